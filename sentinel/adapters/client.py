@@ -38,11 +38,11 @@ from sentinel.protocol import (
 from sentinel.text import is_deep, json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
-_SPARED_S = 10.0  # an address that did not answer is not asked for so long, where there are others
-_NO_SESSIONS_S = 300.0  # a daemon that has no sessions is asked for one again after so long
+_AVOID_S = 10.0  # for how long an address that did not answer in time is avoided, if there are others
+_NO_SESSIONS_S = 300.0  # pause before a daemon without sessions is asked for one again
 _MOST_HEALTH = 64  # bytes of what /healthz says
-_WHOLE = 2.0  # times the silence that is borne: then an answer must be whole, however steadily it trickles
-# How a kept connection ends that the daemon closed.
+_ANSWER_FACTOR = 2.0  # a whole answer may take this many times the limit of one read, however steadily it trickles
+# Errors on a kept connection that the daemon has closed.
 _CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
 
@@ -51,19 +51,21 @@ class _NotReached(Unavailable):
 
 
 class _Response(http.client.HTTPResponse):
-    """One that must be whole in time. The silence that is borne is the socket's timeout when the answer is awaited."""
+    """A response with a deadline for all of it: ``_ANSWER_FACTOR`` times the socket's timeout when reading begins."""
 
     def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)
-        self.fp = io.BufferedReader(_InTime(self.fp.detach(), sock))
+        self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock))
 
 
-class _InTime(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
+    """Reads from the socket; raises TimeoutError when one read, or all reads together, take too long."""
+
     def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
         self._raw = raw
         self._socket = sock
         self._silent_s = sock.gettimeout() or 0.0
-        self._until_s = time.monotonic() + _WHOLE * self._silent_s
+        self._until_s = time.monotonic() + _ANSWER_FACTOR * self._silent_s
 
     def readable(self) -> bool:
         return True
@@ -86,10 +88,10 @@ def addresses_of(url: str) -> list[str]:
 
 
 class Addresses:
-    """Where the daemons of one database are asked, and which of them is the active one, as far as is known.
+    """The addresses of the daemons that share one database, and which one is used now.
 
-    Clients of one process share it. The one that leads (its requests are short and come often) finds out; the others
-    follow at once, also out of a request that waits for an answer.
+    Shared by the clients of one process. The leading client, whose requests are short and frequent, notices when the
+    active daemon changes; the others switch at once, even in the middle of a request.
     """
 
     def __init__(self, url: str) -> None:
@@ -99,25 +101,25 @@ class Addresses:
         self._lock = threading.Lock()
         self._clients: weakref.WeakSet[DaemonClient] = weakref.WeakSet()
 
-    def joined(self, client: DaemonClient) -> None:
+    def register(self, client: DaemonClient) -> None:
         with self._lock:
             self._clients.add(client)
 
-    def silent(self, address: str) -> None:
-        """The daemon there did not answer in time: go on to the next."""
+    def mark_silent(self, address: str) -> None:
+        """No answer in time from this address: switch to the next one, and avoid this one for ``_AVOID_S``."""
         self._silent_s[address] = time.monotonic()
-        self.leave(address)
+        self.switch_from(address)
 
-    def leave(self, address: str) -> None:
-        """The daemon there is not the active one, or cannot be reached: go on to the next, unless somebody did. Not to one
-        that was silent a moment ago: a request to it would wait again, while one that stands by becomes active."""
+    def switch_from(self, address: str) -> None:
+        """Switch to the next address, unless another client already did. Called when the daemon there stands by or cannot be
+        reached. Recently silent addresses are skipped: a request there would wait for its full deadline again."""
         at, now_s = self.all.index(address), time.monotonic()
         for other in (*self.all[at + 1 :], *self.all[:at]):
-            if now_s - self._silent_s.get(other, float("-inf")) > _SPARED_S:
-                self.use(other, instead_of=address)
+            if now_s - self._silent_s.get(other, float("-inf")) > _AVOID_S:
+                self.switch_to(other, instead_of=address)
                 return
 
-    def use(self, address: str, *, instead_of: str) -> None:
+    def switch_to(self, address: str, *, instead_of: str) -> None:
         with self._lock:
             if self.current != instead_of:
                 return
@@ -128,17 +130,17 @@ class Addresses:
 
 
 class DaemonClient:
-    """One connection to the daemon; of several daemons to the active one.
+    """One connection to the daemon, or to the active one of several daemons.
 
     Args:
         url: ``http://host:port`` or ``https://host:port`` of the daemon, several separated by commas, or what clients share.
-        leads: whether a request that is not answered in time speaks against the daemon's address.
-        credentials: how requests are signed and answers checked.
+        leads: whether a request without an answer in time makes all clients switch to the next address.
+        credentials: signs requests and checks answers.
         trusted_uids: who, besides root and our own uid, may answer for the daemon.
-        deadline_s: for connecting, and for the daemon's silence while it answers; the answer is whole in twice the time.
+        deadline_s: limit in seconds for connecting and for each read; the whole answer may take twice as long.
         wire: ``clear``, ``tls`` or ``munge`` (bodies are encrypted for ``daemon_uid``); empty: as the address says.
         ca_file: who signed the daemon's certificate; empty: the system's authorities.
-        sessions: whether to ask for a session, whose key signs requests in place of MUNGE: for one who asks often.
+        sessions: whether to open a session, whose key replaces MUNGE in later requests: for frequent requests.
     """
 
     def __init__(
@@ -162,16 +164,16 @@ class DaemonClient:
         self._sessions = sessions
         self._connection: http.client.HTTPConnection | None = None
         for address in (*self._addresses.all, self._addresses.current):
-            self._turn_to(address, wire)
-        self._addresses.joined(self)
+            self._set_address(address, wire)
+        self._addresses.register(self)
         self.credentials = credentials
         self.trusted = {0, os.getuid(), *trusted_uids}
         self.deadline_s = deadline_s
 
-    def _turn_to(self, address: str, wire: str = "") -> None:
+    def _set_address(self, address: str, wire: str = "") -> None:
         """
         Raises:
-            UserError: it is no address of a daemon, or does not go with ``wire``.
+            UserError: not a daemon's address, or its scheme contradicts ``wire``.
         """
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -187,8 +189,10 @@ class DaemonClient:
         self.prefix = parts.path.rstrip("/")
 
     def find_active(self, deadline_s: float) -> None:
-        """Ask each of several daemons whether it is the active one; the first that says so is used. Anybody can say so: what
-        it answers later is checked."""
+        """Ask each of several daemons whether it is active, and use the first that says so.
+
+        That answer is not authenticated; the answers to requests are.
+        """
         for address in self._addresses.all if len(self._addresses.all) > 1 else ():
             parts = urlsplit(address)
             try:
@@ -198,43 +202,45 @@ class DaemonClient:
             except (OSError, http.client.HTTPException):
                 continue
             if said.strip() == ACTIVE.encode():
-                self._addresses.use(address, instead_of=self._addresses.current)
+                self._addresses.switch_to(address, instead_of=self._addresses.current)
                 return
 
     def post(self, path: str, body: Mapping[str, object], *, deadline_s: float | None = None) -> dict[str, Any]:
-        """Send one request and return the checked answer, of the first daemon that is active. Goes on to the next address
-        only when the one before certainly did nothing: it cannot be reached, or says that it stands by. One that gives an
-        answer which is not the daemon's is not asked next time: where a daemon is away, anybody may listen at its port.
+        """Send one request to the active daemon and return its verified answer.
+
+        The next address is tried only if the one before certainly did nothing: it cannot be reached, or stands by. After
+        an answer with a wrong signature another address is used next: while a daemon is down, any process may listen on its
+        port.
 
         Raises:
-            StandingBy: there are daemons, and none is active. Timeout, Unavailable: no answer.
+            StandingBy: daemons answer, and none is active. Timeout, Unavailable: no answer.
             Denied: refused, or the answer is not the daemon's.
             Refused: a limit forbids it. ProtocolError: an answer that cannot be understood.
         """
         problem: Unavailable | None = None
         for _ in self._addresses.all:
             if self.address != self._addresses.current:
-                self._turn_to(self._addresses.current)
+                self._set_address(self._addresses.current)
             try:
                 return self._post(path, body, deadline_s)
             except (StandingBy, _NotReached) as error:
                 problem = error if problem is None or isinstance(error, StandingBy) else problem
-                self._addresses.leave(self.address)
+                self._addresses.switch_from(self.address)
                 if self._addresses.current == self.address:
                     break
             except Timeout:
                 if self._leads:  # it may have been carried out: whether to ask again is the caller's matter
-                    self._addresses.silent(self.address)
+                    self._addresses.mark_silent(self.address)
                 raise
             except SentinelError as error:
                 if self._leads and not error.signed:
-                    self._addresses.leave(self.address)
+                    self._addresses.switch_from(self.address)
                 raise
         assert problem is not None, "there is an address"
         raise problem
 
     def _post(self, path: str, body: Mapping[str, object], deadline_s: float | None) -> dict[str, Any]:
-        """To one daemon. A kept connection that the daemon closed is opened again once."""
+        """Send to the present address. A kept connection that the daemon closed is reopened once."""
         content = json.dumps(body, separators=(",", ":")).encode()
         if self._encrypts:
             content = encrypted(self.credentials, content, self._daemon_uid)
@@ -266,7 +272,7 @@ class DaemonClient:
         return made
 
     def _signed(self, path: str, content: bytes) -> str:
-        """What signs a request: the session's key, or MUNGE where there is no session."""
+        """The signature of a request: by the session's key, or by MUNGE without a session."""
         if self._session is None and time.monotonic() >= self._session_from_s:
             self._session = self._opened_session()
         return (
@@ -276,10 +282,10 @@ class DaemonClient:
         )
 
     def _opened_session(self) -> ClientSession | None:
-        """None: the daemon has no sessions.
+        """Open a session; None if the daemon has no sessions.
 
         Raises:
-            StandingBy, Unavailable, Denied: there is no daemon that answers, or it refuses us.
+            StandingBy, Unavailable, Denied: no active daemon answers, or it refuses us.
         """
         content = b"{}" if not self._encrypts else encrypted(self.credentials, b"{}", self._daemon_uid)
         credential = self.credentials.encode(digest_of(SESSION, content))
@@ -289,13 +295,13 @@ class DaemonClient:
             return None
         if status != 200:
             raise self._error(status, answer, credential, signature)
-        signed = self._of_daemon(signature)
+        signed = self._daemon_signature(signature)
         digest, _, key = signed.payload.partition(b" ")
         if digest != digest_of(credential, answer):
             raise Denied("the answer's credential was made for something else")
         try:
             return ClientSession(
-                str(json_of(self._clear(answer, signed.uid))["session"]), bytes.fromhex(key.decode()), signed.uid
+                str(json_of(self._decrypted(answer, signed.uid))["session"]), bytes.fromhex(key.decode()), signed.uid
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(f"the daemon's answer is no session: {answer[:80]!r}") from error
@@ -306,7 +312,7 @@ class DaemonClient:
             self._connection = None
 
     def interrupt(self) -> None:
-        """End a request that another thread waits in; that thread gets ``Unavailable``."""
+        """Abort a request that another thread waits for; that thread gets ``Unavailable``."""
         connection = self._connection
         if connection is not None and getattr(connection, "sock", None) is not None:
             try:
@@ -348,7 +354,7 @@ class DaemonClient:
                 f"the certificate of the daemon at {self.host}:{self.port} is refused: {error.verify_message}",
                 fix="ca_file holds the authority that signed it; the address has the name that it is for",
             ) from error
-        except (OSError, http.client.HTTPException, AttributeError) as error:  # AttributeError: interrupted in between
+        except (OSError, http.client.HTTPException, AttributeError) as error:  # AttributeError: interrupted meanwhile
             if connected and isinstance(error, _CLOSED):
                 raise
             self.close()
@@ -370,7 +376,7 @@ class DaemonClient:
         return made
 
     def _error(self, status: int, answer: bytes, credential: str, signature: str) -> SentinelError:
-        """The error that an answer tells of. Without a signature anybody can have sent it, while the daemon was away."""
+        """The error of an answer with another status than 200; ``signed`` is false if anybody could have sent it."""
         fix, checked = "", False
         if signature:
             with contextlib.suppress(SentinelError):
@@ -396,22 +402,22 @@ class DaemonClient:
         return error
 
     def _verified(self, status: int, credential: str, signature: str, answer: bytes) -> bytes:
-        """The answer, decrypted where we encrypt."""
+        """Check the answer's signature and return the answer, decrypted if bodies are encrypted."""
         if is_session_mark(credential):
             session = self._session
             if session is None or not session.signs(credential, status, answer, signature):
                 raise Denied("the answer is not signed by our session with the daemon")
             session.used = True
-            return self._clear(answer, session.uid)
-        signed = self._of_daemon(signature)
+            return self._decrypted(answer, session.uid)
+        signed = self._daemon_signature(signature)
         if signed.payload != digest_of(credential, answer):
             raise Denied("the answer's credential was made for something else")
-        return self._clear(answer, signed.uid)
+        return self._decrypted(answer, signed.uid)
 
-    def _of_daemon(self, signature: str) -> Signed:
+    def _daemon_signature(self, signature: str) -> Signed:
         """
         Raises:
-            Denied: no credential, or of somebody who may not answer for the daemon.
+            Denied: no valid credential, or its uid may not answer for the daemon.
         """
         signed = self.credentials.decode(signature)
         if signed.uid not in self.trusted:
@@ -421,5 +427,5 @@ class DaemonClient:
             )
         return signed
 
-    def _clear(self, answer: bytes, uid: int) -> bytes:
+    def _decrypted(self, answer: bytes, uid: int) -> bytes:
         return decrypted(self.credentials, answer, uid, MAX_ANSWER_BYTES) if self._encrypts else answer

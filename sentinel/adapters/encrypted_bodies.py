@@ -10,7 +10,7 @@ _MOST_CREDENTIAL = 1 << 20  # characters: munged's own limit
 
 
 def encrypted(credentials: Credentials, body: bytes, uid: int) -> bytes:
-    """What only ``uid`` can read. Blocking."""
+    """Encrypt ``body`` so that only processes of ``uid`` can read it. Blocking."""
     return "\n".join(credentials.encrypt(part, uid) for part in parts_of(body)).encode("ascii")
 
 

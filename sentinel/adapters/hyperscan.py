@@ -1,4 +1,4 @@
-"""Hyperscan (on Arm: Vectorscan): all patterns in one pass over a block of many lines; else the plain screen answers."""
+"""Searches for all patterns in one pass with Hyperscan (on Arm: Vectorscan), or else with the plain screen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.evidence.logs.prefilter import PlainScreen, Screen
 
 
 class HyperscanScreen:
-    """One automaton for all patterns, compiled once for each set of rules where ``keep`` is given.
+    """One automaton for all patterns; with ``keep`` its compiled form is cached for each set of rules.
 
     Raises:
         Unavailable: the library is not installed or cannot run here, or it refuses a pattern.
@@ -48,7 +48,7 @@ class HyperscanScreen:
 
 
 def _kept(hyperscan: Any, patterns: Sequence[str]) -> Any:
-    """The automaton that an earlier run compiled; None where there is none, or it does not run here."""
+    """The cached automaton; None if there is none, or it does not run on this processor."""
     stored = pattern_cache.load(pattern_cache.key_of(f"hyperscan {hyperscan.__version__}", patterns))
     if stored is None:
         return None
@@ -76,7 +76,7 @@ def _compiled(hyperscan: Any, patterns: Sequence[str], keep: bool) -> Any:
 
 
 def best_screen(patterns: Sequence[str]) -> Screen:
-    """Hyperscan where it is installed and takes every pattern; else the plain screen."""
+    """A Hyperscan screen if it is installed and supports every pattern; else the plain screen."""
     try:
         return HyperscanScreen(patterns, keep=True)
     except Unavailable:

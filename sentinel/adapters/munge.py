@@ -35,7 +35,7 @@ def _loaded(kind: type[ctypes.CDLL]) -> ctypes.CDLL:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """What does not wait."""
+    """libmunge, for calls that do not wait for munged."""
     library = _loaded(ctypes.PyDLL)
     library.munge_ctx_create.restype = ctypes.c_void_p
     library.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
@@ -59,7 +59,7 @@ def _set_number() -> ctypes._NamedFuncPointer:
 
 @cache
 def _munged() -> ctypes.CDLL:
-    """What asks munged."""
+    """libmunge, for calls that wait for munged."""
     library = _loaded(ctypes.CDLL)
     library.munge_encode.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
     library.munge_decode.argtypes = [

@@ -1,4 +1,4 @@
-"""Keeps compiled patterns between runs, in a folder of the user's own.
+"""Caches compiled patterns between runs, in a folder that only the user can write.
 
 A compiled automaton is trusted like a program: it is read only from a folder and a file that this account owns and nobody
 else can write. A file that is broken, foreign or for another machine is as good as none. Nothing here is needed: whatever
@@ -24,7 +24,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path | None:
-    """Where this account's compiled patterns are kept; None where it has no home."""
+    """The cache folder of this account; None if it has no home folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     if given.startswith("/"):
         return Path(given) / "sentinel"
@@ -33,7 +33,7 @@ def cache_folder() -> Path | None:
 
 
 def key_of(compiler: str, patterns: Sequence[str]) -> str:
-    """Names what is compiled: the patterns, in order, by whom, of which version, on which processor."""
+    """The cache key: patterns in order, compiler, its version, and the processor."""
     digest = hashlib.sha256()
     for part in (__version__, compiler, _processor(), *patterns):
         digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
@@ -41,7 +41,7 @@ def key_of(compiler: str, patterns: Sequence[str]) -> str:
 
 
 def load(key: str, folder: Path | None = None) -> bytes | None:
-    """What was saved under ``key``; None where nothing is that can be trusted and is whole."""
+    """The payload saved under ``key``; None if there is none, it is damaged, or its file cannot be trusted."""
     try:
         with _opened(folder or cache_folder()) as place:
             descriptor = os.open(_name(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=place)
@@ -58,7 +58,7 @@ def load(key: str, folder: Path | None = None) -> bytes | None:
 
 
 def save(key: str, payload: bytes, folder: Path | None = None) -> bool:
-    """Keep ``payload`` under ``key``: whole or not at all. False where it cannot be kept."""
+    """Save ``payload`` under ``key``, atomically; False if it cannot be saved."""
     target = folder or cache_folder()
     if target is None or len(payload) + 1024 > LARGEST_BYTES:
         return False
@@ -83,7 +83,7 @@ def save(key: str, payload: bytes, folder: Path | None = None) -> bool:
 
 @contextlib.contextmanager
 def _opened(folder: Path | None) -> Iterator[int]:
-    """The folder's descriptor, where the folder is this account's and nobody else can write it."""
+    """A descriptor of the folder. Raises OSError unless it belongs to this account and nobody else can write it."""
     if folder is None:
         raise FileNotFoundError("no folder for compiled patterns")
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -104,7 +104,7 @@ def _name(key: str) -> str:
 
 
 def _drop_oldest(place: int) -> None:
-    """Rules that changed leave their files behind; what a killed process left goes as well."""
+    """Remove the oldest files: those of earlier rules, and partial ones of killed processes."""
     found = []
     for name in os.listdir(place):
         if name.endswith(".patterns") or ".patterns." in name:
@@ -116,7 +116,7 @@ def _drop_oldest(place: int) -> None:
 
 
 def _processor() -> str:
-    """What code may be generated for: a home folder is shared by nodes with different processors."""
+    """The processor's features: a home folder may be shared by nodes with different processors."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""A session with the daemon, as the one who asks holds it: signs requests and checks answers. Standard library only."""
+"""The client's side of a session with the daemon: signs requests and checks answers. Standard library only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ClientSession:
         self._stamp_us = -1
 
     def mark(self, path: str, body: bytes) -> str:
-        """What signs a request. Each is good once."""
+        """The signature of a request, valid once."""
         self._stamp_us = max(self._stamp_us + 1, int((time.monotonic() - self._began_s) * 1e6))
         return session_mark(self._key, self._name, self._stamp_us, digest_of(path, body).decode())
 

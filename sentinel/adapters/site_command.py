@@ -1,4 +1,4 @@
-"""Runs a command of the site's with a deadline: it may hang, fail or print without end, and holds nobody up."""
+"""Runs a site's command with a deadline and bounded output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAID = 300  # characters of its last words that an error carries
 
 
 async def run(arguments: Sequence[str], *, deadline_s: float, data: bytes = b"") -> None:
-    """Run it to its end, without a shell, with ``data`` on its standard input. What it leaves in its session is killed.
+    """Run the command without a shell, with ``data`` on its standard input. Processes left in its session are killed.
 
     Raises:
         Unavailable: it cannot be started.
@@ -56,7 +56,7 @@ async def run(arguments: Sequence[str], *, deadline_s: float, data: bytes = b"")
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Looks again and again: ``wait`` of newer Pythons also waits for whoever holds the output open."""
+    """Poll for the exit: ``wait`` of newer Pythons also waits for other processes that hold the output open."""
     while process.returncode is None:
         await asyncio.sleep(_LOOK_S)
 
@@ -70,7 +70,7 @@ async def _tell(process: asyncio.subprocess.Process, data: bytes) -> None:
 
 
 async def _hear(process: asyncio.subprocess.Process) -> bytes:
-    """The last of what it prints."""
+    """Read the output and keep its end."""
     assert process.stdout is not None, "it is a pipe"
     said = b""
     while chunk := await process.stdout.read(65536):

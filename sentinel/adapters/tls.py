@@ -29,7 +29,7 @@ def client_context(ca_file: str) -> ssl.SSLContext:
 
 
 def certificate_ends(host: str, port: int, ca_file: str, deadline_s: float) -> datetime:
-    """Until when the certificate of the server at this address is good; it is checked as clients check it.
+    """The expiry time of the certificate of the server at this address, verified as clients do.
 
     Raises:
         Unavailable: no TLS server, or a certificate that clients refuse.
@@ -61,7 +61,7 @@ class ServerCertificate:
         self.context = self._loaded()
 
     def reload(self) -> bool:
-        """Take changed files; whether there were any. What cannot be used is refused, and the certificate before it stays.
+        """Load the files again if they changed; True if they had. Unusable files are refused: the old certificate stays.
 
         Raises:
             UserError: the changed files cannot be used; said once for each change.

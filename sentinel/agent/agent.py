@@ -27,12 +27,12 @@ from sentinel.agent.collectors.gpus import GpuWatch
 from sentinel.agent.collectors.jobs import JobOnNode, Jobs
 from sentinel.agent.collectors.kernel_log import KernelWatch, rules_reader
 from sentinel.agent.collectors.own_disk import DiskWatch
-from sentinel.agent.collectors.periodic_checks import Rounds
+from sentinel.agent.collectors.periodic_checks import PeriodicChecks
 from sentinel.agent.collectors.saves import SavesWatch
-from sentinel.agent.health.diagnostics import Diagnosing
+from sentinel.agent.health.diagnostics import NodeDiagnostics
 from sentinel.agent.health.verdict import DRAIN_MODES, VerdictKeeper
-from sentinel.agent.postmortem.collecting import Collecting, failures_of
-from sentinel.agent.postmortem.held_checkpoints import Holding
+from sentinel.agent.postmortem.collecting import FailureCollection, failures_of
+from sentinel.agent.postmortem.held_checkpoints import HeldCheckpoints
 from sentinel.agent.process.children import Children, Program
 from sentinel.agent.process.job_owners import Owners
 from sentinel.agent.process.probe_programs import INVENTORY, probe_command, probe_environment
@@ -87,13 +87,14 @@ class Agent:
         rules = load_rules(site=Path(settings.rules) if settings.rules else None)
         self.gpus = GpuWatch(self.node, settings, self.children, self.program, self.keep, rules.convictions, self.boot)
         self.jobs = Jobs(self.node, settings, self.children, self.program, self.kept)
-        signatures = Signatures(rules)
-        reader = rules_reader(self.node, self.boot, signatures)
+        reader = rules_reader(self.node, self.boot, signatures := Signatures(rules))
         self.kernel = KernelWatch(self.node, settings, reader, lambda item: self.keep(self.gpus.placed(item)))
-        self.rounds = Rounds(self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs))
+        self.checks = PeriodicChecks(
+            self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs)
+        )
         self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble, rules.convictions)
         self.gpus.on_change = self.verdict.write
-        self.diagnosing = Diagnosing(
+        self.diagnosing = NodeDiagnostics(
             self.node,
             settings,
             self.children,
@@ -147,8 +148,10 @@ class Agent:
             self.node, self.settings, self.children, self.program, self.keep, lambda: dict(self.jobs.jobs)
         )
         self._samples: deque[Sample] = deque(maxlen=SAMPLES)
-        self.holding = Holding(self.node, self.settings, self.children, self.program, self.keep, self.saves.asked)
-        self.collecting = Collecting(
+        self.holding = HeldCheckpoints(
+            self.node, self.settings, self.children, self.program, self.keep, self.saves.asked
+        )
+        self.collecting = FailureCollection(
             self.node,
             self.settings,
             self.children,
@@ -235,8 +238,8 @@ class Agent:
         scheduler.add_job(self._look, "interval", seconds=1.0)
         scheduler.add_job(self.kernel.panics, next_run_time=datetime.now(UTC))
         host = self.settings.host
-        scheduler.add_job(self.rounds.host, "interval", seconds=host.period_s, jitter=host.period_s / 10)
-        scheduler.add_job(lambda: self.rounds.clock(self.heartbeats.clock_offset_s), "interval", seconds=host.period_s)
+        scheduler.add_job(self.checks.host, "interval", seconds=host.period_s, jitter=host.period_s / 10)
+        scheduler.add_job(lambda: self.checks.clock(self.heartbeats.clock_offset_s), "interval", seconds=host.period_s)
         diagnostics = self.settings.diagnostics
         if diagnostics.level1_s:
             scheduler.add_job(
@@ -246,12 +249,12 @@ class Agent:
             saves_s = self.settings.jobs.saves_s
             scheduler.add_job(self.saves.look, "interval", seconds=saves_s, jitter=saves_s / 10)
         if host.smart_s:
-            scheduler.add_job(self.rounds.smart, "interval", seconds=host.smart_s, jitter=host.smart_s / 10)
+            scheduler.add_job(self.checks.smart, "interval", seconds=host.smart_s, jitter=host.smart_s / 10)
         if host.mounts:
-            scheduler.add_job(self.rounds.mounts, "interval", seconds=host.period_s, jitter=host.period_s / 10)
+            scheduler.add_job(self.checks.mounts, "interval", seconds=host.period_s, jitter=host.period_s / 10)
         for name, check in self.settings.checks.items():
             scheduler.add_job(
-                self.rounds.check, "interval", args=[name], seconds=check.period_s, jitter=check.period_s / 10
+                self.checks.check, "interval", args=[name], seconds=check.period_s, jitter=check.period_s / 10
             )
         return scheduler
 
@@ -326,7 +329,7 @@ class Agent:
 
     def _order_settings(self, kind: OrderKind) -> dict[str, object]:
         if kind is OrderKind.TASK_STATES:
-            return {"node": self.node, **self.gpus.doing()}
+            return {"node": self.node, **self.gpus.activity_report()}
         if kind is OrderKind.COLLECTED:
             return {"node": self.node, "state": self.settings.state}
         if kind is OrderKind.MESSAGES_FILE:

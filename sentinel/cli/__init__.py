@@ -56,10 +56,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoints": ("sentinel.cli.checkpoints.commands:checkpoints", "Find, validate, choose, move checkpoints."),
     "plan": ("sentinel.cli.plan.commands:plan", "How often to save, how fast the storage, how many spares."),
     "run": ("sentinel.cli.services:run", "In a batch script: srun that starts again in its allocation."),
-    "replay": ("sentinel.cli.past.replay:replay", "Judge the past again, by today's rules and policy."),
-    "bundle": ("sentinel.cli.past.bundle:bundle", "Export an incident, a node or a time as one file."),
+    "replay": ("sentinel.cli.recordings.replay:replay", "Judge the past again, by today's rules and policy."),
+    "bundle": ("sentinel.cli.recordings.bundle:bundle", "Export an incident, a node or a time as one file."),
     "import": (
-        "sentinel.cli.past.import_jobs:import_jobs",
+        "sentinel.cli.recordings.import_jobs:import_jobs",
         "What failed before Sentinel: Slurm's accounting and old logs.",
     ),
     "simulate": (

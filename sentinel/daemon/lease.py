@@ -33,7 +33,7 @@ _RENEWALS = 5  # renewals per length of a lease: a few may fail
 _ACTS = 0.9  # share of the length for which the holder acts; the rest covers clocks that run at different speeds
 
 
-def seconds_awake_or_not() -> float:
+def boottime_s() -> float:
     """Monotonic seconds, also counting while this host is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -95,7 +95,7 @@ class Lease:
         lease_s: float,
         log: Log,
         *,
-        seconds: Callable[[], float] = seconds_awake_or_not,
+        seconds: Callable[[], float] = boottime_s,
         superseded: Callable[[Superseded], None] = lambda _: None,
     ) -> None:
         """

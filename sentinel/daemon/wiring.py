@@ -44,7 +44,7 @@ from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.daemon.ingest.stated import Allocations
 from sentinel.daemon.lease import Lease
 from sentinel.daemon.runner import Runner
-from sentinel.daemon.web.access import WhoAsks
+from sentinel.daemon.web.access import PageAuthentication
 from sentinel.daemon.web.pages import Pages
 from sentinel.daemon.web.server import PageServer
 from sentinel.detect.cluster_view import ClusterView
@@ -192,7 +192,7 @@ def page_server(base: DaemonParts, views: Views, operators: set[int]) -> PageSer
     if not page.listen:
         return None
     pages = Pages(views, base.clock, cluster=base.settings.cluster, racks=page.racks, see_all=page.see == "all")
-    return PageServer(page, WhoAsks(page, operators), pages, telemetry=base.telemetry, log=base.log)
+    return PageServer(page, PageAuthentication(page, operators), pages, telemetry=base.telemetry, log=base.log)
 
 
 def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:

@@ -24,7 +24,7 @@ WORK_POWER = 0.9  # share of the usual power from which a GPU computes
 IDLE = 0.1  # utilisation up to which a GPU is idle
 QUIET = 0.03  # traffic share (see ``GpuActivity``) up to which a GPU only waits: polling a flag in memory takes less
 BUSY = 0.1  # traffic share from which it works
-STANDING = frozenset({"spins", "idle"})
+WAITING_WORDS = frozenset({"spins", "idle"})
 FEW = 0.25  # share of a job's GPUs that may work while it is told for how long the others have waited
 
 
@@ -57,7 +57,7 @@ class GpuActivity:
 
     ``traffic``: the largest of tensor activity, memory activity (0 to 1) and NVLink and PCIe traffic relative to the usual;
     None if the node has no profiling fields. ``still_s``: for how long it has only waited, sampled once a second.
-    ``stood``: earlier stretches of waiting, as (seconds since it began, length in seconds).
+    ``idle_periods`` (``stood`` in the answer of an agent): earlier ones, as (seconds since it began, length in seconds).
     """
 
     index: int
@@ -66,7 +66,7 @@ class GpuActivity:
     usual_w: float | None
     traffic: float | None = None
     still_s: float | None = None
-    stood: tuple[tuple[float, float], ...] = ()
+    idle_periods: tuple[tuple[float, float], ...] = ()
 
     @property
     def blocked(self) -> bool:
@@ -148,7 +148,7 @@ def _gpu(item: Mapping[str, object]) -> GpuActivity:
         usual_w=float_of(item.get("usual_w")),
         traffic=float_of(item.get("traffic")),
         still_s=float_of(item.get("still_s")),
-        stood=tuple(_pairs(item.get("stood"))),
+        idle_periods=tuple(_pairs(item.get("stood"))),
     )
 
 
@@ -217,7 +217,7 @@ def _by_gpus(words: Sequence[str] | None, active: int) -> Motion:
 
     A process may use a core only to poll its GPU, which then spins.
     """
-    if words is None or not STANDING.issuperset(words):
+    if words is None or not WAITING_WORDS.issuperset(words):
         return Motion.UNCLEAR
     if active and not words:
         return Motion.UNCLEAR
@@ -263,17 +263,17 @@ def all_blocked(nodes: Sequence[str], looks: Mapping[str, Look]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Stillness:
+class GpuIdleness:
     """How long all GPUs of a job, or all but a few that work, have been waiting; known only if every GPU is observed."""
 
     still_s: float  # for so long none of them has worked
     since: datetime  # when the first GPU began to wait; a GPU that waits since before the first step is not used by the job
-    stood: tuple[tuple[datetime, float], ...] = ()  # earlier stretches of waiting of any GPU: begin, length in seconds
+    idle_periods: tuple[tuple[datetime, float], ...] = ()  # earlier ones, of any GPU: begin, length in s
 
 
-def stillness(nodes: Sequence[str], looks: Mapping[str, Look], now: datetime) -> Stillness | None:
+def gpu_idleness(nodes: Sequence[str], looks: Mapping[str, Look], now: datetime) -> GpuIdleness | None:
     """For how long all GPUs but a few have been waiting; None if more work, one is not known, or there is none."""
-    still_s, longest_s, stood = float("inf"), 0.0, set[tuple[datetime, float]]()
+    still_s, longest_s, idle_periods = float("inf"), 0.0, set[tuple[datetime, float]]()
     working, waiting = 0, 0
     for node in nodes:
         look = looks.get(node)
@@ -282,15 +282,15 @@ def stillness(nodes: Sequence[str], looks: Mapping[str, Look], now: datetime) ->
         for gpu in look.gpus:
             if gpu.still_s is None or gpu.word == "unclear":
                 return None
-            stood.update((now - timedelta(seconds=ago_s), length_s) for ago_s, length_s in gpu.stood)
-            if gpu.word not in STANDING:
+            idle_periods.update((now - timedelta(seconds=ago_s), length_s) for ago_s, length_s in gpu.idle_periods)
+            if gpu.word not in WAITING_WORDS:
                 working += 1
                 continue
             waiting += 1
             still_s, longest_s = min(still_s, gpu.still_s), max(longest_s, gpu.still_s)
     if longest_s <= 0.0 or working > FEW * (working + waiting):
         return None
-    return Stillness(still_s, now - timedelta(seconds=longest_s), tuple(sorted(stood)))
+    return GpuIdleness(still_s, now - timedelta(seconds=longest_s), tuple(sorted(idle_periods)))
 
 
 MOTION_TEXT = {

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from sentinel.detect.activity import Look, Motion, Stillness
+from sentinel.detect.activity import GpuIdleness, Look, Motion
 from sentinel.detect.step_rhythm import (
     FIRST_PAUSE_S,
     PAUSES,
@@ -60,9 +60,9 @@ BLOCKED_LOOKS = 2  # comparisons in a row in which all GPUs wait inside a collec
 LULL_TIMES = 1.5  # and this many times the longest waiting in an earlier pause ...
 LULL_MORE_S = 5.0  # ... plus this
 LULL_MOST_S = 20.0  # a job that waited longer than this in a pause may do so in every one: waiting is no evidence
-STOOD_GAPS = 16  # gaps from which it is known how long the GPUs are idle within a step
-STOOD_TIMES = 1.5  # idle time that is a hang: this many times the longest earlier one ...
-STOOD_MORE_S = 3.0  # ... plus this
+IDLE_LEAST_GAPS = 16  # gaps from which it is known how long the GPUs are idle within a step
+IDLE_TIMES = 1.5  # idle time that is a hang: this many times the longest earlier one ...
+IDLE_MORE_S = 3.0  # ... plus this
 _EDGE_S = 3.0  # an idle stretch that begins this long before or after a pause belongs to it
 CLOSE_LOOKS, CLOSE_LOOKS_SMALL = 6, 120  # observations at the shortest interval; a small job's whole evaluation or save
 WAITING_LOOKS = 6  # ... and so many in a row in which the job only waits, however long it is silent: they decide
@@ -98,7 +98,7 @@ class SilenceObservations:
     longest_pause_lull_s: float = 0.0
     proven: bool = False  # the job itself answered that a collective is stuck
     blocked_looks: int = 0  # number of comparisons in a row in which all its GPUs waited inside a collective
-    stillness: Stillness | None = None  # of all GPUs at the last observation; None if one works or is not known
+    gpu_idleness: GpuIdleness | None = None  # of all GPUs at the last observation; None if one works or is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def after_look(
     *,
     pause: bool,
     beyond: bool,
-    stillness: Stillness | None = None,
+    gpu_idleness: GpuIdleness | None = None,
     blocked: bool = False,
 ) -> SilenceObservations:
     """The state after a comparison of two observations, made at ``began`` and ``now``.
@@ -157,7 +157,7 @@ def after_look(
     ``pause``: a pause may be due; ``beyond``: the silence is longer than the step times explain; ``blocked``: all GPUs wait
     inside a collective.
     """
-    watched = replace(watched, stillness=stillness)
+    watched = replace(watched, gpu_idleness=gpu_idleness)
     if motion is not Motion.WAITS:
         return replace(watched, motion=motion, waits_since=None, waits_s=0.0, waits_looks=0, blocked_looks=0)
     since = watched.waits_since or began
@@ -210,7 +210,7 @@ def peek_after_s(rhythm: Rhythm) -> float | None:
     """Silence in seconds after which one node is asked early about its GPUs; None if all nodes are asked by then anyway, or
     too few gaps are known to judge the answer."""
     asked = ask_after_s(rhythm)
-    return PEEK_S if asked is not None and asked > PEEK_S and len(rhythm.gaps) >= STOOD_GAPS else None
+    return PEEK_S if asked is not None and asked > PEEK_S and len(rhythm.gaps) >= IDLE_LEAST_GAPS else None
 
 
 def ask_job_after_s(asked_nodes_s: float, hung_s: float) -> float:
@@ -236,7 +236,7 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
     shown = len(rhythm.gaps) >= ESTABLISHED_GAPS and (watched.proven or _age_s(rhythm) >= KNOWN_S)
     no_pause = shown and not pause and (announces(rhythm) or not at_round_step(rhythm))
-    held_up = no_pause and not young and _stands(rhythm, watched.stillness, limits, pause=False)
+    held_up = no_pause and not young and _idle_for_longer_than_ever(rhythm, watched.gpu_idleness, limits, pause=False)
     alive = watched.motion in (Motion.WRITES, Motion.STORAGE) or (watched.motion is Motion.WORKS and not held_up)
     if no_pause and not alive:
         # No pause is made at such a step, or it would be announced, and so many steps tell how far they spread: nothing else
@@ -270,7 +270,7 @@ def _if_it_waits(
     young, gap_s = len(rhythm.pauses) < PAUSES_KNOWN, rhythm.gap_s or 0.0
     known = not pause or pauses_alike(rhythm) >= PAUSES_KNOWN
     waits = watched.motion is Motion.WAITS
-    if known and (waits or not young) and _stands(rhythm, watched.stillness, limits, pause=pause):
+    if known and (waits or not young) and _idle_for_longer_than_ever(rhythm, watched.gpu_idleness, limits, pause=pause):
         return min(limits.stall_floor_s, allowed)
     if not waits:
         return unexplained
@@ -295,32 +295,34 @@ def _announced_after_s(rhythm: Rhythm, since: datetime | None) -> float:
     return max((said - since).total_seconds(), 0.0) if said is not None and since is not None else 0.0
 
 
-def _stands(rhythm: Rhythm, stillness: Stillness | None, limits: Patience, *, pause: bool) -> bool:
+def _idle_for_longer_than_ever(
+    rhythm: Rhythm, gpu_idleness: GpuIdleness | None, limits: Patience, *, pause: bool
+) -> bool:
     """Whether all GPUs are idle for longer than ever before in this job's steps or in pauses of this kind."""
     if (
-        len(rhythm.gaps) < STOOD_GAPS
+        len(rhythm.gaps) < IDLE_LEAST_GAPS
         or rhythm.first_at is None
-        or stillness is None
-        or not gpus_worked(rhythm, stillness)
+        or gpu_idleness is None
+        or not gpus_worked(rhythm, gpu_idleness)
     ):
         return False
     since = rhythm.pauses[0].at if len(rhythm.pauses) >= PAUSES else rhythm.first_at  # older pauses are not kept
-    stood = [item for item in stillness.stood if item[0] >= since]
-    inside = [item for item in stood if _within(item[0], rhythm.pauses)]
+    idle_periods = [item for item in gpu_idleness.idle_periods if item[0] >= since]
+    inside = [item for item in idle_periods if _within(item[0], rhythm.pauses)]
     if pause:
         # A pause made by time falls on arbitrary steps: an announced pause is compared with all earlier ones.
         alike = rhythm.pauses if announced(rhythm) else pauses_fitting(rhythm) or rhythm.pauses
-        stood = [item for item in stood if item not in inside or _within(item[0], alike)]
+        idle_periods = [item for item in idle_periods if item not in inside or _within(item[0], alike)]
     else:
-        stood = [item for item in stood if item not in inside]
-    longest_s = max((length_s for _, length_s in stood), default=0.0)
+        idle_periods = [item for item in idle_periods if item not in inside]
+    longest_s = max((length_s for _, length_s in idle_periods), default=0.0)
     other_s = _announced_after_s(rhythm, rhythm.last_at)
-    return stillness.still_s >= other_s + max(limits.stall_floor_s, STOOD_TIMES * longest_s + STOOD_MORE_S)
+    return gpu_idleness.still_s >= other_s + max(limits.stall_floor_s, IDLE_TIMES * longest_s + IDLE_MORE_S)
 
 
-def gpus_worked(rhythm: Rhythm, stillness: Stillness) -> bool:
+def gpus_worked(rhythm: Rhythm, gpu_idleness: GpuIdleness) -> bool:
     """Whether all GPUs have worked since the job's first step; if the job does not use some, idleness proves nothing."""
-    return rhythm.first_at is not None and stillness.since >= rhythm.first_at
+    return rhythm.first_at is not None and gpu_idleness.since >= rhythm.first_at
 
 
 def _within(at: datetime, pauses: Sequence[Pause]) -> bool:

@@ -13,7 +13,7 @@ def stall_evidence(key: tuple[int, int], seen: AttemptSeen, now: datetime, hung_
     """``hung_s``: the silence in seconds that is a hang for this job."""
     job, attempt = key
     watched, silent_s = seen.silence.watched, seen.observed.silent_s
-    motion, still = watched.motion, watched.stillness
+    motion, still = watched.motion, watched.gpu_idleness
     halted = [item for item in seen.silence.tasks if item.data.get("state") == "T"]
     if motion is Motion.STOPPED and halted:
         why = halted[0].text

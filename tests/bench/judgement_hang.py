@@ -79,7 +79,7 @@ def waits_until(
         waits_since=None,
         waits_s=0.0,
         waits_looks=0,
-        stillness=None,
+        gpu_idleness=None,
         blocked_looks=0,
         proven=False,
     )
@@ -87,14 +87,14 @@ def waits_until(
     answer_s = min(MOST_ANSWER_S, max(LEAST_ANSWER_S, ANSWER_STEPS * (rhythm.gap_s or 0.0))) + ANSWER_S
     if peek is not None:  # in a long step one node is asked first, whether its GPUs stand
         while peek < ask:
-            stands = scene.stillness(peek, gpus, last)
+            stands = scene.gpu_idleness(peek, gpus, last)
             if stands is not None and stands.still_s >= PEEK_STILL_S:
                 now_s = peek + ANSWER_S
                 break
             peek += PEEK_EVERY_S
     while now_s < end_s:
         motion = scene.motion(now_s, began_s, gpus, rng)
-        stands = scene.stillness(now_s, gpus, last)
+        stands = scene.gpu_idleness(now_s, gpus, last)
         if scene.at(now_s).alone and motion is not Motion.WORKS:
             stands = None  # the one that works rested for that moment, or is not clear: all have not stood for long
         if motion is Motion.STOPPED or began_s is not None:
@@ -106,7 +106,7 @@ def waits_until(
                 last + timedelta(seconds=now_s),
                 pause=in_pause(rhythm, LIMITS),
                 beyond=now_s > (usual_s(rhythm, LIMITS) or 0.0),
-                stillness=stands,
+                gpu_idleness=stands,
                 blocked=scene.blocked(now_s, gpus),
             )
         began_s, looks = now_s, looks + 1
@@ -122,7 +122,7 @@ def waits_until(
             at_s = max(hung, now_s + ANSWER_S)
             return (at_s if at_s < end_s else None), watched
         now_s += step_s
-        if now_s < ask and watched.stillness is None and watched.motion is not None:
+        if now_s < ask and watched.gpu_idleness is None and watched.motion is not None:
             now_s = ask  # a GPU works again: no more questions before the usual time
     return None, watched
 

@@ -14,7 +14,7 @@ from core_world import World
 from sentinel.config.settings import Page
 from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.orders import OrderBook
-from sentinel.daemon.web.access import WhoAsks
+from sentinel.daemon.web.access import PageAuthentication
 from sentinel.daemon.web.pages import Pages
 from sentinel.daemon.web.server import PageServer
 from sentinel.log import Log
@@ -36,7 +36,7 @@ class ServedPage:
         )  # fmt: skip
         self.pages = Pages(self.views, world.slurm.clock, cluster=cluster, racks=page.racks, see_all=page.see == "all")
         self.server = PageServer(
-            page, WhoAsks(page, {OPERATOR}), self.pages, telemetry=daemon.telemetry, log=Log(daemon.stream)
+            page, PageAuthentication(page, {OPERATOR}), self.pages, telemetry=daemon.telemetry, log=Log(daemon.stream)
         )
         self.session: aiohttp.ClientSession
 

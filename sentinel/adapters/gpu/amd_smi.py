@@ -1,4 +1,4 @@
-"""AMD's GPUs by amdsmi, the Python module of ROCm, under DCGM's field numbers: the rest need not know who made them.
+"""Reads AMD GPUs through amdsmi (ROCm's Python module) and reports them under DCGM's field numbers.
 
 Written from amdsmi 7.0.2's own documentation and module. **Never run on hardware.** What has no counterpart, or none in an
 older release, stays blank; RAS, resets and XGMI come as lines of the amdgpu kernel driver as well (``rules/amd.toml``), and
@@ -61,7 +61,7 @@ class AmdSmi:
         self._ask("amdsmi_shut_down")
 
     def sample(self) -> dict[str, Any]:
-        """Every GPU with the fields that could be read. There are no events: the kernel's lines are those."""
+        """Every GPU with the fields that could be read. No events: AMD's errors come from the kernel log."""
         gpus = [self._gpu(index, handle) for index, handle in enumerate(self._handles)]
         return {"version": self._version, "gpus": gpus, "events": []}
 
@@ -109,7 +109,7 @@ class AmdSmi:
         }
 
     def _pages(self, handle: Any) -> dict[str, int] | None:
-        """Bad pages that wait for a reset, and those that are not used any more; None where they are not known."""
+        """Number of bad pages waiting for a reset, and of retired pages; None if not known."""
         listed = self._ask("amdsmi_get_gpu_bad_page_info", handle)
         if not isinstance(listed, list):
             return None
@@ -125,7 +125,7 @@ class AmdSmi:
         return int(retired > limit)
 
     def _slowdown(self, handle: Any) -> int | None:
-        """As DCGM's clocks-event reasons, of what slows a GPU from outside."""
+        """External reasons for reduced clocks, as DCGM's bits of clocks-event reasons."""
         state = self._table("amdsmi_get_violation_status", handle)
         heat = [state.get(f"active_{part}_thrm") for part in ("socket", "vr", "hbm")]
         brake = state.get("active_prochot_thrm")
@@ -138,7 +138,7 @@ class AmdSmi:
         return made if isinstance(made, Mapping) else {}
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """The library's answer; None where this GPU has none, or this release no such function."""
+        """Call a function of the library; None if this GPU or this release does not support it."""
         try:
             return getattr(self._smi, function)(*arguments) if hasattr(self._smi, function) else None
         except self._error:
@@ -151,7 +151,7 @@ def _part(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """None for "N/A" and for whatever else is no number."""
+    """The number; None for "N/A" and anything else that is not a number."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

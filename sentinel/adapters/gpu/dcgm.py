@@ -1,4 +1,4 @@
-"""DCGM through its own Python bindings: about 25 symbols, nothing judged. Runs in a probe's process, never in the agent's.
+"""Reads DCGM through its own Python bindings. Runs in a probe's process, never in the agent's.
 
 Fields go by number; structures go through the bindings, which fit the release they came with. Two functions that the
 bindings of some releases do not wrap (status of a GPU before 4.0; version of the host engine) are called by name in the
@@ -71,7 +71,7 @@ class Bindings:
         self.misuse: type[Exception] = self.pydcgm.DcgmException
 
     def call(self, name: str, *arguments: Any) -> None:
-        """A function of the library by its name.
+        """Call a function of the library by its name.
 
         Raises:
             DCGMError: what it returned, or that there is none of this name.
@@ -80,7 +80,7 @@ class Bindings:
 
 
 class HostEngine:
-    """A connection to nv-hostengine with everything that is watched on it. It is never repaired: make a new one.
+    """A connection to nv-hostengine and the fields watched on it. After an error it is not reused: make a new one.
 
     Args:
         host: TCP address; used when ``socket`` is empty. An embedded engine is never started.
@@ -171,7 +171,7 @@ class HostEngine:
             self._groups[name] = (group, watched)
 
     def _watch_fields(self, group: Any, watched: Any, name: str, fields: list[int], every_us: int) -> Any:
-        """The field group that is watched: without those of the profiling module, where that is not to be had."""
+        """Watch these fields and return their group; without profiling fields if that module is not available."""
         try:
             group.samples.WatchFields(watched, every_us, KEEP_S, 0)
             return watched
@@ -189,7 +189,7 @@ class HostEngine:
     def watch_if_possible(
         self, name: str, gpus: Sequence[int], fields: Sequence[int], *, every_s: float | None = None
     ) -> str | None:
-        """Fields that this engine may not give: a module is missing, paused, or in another's hands.
+        """Watch fields that this engine may not provide: a module may be missing, paused, or used by another tool.
 
         Returns: why not; None when they are watched.
         """
@@ -204,7 +204,7 @@ class HostEngine:
         return None if known else "this release does not know them"
 
     def _group(self, name: str, gpus: Sequence[int]) -> tuple[Any, bool]:
-        """A group of the GPUs that may be in one, and whether there are none."""
+        """Create a group of all usable GPUs; also returns whether there are none."""
         group, count = self._bindings.pydcgm.DcgmGroup(self._handle, groupName=name), 0
         for gpu in gpus:
             try:
@@ -218,7 +218,7 @@ class HostEngine:
         return group, not count
 
     def _field_group(self, name: str, fields: list[int]) -> Any:
-        """One number that the release does not have makes DCGM refuse the whole group: then each is tried alone."""
+        """Create a field group. DCGM refuses all of it for one unknown field: then each field is tried alone."""
         make = self._bindings.pydcgm.DcgmFieldGroup
         try:
             return make(self._handle, name, fields)
@@ -251,7 +251,7 @@ class HostEngine:
     def events(
         self, name: str, newest: Mapping[int, tuple[Any, int]] | None = None, *, everything: bool = False
     ) -> list[tuple[int, int, int]]:
-        """Every Xid not given yet: (GPU, Xid, microseconds), which GetLatest would reduce to the last one.
+        """Xids not returned yet, as (GPU, Xid, microseconds). GetLatest would return only the last one.
 
         Asking costs a call for each GPU, some ten times that of a look at all fields.
 
@@ -321,7 +321,7 @@ class HostEngine:
 
     @contextlib.contextmanager
     def _foreign(self, doing: str) -> Any:
-        """Errors of DCGM as ours."""
+        """Turn DCGM's errors into ours."""
         try:
             yield
         except self._bindings.error as error:
@@ -363,7 +363,7 @@ def _text(value: Any) -> str | None:
 
 
 def _stand_in_for_logger() -> None:
-    """Releases 4.0 to 4.5.1 import a module ``logger`` that is not shipped."""
+    """Provide the module ``logger`` that releases 4.0 to 4.5.1 import and do not ship."""
     if "logger" in sys.modules:
         return
     module = types.ModuleType("logger")

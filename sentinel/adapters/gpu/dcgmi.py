@@ -33,7 +33,7 @@ _STATUS = {"OK": 1, "UNSUPPORTED": 2, "INACCESSIBLE": 3, "LOST": 4, "FAKE": 5, "
 
 
 class Dcgmi:
-    """Runs the command against a host engine that must be there.
+    """Runs ``dcgmi`` against a running host engine.
 
     Args:
         command: name or path of ``dcgmi``.
@@ -117,7 +117,7 @@ class Dcgmi:
         return made
 
     def stop_diagnostic(self, deadline_s: float) -> bool:
-        """Stop a diagnostic that goes on in the engine after its client is gone; True when it said so."""
+        """Stop a diagnostic that continues in the engine after its client was killed; True if the engine confirmed."""
         environment = {**os.environ, "DCGMI_STOP_DIAG_HOSTNAME": self.where}
         try:
             done = subprocess.run(
@@ -162,7 +162,7 @@ class Dcgmi:
         return found
 
     def sample(self, fields: Sequence[int], deadline_s: float = 15.0) -> dict[str, Any]:
-        """The newest value of each field by one round of ``dcgmi dmon``; the last Xid stands in for events."""
+        """The newest value of each field, by one run of ``dcgmi dmon``; only the last Xid of each GPU is known."""
         gpus = self.gpus(deadline_s)
         known = self.known_fields(deadline_s)
         wanted = [number for number in (230, *fields) if number in known]
@@ -197,12 +197,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _end_with_us() -> None:
-    """In the new process: when the probe is killed, its command goes too, although it has a session of its own."""
+    """Runs in the child: have the kernel kill it with the probe, although it has its own session."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _status(process: subprocess.Popen[bytes], end_s: float) -> int | None:
-    """Exit status of a process that closed its output and is about to end."""
+    """Exit status of a process that has closed its output."""
     try:
         return process.wait(timeout=max(0.05, min(5.0, end_s - time.monotonic())))
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""NVML (nvidia-ml-py), the last resort where there is no DCGM: the same fields under DCGM's numbers, as far as it has them.
+"""Reads GPUs through NVML (nvidia-ml-py) on nodes without DCGM, under DCGM's field numbers, as far as NVML has them.
 
 Runs in a probe's process: every call may block as long as the driver does.
 """
@@ -160,7 +160,7 @@ class Nvml:
     # ------------------------------------------------------------------------------------------------ Xids
 
     def _watch(self) -> None:
-        """Have the driver queue Xids from now on; what does not support it has none."""
+        """Have the driver queue Xids from now on; GPUs that do not support this report none."""
         nvml = self._nvml
         try:
             self._events = nvml.nvmlEventSetCreate()

@@ -1,1 +1,1 @@
-"""The host of one node: kernel log, journal, followed files, /sys and /proc, disks. Nothing is judged."""
+"""The host of one node: kernel log, journal, followed files, /sys and /proc, disks. Reads only; decides nothing."""

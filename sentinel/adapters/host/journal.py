@@ -78,11 +78,11 @@ class Journal:
         return {"boot": self.boot, "journal": self._place}
 
     def wait(self, timeout_s: float, _poll_s: float = 0.0) -> None:
-        """Until there may be something to read."""
+        """Wait until there may be something to read."""
         select.select([self._out], [], [], timeout_s)
 
     def read(self) -> Iterator[Record]:
-        """What there is now.
+        """Read all records that are available now.
 
         Raises:
             Unavailable: journalctl ended. Denied: this user may not read the kernel's messages.
@@ -105,7 +105,7 @@ class Journal:
                     yield record
 
     def close(self) -> None:
-        """End it; it is not waited for long."""
+        """Stop journalctl; waits only briefly for it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for stream in (self._process.stdout, self._process.stderr):
@@ -146,7 +146,7 @@ class Journal:
 
 
 def _require_kernel_lines(command: str) -> None:
-    """Where journald does not run, or does not take the kernel's messages, to follow it is to wait for ever."""
+    """Raise if journald does not run or does not collect kernel messages: following it would wait forever."""
     try:
         done = subprocess.run(
             [command, "--output=json", "--no-pager", "--lines=1", "_TRANSPORT=kernel"],

@@ -92,7 +92,7 @@ class KernelLog:
         return made
 
     def wait(self, timeout_s: float, poll_s: float = 0.1) -> None:
-        """Until there may be something to read. A file is looked at every ``poll_s``."""
+        """Wait until there may be something to read; a file is polled every ``poll_s``."""
         if self.device:
             select.select([self._fd], [], [], timeout_s)
             return
@@ -107,7 +107,7 @@ class KernelLog:
                 return
 
     def read(self) -> Iterator[Record]:
-        """What there is now.
+        """Read all records that are available now.
 
         Raises:
             Unavailable: it cannot be read any more.
@@ -174,14 +174,14 @@ class KernelLog:
 
 
 def _wall_s(microseconds: int) -> float:
-    """Unix time of a moment of the kernel's clock; now, when it lies in the future."""
+    """Unix time of a time since boot; now if that would be in the future."""
     now_s = time.time()
     at_s = now_s - time.clock_gettime(time.CLOCK_MONOTONIC) + microseconds / 1e6
     return min(at_s, now_s)
 
 
-def last_words(folder: str, seen: Mapping[str, float]) -> list[tuple[str, float, str]]:
-    """What the kernel left in pstore when it died: (file, time of it, text), without those already seen."""
+def crash_dumps(folder: str, seen: Mapping[str, float]) -> list[tuple[str, float, str]]:
+    """Crash dumps in pstore after a panic, as (file, its time, text), without those already seen."""
     made = []
     try:
         entries = sorted(Path(folder).glob("dmesg-*"))

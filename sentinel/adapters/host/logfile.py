@@ -1,4 +1,4 @@
-"""A growing file, followed: it may appear late, be truncated, be replaced, and grow again. Whole lines only."""
+"""Follows a growing log file, also one that appears late, is truncated or is replaced. Returns whole lines only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Block:
 
 
 class LogFile:
-    """Follows one path.
+    """Follows the file at one path.
 
     Args:
         cursor: ``cursor`` of an earlier process; lines before it are not given again.
@@ -57,7 +57,7 @@ class LogFile:
         return self._fd is not None
 
     def read(self) -> Iterator[Block]:
-        """What is new; nothing while the file is not there.
+        """Read new lines; none while the file does not exist.
 
         Raises:
             Denied: it may not be read. Unavailable: it cannot be read.
@@ -73,7 +73,7 @@ class LogFile:
             raise Unavailable(f"{self.path}: {error.strerror}") from error
 
     def rest(self) -> Block | None:
-        """A last line without its newline, when nothing more will come."""
+        """The last line without a newline, once nothing more will be written."""
         if self._fd is None:
             return None
         content = os.pread(self._fd, LINE_BYTES, self._offset)

@@ -1,4 +1,4 @@
-"""Host and fabric as /sys and /proc show them. Nothing is judged; what cannot be read is left out.
+"""Reads the state of host and network fabric from /sys and /proc. What cannot be read is left out.
 
 Runs in a probe's process: a broken adapter or process can block a read.
 """

@@ -1,4 +1,4 @@
-"""Health of local disks by ``smartctl --json`` (smartmontools 7 and later). Nothing is judged; what is not told is left out.
+"""Reads the health of local disks through ``smartctl --json`` (smartmontools 7 and later). Missing values are left out.
 
 Runs in a probe's process: a disk that is about to fail may take its time to answer, and each has its own deadline.
 """
@@ -46,7 +46,7 @@ class Smartctl:
         ]
 
     def health(self, device: str, kind: str = "") -> dict[str, Any]:
-        """Name and what the disk says of itself; keys that it does not tell are missing.
+        """The disk's name and health values; values that it does not report are missing.
 
         Raises:
             Timeout: it did not answer. ProtocolError: not JSON. Unavailable: it cannot be opened.

@@ -1,1 +1,1 @@
-"""Receivers of notices. Each delivers once; what can be tried again raises ``Unavailable``, what cannot ``Refused``."""
+"""Receivers of notices. Each call is one attempt: ``Unavailable`` if a retry may help, ``Refused`` if not."""

@@ -1,4 +1,4 @@
-"""Makes the receivers of messages from the settings, with what stands in files: addresses, keys, templates."""
+"""Builds the receivers of messages from the settings and the files that these name: addresses, keys, templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREADS = 4  # in which chats and mail wait for their services
 
 
 def receivers(alerts: Alerts, executor: Executor) -> list[Sink]:
-    """One receiver for each webhook and channel, but for those of kind ``users``: these need agents.
+    """One receiver for each webhook and channel, except those of kind ``users``, which need agents.
 
     Raises:
         FileError: a file that cannot be read, that others may read, or that does not hold what it should.
@@ -61,7 +61,7 @@ def channel(name: str, settings: Channel, alerts: Alerts, executor: Executor) ->
 
 
 def secret(path: Path, key: str) -> str:
-    """The one line of a file that only the daemon's account and its group may read.
+    """Read a one-line secret from a file that only the daemon's account and its group may read.
 
     Raises:
         FileError: unreadable, readable by others, empty or of several lines.

@@ -64,9 +64,9 @@ class Chat:
         import apprise
 
         service = self._service(notice)
-        heard = _Heard()
+        heard = _ResponseStatus()
         service.logger = heard.logger  # its own, so that what failed is not mixed up with another message's
-        title, body = self._words(notice, service)
+        title, body = self._title_and_body(notice, service)
         group = apprise.Apprise(asset=service.asset)
         group.add(service)
         kind = apprise.NotifyType(_PAGERS.get(str(notice.data.get("severity")), "warning"))
@@ -89,7 +89,7 @@ class Chat:
             raise UserError(error.message, fix=error.fix) from error
 
     def _of_address(self) -> Any:
-        """Apprise's object for the address; its attributes are those of the service.
+        """Apprise's object for the address, with attributes that depend on the service.
 
         Raises:
             Refused: the address is none of Apprise's.
@@ -117,7 +117,7 @@ class Chat:
             service.alias = thread
         return service
 
-    def _words(self, notice: Notice, service: Any) -> tuple[str, str]:
+    def _title_and_body(self, notice: Notice, service: Any) -> tuple[str, str]:
         """Title and body as the service shows them. One that reads markup gets the title as the body's first line."""
         title, body = self._wording.of(notice)
         link = self._wording.link_of(notice)
@@ -129,7 +129,7 @@ class Chat:
         return "", _cut(f"{title}\n{body}", markup, link, most)
 
     async def _close(self, notice: Notice) -> None:
-        """Opsgenie closes an alert by its alias, for which Apprise has no words."""
+        """Close an Opsgenie alert by its alias, which Apprise does not support."""
         from apprise.plugins.opsgenie import OPSGENIE_API_LOOKUP
 
         service = self._service(notice)
@@ -142,7 +142,7 @@ class Chat:
         await post(url, raw, headers, deadline_s=self._deadline_s, name=self.name, fix=self._fix, what="channel")
 
 
-class _Heard(logging.Handler):
+class _ResponseStatus(logging.Handler):
     """Collects the status of failed requests from what a service logs."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class _Heard(logging.Handler):
 
 
 def _cut(text: str, markup: Markup, link: str, most: int) -> str:
-    """The text escaped, cut where the service would, and then our own link, which is one."""
+    """The escaped text, cut to the service's limit, followed by our own link, which is not escaped."""
     end = f"\n{link}" if link else ""
     fits = max(0, most - len(end) - 2)
     shown = escaped(text, markup)

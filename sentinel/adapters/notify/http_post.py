@@ -1,4 +1,4 @@
-"""One POST to a receiver of messages; its answer decides whether trying again can help.
+"""Sends one POST to a receiver of messages; the answer decides whether a retry may help.
 
 An address is a secret: with most services whoever knows it can write to the channel. Log, store and messages name the host
 and a digest.
@@ -16,7 +16,7 @@ from sentinel.model.records import stable_id
 
 
 def name_of(url: str) -> str:
-    """What stands for the address where others may read it."""
+    """A name for the address without its secrets, for logs."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:

@@ -99,7 +99,7 @@ class Mail:
         return address.replace("{user}", user)
 
     def deliver(self, mail: EmailMessage) -> None:
-        """Hand a mail to the server; waits for it.
+        """Send a mail through the server. Blocking.
 
         Raises:
             Refused: the server takes it never. Unavailable: it may take it later.

@@ -1,4 +1,4 @@
-"""Makes text plain for a service: what a user's program printed forges no link, no mention and no markup there.
+"""Escapes text for a chat service, so that a user's program cannot forge links, mentions or markup.
 
 Addresses lose what makes them one (``https[:]//``), mentions their sign (``＠``); characters that a service reads
 as markup are escaped as that service documents it.
@@ -26,7 +26,7 @@ _LINE_START = re.compile(r"(?m)^(\s*)([-+=])")  # lists and underlined headings
 
 
 def escaped(text: str, markup: Markup) -> str:
-    """``text`` as it is shown, and as nothing else. Line breaks stay."""
+    """``text`` escaped so that the service shows it literally. Line breaks stay."""
     text = text.replace("://", "[:]//")
     text = _LINKS.sub(r"\1[:]", text)
     text = _WWW.sub("www[.]", text)

@@ -58,7 +58,7 @@ class Webhook:
 
 
 def body_of(notice: Notice) -> Any:
-    """What is sent, as JSON."""
+    """The JSON body of a notice."""
     return clean(
         {
             "id": notice.id,

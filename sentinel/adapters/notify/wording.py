@@ -1,4 +1,4 @@
-"""Title and text of a message for one channel: Sentinel's, or those of a site's template.
+"""Makes title and text of a message for one channel, from Sentinel's wording or the site's template.
 
 A template is a text file: its first line is the title, the rest the text; ``${KEY}`` stands for a value (docs/webhooks.md),
 ``$$`` for a dollar sign. What is not known is shown as ``-``.

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from sentinel.adapters.slurm.hostlist import expand
 from sentinel.adapters.slurm.parse import Record, array_spec, fleet_of, job_of, node_of, record_of, records
-from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, untold
+from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, uncounted
 from sentinel.adapters.slurm.topology import Topology
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import Denied, ProtocolError, Unavailable
@@ -47,7 +47,7 @@ class CommandReader:
         environment: Mapping[str, str] | None = None,
         deadline_s: float = 10.0,
         now: Callable[[], datetime] = _utc_now,
-        asked: Asked = untold,
+        asked: Asked = uncounted,
     ) -> None:
         self._commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
         self._now = now
@@ -216,7 +216,7 @@ class CommandWriter(Writer):
         bin: str | None = None,
         environment: Mapping[str, str] | None = None,
         deadline_s: float = 10.0,
-        asked: Asked = untold,
+        asked: Asked = uncounted,
     ) -> None:
         reader = CommandReader(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
         commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)

@@ -7,13 +7,15 @@ from importlib.util import find_spec
 from sentinel.adapters.slurm import pyslurm_reader
 from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
 from sentinel.adapters.slurm.fenced import FencedVerbs
-from sentinel.adapters.slurm.process import Asked, untold
+from sentinel.adapters.slurm.process import Asked, uncounted
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.config.settings import Slurm
 from sentinel.ports import Fence, SlurmReader, SlurmWriter
 
 
-def connect(settings: Slurm, asked: Asked = untold, fence: Fence | None = None) -> tuple[SlurmReader, SlurmWriter, str]:
+def connect(
+    settings: Slurm, asked: Asked = uncounted, fence: Fence | None = None
+) -> tuple[SlurmReader, SlurmWriter, str]:
     """Reader, writer, and in words which way was chosen and why.
 
     Args:

@@ -83,7 +83,7 @@ def error_from(said: str) -> SentinelError:
 Asked = Callable[[str], None]
 
 
-def untold(_result: str) -> None:
+def uncounted(_result: str) -> None:
     """Nobody counts."""
 
 
@@ -103,7 +103,7 @@ class Commands:
         bin: str | None = None,
         environment: Mapping[str, str] | None = None,
         deadline_s: float = 10.0,
-        asked: Asked = untold,
+        asked: Asked = uncounted,
     ) -> None:
         self._asked = asked
         kept = {key: value for key, value in os.environ.items() if not _changes_output(key)}

@@ -27,7 +27,7 @@ def hello(pyslurm: Any) -> Record:
     return {"pyslurm": str(getattr(pyslurm, "__version__", "")), "lacks": lacks}
 
 
-class Told:
+class LazyRecord:
     """A node or job of pyslurm's. It decodes each field when that is read, and raises where users wrote bytes that are no
     UTF-8; the error has the bytes."""
 
@@ -52,7 +52,7 @@ def jobs(pyslurm: Any) -> list[Record]:
 def _record(made: Callable[[Any], Record], key: str, name: object, told: Any) -> Record:
     """A record, or its name and why it cannot be had: one strange value hides no other record."""
     try:
-        return made(Told(told))
+        return made(LazyRecord(told))
     except (ValueError, TypeError, KeyError) as error:
         return {key: name, UNREAD: f"pyslurm: {type(error).__name__}: {error!s:.200}"}
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from sentinel.adapters.slurm.commands import CommandReader, CommandVerbs
 from sentinel.adapters.slurm.parse import Record, fleet_of, job_of, node_of, record_of
-from sentinel.adapters.slurm.process import Asked, Commands, SlurmSaidNo, error_from, untold
+from sentinel.adapters.slurm.process import Asked, Commands, SlurmSaidNo, error_from, uncounted
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import Timeout, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView
@@ -70,7 +70,7 @@ class Child:
         environment: Mapping[str, str],
         deadline_s: float,
         command: tuple[str, ...] = CHILD,
-        asked: Asked = untold,
+        asked: Asked = uncounted,
     ) -> None:
         self._asked = asked
         self._environment = {**os.environ, **environment}
@@ -228,7 +228,7 @@ def connect(
     deadline_s: float = 10.0,
     command: tuple[str, ...] = CHILD,
     now: Callable[[], datetime] = _utc_now,
-    asked: Asked = untold,
+    asked: Asked = uncounted,
 ) -> tuple[PyslurmReader, PyslurmWriter, Child]:
     """Reader and writer over one child; the caller closes the child."""
     child = Child(environment or {}, deadline_s, command, asked)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.collectors.gpu_activity import GpuWork
+from sentinel.agent.collectors.gpu_activity import GpuActivityLog
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import AgentSettings
@@ -45,7 +45,7 @@ class GpuWatch:
         self.node = node
         self.last: Sample | None = None
         self.samples = 0
-        self.activity = GpuWork()
+        self.activity = GpuActivityLog()
         self.on_change: Callable[[], None] = lambda: None  # called when the node's verdict may have changed
         self._settings = settings
         self._children = children
@@ -149,12 +149,15 @@ class GpuWatch:
                 return replace(evidence, where=replace(evidence.where, gpu=gpu.index, gpu_uuid=gpu.uuid))
         return evidence
 
-    def doing(self) -> dict[str, object]:
+    def activity_report(self) -> dict[str, object]:
         """For the probe of a job's processes: whether the node has GPUs, and their activity (None: not known)."""
         promised = self._settings.gpus
         there = promised > 0 or self.last is not None or (promised < 0 and Path("/dev/nvidiactl").exists())
         fresh = self.trouble() is None
-        return {"has_gpus": there, "gpus": (self.activity.now(datetime.now(UTC)) or None) if there and fresh else None}
+        return {
+            "has_gpus": there,
+            "gpus": (self.activity.report(datetime.now(UTC)) or None) if there and fresh else None,
+        }
 
     def trouble(self) -> str | None:
         """Why telemetry is not known; None when it is fresh."""

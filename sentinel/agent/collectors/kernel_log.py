@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sentinel.adapters.host.journal import Journal
-from sentinel.adapters.host.kmsg import KernelLog, Record, boot_id, last_words
+from sentinel.adapters.host.kmsg import KernelLog, Record, boot_id, crash_dumps
 from sentinel.agent.process.retries import Retries
 from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import AgentSettings
@@ -143,7 +143,7 @@ class KernelWatch:
         seen = restore(self._seen_words)
         seen = seen if isinstance(seen, dict) else {}
         try:
-            words = last_words(self._settings.pstore, seen)
+            words = crash_dumps(self._settings.pstore, seen)
         except Unavailable as error:
             self._unreadable(str(error))
             return

@@ -17,7 +17,7 @@ from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable
 log = Log()
 
 
-class Rounds:
+class PeriodicChecks:
     """Starts the checks periodically and reads their results. A condition is reported once, when it appears."""
 
     def __init__(

@@ -24,7 +24,7 @@ MODULE = "sentinel.agent.probes.diagnose"
 NAME = "diagnose"
 
 
-class Diagnosing:
+class NodeDiagnostics:
     """Starts diagnostics and reads their answers.
 
     Args:

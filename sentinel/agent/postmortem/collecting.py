@@ -38,7 +38,7 @@ PLACES_BYTES = 24 << 10
 Key = tuple[int, int]
 
 
-class Collecting:
+class FailureCollection:
     """Keeps evidence of failures of the jobs on this node, notices their ends, and starts collectors for failed ones.
 
     Args:

@@ -27,7 +27,7 @@ NEWEST = 6  # newest checkpoints listed per root; older ones are used only if al
 Key = tuple[int, int]
 
 
-class Holding:
+class HeldCheckpoints:
     """Writes markers for jobs with node-local checkpoints, and lists those when the jobs end.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sentinel.classify.hang.group_state import Picture, build, newest_of_each
+from sentinel.classify.hang.group_state import GroupStates, build, newest_of_each
 from sentinel.classify.hang.mismatch import Mismatch, describe, find_mismatches
 from sentinel.classify.hang.stuck import left_behind, not_completed, not_started, oldest_pending
 from sentinel.classify.hang.wait_graph import Wait, Waits, final, find_waits
@@ -95,7 +95,7 @@ def _deciding_mismatch(mismatches: list[Mismatch], culprits: frozenset[int], bas
     return None
 
 
-def _finding(picture: Picture, torn: frozenset[int], **fields: object) -> HangFinding:
+def _finding(picture: GroupStates, torn: frozenset[int], **fields: object) -> HangFinding:
     basis = fields.get("basis")
     assert isinstance(basis, str)
     confidence = CONFIDENCE[basis]
@@ -170,7 +170,7 @@ def _missed(wait: Wait, culprits: frozenset[int]) -> tuple[int, Call | None]:
 
 
 def _missing_finding(
-    picture: Picture, waits: Waits, culprits: frozenset[int], basis: str, torn: frozenset[int]
+    picture: GroupStates, waits: Waits, culprits: frozenset[int], basis: str, torn: frozenset[int]
 ) -> HangFinding:
     wait = _decisive(waits, culprits)
     sequence, call = _missed(wait, culprits)
@@ -207,7 +207,7 @@ def _missing_finding(
     )
 
 
-def _rest_finding(picture: Picture, waits: Waits, culprits: frozenset[int], torn: frozenset[int]) -> HangFinding:
+def _rest_finding(picture: GroupStates, waits: Waits, culprits: frozenset[int], torn: frozenset[int]) -> HangFinding:
     """Old dumps do not list the members of groups; all but these have something pending."""
     others = frozenset(picture.traces) - culprits
     group, sequence = oldest_pending(picture, frozenset())
@@ -242,7 +242,7 @@ def _s(ranks: Iterable[int]) -> str:
     return "s" if len(list(ranks)) == 1 else ""
 
 
-def _mismatch_finding(picture: Picture, waits: Waits, mismatch: Mismatch, torn: frozenset[int]) -> HangFinding:
+def _mismatch_finding(picture: GroupStates, waits: Waits, mismatch: Mismatch, torn: frozenset[int]) -> HangFinding:
     culprits = mismatch.odd
     called = "; ".join(f"{some(ranks)} called {what}" for ranks, what in mismatch.parties[:MAX_NAMED])
     text = (
@@ -278,7 +278,7 @@ def _mismatch_finding(picture: Picture, waits: Waits, mismatch: Mismatch, torn: 
 
 
 def _cycle_finding(
-    picture: Picture, waits: Waits, ranks: frozenset[int], basis: str, torn: frozenset[int]
+    picture: GroupStates, waits: Waits, ranks: frozenset[int], basis: str, torn: frozenset[int]
 ) -> HangFinding:
     """All that are waited for wait themselves: calls in another order, or one of them ran ahead and stopped."""
     whole = basis == "order" or len(ranks) == 1 or _facing(waits, ranks)
@@ -329,7 +329,7 @@ def _facing(waits: Waits, ranks: frozenset[int]) -> bool:
     return len(ranks) == 2 and len(sides) == 2 and len({side for _, side in sides}) == 1
 
 
-def _furthest_behind(picture: Picture, ranks: frozenset[int]) -> frozenset[int]:
+def _furthest_behind(picture: GroupStates, ranks: frozenset[int]) -> frozenset[int]:
     """Those with the fewest calls since the start, where all of them are comparable and some have more."""
     counts = {rank: picture.traces[rank].records for rank in ranks if rank in picture.traces}
     known = [count for count in counts.values() if count is not None]
@@ -338,7 +338,7 @@ def _furthest_behind(picture: Picture, ranks: frozenset[int]) -> frozenset[int]:
     return frozenset(rank for rank, count in counts.items() if count == min(known))
 
 
-def _stuck_finding(picture: Picture, torn: frozenset[int], within: frozenset[int], waits: Waits) -> HangFinding:
+def _stuck_finding(picture: GroupStates, torn: frozenset[int], within: frozenset[int], waits: Waits) -> HangFinding:
     """Everybody has called what is pending: the network, or a GPU inside the operation. ``within``: who sits in it."""
     behind, group, sequence = left_behind(picture)
     if not behind:

@@ -49,7 +49,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class GroupStates:
     traces: Mapping[int, RankTrace]
     groups: tuple[GroupView, ...]
     without_dump: frozenset[int]  # members of groups of which no dump was read
@@ -72,7 +72,7 @@ def _worth(trace: RankTrace) -> tuple[int, bool, int, int]:
     return trace.newest_ns or 0, not trace.torn, trace.entries, stacks
 
 
-def build(traces: Mapping[int, RankTrace], also: Iterable[int] = ()) -> Picture:
+def build(traces: Mapping[int, RankTrace], also: Iterable[int] = ()) -> GroupStates:
     """``also``: ranks known from elsewhere (a dump that could not be read tells at least that its rank existed)."""
     world = _world(traces, also)
     views: dict[object, GroupView] = {}
@@ -105,7 +105,7 @@ def build(traces: Mapping[int, RankTrace], also: Iterable[int] = ()) -> Picture:
                 certain = not traces[rank].torn and (traces[rank].status_known or not traces[rank].wrapped)
                 view.enqueued[rank] = view.completed[rank] = NEVER if certain else _UNKNOWN
     everyone = frozenset().union(world, *(view.members for view in views.values() if view.closed))
-    return Picture(traces, tuple(views.values()), everyone.difference(traces))
+    return GroupStates(traces, tuple(views.values()), everyone.difference(traces))
 
 
 def _world(traces: Mapping[int, RankTrace], also: Iterable[int]) -> frozenset[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sentinel.classify.hang.group_state import GroupView, Picture
+from sentinel.classify.hang.group_state import GroupStates, GroupView
 from sentinel.model.collectives import Call
 
 # Operations in which members may differ in size: unequal splits, or lists that only one member has.
@@ -40,7 +40,7 @@ class Mismatch:
         return frozenset().union(*(ranks for ranks, _ in self.parties))
 
 
-def find_mismatches(picture: Picture) -> list[Mismatch]:
+def find_mismatches(picture: GroupStates) -> list[Mismatch]:
     """The first one of each group among the calls that are not completed everywhere; earliest first."""
     found = [mismatch for group in picture.groups if (mismatch := _first(group)) is not None]
     found.extend(
@@ -49,7 +49,7 @@ def find_mismatches(picture: Picture) -> list[Mismatch]:
     return sorted(found, key=lambda mismatch: mismatch.created_ns)
 
 
-def _sisters(picture: Picture) -> list[GroupView]:
+def _sisters(picture: GroupStates) -> list[GroupView]:
     """Groups that only have a number in their process: those of one number do alike, and are compared as one."""
     together: dict[str, GroupView] = {}
     for group in picture.groups:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sentinel.classify.hang.group_state import GroupView, Picture
+from sentinel.classify.hang.group_state import GroupStates, GroupView
 from sentinel.model.collectives import NEVER
 
 _SPREAD = 64  # members; how those of larger groups lie is not written out
@@ -35,7 +35,7 @@ def global_ranks(group: GroupView, rank: int, numbers: Iterable[int]) -> dict[in
     return {number: number for number in numbers} if own == rank else {}
 
 
-def fronts(picture: Picture) -> dict[int, Front]:
+def fronts(picture: GroupStates) -> dict[int, Front]:
     found: dict[int, tuple[int, Front]] = {}
     for index, group in enumerate(picture.groups):
         for rank, trace in group.traces.items():
@@ -58,7 +58,7 @@ def _keep(found: dict[int, tuple[int, Front]], rank: int, at: int, front: Front)
         found[rank] = (at, front)
 
 
-def _roles(picture: Picture) -> list[str]:
+def _roles(picture: GroupStates) -> list[str]:
     """What groups of one kind have in common: the description without its numbers, else how their members lie."""
     roles = []
     twins: dict[object, list[tuple[int, int]]] = {}
@@ -84,7 +84,7 @@ def _offsets(group: GroupView, lowest: int) -> str:
     return " ".join(str(rank - lowest) for rank in sorted(group.members))
 
 
-def offenders(picture: Picture, ranks: Iterable[int]) -> frozenset[int]:
+def offenders(picture: GroupStates, ranks: Iterable[int]) -> frozenset[int]:
     """Those of the ranks that left out a call and made another which everybody else makes after it."""
     candidates = frozenset(ranks)
     calls: dict[int, dict[tuple[str, int], int]] = {}  # rank -> (role, number) -> when
@@ -109,7 +109,7 @@ def _few(found: set[int], candidates: frozenset[int]) -> frozenset[int]:
 
 
 def _inverted(
-    picture: Picture, candidates: frozenset[int], calls: dict[int, dict[tuple[str, int], int]], names: list[str]
+    picture: GroupStates, candidates: frozenset[int], calls: dict[int, dict[tuple[str, int], int]], names: list[str]
 ) -> set[int]:
     """Ranks whose device sits in a call that most others make after the one in which they are waited for."""
     at = fronts(picture)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.classify.hang.group_state import GroupView, Picture
+from sentinel.classify.hang.group_state import GroupStates, GroupView
 
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})  # a member may be done before others have begun
 
@@ -18,7 +18,7 @@ def first_pending(group: GroupView, rank: int) -> int | None:
     return min(pending, default=newest)
 
 
-def oldest_pending(picture: Picture, within: frozenset[int]) -> tuple[GroupView | None, int]:
+def oldest_pending(picture: GroupStates, within: frozenset[int]) -> tuple[GroupView | None, int]:
     """The pending call that was made first, over the groups of these ranks (or all)."""
     best: tuple[int, GroupView, int] | None = None
     for group in picture.groups:
@@ -36,7 +36,7 @@ def oldest_pending(picture: Picture, within: frozenset[int]) -> tuple[GroupView 
     return (best[1], best[2]) if best else (None, 0)
 
 
-def not_started(picture: Picture) -> tuple[frozenset[int], frozenset[int]]:
+def not_started(picture: GroupStates) -> tuple[frozenset[int], frozenset[int]]:
     """Ranks whose GPU has not begun what runs elsewhere, and who waits for them; empty when dumps do not tell.
 
     The chain is followed as on the host: a GPU that itself sits in another running operation is not the end of it.
@@ -67,7 +67,7 @@ def not_started(picture: Picture) -> tuple[frozenset[int], frozenset[int]]:
     return (culprits, frozenset(waiting)) if culprits else (frozenset(), frozenset())
 
 
-def _at_rest(picture: Picture, running: set[int]) -> frozenset[int]:
+def _at_rest(picture: GroupStates, running: set[int]) -> frozenset[int]:
     """The few whose device has begun nothing of what is pending, although their dumps tell when it begins something."""
     pending, told = set[int](), set[int]()
     for group in picture.groups:
@@ -81,7 +81,7 @@ def _at_rest(picture: Picture, running: set[int]) -> frozenset[int]:
     return frozenset(quiet) if 2 * len(quiet) < len(pending & running) else frozenset()
 
 
-def left_behind(picture: Picture) -> tuple[frozenset[int], GroupView | None, int]:
+def left_behind(picture: GroupStates) -> tuple[frozenset[int], GroupView | None, int]:
     """Ranks on which calls are pending that other members finished, and went beyond; one such group, and the number.
 
     Nobody finishes a collective of all without every member's part in it, so the network did its work: the device of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sentinel.classify.hang.group_state import GroupView, Picture
+from sentinel.classify.hang.group_state import GroupStates, GroupView
 from sentinel.classify.hang.order import Front, fronts, global_ranks, offenders
 from sentinel.model.collectives import Call, Channel
 
@@ -62,7 +62,7 @@ class Waits:
         return found
 
 
-def find_waits(picture: Picture) -> Waits:
+def find_waits(picture: GroupStates) -> Waits:
     result = Waits()
     for group in picture.groups:
         _collective_waits(group, result, frozenset() if group.closed else picture.without_dump)
@@ -71,7 +71,7 @@ def find_waits(picture: Picture) -> Waits:
     return result
 
 
-def _device_waits(picture: Picture, result: Waits) -> None:
+def _device_waits(picture: GroupStates, result: Waits) -> None:
     """Everybody has made the call, but somebody's device is still at an earlier one: the others wait for that rank."""
     front = fronts(picture)
     at: dict[Front, set[int]] = {}
@@ -98,7 +98,7 @@ def _device_waits(picture: Picture, result: Waits) -> None:
             result.waited |= behind.keys()
 
 
-def _all_there(picture: Picture, group: GroupView, present: set[int]) -> bool:
+def _all_there(picture: GroupStates, group: GroupView, present: set[int]) -> bool:
     if group.closed:
         return present >= group.members
     local = any(trace.local_name for trace in group.traces.values())
@@ -128,7 +128,7 @@ def _collective_waits(group: GroupView, result: Waits, possible: frozenset[int])
         result.waits.append(Wait(group, waiting or active, absent, unseen))
 
 
-def _peer_waits(picture: Picture, group: GroupView, result: Waits) -> None:
+def _peer_waits(picture: GroupStates, group: GroupView, result: Waits) -> None:
     for rank, trace in group.traces.items():
         if trace.open_batches:
             result.open = True
@@ -162,7 +162,7 @@ def _peer_wait(
     return Wait(group, {rank: sequence}, absent, unseen, call=call, operation=channel.operation)
 
 
-def _owes(picture: Picture, group: GroupView, rank: int, peer: int, channel: Channel, other_side: str) -> bool:
+def _owes(picture: GroupStates, group: GroupView, rank: int, peer: int, channel: Channel, other_side: str) -> bool:
     """Has the peer made fewer calls on this channel than the rank?"""
     trace = group.traces.get(peer)
     other: Channel | None = None
@@ -177,7 +177,7 @@ def _owes(picture: Picture, group: GroupView, rank: int, peer: int, channel: Cha
     return channel.total > (other.total if other else 0)
 
 
-def final(picture: Picture, waits: Waits) -> tuple[frozenset[int], str]:
+def final(picture: GroupStates, waits: Waits) -> tuple[frozenset[int], str]:
     """Culprits and on what grounds: ``idle``, ``unseen``, ``cycle``, ``order``,
     ``inside`` or ``rest``.
 
@@ -210,7 +210,7 @@ def final(picture: Picture, waits: Waits) -> tuple[frozenset[int], str]:
     return _without_calls(picture, waits), "rest"
 
 
-def _silent(picture: Picture, targets: list[frozenset[int]]) -> list[frozenset[int]]:
+def _silent(picture: GroupStates, targets: list[frozenset[int]]) -> list[frozenset[int]]:
     """Ranks without any dump are likelier culprits than those of which one group is not known."""
     silent = [found for each in targets if (found := each & picture.without_dump)]
     return silent or [each for each in targets if each]
@@ -226,7 +226,7 @@ def _most_waited(waits: Waits, ranks: frozenset[int]) -> frozenset[int]:
     return frozenset((first,)) if rest and counts[first] >= 2 * counts[rest[0]] else ranks
 
 
-def _without_calls(picture: Picture, waits: Waits) -> frozenset[int]:
+def _without_calls(picture: GroupStates, waits: Waits) -> frozenset[int]:
     if all(group.closed for group in picture.groups):
         return frozenset()
     pending = waits.blocked | waits.unsure.keys() | waits.running.keys()

@@ -45,7 +45,7 @@ def daemon_checks(settings: Settings) -> Iterator[Check]:
     from sentinel.adapters.syslog import Syslog
     from sentinel.adapters.tls import ServerCertificate
     from sentinel.daemon.effects.diagnostics import check_deadlines
-    from sentinel.daemon.web.access import WhoAsks
+    from sentinel.daemon.web.access import PageAuthentication
     from sentinel.daemon.web.pages import rack_pattern
     from sentinel.daemon.wiring import rules
 
@@ -71,7 +71,7 @@ def daemon_checks(settings: Settings) -> Iterator[Check]:
         yield "daemon.certificate_file", partial(ServerCertificate, daemon.certificate_file, daemon.key_file)
     if page.listen:
         yield "page.racks", partial(rack_pattern, page.racks)
-        yield "page.tokens", partial(WhoAsks, page, {0})
+        yield "page.tokens", partial(PageAuthentication, page, {0})
 
 
 def agent_checks(settings: AgentSettings) -> Iterator[Check]:

@@ -59,7 +59,7 @@ class NodeRequests:
         self._addresses = addresses
         self._refuse_others = refuse_others
         self._drain_modes: dict[tuple[str, ...], str] = {}  # by a node's partitions; cached, as each heartbeat needs it
-        self._elsewhere: set[str] = set()  # nodes for which a wrong address was logged
+        self._wrong_address_logged: set[str] = set()  # nodes for which a wrong address was logged
         self._live = live
         self._runner = runner
         self._intake = Intake(runner.observe, hard)
@@ -93,8 +93,8 @@ class NodeRequests:
             words = f"a request for {node} from {', '.join(sorted(caller.addresses))}, while Slurm has it at {own}"
             if self._refuse_others:
                 raise Denied(words, fix='correct NodeAddr in slurm.conf, or set [daemon] node_addresses = "log"')
-            if node not in self._elsewhere:
-                self._elsewhere.add(node)
+            if node not in self._wrong_address_logged:
+                self._wrong_address_logged.add(node)
                 self._log.warning("node-speaks-from-elsewhere", node=node, reason=words)
         return node
 

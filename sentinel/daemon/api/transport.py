@@ -24,7 +24,7 @@ from sentinel.telemetry import Telemetry
 
 _RESERVED_FILES = 512  # descriptors reserved for the store, Slurm's commands and probes of slurmd ports
 _BACKLOG = 4096  # connections queued in the kernel; the client of one dropped there retries after 1 s
-_SAYS_NOTHING_S = 5  # TCP_DEFER_ACCEPT: the kernel holds a connection without data for this long
+_DEFER_ACCEPT_S = 5  # TCP_DEFER_ACCEPT: the kernel holds a connection without data for this long
 _LINGER_S = 2.0  # how long a refused client's body is discarded, so that the client reads the answer
 _NEVER_S = 365 * 86400.0
 _RENEW_S = 10.0  # how often the certificate files are checked for changes
@@ -102,7 +102,7 @@ class Listener:
         self._runner = web.ServerRunner(server)
         await self._runner.setup()
         bound = await asyncio.to_thread(listening, self._settings.listen)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SAYS_NOTHING_S)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_ACCEPT_S)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
         bound.listen(_BACKLOG)
         certificate = self._certificate
@@ -259,7 +259,7 @@ def answered(connection: object) -> None:
 def http_log(log: Log, telemetry: Telemetry) -> logging.Logger:
     """aiohttp's log: malformed HTTP is only counted, since anybody can send it; any other record is logged as a bug."""
 
-    class Told(logging.Handler):
+    class _Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             error = record.exc_info[1] if record.exc_info else None
             if isinstance(error, http_exceptions.HttpProcessingError | ConnectionError):
@@ -269,5 +269,5 @@ def http_log(log: Log, telemetry: Telemetry) -> logging.Logger:
                 log.error("bug", where="http", error=repr(error or record.getMessage()))
 
     made = logging.Logger("sentinel.http", logging.WARNING)
-    made.addHandler(Told())
+    made.addHandler(_Handler())
     return made

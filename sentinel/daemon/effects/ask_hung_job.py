@@ -99,17 +99,17 @@ class HungJobQuestions:
 def _gather(node: str, answer: Mapping[str, object], gathered: _Answers) -> None:
     """Add one node's answer; malformed parts are skipped, since a user's process may have written them."""
     host = str(answer.get("host", ""))
-    for item in _dicts(answer.get("ranks")):
+    for item in _objects(answer.get("ranks")):
         pid, rank = item.get("pid"), item.get("rank")
         if isinstance(pid, int) and isinstance(rank, int):
             gathered.rank_node.setdefault(rank, node)
             gathered.processes.setdefault(pid, []).append((host, node, rank))
-    for item in _dicts(answer.get("ras")):
+    for item in _objects(answer.get("ras")):
         poll = read_ras(plain(str(item.get("text", ""))).encode(), "RAS")
         after_s = item.get("after_s")
         if isinstance(poll, RasPoll) and isinstance(after_s, (int, float)):
             gathered.polls.append((float(after_s), poll))
-    for item in _dicts(answer.get("dumps")):
+    for item in _objects(answer.get("dumps")):
         try:
             found = from_wire(item)
         except ProtocolError as error:
@@ -118,14 +118,14 @@ def _gather(node: str, answer: Mapping[str, object], gathered: _Answers) -> None
             gathered.torn.append(found)
         else:
             gathered.traces.append(found)
-    for item in _dicts(answer.get("stacks")):
+    for item in _objects(answer.get("stacks")):
         rank, text = item.get("rank"), plain(str(item.get("text", ""))).encode()
         stack = read_py_spy(text) if item.get("form") == "py-spy" else read_stack(text)
         if stack is not None and isinstance(rank, int):
             gathered.stacks[rank] = stack
 
 
-def _dicts(value: object) -> list[dict[str, object]]:
+def _objects(value: object) -> list[dict[str, object]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

@@ -46,7 +46,7 @@ class Token:
     operator: bool
 
 
-class WhoAsks:
+class PageAuthentication:
     """Determines who requests a page, by the page's settings.
 
     Args:

@@ -24,7 +24,7 @@ from sentinel.daemon.api.callers import DenialLog
 from sentinel.daemon.api.connections import Connections
 from sentinel.daemon.api.transport import CountingServer, http_log
 from sentinel.daemon.periodic import Periodic
-from sentinel.daemon.web.access import SOCKET, Viewer, WhoAsks
+from sentinel.daemon.web.access import SOCKET, PageAuthentication, Viewer
 from sentinel.daemon.web.pages import Pages
 from sentinel.daemon.web.templates import style
 from sentinel.errors import Denied, SentinelError, Unavailable, UserError
@@ -52,7 +52,9 @@ _HEADERS = {
 class PageServer:
     """The web page's listener and request handler."""
 
-    def __init__(self, settings: Page, who: WhoAsks, pages: Pages, *, telemetry: Telemetry, log: Log) -> None:
+    def __init__(
+        self, settings: Page, who: PageAuthentication, pages: Pages, *, telemetry: Telemetry, log: Log
+    ) -> None:
         self._settings, self._who, self._pages = settings, who, pages
         self._telemetry, self._log = telemetry, log
         self._denials = DenialLog(log, time.monotonic)

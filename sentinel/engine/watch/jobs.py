@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.detect.activity import Motion, all_blocked, motion_of_job, stillness, stopped
+from sentinel.detect.activity import Motion, all_blocked, gpu_idleness, motion_of_job, stopped
 from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.hang import (
     PEEK_EVERY_S,
@@ -195,7 +195,7 @@ def observed(state: State, out: Transition, event: JobObserved) -> None:
         return
     question, silence, rhythm = seen.silence.question, seen.silence, seen.rhythm
     silence.question = None
-    still = stillness(question.nodes, event.looks, question.at)
+    still = gpu_idleness(question.nodes, event.looks, question.at)
     if question.early:
         silence.early = still is not None and still.still_s >= PEEK_STILL_S and gpus_worked(rhythm, still)
     else:
@@ -210,7 +210,7 @@ def observed(state: State, out: Transition, event: JobObserved) -> None:
                 question.at,
                 pause=in_pause(rhythm, limits),
                 beyond=question.elapsed_s > (usual_s(rhythm, limits) or 0.0),
-                stillness=still,
+                gpu_idleness=still,
                 blocked=all_blocked(question.nodes, event.looks),
             )
             silence.early = silence.early and still is not None

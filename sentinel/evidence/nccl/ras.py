@@ -69,12 +69,12 @@ def slim(data: bytes) -> bytes:
     if not isinstance(value, dict) or not isinstance(value.get("communicators"), list):
         return data
     communicators = []
-    for item in _dicts(value["communicators"]):
+    for item in _objects(value["communicators"]):
         kept: dict[object, object] = {name: item[name] for name in ("hash", "secondary_hash", "size") if name in item}
         for name in ("ranks", "missing_ranks"):
             kept[name] = [
                 {key: entry[key] for key in ("rank", "host", "pid", "status", "collective_counts") if key in entry}
-                for entry in _dicts(item.get(name))
+                for entry in _objects(item.get(name))
             ]
         communicators.append(kept)
     return json.dumps({"communicators": communicators, "ras": value.get("ras")}, separators=(",", ":")).encode()
@@ -95,11 +95,11 @@ def _ras_json(value: object, source: str) -> RasPoll | Unreadable:
     if not isinstance(value, dict) or not isinstance(listed, list):
         return Unreadable(source, None, "no list of communicators")
     found = []
-    for item in _dicts(listed):
+    for item in _objects(listed):
         members = [
             member
             for key, missing in (("ranks", False), ("missing_ranks", True))
-            for entry in _dicts(item.get(key))
+            for entry in _objects(item.get(key))
             if (member := _member(entry, missing=missing)) is not None
         ]
         key = "-".join(_plain(item.get(name)) for name in ("hash", "secondary_hash") if item.get(name) is not None)
@@ -109,7 +109,7 @@ def _ras_json(value: object, source: str) -> RasPoll | Unreadable:
     return RasPoll(tuple(found), complete=True, timeouts=timeouts or 0)
 
 
-def _dicts(value: object) -> list[dict[object, object]]:
+def _objects(value: object) -> list[dict[object, object]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

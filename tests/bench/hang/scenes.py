@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from sentinel.detect.activity import Motion, Stillness
+from sentinel.detect.activity import GpuIdleness, Motion
 from sentinel.detect.step_rhythm import PAUSE
 from sentinel.model.records import Kind
 
@@ -95,7 +95,7 @@ class Scene:
         """Whether the job, asked then, answers that all ranks joined a collective that does not complete."""
         return self.at(asked_s).joined and gpus.job.answers
 
-    def stillness(self, now_s: float, gpus: Gpus, last: datetime) -> Stillness | None:
+    def gpu_idleness(self, now_s: float, gpus: Gpus, last: datetime) -> GpuIdleness | None:
         scene = self.at(now_s)
         if scene.processes == "silent" or not gpus.most_stand(scene):
             return None
@@ -105,7 +105,7 @@ class Scene:
                 since_s = part.later[0]  # type: ignore[index]
             part = part.later[1]  # type: ignore[index]
         still_s = max(0.0, now_s - since_s - 1.0)  # telemetry is a second old
-        return Stillness(still_s, last + timedelta(seconds=now_s - still_s), tuple(gpus.stood))
+        return GpuIdleness(still_s, last + timedelta(seconds=now_s - still_s), tuple(gpus.idle_periods))
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,10 @@ class Job:
 
 @dataclass
 class Gpus:
-    """What the agents remember of a job's GPUs: since when and for how long they stood."""
+    """What the agents remember of a job's GPUs: since when and for how long they idle_periods."""
 
     job: Job
-    stood: list[tuple[datetime, float]] = field(default_factory=list)
+    idle_periods: list[tuple[datetime, float]] = field(default_factory=list)
 
     def word(self, scene: Scene) -> str:
         """ "stands", "works" or "unclear", as far as the telemetry of the job's nodes can tell."""
@@ -166,9 +166,9 @@ class Gpus:
     def _add(self, since: datetime, length_s: float) -> None:
         if length_s < STRETCH_S or self.job.telemetry == NONE:
             return
-        self.stood.append((since + timedelta(seconds=0.5), length_s))
-        if len(self.stood) > STRETCHES:
-            self.stood.remove(min(self.stood[:-NEWEST], key=lambda item: item[1]))
+        self.idle_periods.append((since + timedelta(seconds=0.5), length_s))
+        if len(self.idle_periods) > STRETCHES:
+            self.idle_periods.remove(min(self.idle_periods[:-NEWEST], key=lambda item: item[1]))
 
 
 def draw(rng: random.Random, lulls: float, answers: float, *, slow: bool = False) -> Job:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.agent.collectors.jobs import JobOnNode
-from sentinel.agent.postmortem.collecting import AT_ONCE, HUNG, PLACES_BYTES, Collecting
+from sentinel.agent.postmortem.collecting import AT_ONCE, HUNG, PLACES_BYTES, FailureCollection
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings, Collect, require_sound
 from sentinel.errors import UserError
@@ -38,8 +38,8 @@ class Site:
         )
         self.collecting = self.restart()
 
-    def restart(self) -> Collecting:
-        self.collecting = Collecting(
+    def restart(self) -> FailureCollection:
+        self.collecting = FailureCollection(
             "n1",
             self.settings,
             self,  # type: ignore[arg-type]

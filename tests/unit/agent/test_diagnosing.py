@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent.health.diagnostics import Diagnosing
+from sentinel.agent.health.diagnostics import NodeDiagnostics
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
 from sentinel.evidence.gpu_samples import Gpu, Sample
@@ -27,13 +27,13 @@ class Node:
         self.sample: Sample | None = Sample(datetime(2031, 1, 1, tzinfo=UTC), "dcgm", gpus)
         self.made = self.restart()
 
-    def restart(self) -> Diagnosing:
+    def restart(self) -> NodeDiagnostics:
         settings = AgentSettings(run_dir=str(self.folder), state=str(self.folder))
 
         def program(name: str, module: str, arguments: Any, **rest: Any) -> Program:
             return Program(name, [module], arguments, **rest)
 
-        self.made = Diagnosing(
+        self.made = NodeDiagnostics(
             self.name, settings, self, program, lambda: {}, lambda: self.sample, self.answers.append,  # type: ignore[arg-type]
         )  # fmt: skip
         return self.made

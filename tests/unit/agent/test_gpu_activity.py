@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.agent.collectors.gpu_activity import GpuWork
+from sentinel.agent.collectors.gpu_activity import GpuActivityLog
 from sentinel.agent.probes.tasks import own_gpus
 from sentinel.evidence.gpu_samples import (
     DRAM_ACTIVE,
@@ -33,7 +33,7 @@ SPINS: dict[int, Scalar] = {
 
 class Node:
     def __init__(self) -> None:
-        self.work, self.now_s = GpuWork(), 0.0
+        self.work, self.now_s = GpuActivityLog(), 0.0
 
     def seconds(self, count: int, fields: Mapping[int, Scalar], without: tuple[int, ...] = ()) -> Node:
         kept = {number: value for number, value in fields.items() if number not in without}
@@ -44,7 +44,7 @@ class Node:
         return self
 
     def told(self, after_s: float = 0.0) -> Mapping[str, Any]:
-        (found,) = self.work.now(START + timedelta(seconds=self.now_s + after_s))
+        (found,) = self.work.report(START + timedelta(seconds=self.now_s + after_s))
         return found
 
 

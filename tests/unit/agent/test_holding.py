@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.agent.collectors.jobs import JobOnNode
 from sentinel.agent.collectors.saves import Watched
-from sentinel.agent.postmortem.held_checkpoints import Holding
+from sentinel.agent.postmortem.held_checkpoints import HeldCheckpoints
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
 from sentinel.checkpoints.packed import unpack
@@ -40,8 +40,8 @@ class Node:
         self.can_start = True
         self.holding = self.restart()
 
-    def restart(self) -> Holding:
-        self.holding = Holding(
+    def restart(self) -> HeldCheckpoints:
+        self.holding = HeldCheckpoints(
             "n1",
             AgentSettings(node="n1", run_dir=str(self.folder)),
             self,  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.host import readings
-from sentinel.agent.collectors.periodic_checks import Rounds
+from sentinel.agent.collectors.periodic_checks import PeriodicChecks
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings, Check, Host
 from sentinel.evidence.host import HostReader, HostReading, Port, check_meaning, reading_from
@@ -174,7 +174,7 @@ class Bench:
 
 
 @pytest.fixture
-def site() -> tuple[Rounds, Bench, list[Evidence]]:
+def site() -> tuple[PeriodicChecks, Bench, list[Evidence]]:
     bench, kept = Bench(), []  # type: ignore[var-annotated]
     settings = AgentSettings(
         node="n1", host=Host(mounts=["/data"]), checks={"fans": Check(["/opt/fans"], deadline_s=7)}
@@ -183,10 +183,10 @@ def site() -> tuple[Rounds, Bench, list[Evidence]]:
     def program(name: str, module: str, arguments: Any, **rest: Any) -> Program:
         return Program(name, [module], arguments, **rest)
 
-    return Rounds("n1", settings, bench, program, kept.append, lambda: [5]), bench, kept  # type: ignore[arg-type]
+    return PeriodicChecks("n1", settings, bench, program, kept.append, lambda: [5]), bench, kept  # type: ignore[arg-type]
 
 
-def test_a_mount_that_is_stuck_is_said_until_it_answers(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+def test_a_mount_that_is_stuck_is_said_until_it_answers(site: tuple[PeriodicChecks, Bench, list[Evidence]]) -> None:
     rounds, bench, kept = site
     for _ in range(3):
         rounds.mounts()
@@ -199,7 +199,7 @@ def test_a_mount_that_is_stuck_is_said_until_it_answers(site: tuple[Rounds, Benc
     assert kinds(kept) == [Kind.PROBE_HUNG] * 2
 
 
-def test_probes_that_pile_up_are_left_alone_and_said(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+def test_probes_that_pile_up_are_left_alone_and_said(site: tuple[PeriodicChecks, Bench, list[Evidence]]) -> None:
     rounds, bench, kept = site
     bench.left_behind = 3
     rounds.mounts()
@@ -213,7 +213,7 @@ def test_probes_that_pile_up_are_left_alone_and_said(site: tuple[Rounds, Bench, 
      ({"mounted": True, "used": 0.99}, "disk_full"), ({"mounted": True, "used": None}, None)],
 )  # fmt: skip
 def test_what_a_mount_says(
-    site: tuple[Rounds, Bench, list[Evidence]], message: dict[str, Any], kind: str | None
+    site: tuple[PeriodicChecks, Bench, list[Evidence]], message: dict[str, Any], kind: str | None
 ) -> None:
     rounds, bench, kept = site
     rounds.mounts()
@@ -222,7 +222,7 @@ def test_what_a_mount_says(
     assert kinds(kept) == ([kind] if kind else [])
 
 
-def test_a_check_of_the_site(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+def test_a_check_of_the_site(site: tuple[PeriodicChecks, Bench, list[Evidence]]) -> None:
     rounds, bench, kept = site
     rounds.check("fans")
     program = bench.programs["check:fans"]
@@ -233,14 +233,14 @@ def test_a_check_of_the_site(site: tuple[Rounds, Bench, list[Evidence]]) -> None
     assert kept[0].text == "fans: fan 3 stands still"
 
 
-def test_a_check_that_never_ends(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+def test_a_check_that_never_ends(site: tuple[PeriodicChecks, Bench, list[Evidence]]) -> None:
     rounds, bench, kept = site
     rounds.check("fans")
     bench.programs["check:fans"].on_end(Ending("check:fans", None, True, "", "S"))
     assert kinds(kept) == [Kind.PROBE_HUNG]
 
 
-def test_a_clock_that_jumped(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+def test_a_clock_that_jumped(site: tuple[PeriodicChecks, Bench, list[Evidence]]) -> None:
     rounds, _, kept = site
     for offset in (None, 0.2, -40.0, None, -41.0, 0.0, 5.0):  # an offset that is not known changes nothing
         rounds.clock(offset)
@@ -253,7 +253,7 @@ def test_a_reading_from_json() -> None:
     assert made.strays == ((1, "x"),)
 
 
-def test_disks_by_their_own_word(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+def test_disks_by_their_own_word(site: tuple[PeriodicChecks, Bench, list[Evidence]]) -> None:
     rounds, bench, kept = site
     for message in (
         {"disk": "nvme0", "passed": True, "critical_warning": 0, "media_errors": 0},
@@ -267,7 +267,7 @@ def test_disks_by_their_own_word(site: tuple[Rounds, Bench, list[Evidence]]) -> 
     assert kept[0].data == {"nvme0/media_errors": 0.0}
 
 
-def test_port_counters_age_too(site: tuple[Rounds, Bench, list[Evidence]]) -> None:
+def test_port_counters_age_too(site: tuple[PeriodicChecks, Bench, list[Evidence]]) -> None:
     rounds, bench, kept = site
     rounds.host()
     bench.programs["host"].on_message(

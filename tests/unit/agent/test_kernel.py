@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from shipped import shipped_signatures
 
-from sentinel.adapters.host.kmsg import KernelLog, Record, last_words
+from sentinel.adapters.host.kmsg import KernelLog, Record, crash_dumps
 from sentinel.agent.collectors.kernel_log import Flood, KernelWatch, rules_reader
 from sentinel.agent.settings import AgentSettings, Kernel
 from sentinel.errors import Unavailable
@@ -227,7 +227,7 @@ def test_of_last_words_only_the_kernels_count(tmp_path: Path, by_rules: Any) -> 
 
 
 def test_no_pstore_is_nothing_to_tell(tmp_path: Path) -> None:
-    assert last_words(str(tmp_path / "none"), {}) == []
+    assert crash_dumps(str(tmp_path / "none"), {}) == []
 
 
 def test_times_never_lie_in_the_future(kmsg: Path, opened: Any) -> None:

@@ -19,7 +19,7 @@ from sentinel.adapters.notify.channels import secret
 from sentinel.adapters.notify.wording import template_of
 from sentinel.adapters.tls import ServerCertificate, client_context
 from sentinel.cli.install.conf_lines import read
-from sentinel.cli.past.import_jobs import sacct_text
+from sentinel.cli.recordings.import_jobs import sacct_text
 from sentinel.config.settings import Settings, load
 from sentinel.daemon.web.access import read_tokens
 from sentinel.errors import FileError

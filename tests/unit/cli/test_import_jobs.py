@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from sentinel.adapters.slurm.accounting import FIELDS, arguments, read
 from sentinel.cli.offline.classify_input import _files
-from sentinel.cli.past.import_jobs import import_jobs
-from sentinel.cli.past.job_logs import logs_by_job, old_logs
+from sentinel.cli.recordings.import_jobs import import_jobs
+from sentinel.cli.recordings.job_logs import logs_by_job, old_logs
 from sentinel.cli.simulate.command import simulate
 from sentinel.errors import SentinelError
 

@@ -13,9 +13,9 @@ from sentinel.detect.activity import (
     Motion,
     Process,
     all_blocked,
+    gpu_idleness,
     motion_of_job,
     read_look,
-    stillness,
 )
 from sentinel.model.records import utc
 
@@ -116,18 +116,18 @@ def test_all_gpus_wait_inside_a_collective(gpus: tuple[GpuActivity, ...] | None,
 
 def test_all_gpus_stand_since_the_last_one_worked() -> None:
     looks = {"n1": look(0.0, 1.0, gpus=(SPINS, IDLE)), "n2": look(0.0, 1.0, gpus=())}
-    found = stillness(["n1", "n2"], looks, NOW)
+    found = gpu_idleness(["n1", "n2"], looks, NOW)
     assert found is not None
     assert (found.still_s, NOW - found.since) == (20.0, timedelta(seconds=30))
 
 
 def test_a_few_gpus_may_work_while_all_others_wait_for_them() -> None:
     looks = {"n1": look(0.0, 1.0, gpus=(SPINS, IDLE)), "n2": look(0.0, 1.0, gpus=(IDLE, WORKS))}
-    found = stillness(["n1", "n2"], looks, NOW)
+    found = gpu_idleness(["n1", "n2"], looks, NOW)
     assert found is not None
     assert (found.still_s, NOW - found.since) == (20.0, timedelta(seconds=30))
     unclear = GpuActivity(1, 1.0, 500.0, 600.0, None, 0.0)
-    assert stillness(["n1"], {"n1": look(0.0, 1.0, gpus=(SPINS,) * 7 + (unclear,))}, NOW) is None
+    assert gpu_idleness(["n1"], {"n1": look(0.0, 1.0, gpus=(SPINS,) * 7 + (unclear,))}, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_a_few_gpus_may_work_while_all_others_wait_for_them() -> None:
     ids=["works", "old agent", "none", "blind"],
 )
 def test_a_third_that_works_or_one_gpu_that_is_not_known_ends_it(gpus: tuple[GpuActivity, ...] | None) -> None:
-    assert stillness(["n1"], {"n1": look(0.0, 1.0, gpus=gpus)}, NOW) is None
-    assert stillness(["n1", "n2"], {"n1": look(0.0, 1.0, gpus=(SPINS,))}, NOW) is None  # n2 did not answer
+    assert gpu_idleness(["n1"], {"n1": look(0.0, 1.0, gpus=gpus)}, NOW) is None
+    assert gpu_idleness(["n1", "n2"], {"n1": look(0.0, 1.0, gpus=(SPINS,))}, NOW) is None  # n2 did not answer
 
 
 def test_what_an_agent_tells_of_a_gpu_is_read_and_nonsense_is_not_known() -> None:

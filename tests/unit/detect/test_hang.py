@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from sentinel.config.settings import Judgement
-from sentinel.detect.activity import Motion, Stillness
+from sentinel.detect.activity import GpuIdleness, Motion
 from sentinel.detect.hang import (
     SilenceObservations,
     after_look,
@@ -49,13 +49,13 @@ class Training:
         return self
 
     def hung_after_s(
-        self, silent_s: float, motion: Motion, stood: tuple[tuple[float, float], ...] = ()
+        self, silent_s: float, motion: Motion, idle_periods: tuple[tuple[float, float], ...] = ()
     ) -> float | None:
-        """With all GPUs still since a second after the last line, and ``stood`` (at, for) before."""
+        """With all GPUs still since a second after the last line, and ``idle_periods`` (at, for) before."""
         last = START + timedelta(seconds=self.now_s)
-        earlier = tuple((START + timedelta(seconds=at_s), length_s) for at_s, length_s in stood)
-        still = Stillness(silent_s - 1.0, last + timedelta(seconds=1), earlier)
-        return hung_after_s(self.rhythm, SilenceObservations(motion=motion, stillness=still), LIMITS)
+        earlier = tuple((START + timedelta(seconds=at_s), length_s) for at_s, length_s in idle_periods)
+        still = GpuIdleness(silent_s - 1.0, last + timedelta(seconds=1), earlier)
+        return hung_after_s(self.rhythm, SilenceObservations(motion=motion, gpu_idleness=still), LIMITS)
 
 
 def test_in_a_long_step_gpus_that_stand_for_longer_than_ever_are_a_hang() -> None:
@@ -142,15 +142,17 @@ def test_a_sign_of_life_outweighs_gpus_that_stand(motion: Motion) -> None:
 
 def test_a_job_whose_gpus_stand_in_each_step_gets_its_time() -> None:
     job = Training(60.0).steps(30)
-    stood = tuple((60.0 * n + 5.0, 20.0) for n in range(10, 29))  # an optimizer on the host
-    assert (job.hung_after_s(30.0, Motion.WAITS, stood) or 0.0) > 100.0
-    assert job.hung_after_s(35.0, Motion.WAITS, stood) == LIMITS.stall_floor_s
+    idle_periods = tuple((60.0 * n + 5.0, 20.0) for n in range(10, 29))  # an optimizer on the host
+    assert (job.hung_after_s(30.0, Motion.WAITS, idle_periods) or 0.0) > 100.0
+    assert job.hung_after_s(35.0, Motion.WAITS, idle_periods) == LIMITS.stall_floor_s
 
 
 def test_gpus_that_never_worked_for_the_job_say_nothing() -> None:
     job = Training(60.0).steps(30)
-    still = Stillness(5_000.0, START - timedelta(seconds=60))
-    assert (hung_after_s(job.rhythm, SilenceObservations(motion=Motion.WAITS, stillness=still), LIMITS) or 0.0) > 100.0
+    still = GpuIdleness(5_000.0, START - timedelta(seconds=60))
+    assert (
+        hung_after_s(job.rhythm, SilenceObservations(motion=Motion.WAITS, gpu_idleness=still), LIMITS) or 0.0
+    ) > 100.0
 
 
 def test_a_young_job_is_not_known_well_enough() -> None:
@@ -175,18 +177,18 @@ def test_in_a_pause_of_a_kind_that_is_known_gpus_are_compared_with_what_they_did
     job = evaluating(5)
     assert pauses_alike(job.rhythm) >= 3
     assert job.hung_after_s(20.0, Motion.WAITS) == LIMITS.stall_floor_s
-    stood = tuple((pause.at.timestamp() - START.timestamp() + 1.0, 38.0) for pause in job.rhythm.pauses)
-    assert (job.hung_after_s(40.0, Motion.WAITS, stood) or 0.0) > 60.0  # they always stand in it
+    idle_periods = tuple((pause.at.timestamp() - START.timestamp() + 1.0, 38.0) for pause in job.rhythm.pauses)
+    assert (job.hung_after_s(40.0, Motion.WAITS, idle_periods) or 0.0) > 60.0  # they always stand in it
 
 
 def test_a_save_that_follows_an_evaluation_is_compared_from_its_own_announcement() -> None:
     """Both on the host: together the GPUs stand for longer than in any pause before."""
-    job, stood = Training(2.0).steps(100), []
+    job, idle_periods = Training(2.0).steps(100), []
     for _ in range(4):
         for words in ("running evaluation", "saving checkpoint"):
-            stood.append((job.now_s, 60.0))
+            idle_periods.append((job.now_s, 60.0))
             job.pause(60.0, words).steps(100)
-    pauses = tuple(stood)
+    pauses = tuple(idle_periods)
     job.pause(0.0, "running evaluation")
     assert job.hung_after_s(100.0, Motion.LOOPS, pauses) == LIMITS.stall_floor_s
     job.rhythm = observe(job.rhythm, line(job.now_s + 60.0, job.step, PAUSE, "saving checkpoint"))

@@ -40,7 +40,7 @@ SIGNERS = {uid: FakeCredentials(uid) for uid in (0, RESEARCHER)}
 
 @pytest.fixture
 async def served(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setattr("sentinel.daemon.api.transport._SAYS_NOTHING_S", 1)
+    monkeypatch.setattr("sentinel.daemon.api.transport._DEFER_ACCEPT_S", 1)
     async with serving(world(nodes=12), header_s=0.2, body_s=0.3, idle_s=1.0) as made:
         yield made
 

@@ -280,7 +280,7 @@ HELLO = bytes.fromhex("1603010200010001fc0303")  # a record that says it goes on
 async def test_handshakes_that_do_not_end_are_counted_and_closed(
     world: Worlds, site: Authority, first: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.daemon.api.transport._SAYS_NOTHING_S", 1)
+    monkeypatch.setattr("sentinel.daemon.api.transport._DEFER_ACCEPT_S", 1)
     async with by_tls(world, site, header_s=60.0, waiting_per_address=8) as served:
         made = [socket.create_connection(address(served)) for _ in range(40)]
         try:

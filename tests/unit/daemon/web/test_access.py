@@ -13,7 +13,7 @@ import pytest
 from multidict import CIMultiDict
 
 from sentinel.config.settings import Page
-from sentinel.daemon.web.access import Viewer, WhoAsks
+from sentinel.daemon.web.access import PageAuthentication, Viewer
 from sentinel.errors import Denied, UserError
 
 ME = os.getuid()
@@ -22,8 +22,8 @@ SOCKET, TCP = "unix:/run/x.sock", "127.0.0.1:9479"
 PROXY: dict[str, Any] = {"listen": TCP, "user_header": "X-Remote-User", "proxies": ["10.1.0.0/24", "fd00::5"]}
 
 
-def asks(*, operators: set[int] | None = None, **settings: Any) -> WhoAsks:
-    return WhoAsks(Page(**settings), operators if operators is not None else {0})
+def asks(*, operators: set[int] | None = None, **settings: Any) -> PageAuthentication:
+    return PageAuthentication(Page(**settings), operators if operators is not None else {0})
 
 
 def test_account_at_the_other_end_of_a_socket() -> None:

@@ -58,7 +58,7 @@ def replay(
     recorded ones did. With --against or --against-rules the past is judged twice, and a difference is due to what differs
     between the two. Exit status: 0 all the same, 1 some differ, 2 a wrong argument.
     """
-    from sentinel.cli.past.recordings import recording_of
+    from sentinel.cli.recordings.sources import recording_of
     from sentinel.config.rules_files import load_rules
     from sentinel.replay.compare import as_decided, compare, counts
     from sentinel.replay.run import Replay

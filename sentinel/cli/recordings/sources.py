@@ -36,7 +36,7 @@ def recording_of(
 
         return read_bundle(path)
     if "://" not in source and path.is_dir() and not (path / STORE).exists():
-        from sentinel.cli.past.log_recording import recording_of_logs
+        from sentinel.cli.recordings.log_recording import recording_of_logs
         from sentinel.config.rules_files import load_rules
         from sentinel.evidence.logs.reader import Signatures
 

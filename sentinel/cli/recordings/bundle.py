@@ -37,7 +37,7 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
     WHAT is the id of an incident, or a node. The store is read as a file or over its URL, so run it as the account of the
     daemon. The file can be read by its owner only; give it to `sentinel replay`.
     """
-    from sentinel.cli.past.recordings import recording_of, store_of
+    from sentinel.cli.recordings.sources import recording_of, store_of
     from sentinel.config.settings import Settings, load
     from sentinel.replay.anonymise import Pseudonyms
     from sentinel.replay.bundle import lines_of, write_bundle

@@ -132,7 +132,7 @@ def _judged(
 ) -> Mapping[Key, Judged]:
     """The verdict on the logs of each failed job that has some; the last of its failed attempts wrote their end."""
     from sentinel.cli.offline.classify import judge_paths
-    from sentinel.cli.past.job_logs import logs_by_job
+    from sentinel.cli.recordings.job_logs import logs_by_job
     from sentinel.config.rules_files import load_rules
     from sentinel.evidence.logs.reader import Signatures
     from sentinel.planning.past_jobs import Judged, is_failure

@@ -18,7 +18,7 @@ from pathlib import Path
 from sentinel.cli.offline.classify_input import in_order, source_of
 from sentinel.cli.offline.parallel_logs import Log, on_all_cores, read_log
 from sentinel.cli.offline.progress_bar import count_bar
-from sentinel.cli.past.job_logs import jobs_in, old_logs
+from sentinel.cli.recordings.job_logs import jobs_in, old_logs
 from sentinel.detect.job_end import job_ended
 from sentinel.errors import FileError
 from sentinel.evidence.logs.reader import Signatures
@@ -122,7 +122,7 @@ def _attempt_at(attempts: Sequence[AccountedAttempt], at: datetime) -> int | Non
 
 def _attempts(accounts: Sequence[Path]) -> list[AccountedAttempt]:
     from sentinel.adapters.slurm import accounting
-    from sentinel.cli.past.import_jobs import sacct_text
+    from sentinel.cli.recordings.import_jobs import sacct_text
 
     return accounting.read(sacct_text(accounts), None)[0]
 
