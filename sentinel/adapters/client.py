@@ -12,13 +12,12 @@ import json
 import os
 import socket
 import ssl
-import threading
 import time
-import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from sentinel.adapters.daemon_addresses import Addresses
 from sentinel.adapters.encrypted_bodies import decrypted, encrypted
 from sentinel.adapters.session import ClientSession
 from sentinel.adapters.tls import client_context
@@ -38,7 +37,6 @@ from sentinel.protocol import (
 from sentinel.text import is_deep, json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
-_AVOID_S = 10.0  # for how long an address that did not answer in time is avoided, if there are others
 _NO_SESSIONS_S = 300.0  # pause before a daemon without sessions is asked for one again
 _MOST_HEALTH = 64  # bytes of what /healthz says
 _ANSWER_FACTOR = 2.0  # a whole answer may take this many times the limit of one read, however steadily it trickles
@@ -80,53 +78,6 @@ class _DeadlineReader(io.RawIOBase):
     def close(self) -> None:
         self._raw.close()
         super().close()
-
-
-def addresses_of(url: str) -> list[str]:
-    """The addresses of a setting that names one daemon, or several separated by commas."""
-    return [part.strip() for part in url.split(",") if part.strip()]
-
-
-class Addresses:
-    """The addresses of the daemons that share one database, and which one is used now.
-
-    Shared by the clients of one process. The leading client, whose requests are short and frequent, notices when the
-    active daemon changes; the others switch at once, even in the middle of a request.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.all = addresses_of(url) or [url]
-        self.current = self.all[0]
-        self._silent_s: dict[str, float] = {}  # when a request there was not answered in time
-        self._lock = threading.Lock()
-        self._clients: weakref.WeakSet[DaemonClient] = weakref.WeakSet()
-
-    def register(self, client: DaemonClient) -> None:
-        with self._lock:
-            self._clients.add(client)
-
-    def mark_silent(self, address: str) -> None:
-        """No answer in time from this address: switch to the next one, and avoid this one for ``_AVOID_S``."""
-        self._silent_s[address] = time.monotonic()
-        self.switch_from(address)
-
-    def switch_from(self, address: str) -> None:
-        """Switch to the next address, unless another client already did. Called when the daemon there stands by or cannot be
-        reached. Recently silent addresses are skipped: a request there would wait for its full deadline again."""
-        at, now_s = self.all.index(address), time.monotonic()
-        for other in (*self.all[at + 1 :], *self.all[:at]):
-            if now_s - self._silent_s.get(other, float("-inf")) > _AVOID_S:
-                self.switch_to(other, instead_of=address)
-                return
-
-    def switch_to(self, address: str, *, instead_of: str) -> None:
-        with self._lock:
-            if self.current != instead_of:
-                return
-            self.current = address
-            others = [client for client in self._clients if client.address == instead_of]
-        for client in others:
-            client.interrupt()
 
 
 class DaemonClient:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel import __version__
-from sentinel.adapters.client import Addresses, DaemonClient
+from sentinel.adapters.client import DaemonClient
+from sentinel.adapters.daemon_addresses import Addresses
 from sentinel.adapters.host.kmsg import boot_id
 from sentinel.adapters.spool import Spool, Value
 from sentinel.agent.collectors.gpus import GpuWatch

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from sentinel.adapters.client import addresses_of
+from sentinel.adapters.daemon_addresses import addresses_of
 from sentinel.cli.operator.daemon_client import DEADLINE_S, config_option, view
 from sentinel.cli.operator.doctor_daemon import BAD, GOOD, NOT_KNOWN, ORDER, Finding, certificate, findings_of
 from sentinel.cli.operator.doctor_host import hook, repairs, resume_folder, settings_file

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from sentinel.adapters.client import addresses_of
+from sentinel.adapters.daemon_addresses import addresses_of
 from sentinel.cli.install.host import Write
 from sentinel.cli.operator.output import counted, folded
 from sentinel.cli.operator.status import unread_words

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.client import Addresses, DaemonClient
+from sentinel.adapters.client import DaemonClient
+from sentinel.adapters.daemon_addresses import Addresses
 from sentinel.errors import Denied, ProtocolError, Refused, StandingBy, Timeout, Unavailable, UserError
 from sentinel.protocol import EVIDENCE, digest_of
 
