@@ -138,7 +138,8 @@ class ClusterView:
         """Update nodes and attempts from a snapshot; an attempt keeps its nodes after it ended."""
         for (job_id, attempt), seen in self.attempts.items():
             now = fleet.jobs.get(job_id)
-            if now is not None and now.restarts == attempt and now.state not in ("pending", "configuring"):
+            on_nodes = now is not None and now.state not in ("pending", "configuring")
+            if now is not None and on_nodes and now.restarts == attempt == self.attempt_on(now):
                 if _was_suspended(seen.view, now) and seen.rhythm.last_at is not None:
                     seen.rhythm = replace(seen.rhythm, last_at=fleet.at)  # it was silent because Slurm had suspended it
                 self.see_attempt(now)
@@ -166,13 +167,18 @@ class ClusterView:
     def _is_being_requeued(self, job: JobView) -> bool:
         """Whether only the epilogs of the attempt before run: Slurm counts the restart at once, on the old nodes.
 
-        Where neither attempt was seen, it is the one before: the next starts two minutes after its requeue at the earliest.
+        Its start stays there, too, or is Slurm's forecast already (after a requeue that holds nothing); a new time of
+        submission is written only when the epilogs are over. Where neither attempt was seen, it is the one before: the
+        next starts two minutes after its requeue at the earliest.
         """
         if job.state != "completing" or not job.restarts:
             return False
-        if self._was_seen(job.id, job.restarts - 1):
-            return self.attempts[job.id, job.restarts - 1].view.started_at == job.started_at
-        return (job.id, job.restarts) not in self.attempts
+        if not self._was_seen(job.id, job.restarts - 1):
+            return (job.id, job.restarts) not in self.attempts
+        before = self.attempts[job.id, job.restarts - 1].view.started_at
+        if job.started_at == before or self._was_seen(job.id, job.restarts):
+            return job.started_at == before
+        return before is not None and job.submitted_at is not None and job.submitted_at <= before
 
     def _was_seen(self, job: int, attempt: int) -> bool:
         """Whether a snapshot showed the attempt on its nodes."""
@@ -192,9 +198,10 @@ class ClusterView:
                 self.dependents.setdefault(job, {})[view.id] = kind
 
     def _with_whole_allocations(self, fleet: Fleet) -> Fleet:
-        """Slurm lists only those nodes of a completing job that are not done yet; here it keeps all that it had."""
+        """Slurm lists only those nodes of a completing job that are not done yet, and of a requeued one the start that it
+        forecasts; here it keeps all that it had, and when it began."""
         completing = {
-            job.id: replace(job, nodes=seen.nodes)
+            job.id: replace(job, nodes=seen.nodes, started_at=seen.view.started_at or job.started_at)
             for job in fleet.jobs.values()
             if job.state == "completing" and (seen := self.attempts.get((job.id, self.attempt_on(job)))) is not None
         }

@@ -123,6 +123,11 @@ class SimulatedJob:
         return self.restarts - self.counted
 
     @property
+    def forecast(self) -> bool:
+        """Whether slurmctld (22.05) writes its forecast over the start: during epilogs, where nothing holds the job."""
+        return self.completing and self.requeues and not self.held
+
+    @property
     def has_nodes(self) -> bool:
         return self.state == "RUNNING" or self.completing
 
@@ -240,7 +245,7 @@ class Views:
             "exit_code": 256 if job.special else (job.exit_code << 8) | job.exit_signal,
             "submit_time": int(job.submitted),
             "eligible_time": int(job.eligible),
-            "start_time": int(job.started),
+            "start_time": int(self._slurm.time_s() if job.forecast else job.started),
             "end_time": int(job.ended),
         }
 

@@ -129,6 +129,28 @@ def test_a_job_on_its_way_back_to_the_queue_is_still_its_old_attempt() -> None:
     assert view.attempts[101, 1].nodes == ("n3", "n4") and not view.attempts[101, 1].ended
 
 
+def test_a_start_that_slurm_only_forecasts_begins_no_attempt() -> None:
+    """After `scontrol requeue` (22.05) start_time is a forecast, from second to second; submit_time stays."""
+    view = ClusterView()
+    view.see_fleet(fleet(jobs=[job(nodes=("n1", "n2"), restarts=1, started_s=-60.0)]))
+    going = replace(job(state="completing", nodes=("n2",), restarts=2, started_s=0.0), submitted_at=later(-60.0))
+    view.see_fleet(fleet(jobs=[going]))
+    view.see_fleet(fleet(1, jobs=[replace(going, started_at=later(1.0))]))
+    assert (101, 2) not in view.attempts and view.attempts[101, 1].nodes == ("n1", "n2")
+    assert view.fleet is not None and view.fleet.jobs[101].nodes == ("n1", "n2")
+    assert view.fleet.jobs[101].started_at == later(-60.0)
+    view.see_fleet(fleet(3, jobs=[job(nodes=("n1", "n2"), restarts=2, started_s=3.0)]))
+    assert view.attempts[101, 2].view.started_at == later(3.0) and view.attempts[101, 1].ended
+
+
+def test_an_attempt_that_no_snapshot_showed_running_is_seen_at_its_end() -> None:
+    view = ClusterView()
+    view.see_fleet(fleet(jobs=[job(nodes=("n1", "n2"), restarts=1, started_s=-60.0)]))
+    over = replace(job(state="completing", nodes=("n3",), restarts=2, started_s=130.0), submitted_at=later(5.0))
+    view.see_fleet(fleet(132, jobs=[over]))
+    assert view.attempts[101, 2].nodes == ("n3",) and view.attempts[101, 1].ended
+
+
 def test_a_job_first_seen_on_its_way_back_to_the_queue_is_the_attempt_that_was_not_seen() -> None:
     """Missed from its start to its requeue, which takes seconds; its next attempt would wait for two minutes."""
     view = ClusterView()
