@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sentinel.checkpoints.watch import Limits, Rhythm, Save, Trouble
+from sentinel.planning.quantities import show_bytes, show_duration, show_rate
 
 _LEAST_BYTES = 1 << 20  # that a save needs where nothing is known of its size
 _REACH = 50.0  # times as long as it was looked at: two minutes in which others wrote say nothing of the next day
@@ -39,7 +40,7 @@ class Space:
 
     def __str__(self) -> str:
         files = "" if self.free_files is None else f", {self.free_files} files"
-        return f"{self.free_bytes} of {self.total_bytes} bytes{files} free"
+        return f"{show_bytes(self.free_bytes)} of {show_bytes(self.total_bytes)}{files} free"
 
 
 def space_of(path: str) -> Space:
@@ -55,7 +56,7 @@ def no_room(save: Save, usual: Rhythm, space: Space | None) -> str:
         return ""
     lacking = _LEAST_BYTES if usual.bytes is None else max(_LEAST_BYTES, int(usual.bytes) - save.bytes)
     if space.free_files == 0 or space.free_bytes < lacking:
-        return f"step {save.step} was not finished and there is no space for the rest, {lacking} bytes: {space}"
+        return f"step {save.step} was not finished and there is no space for the rest, {show_bytes(lacking)}: {space}"
     return ""
 
 
@@ -70,13 +71,12 @@ def filling(history: Sequence[tuple[float, Space]], usual: Rhythm, limits: Limit
         return None
     (first_s, first), (last_s, last) = history[0], history[-1]
     if usual.bytes is not None and last.free_bytes < usual.bytes:
-        return Trouble("full", f"the next checkpoint needs about {usual.bytes:.0f} bytes: {last}")
+        return Trouble("full", f"the next checkpoint needs about {show_bytes(usual.bytes)}: {last}")
     used, took_s = first.free_bytes - last.free_bytes, last_s - first_s
     if used <= 0 or took_s <= 0:
         return None
     left_s = last.free_bytes * took_s / used
     if left_s >= min(limits.full_in_s, _REACH * took_s):
         return None
-    return Trouble(
-        "full", f"full in {left_s:.0f} s at {used / took_s:.0f} bytes/s, as in the last {took_s:.0f} s: {last}"
-    )
+    speed = f"{show_rate(used / took_s)}, as in the last {show_duration(took_s)}"
+    return Trouble("full", f"full in {show_duration(left_s)} at {speed}: {last}")

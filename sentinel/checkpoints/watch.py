@@ -12,6 +12,7 @@ from statistics import median
 from typing import Literal
 
 from sentinel.checkpoints.records import Part
+from sentinel.planning.quantities import show_bytes, show_duration
 
 CHECKPOINTS_SEEN = "checkpoints_seen"  # kind of evidence: what a node holds of a running job; data: listing (packed)
 Kind = Literal["stopped", "shrunk", "grown", "slow", "overlap", "invalid", "full"]
@@ -148,9 +149,10 @@ def _space(usual: Rhythm, count: int, free_bytes: int | None, kept: int | None, 
     if kept is not None and count >= kept:
         # The oldest is deleted only after the newest is whole: there must be space for one more.
         if free_bytes < usual.bytes:
-            return [Trouble("full", f"{free_bytes} bytes are free, the next checkpoint needs {usual.bytes:.0f}")]
+            needed = show_bytes(usual.bytes)
+            return [Trouble("full", f"{show_bytes(free_bytes)} are free, the next checkpoint needs {needed}")]
         return []
     left_s = free_bytes / usual.bytes * usual.interval_s if usual.bytes else float("inf")
     if left_s < limits.full_in_s:
-        return [Trouble("full", f"at this rate the storage is full in {left_s:.0f} s")]
+        return [Trouble("full", f"at this rate the storage is full in {show_duration(left_s)}")]
     return []

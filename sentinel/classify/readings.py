@@ -340,7 +340,7 @@ _KINDS: dict[str, Maker] = {
     Kind.CHECKPOINT_INVALID: _checkpoint,
     "saves_stopped": _simple("saves-stopped", {C.FILESYSTEM_STORAGE: 4.0}, "no checkpoint comes any more"),
     "saves_shrank": _simple("saves-shrank", {C.CHECKPOINT_CORRUPT: 4.0}, "a checkpoint is smaller than is usual"),
-    "saves_no_room": _simple("saves-no-room", {C.DISK_FULL: 4.0}, "the storage of the checkpoints is full"),
+    "saves_no_room": _simple("saves-no-room", {C.DISK_FULL: 4.0}, "the checkpoints' storage is full or filling up"),
     Kind.JOB_ENDED: _ended,
     Kind.PROBE_HUNG: _simple(
         "probe-hung", {C.GPU_GSP_OR_DRIVER: 1.5, C.NODE_OS_OR_HOST: 0.8}, "a probe of the node hung"

@@ -94,7 +94,7 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
     """
     where = evidence.where
     if is_advisory(evidence):
-        return False  # one advisory finding per incident; a later failure is another incident
+        return _of_another_node(incident, evidence, window)  # a later finding or failure is another incident
     if where.job is not None and incident.job is not None:
         same = where.job == incident.job and (where.attempt is None or where.attempt == incident.attempt)
         return same and not is_advisory_incident(incident)
@@ -112,6 +112,18 @@ def belongs(incident: Incident, evidence: Evidence, job_nodes: Sequence[str], wi
     running = incident.state is IncidentState.OPEN or _while_it_ran(incident, evidence.at)
     of_its_job = running and where.node in job_nodes
     return (where.node in incident.nodes or of_its_job) and not _long_over(incident, evidence.at)
+
+
+def _of_another_node(incident: Incident, evidence: Evidence, window: timedelta) -> bool:
+    """Whether another node of the attempt told of the same: each watches its own disk."""
+    node, where = evidence.data.get("on_node"), evidence.where
+    return node is not None and any(
+        is_advisory(item)
+        and (item.kind, item.where.job, item.where.attempt) == (evidence.kind, where.job, where.attempt)
+        and item.data.get("on_node") not in (None, node)
+        and abs(item.at - evidence.at) <= window
+        for item in incident.evidence
+    )
 
 
 def is_near(incident: Incident, at: datetime, window: timedelta) -> bool:

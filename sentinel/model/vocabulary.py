@@ -173,7 +173,7 @@ CAUSE_WORDS: Mapping[str, str] = {
     Cause.NODE_OS_OR_HOST: "a node's operating system or host failed",
     Cause.NODE_FAILURE: "a node is gone",
     Cause.FILESYSTEM_STORAGE: "a file system or its storage failed",
-    Cause.DISK_FULL: "a disk is full",
+    Cause.DISK_FULL: "a disk is full or filling up",
     Cause.CHECKPOINT_CORRUPT: "a checkpoint is damaged",
     Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT: "Slurm ended the job (time limit, preemption or cancellation)",
     Cause.UNKNOWN: "what broke is not known",

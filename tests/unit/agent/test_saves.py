@@ -202,7 +202,7 @@ def test_a_save_that_was_cut_off_on_a_full_storage(node: Node) -> None:
     looked(node, listed, 100)
     (told,) = looked(node, listed, 100)
     assert told.kind == "saves_no_room"
-    assert "100 of 1000000000 bytes" in told.text
+    assert "100 B of 1 GB" in told.text
     assert told.data["watched"] is True
 
 

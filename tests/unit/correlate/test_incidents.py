@@ -198,3 +198,16 @@ def test_what_a_job_left_behind_is_not_part_of_an_idle_nodes_failed_test() -> No
     found = incidents.find([of_job, of_test], bundle, {"job": ("n1", "n2")}, WINDOW)
     assert found is not None and found.id == "job"
     assert incidents.find([of_test], bundle, {}, WINDOW) is None
+
+
+def test_the_disks_of_a_jobs_nodes_that_fill_alike_are_one_finding() -> None:
+    def filling(node: str, at_s: float, kind: str = "saves_no_room", attempt: int = 0) -> Evidence:
+        data = {"watched": True, "on_node": node}
+        return evidence(kind, at_s=at_s, source=Source.CHECKPOINT, job=101, attempt=attempt, data=data)
+
+    first = filling("n1", 0.0)
+    happened = incidents.new(first, job=101, attempt=0, now=AT)
+    assert belongs(happened, filling("n2", 7.0))
+    assert not belongs(happened, filling("n1", 7.0)), "the node's own next finding is news"
+    assert not belongs(happened, filling("n2", 7.0, kind="saves_stopped"))
+    assert not belongs(happened, filling("n2", 7.0, attempt=1)) and not belongs(happened, filling("n2", 7000.0))
