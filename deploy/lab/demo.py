@@ -306,7 +306,10 @@ def run(options: argparse.Namespace) -> int:
                 draw(rows)
                 if not rows[-1].ok:
                     break
-        _end(demo, rows, time.monotonic() - began)
+            draw(rows, _total(demo, rows, time.monotonic() - began))
+        for row in rows:
+            if row.wrong:
+                print(f"  {row.fault}: {row.wrong}; logs in {lab.log}")
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         rows.append(Row(fault="the lab", wrong=str(error)))
@@ -319,13 +322,10 @@ def run(options: argparse.Namespace) -> int:
     return 0 if len(rows) == len(SCENES) and all(row.ok for row in rows) else 1
 
 
-def _end(demo: Demo, rows: list[Row], took_s: float) -> None:
+def _total(demo: Demo, rows: list[Row], took_s: float) -> str:
     messages = demo.lab.messages.read_text(encoding="utf-8").splitlines()
     good = sum(1 for row in rows if row.ok)
-    print(f"{good} of {len(SCENES)} recoveries right, {len(messages)} messages to people, {took_s:.0f} s in all")
-    for row in rows:
-        if row.wrong:
-            print(f"  {row.fault}: {row.wrong}; logs in {demo.lab.log}")
+    return f"{good} of {len(SCENES)} recoveries right, {len(messages)} messages to people, {took_s:.0f} s in all"
 
 
 def _write(path: Path | None, rows: list[Row]) -> None:

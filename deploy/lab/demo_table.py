@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,9 +68,31 @@ COLUMNS = {
 }
 
 
+_ROW_S = 1.5  # a row of the picture appears so long after the one before
+
+
+def moving(svg: str, lines: list[int]) -> str:
+    """The picture, whose rows appear one after the other, once. Where nothing moves, or nobody wants it, all are there.
+
+    Args:
+        lines: how many lines the table has with its head alone, with its first row, with its first two, ...
+    """
+
+    def placed(text: re.Match[str]) -> str:
+        row = sum(int(text[1]) >= end for end in lines[:-1])
+        return f'<text style="animation:appear .3s {row * _ROW_S:g}s backwards"{text[0][5:]}' if row else text[0]
+
+    style = "@keyframes appear{from{opacity:0}} @media(prefers-reduced-motion:reduce){text{animation:none!important}}"
+    moved = re.sub(r'<text [^>]*clip-path="url\(#[\w-]+-line-(\d+)\)"', placed, svg)
+    return moved.replace("</style>", f"{style}</style>", 1)
+
+
 @contextmanager
-def table(picture: Path | None = None) -> Iterator[Callable[[list[Row]], None]]:
-    """A live table on a terminal, the final one elsewhere; ``picture`` gets the final one as SVG."""
+def table(picture: Path | None = None) -> Iterator[Callable[..., None]]:
+    """A live table on a terminal, the final one elsewhere; ``picture`` gets the final one as a moving SVG.
+
+    What is yielded draws rows, and below them a sentence.
+    """
     from rich import box
     from rich.console import Console
     from rich.live import Live
@@ -78,10 +101,12 @@ def table(picture: Path | None = None) -> Iterator[Callable[[list[Row]], None]]:
 
     console = Console()
 
-    def draw(rows: list[Row]) -> Table:
+    def draw(rows: list[Row], below: str = "") -> Table:
         made = Table(
             title="Sentinel: five faults under a training job",
             title_justify="left",
+            caption=below or None,
+            caption_justify="left",
             box=box.SIMPLE_HEAD,
             pad_edge=False,
             padding=(0, 1, 0, 0),
@@ -94,16 +119,21 @@ def table(picture: Path | None = None) -> Iterator[Callable[[list[Row]], None]]:
             made.add_row(*cells)
         return made
 
-    shown = [draw([])]
+    shown: tuple[list[Row], str] = [], ""
 
-    def update(rows: list[Row]) -> None:
-        shown[0] = draw(rows)
-        live.update(shown[0])
+    def update(rows: list[Row], below: str = "") -> None:
+        nonlocal shown
+        shown = rows, below
+        live.update(draw(*shown))
 
-    with Live(shown[0], console=console, refresh_per_second=4) as live:
+    with Live(draw([]), console=console, refresh_per_second=4) as live:
         yield update
     print()
     if picture is not None:
-        page = Console(record=True, width=84, file=io.StringIO())
-        page.print(shown[0])
-        page.save_svg(str(picture), title="bash deploy/demo")
+        pages = [Console(record=True, width=84, file=io.StringIO()) for _ in range(len(shown[0]) + 1)]
+        for count, page in enumerate(pages):
+            page.print(draw(shown[0][:count]))
+        lines = [len(page.export_text().rstrip().splitlines()) for page in pages]
+        whole = Console(record=True, width=84, file=io.StringIO())
+        whole.print(draw(*shown))
+        picture.write_text(moving(whole.export_svg(title="bash deploy/demo"), lines), encoding="utf-8")
