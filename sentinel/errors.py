@@ -54,6 +54,7 @@ class FileError(UserError):
 class Unavailable(SentinelError):
     exit_status = 3
     usual_fix = "try again; sentinel doctor says what does not answer"
+    after_s = 0.0  # the pause that the other side asks for before it is tried again
 
 
 class Timeout(Unavailable):

@@ -22,6 +22,7 @@ from sentinel.model.records import Delivery, Notice, stable_id
 DIGEST = "digest"  # timers: digest:RECEIVER
 AGAIN = "deliver"  # timers: deliver:KEY
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0, 120.0, 300.0, 600.0)  # before the next attempt; the last one repeats
+_MOST_PAUSE_S = 3600.0  # that a receiver may ask for: what is told later helps nobody
 _STALE = timedelta(days=1)  # what was not delivered for so long is no news: a start does not send it
 
 
@@ -134,7 +135,8 @@ def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> N
     effect = state.deliveries.pop(key, None) or DeliverNotice(key, event.notice, event.receiver)
     tries = effect.notice.delivery.tries + 1
     given_up = not event.again or tries >= state.settings.alerts.attempts
-    next_at = None if given_up else event.at + timedelta(seconds=_PAUSES_S[min(tries, len(_PAUSES_S)) - 1])
+    pause_s = max(_PAUSES_S[min(tries, len(_PAUSES_S)) - 1], min(event.after_s, _MOST_PAUSE_S))
+    next_at = None if given_up else event.at + timedelta(seconds=pause_s)
     became = Delivery(tries, event.reason, given_up, next_at)
     for notice in effect.of or (effect.notice,):
         out.save(NoticeChanged(dataclasses.replace(notice, delivery=became), event.receiver, delivered=False))

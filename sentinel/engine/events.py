@@ -94,13 +94,14 @@ class NoticeDelivered:
 
 @dataclass(frozen=True, slots=True)
 class NoticeNotDelivered:
-    """The receiver did not take it. ``again``: another attempt may help."""
+    """The receiver did not take it. ``again``: another attempt may help. ``after_s``: the pause that it asks for."""
 
     at: datetime
     notice: Notice
     receiver: str
     reason: str
     again: bool
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

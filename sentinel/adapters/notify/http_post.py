@@ -6,6 +6,8 @@ and a digest.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -49,7 +51,9 @@ async def post(
                     f"{what} {name} redirects to {target}", fix=f"name the address that it redirects to: {fix}"
                 )
             if answer.status >= 500 or answer.status == 429:
-                raise Unavailable(f"{what} {name} answered {answer.status}")
+                busy = Unavailable(f"{what} {name} answered {answer.status}")
+                busy.after_s = _seconds(answer.headers.get("Retry-After", ""))
+                raise busy
             if answer.status >= 400:
                 raise Refused(f"{what} {name} answered {answer.status}", fix=fix)
     except TimeoutError as error:
@@ -57,5 +61,15 @@ async def post(
     except (aiohttp.InvalidURL, ValueError):
         raise Refused(f"{what} {name} is no address", fix=fix) from None
     except aiohttp.ClientError as error:
-        reason = str(error).replace(url, name)
+        number = error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
+        reason = os.strerror(number) if number is not None and number > 0 else str(error).replace(url, name)
         raise Unavailable(f"{what} {name} cannot be reached: {reason}") from None
+
+
+def _seconds(text: str) -> float:
+    """Of the header Retry-After; 0 where it says none, or a date, by a clock that need not be ours."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ ORDER = (BAD, NOT_KNOWN, GOOD)  # as they are shown
 _MOST_SKEW_S = 1.0  # of clocks: evidence of several hosts is put in order by them
 _RENEW_DAYS = 14  # a certificate that ends sooner should have been renewed: most are a month before
 _AUDIT_WAITING = 100  # entries; what one burst of drains and restarts writes
+_TOLD = timedelta(days=1)
 _SHOWN = 5  # reasons that are named
 
 
@@ -57,6 +58,7 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
     if seen.get("spares"):
         found.append(_spares(seen["spares"]))
     found += _dependents(seen.get("dependents") or ())
+    found += _messages(seen.get("undelivered") or (), datetime.now(UTC))
     return [*found, *_nodes(seen)]
 
 
@@ -169,6 +171,21 @@ def _spares(kept: Mapping[str, Any]) -> Finding:
         fix = f"scontrol update ReservationName={name} NodeCnt=N gives it some; sentinel plan spares says how many"
         return Finding("spare nodes", BAD, f"no node is left in reservation {name}", fix)
     return Finding("spare nodes", GOOD, f"{folded(nodes)} in reservation {name}")
+
+
+def _messages(undelivered: Sequence[Mapping[str, Any]], now: datetime) -> list[Finding]:
+    """Whether people were told, in the last day: older messages are not sent again."""
+    found = []
+    for given_up, words, answer in ((True, "given up", BAD), (False, "tried again", NOT_KNOWN)):
+        rows = [row for row in undelivered if row["given_up"] is given_up]
+        rows = [row for row in rows if now - datetime.fromisoformat(str(row["at"])) < _TOLD]
+        if rows:
+            reasons = list(dict.fromkeys(f"{row['receiver']}: {row['reason']}" for row in rows))
+            seen = f"{len(rows):,} {words} ({'; '.join(reasons[:_SHOWN])})"
+            found.append(
+                Finding("messages", answer, seen, "sentinel alerts list; correct [alerts], then restart the daemon")
+            )
+    return found
 
 
 def _dependents(waiting: Sequence[Mapping[str, Any]]) -> list[Finding]:

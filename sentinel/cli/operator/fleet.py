@@ -199,7 +199,8 @@ def return_words(row: dict[str, Any]) -> list[str]:
         "probation": f"was returned, and is kept from {_jobs(known['jobs'])} at first",
     }.get(known["stage"], known["stage"])  # fmt: skip
     waits = known["waits"] if known["stage"] in ("waiting", "passed") else ""
-    found = [f"Return: {shown(what)}{f': {shown(waits)}' if waits else ''} ({ago(known['changed_at'])})."]
+    since = ago(known["changed_at"]).removesuffix(" ago")
+    found = [f"Return, for {since}: {shown(what)}{f': {shown(waits)}' if waits else ''}."]
     if known["failed"]:
         failures = counted(len(known["failures"]), "failure")
         found.append(f"{failures}; the last {when(known['failures'][-1])}: {shown(known['failed'])}.")

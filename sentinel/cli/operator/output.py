@@ -35,6 +35,7 @@ MOST_NAMES = 72  # characters of a folded list in a cell; the rest is counted
 MOST_CHART = 120  # columns of a curve
 PIPED_CHART = 80  # the same in a pipe or a file, whose width nobody knows
 DAY_S = 86400.0
+_CLOCKS_S = 5.0  # what hosts' clocks may differ by: a time so little ahead is now
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -235,11 +236,11 @@ def counted(number: float, what: str) -> str:
 
 
 def ago(value: object, now: datetime | None = None) -> str:
-    """Time since an ISO time, in words short enough for a table."""
+    """Time since an ISO time, or until it, in words short enough for a table."""
     if not isinstance(value, str):
         return "-"
     seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(value)).total_seconds()
-    return f"{span(max(0.0, seconds))} ago"
+    return f"in {span(-seconds)}" if seconds < -_CLOCKS_S else f"{span(max(0.0, seconds))} ago"
 
 
 def span(seconds: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sentinel.adapters.store.store import Store
@@ -21,6 +21,8 @@ from sentinel.wire import time_from, to_json
 _HOUR = timedelta(hours=1)
 _OBSERVED = timedelta(days=7)  # how far back plans of observe mode are shown
 _UNREAD = 20  # unreadable records listed in a view
+_NEVER = datetime.max.replace(tzinfo=UTC)
+_UNDELIVERED = 1000  # messages that were not delivered, the newest
 _MOST_PLANS = 20  # newest plans of observe mode that are shown
 
 
@@ -78,6 +80,11 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
         "audit_entries": store.audit_length(),
         "operators_unknown": uids_of(settings.daemon.operators)[1],
         "spares": _spares(settings.recovery.spares, fleet),
+        "undelivered": [
+            {"receiver": name, "at": one.at, "given_up": one.delivery.given_up, "reason": one.delivery.reason}
+            for one, name, delivered in store.notices(since=_NEVER, most=_UNDELIVERED)
+            if one.delivery.tries and not delivered
+        ],
     }
 
 

@@ -183,13 +183,13 @@ class Effects:
 
     async def _deliver(self, effect: DeliverNotice) -> Event:
         """Try once to deliver a message. The engine decides about retries."""
-        again, reason = True, ""
+        again, reason, after_s = True, "", 0.0
         try:
             await self._sinks[effect.receiver].send(effect.notice)
         except Unavailable as error:
-            reason = error.message
+            reason, after_s = error.message, error.after_s
         except SentinelError as error:
             again, reason = False, error.message
         else:
             return NoticeDelivered(self._clock.now(), effect.notice, effect.receiver)
-        return NoticeNotDelivered(self._clock.now(), effect.notice, effect.receiver, reason, again)
+        return NoticeNotDelivered(self._clock.now(), effect.notice, effect.receiver, reason, again, after_s)

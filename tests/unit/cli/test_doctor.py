@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,10 @@ def own(config: Path, **changes: Any) -> dict[str, Any]:
     return OWN | same | changes
 
 
+def untaken(reason: str, *, given_up: bool) -> dict[str, Any]:
+    return {"receiver": "chat", "at": datetime.now(UTC).isoformat(), "given_up": given_up, "reason": reason}
+
+
 def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Path) -> None:
     asked.views["doctor"] = own(config, spares={"reservation": "kept", "nodes": ["n3", "n4"]})
     status, found = examine(asked, config)
@@ -239,6 +244,14 @@ def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Pa
         (
             {"dependents": [{"job": 12, "on": 7, "kind": "afternotok"}]},
             "dependencies", "not known", "12 (afternotok:7): Slurm lets them go",
+        ),
+        (
+            {"undelivered": [untaken("answered 404", given_up=True)]},
+            "messages", "bad", "1 given up (chat: answered 404)",
+        ),
+        (
+            {"undelivered": [untaken("answered 500", given_up=False)]},
+            "messages", "not known", "1 tried again (chat: answered 500)",
         ),
         ({"spares": {"reservation": "kept", "nodes": None}}, "spare nodes", "bad", "no reservation kept"),
         ({"spares": {"reservation": "kept", "nodes": []}}, "spare nodes", "bad", "no node is left"),

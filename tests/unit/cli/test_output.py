@@ -50,7 +50,7 @@ def test_long_list_is_cut_and_counted() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (3599, "60 min ago"), (3600, "1 h ago"), (86400, "1 d ago"),
-     (200000, "2 d ago"), (-30, "0 s ago")],
+     (200000, "2 d ago"), (-3, "0 s ago"), (-30, "in 30 s"), (-7200, "in 2 h")],
 )  # fmt: skip
 def test_ago(seconds: float, words: str) -> None:
     then = (NOW - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")

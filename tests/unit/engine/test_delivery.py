@@ -16,7 +16,7 @@ from sentinel.alerts.digests import digest
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.engine import recovery
 from sentinel.engine.delivery import due
-from sentinel.errors import Refused
+from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Delivery, IncidentState, Notice
 
 Worlds = Callable[..., World]
@@ -89,8 +89,8 @@ async def _tell(daemon: Daemon, *names: str) -> None:
         await daemon.runner.timer_due(recovery.notice_timer(name))
 
 
-def _settings(**what: Any) -> Any:
-    alerts = Alerts(channels={"mine": channel(**what)}, attempts=4)
+def _settings(attempts: int = 4, **what: Any) -> Any:
+    alerts = Alerts(channels={"mine": channel(**what)}, attempts=attempts)
     return dataclasses.replace(SETTINGS, alerts=alerts)
 
 
@@ -127,6 +127,22 @@ async def test_attempts_have_growing_pauses_and_an_end_that_is_stored(world: Wor
     await again.start()
     await again.quiet()
     assert len(sink.got) == 1 and there.store.undelivered() == [], "a dead letter is tried once more after a start"
+
+
+@pytest.mark.parametrize(("asked_s", "pause_s"), [(60.0, 60.0), (0.1, 0.5), (1e9, 3600.0)])
+async def test_a_receiver_may_ask_for_a_pause(world: Worlds, asked_s: float, pause_s: float) -> None:
+    class Busy(FakeSink):
+        async def send(self, notice: Notice) -> None:
+            error = Unavailable("answered 429")
+            error.after_s = asked_s
+            raise error
+
+    there = world()
+    daemon = Daemon(there, [Busy("mine")], settings=_settings(attempts=2))
+    began = there.slurm.clock.now()
+    await _tell(daemon, "inc1")
+    await daemon.quiet()
+    assert pause_s <= (there.slurm.clock.now() - began).total_seconds() < pause_s + 0.5
 
 
 async def test_what_is_refused_is_a_dead_letter_at_once(world: Worlds) -> None:

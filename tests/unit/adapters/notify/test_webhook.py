@@ -26,6 +26,7 @@ class Receiver:
     def __init__(self) -> None:
         self.status = 200
         self.location = ""
+        self.retry_after = ""
         self.silent = asyncio.Event()
         self.silent.set()
         self.got: list[tuple[dict[str, str], Any]] = []
@@ -35,7 +36,8 @@ class Receiver:
     async def answer(self, request: web.Request) -> web.Response:
         self.got.append((dict(request.headers), json.loads(await request.read())))
         await self.silent.wait()
-        return web.Response(status=self.status, headers={"Location": self.location} if self.location else None)
+        headers = {"Location": self.location, "Retry-After": self.retry_after}
+        return web.Response(status=self.status, headers={name: value for name, value in headers.items() if value})
 
     async def start(self) -> None:
         self.runner.app.router.add_post("/hook", self.answer)
@@ -90,6 +92,25 @@ async def test_trying_again_can_help(receiver: Receiver, status: int) -> None:
         await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
 
 
+@pytest.mark.parametrize(
+    ("asked", "after_s"),
+    [
+        ("20", 20.0),
+        ("0.65", 0.65),
+        ("", 0.0),
+        ("-5", 0.0),
+        ("nan", 0.0),
+        ("inf", 0.0),
+        ("Thu, 26 Nov 2026 04:00:00 GMT", 0.0),
+    ],
+)
+async def test_pause_that_the_receiver_asks_for(receiver: Receiver, asked: str, after_s: float) -> None:
+    receiver.status, receiver.retry_after = 429, asked
+    with pytest.raises(Unavailable) as caught:
+        await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
+    assert caught.value.after_s == after_s
+
+
 @pytest.mark.parametrize("status", [400, 401, 404, 410])
 async def test_trying_again_cannot_help(receiver: Receiver, status: int) -> None:
     receiver.status = status
@@ -115,7 +136,7 @@ async def test_receiver_that_does_not_answer_in_time(receiver: Receiver) -> None
 
 async def test_receiver_that_is_not_there(receiver: Receiver) -> None:
     await receiver.runner.cleanup()
-    with pytest.raises(Unavailable, match="cannot be reached"):
+    with pytest.raises(Unavailable, match=r"cannot be reached: Connection refused$"):
         await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
 
 
