@@ -168,7 +168,8 @@ class Agent:
         self.owners.came(job)
         self.diagnosing.job_came()
 
-    def _job_ended(self, job: JobOnNode) -> None:
+    def _job_ended(self, job: JobOnNode, began_s: float) -> None:
+        self.jobs.ended(job, began_s)
         self.owners.left(job)
         self.holding.ended(job)
 

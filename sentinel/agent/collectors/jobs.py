@@ -151,6 +151,18 @@ class Jobs:
             self._began(job, changed / 1e9)
         self._follow_older()
 
+    def ended(self, job: JobOnNode, began_s: float) -> None:
+        """Read the log of a job that began and ended between two scans, if it failed."""
+        before = self.jobs.get(job.job)
+        if (
+            (before is not None and before.attempt == job.attempt)
+            or job.name in self._following
+            or not (self._ended / f"{job.job}.{job.attempt}").exists()  # read to its end, or it need not be read
+        ):
+            return
+        self._wait_to_follow(job, began_s)
+        self._mark_ended(job)
+
     def _mark_ended(self, job: JobOnNode) -> None:
         """Tell the job's follower by a marker file that the job ended, unless the epilog has written it already."""
         mark = self._ended / f"{job.job}.{job.attempt}"
@@ -170,6 +182,9 @@ class Jobs:
         log.info("job-came", job=job.job, attempt=job.attempt)
         self.on_came(job)
         (self._ended / f"{job.job}.{job.attempt}").unlink(missing_ok=True)
+        self._wait_to_follow(job, began_s)
+
+    def _wait_to_follow(self, job: JobOnNode, began_s: float) -> None:
         if self._settings.jobs.follow and job.stdout != os.devnull and first_node(job.nodelist) == self.node:
             self._young[job.name] = (job, began_s)
 

@@ -60,7 +60,7 @@ class FailureCollection:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.node = node
-        self.on_ended: Callable[[JobOnNode], None] = lambda _: None
+        self.on_ended: Callable[[JobOnNode, float], None] = lambda _job, _began_s: None
         self._settings = settings
         self._limits = settings.collect
         self._children = children
@@ -120,7 +120,7 @@ class FailureCollection:
         self._here = here
         for path in sorted(self._ended.glob("[0-9]*.json")):
             try:
-                job = read_job(path)
+                job, began_s = read_job(path), path.stat().st_mtime
             except (OSError, ValueError, ProtocolError) as error:
                 log.warning("ended-job-unreadable", path=path, error=error)
                 path.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ class FailureCollection:
             key = (job.job, job.attempt)
             if key not in self._waiting and key not in self._running:
                 self._waiting[key] = (now_s, path)
-                self.on_ended(job)
+                self.on_ended(job, began_s)
         for key, (due_s, path) in list(self._waiting.items()):
             if (due_s <= now_s or due_s > now_s + self._limits.settle_s) and len(self._running) < AT_ONCE:
                 del self._waiting[key]

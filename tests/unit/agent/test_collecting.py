@@ -50,7 +50,7 @@ class Site:
             lambda: [{"gpus": []}],
             clock=lambda: self.now_s,
         )
-        self.collecting.on_ended = lambda job: self.ended.append(job.job)
+        self.collecting.on_ended = lambda job, _began_s: self.ended.append(job.job)
         return self.collecting
 
     def start(self, program: Program) -> bool:

@@ -124,6 +124,35 @@ def test_a_job_that_fails_at_once_is_read_to_its_end(site: Site, code: str) -> N
     assert (site.run / "ended" / "5.0").exists()
 
 
+def unseen(site: Site, code: str, **changes: str) -> None:
+    """A job that began and ended between two scans: what the epilog left of it, and what the agent makes of that."""
+    content = {"job": "5", "attempt": "0", "uid": str(os.getuid()), "nodelist": "n1", "stdout": "/data/j.out", **changes}
+    (site.run / "ended" / "5.0").write_text(f"{code}\n")
+    site.jobs.ended(job_from(content), time.time())
+    site.jobs.scan()
+
+
+def test_a_job_that_failed_between_two_scans_is_read_to_its_end(site: Site) -> None:
+    unseen(site, "1")
+    unseen(site, "1")
+    assert [started.name for started in site.bench.programs] == ["log:5.0"]
+    assert (site.run / "ended" / "5.0").exists()
+
+
+@pytest.mark.parametrize(("code", "changes"), [("0", {}), ("1", {"nodelist": "n[2-3]"}), ("1", {"stdout": "/dev/null"})])
+def test_what_need_not_be_read_between_two_scans_is_not(site: Site, code: str, changes: dict[str, str]) -> None:
+    unseen(site, code, **changes)
+    assert site.bench.programs == [] and list((site.run / "ended").iterdir()) == []
+
+
+def test_a_job_that_was_read_to_its_end_is_not_read_again(site: Site) -> None:
+    young(site)
+    left(site, 5, "1")
+    site.jobs._heard(site.jobs._following["log:5.0"], {"type": "done"})
+    site.jobs.ended(job_from({"job": "5", "attempt": "0", "nodelist": "n1", "stdout": "/data/j.out"}), time.time())
+    assert len(site.bench.programs) == 1
+
+
 def test_a_job_that_lives_gets_its_follower(site: Site) -> None:
     young(site)
     site.jobs._young["log:5.0"] = (site.jobs.jobs[5], time.time() - 3.0)
