@@ -326,6 +326,7 @@ def close(state: State, out: Transition, incident_id: str, reached: IncidentStat
     """Set the incident's state to ``reached``. Closed incidents stay in memory a while for late evidence."""
     incident = state.incidents[incident_id]
     closed_at = now if reached is IncidentState.CLOSED else None
-    incident = dataclasses.replace(incident, state=reached, closed_at=closed_at, outcome=outcome or incident.outcome)
+    before = "" if reached is IncidentState.OPEN else incident.outcome  # what it waited for is over
+    incident = dataclasses.replace(incident, state=reached, closed_at=closed_at, outcome=outcome or before)
     state.put(incident)
     out.save(IncidentChanged(state.judged(incident)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink, fail
+from core_daemon import SETTINGS, Daemon, FakeSink, fail, outcomes, states
 from core_records import OPTED_IN, evidence
 from core_world import World
 
@@ -177,6 +177,16 @@ async def test_an_approval_that_could_not_be_carried_out_in_time_is_asked_again(
     there.slurm.nodes["n6"].drained = False
     await daemon.pass_time(20.0)
     assert drained(there) == set() and "drain n1" in open_names(asked(open_plan(there)))
+
+
+async def test_what_was_asked_is_no_outcome_of_what_was_done(world: Worlds) -> None:
+    there = world(nodes=6, wide=1)
+    daemon = Daemon(there, settings=settings())
+    await fail(daemon, bus("n5"))
+    assert "sentinel approve" in outcomes(there)[0]
+    await answer(daemon)
+    assert drained(there) == {"n5"} and states(there) == ["closed"]
+    assert "approve" not in outcomes(there)[0]
 
 
 async def test_nothing_is_asked_that_is_over(world: Worlds) -> None:
