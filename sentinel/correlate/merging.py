@@ -7,15 +7,15 @@ the job on it is known, and a job's end before its node's fault.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.correlate import incidents
-from sentinel.correlate.gpu_owners import job_of
+from sentinel.correlate.gpu_owners import job_of, of_another_job
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.approvals import ASKING
 from sentinel.model.intent import intent_of
-from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict
+from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict
 from sentinel.model.taken_along import taken_along_id
 
 _SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
@@ -84,6 +84,30 @@ def same_failure(
         if other.state is IncidentState.OPEN and abs(other.opened_at - incident.opened_at) <= window:
             found.append(other)
     return found
+
+
+def of_nodes_in_service(
+    incident: Incident, others: Iterable[Incident], verdicts: Mapping[str, Verdict], cluster: ClusterView, fleet: Fleet
+) -> list[Evidence]:
+    """What convicts nodes of the incident's job that wait to be taken out: while they do (observe, an approval, a budget),
+    jobs begin there, and may end before any snapshot shows them."""
+    job = fleet.jobs.get(incident.job or -1)
+    if job is None or not any(map(incidents.ends, incident.evidence)):
+        return []
+    nodes = {
+        *cluster.nodes_of(incident.job, incident.attempt),
+        *(job.nodes if job.restarts == incident.attempt else ()),
+    }
+    return [
+        item
+        for other in others
+        if other.state is IncidentState.WAITING and other.id in verdicts
+        for item in other.evidence
+        if item.where.node in nodes.intersection(verdicts[other.id].drain)
+        and item.where.job is None
+        and incidents.opens(item)
+        and not of_another_job(incident.job, item, cluster)
+    ]
 
 
 def taken_along(

@@ -291,6 +291,8 @@ def _joined(state: State, out: Transition, incident: Incident, fleet: Fleet, now
             incident = incidents.attach(incident, other.evidence, now)
             state.drop(other.id)
             out.say("incident-joined", incident=incident.id, joined=other.id)
+        convicting = merging.of_nodes_in_service(incident, others, state.verdicts, state.cluster, fleet)
+        incident = incidents.attach(incident, convicting, now)
     state.put(incident)
     return incident
 

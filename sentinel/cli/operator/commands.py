@@ -62,7 +62,8 @@ def _bad(row: Mapping[str, Any]) -> str:
     verdict = row.get("verdict") or {}
     if verdict.get("word") != "BAD":
         return ""
-    return f" Its own last verdict is BAD: {shown(verdict.get('sentence', ''))}. While that holds, its prolog refuses jobs."
+    words = shown(verdict.get("sentence", ""))
+    return f" Its own last verdict is BAD: {words}. While that holds, its prolog refuses jobs where drains act."
 
 
 @click.command()

@@ -126,7 +126,14 @@ def test_a_job_that_fails_at_once_is_read_to_its_end(site: Site, code: str) -> N
 
 def unseen(site: Site, code: str, **changes: str) -> None:
     """A job that began and ended between two scans: what the epilog left of it, and what the agent makes of that."""
-    content = {"job": "5", "attempt": "0", "uid": str(os.getuid()), "nodelist": "n1", "stdout": "/data/j.out", **changes}
+    content = {
+        "job": "5",
+        "attempt": "0",
+        "uid": str(os.getuid()),
+        "nodelist": "n1",
+        "stdout": "/data/j.out",
+        **changes,
+    }
     (site.run / "ended" / "5.0").write_text(f"{code}\n")
     site.jobs.ended(job_from(content), time.time())
     site.jobs.scan()
@@ -139,7 +146,9 @@ def test_a_job_that_failed_between_two_scans_is_read_to_its_end(site: Site) -> N
     assert (site.run / "ended" / "5.0").exists()
 
 
-@pytest.mark.parametrize(("code", "changes"), [("0", {}), ("1", {"nodelist": "n[2-3]"}), ("1", {"stdout": "/dev/null"})])
+@pytest.mark.parametrize(
+    ("code", "changes"), [("0", {}), ("1", {"nodelist": "n[2-3]"}), ("1", {"stdout": "/dev/null"})]
+)
 def test_what_need_not_be_read_between_two_scans_is_not(site: Site, code: str, changes: dict[str, str]) -> None:
     unseen(site, code, **changes)
     assert site.bench.programs == [] and list((site.run / "ended").iterdir()) == []

@@ -94,6 +94,7 @@ def test_release_of_a_node_that_is_against_it_says_so_before_the_question(asked:
     asked.views["nodes"] = {"nodes": [NODE | {"verdict": verdict}]}
     found = asked.run("release", "n1", says="n\n")
     assert "Its own last verdict is BAD: GPU 3 is lost" in found.output and asked.made == []
+    assert "its prolog refuses jobs where drains act." in found.output  # it refuses none in observe and suggest
     assert "although its own verdict is BAD?" in found.output and harmless(found.output)
     assert "BAD" in asked.run("release", "n1", "--yes").output and asked.made == [RELEASE]
 

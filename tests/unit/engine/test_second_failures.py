@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import pytest
 from core_daemon import SETTINGS, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
-from core_records import AT, OPTED_IN, ended, evidence
+from core_records import AT, OPTED_IN, ended, evidence, later
 from core_world import World
 from shipped import shipped_signatures
 
-from sentinel.config.settings import Limits
+from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.engine.reconcile import node_proof
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Evidence, IncidentState, Kind, Source, Where
@@ -37,6 +37,31 @@ def gone(node: str, at_s: float = 0.0) -> Evidence:
 
 def drained(there: World) -> set[str]:
     return {name for name, node in there.slurm.nodes.items() if node.drained}
+
+
+# --- on a node that is convicted, and stays in service -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["observe", "suggest"])
+async def test_a_later_job_that_fails_on_a_node_that_waits_to_be_drained_is_not_blamed(
+    world: Worlds, mode: str
+) -> None:
+    """It began and failed between two snapshots: only its end and its log are there to be judged."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=dataclasses.replace(WIDE, modes=Modes(default=Mode(mode, mode))))
+    await fail(daemon, bus("n1"))
+    there.slurm.jobs[there.job].state = "CANCELLED"
+    await daemon.pass_time(180.0)
+    job = there.slurm.submit(nodes=99, comment=OPTED_IN)
+    later_job = there.slurm.jobs[job]
+    later_job.state, later_job.on, later_job.nodes = "FAILED", ("n1",), 1
+    now = now_s(there)
+    words = "RuntimeError: CUDA error: no CUDA-capable device is detected\n"
+    read = LogReader(shipped_signatures(), source=Source.JOB_LOG, where=Where(node="n1", job=job, attempt=0))
+    await fail(daemon, *read.feed(words.encode(), later(now)), ended(job, at_s=now))
+    verdicts = {i.job: daemon.state.verdicts[i.id] for i in daemon.state.incidents.values()}
+    assert verdicts[job].cause == "gpu_fallen_off_bus" and verdicts[job].restart == "resume_excluding"
+    assert verdicts[job].drain == ("n1",)
 
 
 # --- in the middle of a recovery -----------------------------------------------------------------------------------------
