@@ -231,11 +231,12 @@ class Story:
             time.sleep(0.01)
 
     def wait_agents(self) -> None:
-        names = set(self.paths.names)
+        """Until the daemon hears all agents that run: those of crashed nodes do not."""
+        names = {name for name in self.paths.names if processes.known(self.paths, f"agent-{name}") is not None}
 
         def all_heard() -> bool:
             seen = self.view("nodes")
-            return seen is not None and {n["node"] for n in seen["nodes"] if n["agent"] == "heard"} == names
+            return seen is not None and {n["node"] for n in seen["nodes"] if n["agent"] == "heard"} >= names
 
         until(all_heard, lambda: f"all agents to be heard: {self.view('nodes')}")
 
