@@ -266,8 +266,7 @@ class Agent:
         self.collecting.look()
         self.jobs.scan()
         self.holding.look(self.jobs.jobs)
-        sample = self.gpus.last
-        if sample is not None and (not self._samples or self._samples[-1] is not sample):
+        if (sample := self.gpus.last) is not None and (not self._samples or self._samples[-1] is not sample):
             self._samples.append(sample)
         self.diagnosing.requests()
 
