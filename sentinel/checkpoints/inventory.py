@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sentinel.checkpoints.formats import by_name, nvrx, rank_set, torch_file
-from sentinel.checkpoints.formats.jax import orbax
+from sentinel.checkpoints.formats.jax import msgpack, orbax
 from sentinel.checkpoints.parsing.copy_names import duplicate_of
 from sentinel.checkpoints.records import Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import number_of, step_of
@@ -185,7 +185,8 @@ def _is_checkpoint_file(name: str) -> bool:
     if duplicate_of(name):
         return False
     stated = step_of(name) is not None
-    return name.endswith(".ckpt") or (name.endswith((".pt", ".pth", ".safetensors", ".msgpack")) and stated)
+    flax = msgpack.UNSUFFIXED.fullmatch(name) is not None
+    return name.endswith(".ckpt") or flax or (name.endswith((".pt", ".pth", ".safetensors", ".msgpack")) and stated)
 
 
 def _holds_steps(path: Path) -> bool:

@@ -58,6 +58,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     partitions = _partitions(files)
     if not ask.part:
         _complete(tree, ask, optim, zero3, models, (mp, dp, partitions, _zero_stage(shown)))
+        one_save.refuse_lost_state(tree, files)
     step = _same_step(tree, files, shown)
     ours = [
         name for name in files if any(pattern.fullmatch(name) for pattern in _ALL)

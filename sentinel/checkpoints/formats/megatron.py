@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small
@@ -24,6 +25,7 @@ COMMON = "common.pt"
 _COMMON_INSIDE = "common_state"  # where newer Megatron keeps it: an object among the shards
 _FOLDER = re.compile(r"iter_\d{7,}|release")
 _RANK = re.compile(r"mp_rank_(\d{2})(?:_(\d{3}))?(?:_(\d{3}))?")
+_OBJECT = re.compile(r"(?P<key>.+)/shard_(?P<place>\d+(?:\.\d+)*)_(?P<shape>\d{1,9}(?:\.\d{1,9})*)\.pt")
 _JSON_LIMIT_BYTES = 16 << 20
 
 owners_by_name = dcp.owners_by_name
@@ -34,9 +36,10 @@ def recognise(tree: Tree) -> bool:
         return False
     if any(_RANK.fullmatch(folder) for folder in tree.folders):
         return True
-    if MARKER in tree.files and (dcp.recognise(tree) or INTEGRITY in tree.files or _FOLDER.fullmatch(tree.root.name)):
+    named = bool(_FOLDER.fullmatch(tree.root.name))
+    if MARKER in tree.files and (dcp.recognise(tree) or INTEGRITY in tree.files or named):
         return True
-    return bool(_FOLDER.fullmatch(tree.root.name)) and dcp.recognise(tree)
+    return (named and dcp.recognise(tree)) or (COMMON in tree.files and bool(zarr.arrays(tree)))
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
@@ -112,10 +115,32 @@ def _check_zarr(tree: Tree, ask: Ask) -> Finding:
     finding = Finding(unread="arrays in zarr")
     for folder in folders:
         finding.unsummed += [*zarr.check(tree, folder, all_stored=False)]
+    objects = _check_objects(tree, ask, finding)
     _as_beside(tree, set(folders))
-    newer_than(tree, finding.unsummed, MARKER)
-    one_save.refuse_older(tree, finding.unsummed, MARKER)
+    shards = sorted({*finding.unsummed, *objects})
+    newer_than(tree, shards, MARKER)
+    one_save.refuse_older(tree, shards, MARKER)
     return finding
+
+
+def _check_objects(tree: Tree, ask: Ask, finding: Finding) -> set[str]:
+    """The files of what is no array (random and extra states): ``<key>/shard_<place>_<shape>.pt``, one for each place."""
+    places: dict[tuple[str, str], set[str]] = {}
+    found: set[str] = set()
+    for name in sorted(tree.files):
+        match = _OBJECT.fullmatch(name)
+        if not match:
+            continue
+        file = torch_file.check_file(tree, name, ask)
+        finding.works = [*finding.works, *file.works]
+        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+        places.setdefault((match["key"], match["shape"]), set()).add(match["place"])
+        found.add(name)
+    for (key, shape), mine in places.items():
+        needed = math.prod(map(int, shape.split(".")))
+        if len(mine) < needed and not ask.part:
+            raise unfinished(tree, ask, f"{visible(key)} has {len(mine)} of its {needed} shards")
+    return found
 
 
 def _as_beside(tree: Tree, arrays: set[str]) -> None:

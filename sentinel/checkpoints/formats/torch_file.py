@@ -30,6 +30,7 @@ _OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.|distrib_optim\.|.*optim_states
 _OTHER_FILE = re.compile(
     r"(lr_)?scheduler(_\d+)?\.|sampler(_\d+)?\.|scaler\.|random_states_\d+\.|rng_state|training_args\.|dl_state_dict|dataloader"
 )
+_NUMBER = re.compile(r"\d+")
 _STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
 
 owners_by_name = no_owners
@@ -75,9 +76,22 @@ def check_file(tree: Tree, name: str, ask: Ask) -> TorchFile:
         zips.refuse_program(handle.read, handle.size, shown)
         role = file_role(name) if ask.level == "content" else None
         found = open_archive(handle.read, handle.size, shown, role)
+    if not tree.single:
+        _refuse_renumbered(name, found.archive.prefix)
     ask.say(pickle_names.judge(found.pickled.names, shown))
     works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found))
     return TorchFile(name, _dict_of(found.pickled.value), works, found.archive.has_checksums, found)
+
+
+def _refuse_renumbered(name: str, saved_as: str) -> None:
+    """`NotKnown` where torch.save wrote the file under a name with other numbers: it is another rank's, or another save's.
+
+    torch.save to a path keeps the file's name, without what follows its last dot, as that of the archive.
+    """
+    file = name.rpartition("/")[2]
+    mine = file.rpartition(".")[0] or file
+    if saved_as != mine and _NUMBER.sub("#", saved_as) == _NUMBER.sub("#", mine):
+        raise NotKnown(f"{visible(name)} was saved under the name {visible(saved_as)}: files that changed places?")
 
 
 def _dict_of(value: object) -> object:

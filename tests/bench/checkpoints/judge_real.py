@@ -99,7 +99,6 @@ class Case:
         self.rng = rng
         self.one_process = name.startswith(ONE_PROCESS)
         self.file_per_item = name in FILE_PER_ITEM
-        self.ranks_unnamed = name in RANKS_UNNAMED
         self.step, self.states_its_step = 20, name.startswith(STATE_THEIR_STEP)
         self.safetensors_inside = name.startswith("dcp_safetensors")
         base = Path(os.path.commonpath(paths))
@@ -297,7 +296,6 @@ def with_leftovers(case):
 STATE_THEIR_STEP = ("trainer", "lightning", "torch_plain", "dcp_plain", "dcp_threads", "dcp_async", "dcp_titan")
 ONE_PROCESS = ("trainer", "accelerate")
 FILE_PER_ITEM = ("dcp_file_per_item",)
-RANKS_UNNAMED = ("dcp_experimental", "fsdp_local")  # nothing in a file says whose it is
 
 
 class Judged:

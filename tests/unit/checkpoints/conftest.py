@@ -320,7 +320,7 @@ class Maker:
             value, payloads = self.state(step, keys=1)
             whole = {
                 "optimizer_state_dict": {
-                    "base_optimizer_state": {"state": value, "param_groups": []},
+                    "base_optimizer_state": {"state": value, "param_groups": [{"params": [0]}]},
                     "partition_count": [ranks],
                     "zero_stage": stage,
                 },

@@ -188,10 +188,34 @@ def test_a_partition_of_deepspeed_that_is_there_twice(make, stage):
     path = make.deepspeed("run/global_step4", ranks=3, stage=stage)
     assert ask(make, path, "checksum").valid is True
     shards = sorted(path.glob("*optim_states.pt"))
-    shards[2].write_bytes(shards[0].read_bytes())
+    shards[2].write_bytes(shards[0].read_bytes().replace(b"pp_rank_0", b"pp_rank_2"))
     make.age(shards[2], 3600)
     answer = ask(make, path, "checksum")
     assert answer.valid is None and "twice" in answer.reason, answer
+
+
+@pytest.mark.parametrize("kind", ["optim", "model"])
+def test_files_of_deepspeeds_ranks_that_changed_places(make, kind):
+    """torch.save keeps a file's name inside of it, and DeepSpeed's name their ranks."""
+    path = make.deepspeed("run/global_step4", ranks=2, stage=3)
+    first, second = sorted(path.glob(f"*{kind}_states.pt"))
+    held = first.read_bytes()
+    make.write(first, second.read_bytes())
+    make.write(second, held)
+    answer = ask(make, path)
+    assert answer.valid is None and "changed places" in answer.reason, answer
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_an_optimizer_of_deepspeed_that_was_emptied(make, stage):
+    before, path = make.deepspeed("run/global_step2", 2, stage=stage), make.deepspeed("run/global_step4", stage=stage)
+    assert ask(make, path).valid is True
+    name = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    base = {"state": {}, "param_groups": [{"params": [0]}]}
+    whole = {"base_optimizer_state": base, "partition_count": [2], "zero_stage": stage}
+    make.write(path / name, make.torch_file({"optimizer_state_dict": whole}, prefix=name[:-3]))
+    answer = ask(make, path)
+    assert answer.valid is None and f"that of {before.name} of" in answer.reason, answer
 
 
 def test_partitions_of_a_state_that_was_just_made_are_alike(make):

@@ -183,3 +183,16 @@ def test_flax(run):
     for bad in (good + b"\0", bytes(len(good)), b"\xc1" + good[1:]):
         path.write_bytes(bad)
         assert ask(path).valid is False
+
+
+@pytest.mark.parametrize("run", ["0.12.8"], indirect=True)
+def test_the_names_that_flax_gives_are_found(run):
+    """``flax.training.checkpoints`` writes files named like folders."""
+    (run / "flax").mkdir()
+    for step in (9, 10):
+        shutil.copy(run / "checkpoint_70.msgpack", run / f"flax/checkpoint_{step}")
+    parts = listing(run / "flax", "global", None, now_s=NOW_S)
+    assert [(part.format, part.step, part.valid) for part in parts] == [
+        ("flax_msgpack", 10, True),
+        ("flax_msgpack", 9, True),
+    ]

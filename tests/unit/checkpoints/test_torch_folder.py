@@ -172,9 +172,47 @@ def zarr(make, folder, step=200):
         )
         for chunk in ("0.0", "0.1", "1.0", "1.1"):
             make.write(path / name / chunk, make.floats(6))
+    for place in ("0.0", "0.1"):
+        file = f"shard_{place}_1.2"
+        make.write(path / f"rng_state/{file}.pt", make.torch_file({"seed": step}, prefix=file))
     make.write(path / "common.pt", make.torch_file({"iteration": step}))
     make.json(path / "metadata.json", {"sharded_backend": "zarr", "sharded_backend_version": 1}, 1)
     return path
+
+
+@pytest.mark.parametrize("name", ["run/iter_0000200", "run/gpt--val_loss=2.10-step=200-consumed_samples=800.0"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_zarr_save_of_megatrons_or_nemos_without_its_marker(make, name, beside):
+    path = zarr(make, name)
+    answer = ask(make, path)
+    assert (answer.valid, answer.format, answer.step) == (True, "megatron", 200), answer
+    if beside:
+        zarr(make, name.replace("200", "300"), 300)
+    (path / "metadata.json").unlink()
+    assert ask(make, path).valid is not True
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "empty", "zeros", "flipped", "the other's"])
+@pytest.mark.parametrize("place", ["0.0", "0.1"])
+def test_what_is_no_array_in_megatrons_zarr(make, damage, place):
+    """Random states, and what layers keep beside their weights: one file per shard, and its name says of how many."""
+    zarr(make, "run/iter_0000100", 100)
+    path = zarr(make, "run/iter_0000200")
+    file = path / f"rng_state/shard_{place}_1.2.pt"
+    data, other = file.read_bytes(), path / f"rng_state/shard_0.{1 - int(place[-1])}_1.2.pt"
+    flipped = data.replace(b"seed", b"seee")
+    new = {
+        "cut": data[:99],
+        "empty": b"",
+        "zeros": bytes(len(data)),
+        "flipped": flipped,
+        "the other's": other.read_bytes(),
+    }
+    file.unlink()
+    if damage != "gone":
+        make.write(file, new[damage])
+    answer = ask(make, path, "checksum" if damage == "flipped" else "structural")
+    assert answer.valid is (None if damage == "the other's" else False), answer
 
 
 def test_megatrons_zarr(make):

@@ -13,7 +13,7 @@ from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
 NAME = "flax_msgpack"
-_NAME = re.compile(r".*\.msgpack|checkpoint_\d+")
+UNSUFFIXED = re.compile(r"checkpoint_\d+")  # of flax.training.checkpoints, which names its file like a folder
 _FIXED = {
     0xC0: 0,
     0xC2: 0,
@@ -43,10 +43,10 @@ def recognise(tree: Tree) -> bool:
     (name,) = tree.files
     if name.endswith(".msgpack"):
         return True
-    if not tree.single or not _NAME.fullmatch(name) or not tree.files[name].size:
+    if not tree.single or not UNSUFFIXED.fullmatch(name) or not tree.files[name].size:
         return False
     with opened(tree.path(name), name) as handle:
-        return handle.read(0, 1)[0] & 0xF0 == 0x80  # flax.training.checkpoints names its file like a folder
+        return handle.read(0, 1)[0] & 0xF0 == 0x80
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
