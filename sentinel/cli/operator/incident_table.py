@@ -10,11 +10,12 @@ from sentinel.cli.operator.output import shown, styled_state, table, when
 COLUMNS = ("id", "opened", "state", "cause", "culprit nodes", "job", "scope", "confidence", "outcome")
 
 
-def incident_table(title: str, rows: Iterable[dict[str, Any]]) -> None:
+def incident_table(title: str, rows: Iterable[dict[str, Any]], *, of_one_job: bool = False) -> None:
+    kept = [n for n, name in enumerate(COLUMNS) if not (of_one_job and name == "job")]
     table(
         title,
-        COLUMNS,
-        map(_row, rows),
+        [COLUMNS[n] for n in kept],
+        ([cells[n] for n in kept] for cells in map(_row, rows)),
         wide=("culprit nodes", "job", "outcome", "scope", "confidence"),
         whole=("id", "opened", "state", "cause", "job", "scope", "confidence"),
     )

@@ -175,12 +175,12 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
         "Attempts",
         columns,
         [_attempt_row(row) for row in attempts],
-        wide=("ended", "nodes", "first step", "redone steps", "down", "cause"),
+        wide=("nodes", "cause", "down", "redone steps", "ended", "first step"),
         whole=("attempt", "state", "started", "ended", "first step", "last step", "redone steps", "down", "cause"),
     )
     rows = list(incidents)
     if rows:
-        incident_table("Incidents", rows)
+        incident_table("Incidents", rows, of_one_job=True)
 
 
 def _read_once(row: dict[str, Any]) -> str:

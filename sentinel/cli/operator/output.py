@@ -82,7 +82,8 @@ def table(
     """Print a table that fits the line; where even its narrow form does not fit, a block of lines for each row.
 
     Args:
-        wide: columns that are left out where the line is too short for them, the last one first; stderr says which.
+        wide: columns that are left out where the line is too short for them, the last one first. Which, is said below the
+            table, on stderr where the output is no terminal.
         whole: columns whose cells are not broken.
         cut: columns, at most one, whose cells are one line, cut where the line ends.
     """
@@ -113,7 +114,9 @@ def table(
             row[n].truncate(max(LEAST_CUT, width - others - BETWEEN), overflow="ellipsis")
     _grid([columns[n] for n in kept], [[row[n] for n in kept] for row in cells], whole, width)
     if left_out := [name for n, name in enumerate(columns) if n not in kept]:
-        say(f"too narrow for: {', '.join(left_out)}", err=True)
+        say(
+            f"too narrow for: {', '.join(left_out)}", err=not on_terminal()
+        )  # on a terminal below its table, also in a pager
 
 
 def _sum(kept: Sequence[int], size: Callable[[int], int]) -> int:

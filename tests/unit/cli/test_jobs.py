@@ -65,6 +65,13 @@ def test_story_of_one_job(asked: Asked) -> None:
     assert "Incidents" in said and "0f3a9c" in said
 
 
+def test_cause_and_outcome_of_one_job_are_there_on_100_columns(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(failed_row(), attempt_row(), incidents=[incident_row()])
+    attempts, incidents = asked.run("jobs", "101", columns=100).output.split("Attempts\n")[1].split("Incidents\n")
+    assert "cause" in attempts.splitlines()[0].split() and "first" not in attempts.splitlines()[0].split()
+    assert "job" not in incidents.splitlines()[0].split() and "outcome" in incidents.splitlines()[0].split()
+
+
 def test_what_reading_saves_cost_is_shown_where_it_was_done(asked: Asked) -> None:
     cost = {"read_back_bytes": 12_100_000_000, "read_back_s": 61.0, "read_back_fraction": 0.017}
     asked.views["jobs"] = jobs(attempt_row(**cost))

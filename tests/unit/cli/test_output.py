@@ -130,6 +130,19 @@ def test_columns_that_have_no_room_are_left_out_the_last_one_first(
     assert seen == {120: ["name", "text", "one", "two"], 42: ["name", "text", "one"], 34: ["name", "text"]}
 
 
+def test_what_was_left_out_is_said_below_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in a pager, in front of which stderr is lost; what a program reads has no such line."""
+    for terminal in (True, False):
+        monkeypatch.setattr("sentinel.cli.operator.output._PAGED", [terminal])
+        monkeypatch.setenv("COLUMNS", "34")
+        table("", ("name", "one"), [("n" * 30, "first")], wide=("one",), whole=("name", "one"))
+        out, err = capsys.readouterr()
+        said = "too narrow for: one"
+        assert (out.splitlines()[-1] == said, err.strip() == said) == (terminal, not terminal)
+
+
 def test_where_not_even_the_narrow_table_fits_each_row_is_a_block(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
