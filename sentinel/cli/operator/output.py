@@ -111,12 +111,19 @@ def table(
     for n in (n for n in kept if columns[n] in cut):
         others = _sum([k for k in kept if k != n], lambda k: natural[k] if columns[k] in whole else least(k))
         for row in cells:
-            row[n].truncate(max(LEAST_CUT, width - others - BETWEEN), overflow="ellipsis")
+            _cut(row[n], max(LEAST_CUT, width - others - BETWEEN))
     _grid([columns[n] for n in kept], [[row[n] for n in kept] for row in cells], whole, width)
-    if left_out := [name for n, name in enumerate(columns) if n not in kept]:
+    if left_out := [name for n, name in enumerate(columns) if n not in kept and name]:
         say(
             f"too narrow for: {', '.join(left_out)}", err=not on_terminal()
         )  # on a terminal below its table, also in a pager
+
+
+def _cut(cell: Any, most: int) -> None:
+    if cell.cell_len > most:
+        mark = drawable("…", "...")
+        cell.truncate(most - len(mark))
+        cell.append(mark)
 
 
 def _sum(kept: Sequence[int], size: Callable[[int], int]) -> int:

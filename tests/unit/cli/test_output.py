@@ -130,6 +130,15 @@ def test_columns_that_have_no_room_are_left_out_the_last_one_first(
     assert seen == {120: ["name", "text", "one", "two"], 42: ["name", "text", "one"], 34: ["name", "text"]}
 
 
+def test_what_is_cut_fits_also_without_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace"))
+    table("", ("node", "why", ""), [("n1", "w" * 60, "x" * 20)], wide=("",), whole=("node", ""), cut=("why",))
+    sys.stdout.flush()
+    lines = sys.stdout.buffer.getvalue().decode("ascii").splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 40 and any(line.rstrip(" x").endswith("ww...") for line in lines), lines
+
+
 def test_what_was_left_out_is_said_below_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
