@@ -7,6 +7,7 @@ Each rule is one function that adds readings of its own, so that a verdict lists
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from math import exp, isfinite, log
@@ -140,13 +141,15 @@ def _job_again(
     if incident.job is None:
         return []
     here = {r.evidence.where.node for r in readings if r.evidence.where.node} or set(incident.nodes)
+    kinds = {kind: group for kind, group in ambiguous(readings, rules).items() if kind != "nan"}
+    if not kinds:
+        return []
     of_job = (
         p for p in history.of_job(incident.job, now) if now - p.at <= JOB_AGAIN and p.cause in SOFT.union(GPU_CAUSES)
     )
     elsewhere = [p for p in of_job if p.node and p.node not in here and not (p.blamed and p.cause in GPU_CAUSES)]
     nodes = {p.node for p in elsewhere}
-    kinds = {kind: group for kind, group in ambiguous(readings, rules).items() if kind != "nan"}
-    if not nodes or not kinds:
+    if not nodes:
         return []
     first = next(iter(kinds.values()))[0].evidence
     own = {"oom-gpu": C.APP_OOM_GPU}.get(next(iter(kinds)), C.USER_CODE)
@@ -253,10 +256,12 @@ def _many_jobs_at_once(
     added = []
     for cause in sorted(SHARED):
         group = [r for r in readings if r.weights.get(cause, 0.0) >= 1.5]
+        if not group:
+            continue
         jobs = {
             p.job
             for p in history.recent(now)
-            if group and p.cause is cause and p.job not in (None, incident.job) and now - p.at <= AT_ONCE
+            if p.cause is cause and p.job not in (None, incident.job) and now - p.at <= AT_ONCE
         }
         if len(jobs) + 1 >= MANY_JOBS:
             note = f"{len(jobs)} other jobs failed of the same within {AT_ONCE.total_seconds() / 60:g} minutes"
@@ -282,14 +287,15 @@ def _ageing(incident: Incident, readings: Sequence[Reading], history: History, r
 def _rates(readings: Sequence[Reading], history: History, rules: Rules, now: datetime) -> list[Reading]:
     """How often each cause is met here beside how often it is met elsewhere (the rules' priors): a cluster like others gets
     nothing added, a few failures move little, and no rate says more than one line of evidence."""
-    causes = list({p.incident or id(p): p.cause for p in history.recent(now)}.values())
-    if len(causes) < LEAST_FAILURES:
+    causes = Counter({p.incident or id(p): p.cause for p in history.recent(now)}.values())
+    failures = causes.total()
+    if failures < LEAST_FAILURES:
         return []
     elsewhere = {cause: exp(entry.prior) for cause, entry in rules.causes.items() if cause is not C.UNKNOWN}
     whole = sum(elsewhere.values())
     weights: dict[Cause, float] = {}
     for cause, odds in elsewhere.items():
         usual = odds / whole
-        share = (causes.count(cause) + RATE_STRENGTH * usual) / (len(causes) + RATE_STRENGTH)
+        share = (causes[cause] + RATE_STRENGTH * usual) / (failures + RATE_STRENGTH)
         weights[cause] = max(-MOST_RATE, min(MOST_RATE, 0.5 * log(share / usual)))
-    return [of_context(readings[0].evidence, "own-rates", weights, f"rates of {len(causes)} failures here", None)]
+    return [of_context(readings[0].evidence, "own-rates", weights, f"rates of {failures} failures here", None)]

@@ -19,7 +19,8 @@ def measure(transition: Transition, state: State, telemetry: Telemetry) -> None:
                     telemetry.unreadable.inc()
         elif isinstance(change, IncidentChanged):
             open_ones = (i for i in state.incidents.values() if i.id in state.plans)
-            telemetry.open_incidents.set(sum(1 for i in open_ones if i.state is not IncidentState.CLOSED))
+            kept = sum(1 for i in open_ones if i.state is not IncidentState.CLOSED)
+            telemetry.open_incidents.set(kept + len(state.resting))
     for remark in transition.remarks:
         _remark(remark, telemetry)
 

@@ -27,6 +27,8 @@ class PastEvents:
     def __init__(self) -> None:
         self.trends: tuple[Trend, ...] = ()
         self._failures: dict[str, tuple[PastFailure, ...]] = {}  # by incident
+        self._of_job: dict[int, set[str]] = {}  # incidents with failures, by job
+        self._all: tuple[PastFailure, ...] | None = None  # all of them, until one changes
         self._restarts: dict[int, list[PastRestart]] = {}  # by job
         self._corrections: dict[str, list[Mapping[str, Any]]] = {}  # by incident
         self._slow: dict[Attempt, dict[str, tuple[str, ...]]] = {}  # by attempt and incident
@@ -36,9 +38,22 @@ class PastEvents:
     def judged(self, incident: Incident, verdict: Verdict, *, user: str | None, nodes: Sequence[str]) -> None:
         """Record ``incident`` as the failure that ``verdict`` names; ``nodes``: all nodes of the job's attempt."""
         row = {**row_of(incident, verdict, user), "corrections": self._corrections.get(incident.id)}
-        self._failures[incident.id] = tuple(failures_of(row, nodes))
+        self._put(incident.id, tuple(failures_of(row, nodes)))
         if incident.job is not None and incident.attempt is not None:
             self.suspected(incident.job, incident.attempt, incident.id, verdict)
+
+    def _put(self, incident: str, found: tuple[PastFailure, ...]) -> None:
+        self._unindex(incident)
+        self._failures[incident] = found
+        for job in {past.job for past in found if past.job is not None}:
+            self._of_job.setdefault(job, set()).add(incident)
+
+    def _unindex(self, incident: str) -> None:
+        self._all = None
+        for job in {past.job for past in self._failures.get(incident, ()) if past.job is not None}:
+            self._of_job[job].discard(incident)
+            if not self._of_job[job]:
+                del self._of_job[job]
 
     def suspected(self, job: int, attempt: int, incident: str, verdict: Verdict) -> None:
         """Record the nodes that a verdict suspects of slowing this attempt down or corrupting its numbers."""
@@ -50,7 +65,7 @@ class PastEvents:
 
     def loaded(self, row: Mapping[str, Any], nodes: Sequence[str]) -> None:
         """Record a failure as the store lists it; ``nodes`` as above."""
-        self._failures[row["id"]] = tuple(failures_of(row, nodes))
+        self._put(row["id"], tuple(failures_of(row, nodes)))
         if row.get("corrections"):
             self._corrections[row["id"]] = list(row["corrections"])
 
@@ -66,8 +81,15 @@ class PastEvents:
 
     def failures(self, *, without: str | None) -> History:
         """Failures of the last month, including incidents held for a person; ``without``: the incident being judged."""
-        kept = (past for name, found in self._failures.items() if name != without for past in found)
-        return History(failures=tuple(kept), trends=self.trends)
+        if self._all is None:
+            self._all = tuple(past for found in self._failures.values() for past in found)
+        if without is None or without not in self._failures:
+            return History(failures=self._all, trends=self.trends)
+        return History(failures=tuple(past for past in self._all if past.incident != without), trends=self.trends)
+
+    def of_job(self, job: int, *, without: str) -> list[PastFailure]:
+        """Those of one job, in no order."""
+        return [past for name in self._of_job.get(job, ()) if name != without for past in self._failures[name]]
 
     def slow_nodes(self, job: int | None, attempt: int | None) -> tuple[str, ...]:
         """Nodes that a restart of this attempt excludes, because they were suspected of slowing it down."""
@@ -90,6 +112,7 @@ class PastEvents:
         since, jobs = now - WINDOW, set(running)
         for name, found in list(self._failures.items()):
             if all(past.at < since for past in found):
+                self._unindex(name)
                 del self._failures[name]
                 self._corrections.pop(name, None)
         for job, restarts in list(self._restarts.items()):

@@ -6,7 +6,7 @@ What must survive a restart is also in the store: the engine returns each such c
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -28,8 +28,24 @@ from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.transition import DeliverNotice
 from sentinel.engine.watch.state import WatchState, watch_state
 from sentinel.model.approvals import Answer
-from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Plan, Step, StepKind, Verdict
+from sentinel.model.records import (
+    NODE_STEPS,
+    OURS,
+    Evidence,
+    Fleet,
+    Incident,
+    IncidentState,
+    NodeView,
+    Notice,
+    Plan,
+    Step,
+    StepKind,
+    Verdict,
+)
 
+# A held incident whose job Slurm no longer knows leaves memory this long after its last change: agents that were away
+# deliver within hours, and each event costs more the more incidents are kept.
+RESTS = timedelta(days=1)
 KNOWN_EVIDENCE = 100_000  # ids: ten times a burst of the largest cluster; 20 MB
 
 
@@ -93,6 +109,29 @@ class DrainReasons:
     under_way: dict[str, DrainReason] = field(default_factory=dict)
 
 
+class Places:
+    """How many nodes of a fleet are alike for the budgets of drains, counted anew only where a node has changed."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[object, ...]] = Counter()
+        self._seen: dict[str, tuple[NodeView, tuple[object, ...]]] = {}
+
+    def counted(self, fleet: Fleet) -> dict[tuple[object, ...], int]:
+        for name in self._seen.keys() - fleet.nodes.keys():
+            self._counts[self._seen.pop(name)[1]] -= 1
+        for name, node in fleet.nodes.items():
+            before = self._seen.get(name)
+            if before is not None and before[0] is node:
+                continue
+            ours = node.drained and node.reason.startswith(OURS)
+            alike = (node.usable, ours, node.topology, node.partitions)
+            self._seen[name] = (node, alike)
+            self._counts[alike] += 1
+            if before is not None:
+                self._counts[before[1]] -= 1
+        return {alike: count for alike, count in self._counts.items() if count}
+
+
 @dataclass(slots=True)
 class Compared:
     """What ``reconcile.conditions`` compares with: the last snapshot, and what each waiting plan was last asked about by."""
@@ -100,6 +139,7 @@ class Compared:
     nodes: dict[str, object] = field(default_factory=dict)
     jobs: dict[str, object] = field(default_factory=dict)  # by incident
     asked: dict[str, tuple[object, ...]] = field(default_factory=dict)  # by incident; missing: something has changed
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(slots=True)
@@ -114,6 +154,8 @@ class State:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     open_plans: set[str] = field(default_factory=set)  # ids of incidents whose plan is not finished
+    # Ids of held incidents that are no longer in memory, and when they last changed: see ``RESTS``.
+    resting: dict[str, datetime] = field(default_factory=dict)
     judging: dict[str, Judging] = field(default_factory=dict)
     regrouped: list[Evidence] = field(default_factory=list)  # taken out of their incidents, to be grouped anew at once
     grouped_before: frozenset[str] = frozenset()  # evidence of the loaded incidents: a daemon before this grouped it
@@ -183,6 +225,7 @@ class State:
         """Add a new incident, or replace the one with this id."""
         before = self.incidents.get(incident.id)
         self.incidents[incident.id] = incident
+        self.resting.pop(incident.id, None)
         filed = (before.nodes, before.job, before.attempt) if before is not None else None
         if filed != (incident.nodes, incident.job, incident.attempt):
             self.index.add(incident)
@@ -205,9 +248,10 @@ class State:
         for incident in list(self.incidents.values()):
             if incident.state in (IncidentState.HELD, IncidentState.WAITING) and incident.updated_at < before:
                 self.drop(incident.id)
+        self.resting = {name: at for name, at in self.resting.items() if at >= before}
 
     def forget(self, now: datetime) -> None:
-        """Drop incidents without a plan and closed incidents, once they are older than ``window``.
+        """Drop incidents without a plan and closed incidents, once they are older than ``window``, and held ones that rest.
 
         While Slurm cannot be read none is dropped: what was done last may have to be done again.
         """
@@ -220,11 +264,26 @@ class State:
                 last = max(last, self.absence.ended_at)  # the backlog may bring news of it
             kept = incident.id in self.plans and incident.state is not IncidentState.CLOSED
             kept = kept or incident.id in excluding
-            if not kept and incident.id not in self.judging and now - last > self.window:
+            if incident.id in self.judging:
+                continue
+            if not kept and now - last > self.window:
                 self.drop(incident.id)
+            elif kept and now - last > RESTS and self._rests(incident) and incident.id not in excluding:
+                self.drop(incident.id)
+                self.resting[incident.id] = incident.updated_at
         running = {job for job, _ in self.cluster.attempts}
         self.past.forget(now, running)
         self.ledger.forget(now, self.incidents, running, after=timedelta(hours=1))
+
+    def _rests(self, incident: Incident) -> bool:
+        """Whether nothing that can still come concerns this held incident: its job is gone, and it names no node."""
+        verdict, plan, fleet = self.verdicts.get(incident.id), self.plans.get(incident.id), self.cluster.fleet
+        if incident.state is not IncidentState.HELD or verdict is None or plan is None or fleet is None:
+            return False
+        if incident.id in self.open_plans or incident.id in self.recoveries:
+            return False
+        of_node = verdict.drain or verdict.suspect or any(step.kind in NODE_STEPS for step in plan.to_do)
+        return incident.job is not None and not fleet.may_have_job(incident.job) and not of_node
 
     def _holding(self) -> set[str]:
         """Incidents whose job was cancelled with our hold on it, as long as somebody may requeue it."""

@@ -7,14 +7,13 @@ asked when something happens, however many plans wait and for however long.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 
 from sentinel.engine.reconcile.situations import HOUR, ClusterNow, goes_on, wait_s
 from sentinel.engine.state import State
 from sentinel.model.approvals import ASKING
-from sentinel.model.records import OURS, Wait
+from sentinel.model.records import Wait
 from sentinel.policy import NO_NODE, components_with
 from sentinel.policy.drains import SWITCH
 from sentinel.policy.restarts import running_jobs, stops_allowed
@@ -139,11 +138,7 @@ class Awaited:
     def _in_places(self) -> object:
         """How many nodes, not which: the place of one that came back may have been taken already."""
         fleet = self.cluster.fleet
-        counts: Counter[tuple[object, ...]] = Counter()
-        for node in fleet.nodes.values():
-            ours = node.drained and node.reason.startswith(OURS)
-            counts[node.usable, ours, node.topology, node.partitions] += 1
-        return counts, len(fleet.unread)
+        return self.cluster.state.compared.places.counted(fleet), len(fleet.unread)
 
     @cached_property
     def _usable(self) -> object:

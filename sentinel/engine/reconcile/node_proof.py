@@ -45,7 +45,7 @@ def _convicted(state: State) -> set[str]:
         return set()
     found: set[str] = set()
     for name, verdict in state.verdicts.items():
-        if verdict.confidence >= state.settings.judgement.act_confidence:
+        if verdict.drain and verdict.confidence >= state.settings.judgement.act_confidence:
             named = {node for node in verdict.drain if (view := fleet.nodes.get(node)) is not None and view.usable}
             if named - found:
                 found |= named - cleared(state, name, named)

@@ -162,11 +162,11 @@ def hurt(state: State, incident: Incident) -> tuple[NodeHurt, ...]:
     def is_of_job(past: PastFailure) -> bool:
         return past.job == incident.job and past.node is not None and past.blamed and past.attempt != incident.attempt
 
-    failures = state.past.failures(without=incident.id).failures
-    nodes = {past.node for past in failures if is_of_job(past)}
+    nodes = {past.node for past in state.past.of_job(incident.job, without=incident.id) if is_of_job(past)}
     key = (incident.job, incident.attempt or 0)
     if not nodes or any(taken_along_id(name, *key) == incident.id for name in state.incidents):
         return ()
+    failures = state.past.failures(without=incident.id).failures
     found = [
         NodeHurt(past.at, past.cause, past.node, past.attempt)
         for past in each_once([past for past in failures if past.node in nodes])

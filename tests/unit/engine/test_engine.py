@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import pytest
 from core_daemon import RULES, SETTINGS
-from core_records import AT, evidence, fleet, incident, job, later, plan, step
+from core_records import AT, evidence, fleet, incident, job, later, node, plan, step, verdict
 
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine, Transition
+from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import (
     EffectCompleted,
     Event,
@@ -20,10 +22,10 @@ from sentinel.engine.events import (
     OperatorCommand,
     TimerDue,
 )
-from sentinel.engine.state import KnownEvidence, State
+from sentinel.engine.state import RESTS, KnownEvidence, Places, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer
 from sentinel.model.changes import EvidenceAdded, IncidentChanged, PlanMade, StepIntended, VerdictReached
-from sentinel.model.records import Fleet, IncidentState, Kind, Outcome, Result, StepKind
+from sentinel.model.records import Fleet, IncidentState, Kind, NodeView, Outcome, Result, StepKind, Unread
 
 THERE = fleet(20, [job(101, nodes=("n1", "n2"))])
 XID = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid (PCI:0000:3b:00): 79, pid=7")
@@ -135,3 +137,39 @@ def test_what_the_store_deleted_leaves_memory_and_what_it_kept_does_not() -> Non
     made.handle(HistoryForgotten(later(30.0), before=later(10.0)))
     assert set(made.state.incidents) == set(made.state.plans) == made.state.open_plans == {"open", "young"}
     assert [found.id for found in made.state.index.about(None, ["n1"])] == ["open", "young"]
+
+
+def test_a_held_incident_of_a_job_that_slurm_forgot_long_ago_leaves_memory() -> None:
+    made, old_s = engine(), RESTS.total_seconds() + 10.0
+    for name, of_job, nodes, suspect, updated_s in (
+        ("gone", 7, (), (), 0.0), ("young", 8, (), (), 60.0), ("there", 101, (), (), 0.0), ("suspects", 9, (), ("n3",), 0.0),
+        ("drained", 10, ("n2",), (), 0.0), ("opens", 11, (), (), 0.0),
+    ):  # fmt: skip
+        made.state.put(incident(id=name, job=of_job, nodes=nodes, state=IncidentState.HELD, updated_s=updated_s))
+        made.state.verdicts[name] = verdict(drain=(), suspect=suspect)
+        done = [step(StepKind.DRAIN, node=node) for node in nodes]
+        made.state.plans[name] = plan(step(StepKind.HOLD, job=of_job, attempt=0), *done, incident=name)
+    made.state.open_plans.add("opens")
+    kept = {"young", "there", "suspects", "drained", "opens"}
+    unread = dataclasses.replace(fresh(old_s), unread=(Unread("job", "", "torn"),))
+    for shown, left in ((unread, kept | {"gone"}), (fresh(old_s + 1.0), kept)):
+        made.handle(FleetObserved(shown.at, shown))
+        made.handle(TimerDue(shown.at, HOUSEKEEPING))
+        assert made.state.incidents.keys() == left and made.state.plans.keys() == left
+    assert set(made.state.resting) == {"gone"}, "it is still open: a person has not seen to it"
+    made.handle(HistoryForgotten(later(old_s + 2.0), before=later(1.0)))
+    assert not made.state.resting
+
+
+def test_nodes_that_are_alike_are_counted_as_from_the_beginning_however_they_changed() -> None:
+    def counted(*nodes: NodeView) -> dict[tuple[object, ...], int]:
+        seen = fleet(nodes)
+        assert (found := kept.counted(seen)) == Places().counted(seen)
+        return found
+
+    kept, n1, n2 = Places(), node("n1"), node("n2")
+    assert list(counted(n1, n2).values()) == [2]
+    ours = dataclasses.replace(n2, flags=frozenset({"drain"}), reason="sentinel: inc1")
+    assert sorted(counted(n1, ours).values()) == [1, 1]
+    assert counted(n1, dataclasses.replace(n2)) == {(True, False, n1.topology, n1.partitions): 2}
+    assert list(counted(n1).values()) == [1] and counted() == {}
