@@ -25,7 +25,7 @@ from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import EffectCompleted, Event, EvidenceReceived, FleetObserved, TimerDue
 from sentinel.engine.state import State
 from sentinel.engine.transition import AskNodes, CarryOutStep, ObserveFleet, QueryMetrics, StartTimer, Transition
-from sentinel.model.changes import IncidentChanged, PlanMade, VerdictReached
+from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade, VerdictReached
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
 from sentinel.model.records import (
     STOPS,
@@ -79,6 +79,7 @@ class Replay:
         self._incidents: dict[str, Incident] = {}
         self._verdicts: dict[str, Verdict] = {}
         self._plans: dict[str, Plan] = {}
+        self._seen: dict[tuple[int, int], RecordedAttempt] = {}
 
     def run(self, progress: Callable[[int], None] = lambda _: None) -> list[Replayed]:
         """Returns what is judged now, in order of time. ``progress`` is told of each item of evidence that is through."""
@@ -111,6 +112,27 @@ class Replay:
         found = [Replayed(self._incidents[name], self._verdicts[name], self._plans[name]) for name in made]
         return sorted(found, key=lambda replayed: replayed.incident.opened_at)
 
+    @property
+    def begun(self) -> list[RecordedAttempt]:
+        """Attempts that incidents are about and that only this replay began, as a daemon would have recorded them: each ran
+        until the replay's Slurm forgot its job."""
+        recorded = self._recording.attempts
+        known = {(attempt.job, attempt.attempt) for attempt in recorded}
+        ends = {attempt.job: attempt.ended_at for attempt in recorded}
+        return [
+            dataclasses.replace(
+                attempt, ended_at=end + FORGOTTEN if (end := ends.get(job)) else None, state="completed"
+            )
+            for (job, number), attempt in self._seen.items()
+            if (job, number) not in known
+        ]
+
+    def _see(self, job: JobView) -> None:
+        if job.started_at is not None and job.nodes:
+            self._seen[job.id, job.restarts] = RecordedAttempt(
+                job.id, job.restarts, job.started_at, job.nodes, job.user, job.partition, job.name
+            )
+
     def _handle(self, event: Event) -> None:
         self._state.housekept_at = event.at  # the recorded daemon did not stand still where nothing happened
         self._apply(event.at, self._engine.handle(event))
@@ -127,6 +149,8 @@ class Replay:
                     self._verdicts[change.incident] = change.verdict
                 case PlanMade():
                     self._plans[change.plan.incident] = change.plan
+                case AttemptSeen():
+                    self._see(change.job)
         for effect in out.effects:
             match effect:
                 case StartTimer():
@@ -279,12 +303,19 @@ def _attempts_not_recorded(recording: Recording) -> Iterator[RecordedAttempt]:
     """Of jobs that incidents name and of which no attempt is kept: the daemon first saw them when they were over."""
     known = {(attempt.job, attempt.attempt) for attempt in recording.attempts}
     ended = {item.where.job: item.at for item in recording.evidence if item.kind == Kind.JOB_ENDED}
+    ends: dict[int, list[datetime]] = defaultdict(list)  # by job: of the attempts that are kept
+    for attempt in recording.attempts:
+        if attempt.ended_at is not None:
+            ends[attempt.job].append(attempt.ended_at)
     for recorded in recording.incidents:
         incident = recorded.incident
         if incident.job is None or (incident.job, incident.attempt or 0) in known:
             continue
+        before = max((end for end in ends[incident.job] if end <= incident.opened_at), default=None)
+        hour = incident.opened_at - timedelta(hours=1)
+        started = max(hour, before) if before is not None else hour
         yield RecordedAttempt(
-            incident.job, incident.attempt or 0, incident.opened_at - timedelta(hours=1), incident.nodes, recorded.user,
+            incident.job, incident.attempt or 0, started, incident.nodes, recorded.user,
             ended_at=ended.get(incident.job), state="failed",
         )  # fmt: skip
 

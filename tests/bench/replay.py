@@ -83,12 +83,13 @@ def _failure(job: int, node: str | None, nodes: tuple[str, ...], at: datetime) -
 
 def judged(recording: Recording) -> Recording:
     settings = Settings(modes=Modes(default=Mode(drain="act", restart="act")))
-    found = Replay(recording, rules=load_rules(), settings=settings).run()
+    replay = Replay(recording, rules=load_rules(), settings=settings)
+    found = replay.run()
     incidents = [
         RecordedIncident(one.incident, tuple(item.id for item in one.incident.evidence), "ada", one.verdict, one.plan)
         for one in found
     ]
-    return Recording(recording.evidence, tuple(incidents), recording.attempts)
+    return Recording(recording.evidence, tuple(incidents), (*recording.attempts, *replay.begun))
 
 
 def main() -> None:

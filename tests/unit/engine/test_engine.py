@@ -164,7 +164,8 @@ def test_a_held_incident_of_a_job_that_slurm_forgot_long_ago_leaves_memory() -> 
 def test_nodes_that_are_alike_are_counted_as_from_the_beginning_however_they_changed() -> None:
     def counted(*nodes: NodeView) -> dict[tuple[object, ...], int]:
         seen = fleet(nodes)
-        assert (found := kept.counted(seen)) == Places().counted(seen)
+        found = kept.counted(seen)
+        assert found == Places().counted(seen)
         return found
 
     kept, n1, n2 = Places(), node("n1"), node("n2")

@@ -13,8 +13,8 @@ from core_world import World
 
 from sentinel.adapters.store.recording import LOOK_BACK
 from sentinel.config.settings import Limits, Mode, Modes
-from sentinel.model.recording import RecordedAttempt, Recording
-from sentinel.model.records import Evidence, Kind, Source
+from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
+from sentinel.model.records import Evidence, Incident, Kind, Source
 from sentinel.replay.compare import Comparison, compare
 from sentinel.replay.run import PastCluster, Replay
 
@@ -106,3 +106,45 @@ async def test_an_incident_whose_evidence_is_gone_differs(world: Worlds) -> None
     recording = await recorded(world(nodes=20), [BUS])
     (only,) = replayed(dataclasses.replace(recording, evidence=()))
     assert only.now is None and not only.same
+
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def lost(node: str, after_min: float) -> Evidence:
+    at = AT + timedelta(minutes=after_min)
+    return dataclasses.replace(
+        BUS, id=f"{node}{after_min}", at=at, seen_at=at, where=dataclasses.replace(BUS.where, node=node)
+    )
+
+
+def judged(recording: Recording) -> tuple[Replay, Recording]:
+    """What a daemon would have recorded that did what the replay does."""
+    replay = Replay(recording, rules=RULES, settings=SETTINGS)
+    incidents = [
+        RecordedIncident(one.incident, tuple(item.id for item in one.incident.evidence), "ada", one.verdict, one.plan)
+        for one in replay.run()
+    ]
+    return replay, dataclasses.replace(recording, incidents=tuple(incidents))
+
+
+def test_a_replay_of_what_a_replay_judged_and_began_finds_no_difference() -> None:
+    """The job fails again in the attempt that the first replay began: on which nodes is known to nobody else."""
+    nodes = tuple(f"n{number}" for number in range(8))
+    first = RecordedAttempt(101, 0, AT, nodes, "ada", "train", "train", AT + timedelta(hours=2), "failed")
+    idle = RecordedAttempt(7, 0, AT, tuple(f"m{number}" for number in range(40)), "bob", "train", "other")
+    past = Recording((lost("n1", 30.0), lost("n2", 60.0)), (), (first, idle))
+    replay, recording = judged(past)
+    assert [item.incident.attempt for item in recording.incidents] == [0, 1]
+    (begun,) = replay.begun
+    assert (begun.job, begun.attempt, begun.nodes) == (101, 1, tuple(name for name in nodes if name != "n1"))
+    again = dataclasses.replace(recording, attempts=(*recording.attempts, begun))
+    assert [item.reasons for item in replayed(again)] == [(), ()]
+
+
+def test_an_attempt_of_which_only_an_incident_is_kept_begins_after_the_one_before_it() -> None:
+    first = RecordedAttempt(101, 0, AT, ("n1", "n2"), "ada", "train", "train", AT + timedelta(minutes=50), "failed")
+    about = Incident("two", AT + timedelta(hours=1), AT + timedelta(hours=1), job=101, attempt=1, nodes=("n2",))
+    past = PastCluster(Recording((), (RecordedIncident(about),), (first,)))
+    restarts = [past.fleet(AT + timedelta(minutes=minute)).jobs[101].restarts for minute in (10, 49, 51)]
+    assert restarts == [0, 0, 1]
