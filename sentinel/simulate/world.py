@@ -203,6 +203,11 @@ class World(Timeline):
     def spec_of(self, job: int) -> JobSpec:
         return self.specs[job]
 
+    def final_s(self, job: int) -> float | None:
+        """When the epilogs of its newest attempt that ended were over; None while none was."""
+        at_s = self.slurm.final_s.get(job)
+        return at_s - _AT_S if at_s is not None else None
+
     def job_named(self, who: str) -> SimulatedJob | None:
         """The job of "job0" or "job0/1"; None when Slurm has forgotten it."""
         index = int(who.removeprefix("job").partition("/")[0])

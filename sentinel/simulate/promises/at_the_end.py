@@ -78,16 +78,21 @@ def brought_back(seen: Observer) -> Iterator[str]:
         gone = now is None or (now.restarts == attempt and now.over)
         if not (gone and state in _FAILED and spec.opted_in and seen.acting()) or job in seen.cancelled:
             continue
-        if _forgotten_unseen(seen, ended_s):
+        if _forgotten_unseen(seen, job, ended_s):
             continue
         about = [i.id for i in store.incidents.values() if i.job == job and i.id in store.plans]
         if not any(_answered(seen, incident, job, attempt) for incident in about):
             yield f"job {job} failed in attempt {attempt}, and nobody restarts it, holds it, or says why not"
 
 
-def _forgotten_unseen(seen: Observer, ended_s: float) -> bool:
-    """Whether Slurm had forgotten the job (MinJobAge) before a daemon could look: it was away, or without store or Slurm."""
-    blind_until_s = ended_s + seen.world.slurm.times.epilog_s + _TOLD_S
+def _forgotten_unseen(seen: Observer, job: int, ended_s: float) -> bool:
+    """Whether Slurm had forgotten the job (MinJobAge) before a daemon could look: it was away, or without store or Slurm.
+
+    An end counts from when it is final: a node that boots keeps its jobs completing until it is back or set down.
+    """
+    final_s = seen.world.final_s(job)
+    ended_s = max(ended_s + seen.world.slurm.times.epilog_s, final_s if final_s is not None else 0.0)
+    blind_until_s = ended_s + _TOLD_S
     for since_s, until_s in sorted(seen.world.away):
         if since_s <= blind_until_s:
             blind_until_s = max(blind_until_s, until_s + _LOOKS_S)

@@ -70,6 +70,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self.started: Callable[[SimulatedJob], None] = lambda _job: None  # called when an attempt begins
         self.stopped: Callable[[SimulatedJob, str], None] = lambda _job, _state: None  # when it ends, with its state
         self.step_over: Callable[[SimulatedJob, str], None] = lambda _job, _name: None  # when a step was ended
+        self.final_s: dict[int, float] = {}  # by job: when the epilogs of its newest attempt were over, Unix time
         self._views = Views(self)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -337,7 +338,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self.schedule()
 
     def _completed(self, job: SimulatedJob) -> None:
-        job.completing = False
+        job.completing, self.final_s[job.id] = False, self.time_s()
         if job.requeues:
             self.back_to_queue(job, held=job.held)
         elif self.times.min_job_age_s is not None:

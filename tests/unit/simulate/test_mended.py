@@ -260,3 +260,18 @@ def test_a_node_put_back_before_slurmctld_died_and_before_anybody_looked_may_be_
 def test_a_node_put_back_between_the_two_requests_of_one_step_is_no_second_drain() -> None:
     for hundredth in range(30):
         ran(TWO, Happening("reboot", 39.181, "job1/0"), Happening("resume-node", 47.5 + hundredth / 100, "job1/0"))
+
+
+def test_an_end_that_was_not_final_before_the_daemon_died_is_not_its_to_know() -> None:
+    """The node boots, so the job is completing for a minute; Slurm forgets it before the next daemon starts."""
+    happenings = (
+        Happening("kill", 30.97, data={"after": True, "down_s": 400.0, "nth": 66}),
+        Happening("out-of-memory", 79.49, "job0/0"),
+        Happening("reboot", 80.091, "job0/0"),
+    )
+    world = World(History(9101, 358, "anything", TWO, happenings, 640.0))
+    assert world.run() == []
+    ((died_s, _),) = world.away
+    final_s = world.final_s(101)
+    assert final_s is not None
+    assert died_s < final_s
