@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Unavailable
-from sentinel.model.records import Evidence, Source, Trust
+from sentinel.model.records import Evidence, Source
 
 # Sources that only the daemon reads; no node may send their evidence.
 _DAEMONS_OWN = frozenset({Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})
@@ -29,7 +29,7 @@ def may_state(live: ClusterView, node: str, item: Evidence) -> bool | None:
     where = item.where
     if item.source in _DAEMONS_OWN:
         return False
-    if where.node not in (None, node) and item.trust is not Trust.USER and item.source not in _USERS_WORDS:
+    if where.node not in (None, node) and item.source not in _USERS_WORDS:  # the sender chooses what it calls a user's
         return False
     return True if where.job is None else live.ran_on(where.job, where.attempt, node)
 

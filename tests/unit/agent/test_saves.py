@@ -15,7 +15,7 @@ from sentinel.agent.settings import AgentSettings
 from sentinel.checkpoints.packed import unpack
 from sentinel.checkpoints.records import Part
 from sentinel.correlate.incidents import opens
-from sentinel.model.records import Evidence, Kind, Source
+from sentinel.model.records import Evidence, Kind, Source, Trust
 
 ROOT = "/shared/run"
 ENTRY: dict[str, Any] = {
@@ -134,6 +134,7 @@ def test_an_invalid_one_is_told_at_the_second_look_and_once_for_all_nodes(node: 
     assert node.look(torn) == []
     (told,) = node.look(torn)
     assert told.kind == Kind.CHECKPOINT_INVALID
+    assert told.trust is Trust.USER, "the folders, and the child that lists them, are the user's"
     assert (told.data["step"], told.data["watched"]) == (10, True)
     assert "cut short" in told.text
     assert {item.id for item in node.look(torn)} == {told.id}

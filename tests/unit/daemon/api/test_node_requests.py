@@ -156,6 +156,20 @@ async def test_a_node_states_nothing_about_another(served: Served) -> None:
     assert served.daemon.said.count("evidence-refused node=n4") == 1, "one line a minute, whatever a node sends"
 
 
+@pytest.mark.parametrize("source", [Source.CHECKPOINT, Source.PROCESS, Source.AGENT, Source.PROGRESS])
+async def test_a_node_states_nothing_about_another_by_calling_it_a_users_word(served: Served, source: Source) -> None:
+    """Found as an attack: listings, or states of tasks, of another node of its job were taken with the trust of users."""
+    job = served.world.job  # on n1 and n2
+    forged, own = (
+        dataclasses.replace(
+            evidence(Kind.CHECKPOINTS_HELD, id=name, source=source, trust=Trust.USER),
+            where=Where(node=node, job=job, attempt=0),
+        )
+        for name, node in (("forged", "n2"), ("own", "n1"))
+    )
+    assert await stored(served, "n1", forged, own) == ["own"]
+
+
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots for evidence about unknown jobs follow one another without a pause."""
