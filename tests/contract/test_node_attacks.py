@@ -62,6 +62,11 @@ class Site:
         roots = [{"tier": "global", "path": str(folder)}]
         return self.order("inventory", {"job": JOB, "roots": roots, "level": "structural", "before_step": None, **more})
 
+    def names(self, *roots: Path) -> None:
+        """The job's comment names these folders."""
+        comment = {"sentinel": {"global": [str(root) for root in roots]}}
+        (self.node.folder / "comment").write_text(json.dumps(comment, indent=1) + "\n")
+
     def steps(self, answer: dict[str, Any]) -> list[int]:
         return [part["step"] for part in answer["result"]["listings"][0] if part["step"] is not None]
 
@@ -73,7 +78,7 @@ class Site:
 def site(munge_socket: str) -> Iterator[Site]:
     with socket.create_server(("127.0.0.1", 0)) as engine, open_folder() as folder:
         squeue = folder / "squeue"
-        squeue.write_text(SQUEUE)
+        squeue.write_text(SQUEUE.replace("COMMENT", str(folder / "comment")))
         squeue.chmod(0o755)
         more = f'host = "127.0.0.1:{engine.getsockname()[1]}"\ndcgmi = "{ROOT}/deploy/lab/fake_dcgm/dcgmi"\n'
         more += f'[slurm]\nsqueue = "{squeue}"\n'
@@ -84,6 +89,7 @@ def site(munge_socket: str) -> Iterator[Site]:
 # Job 8 is the other user's, job 9 root's; no other is known.
 SQUEUE = f"""#!/bin/sh
 case "$*" in
+*--jobs={JOB}\\ *%k) exec /bin/cat COMMENT ;;
 *--jobs=8\\ *) echo "8 {OTHER} {OTHER}" ;;
 *--jobs=9\\ *) echo "9 0 0" ;;
 *) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1 ;;
@@ -140,6 +146,7 @@ def test_it_moves_nothing_that_is_not_the_jobs_users(site: Site, link: bool) -> 
     if link:
         root = site.own / "run"
         root.symlink_to(site.secret)
+    site.names(root)
     order = {"job": JOB, "root": str(root), "paths": [f"{root}/step-10"], "steps": [10], "reason": ""}
     assert not site.order("quarantine", order)["ok"]
     assert (site.secret / "step-10" / "model.pt").exists()
@@ -150,12 +157,31 @@ def test_it_moves_nothing_that_is_no_checkpoint(site: Site) -> None:
     root = site.checkpoint(site.own / "run", JOB_UID)
     (root / "code").mkdir()
     (root / "code" / "train.py").write_text("import torch\n")
+    site.names(root)
     for name, moved in (("code", False), ("step-10", True)):
         order = {"job": JOB, "root": str(root), "paths": [str(root / name)], "steps": [None], "reason": ""}
         answer = site.order("quarantine", order)
         assert answer["ok"] is moved and (root / name).exists() is not moved, answer
     assert "is no checkpoint" in site.order("quarantine", {**order, "paths": [str(root / "code")]})["error"]
     assert site.order("quarantine", order)["ok"], "repeated, it gives the same answer"
+
+
+def test_it_moves_no_checkpoint_of_another_job_of_the_user(site: Site) -> None:
+    """Slurm says what the job names. Where it does not answer the order counts: bad checkpoints are moved then, too."""
+    mine, other = (site.checkpoint(site.own / name, JOB_UID) for name in ("mine", "other"))
+
+    def moved(root: Path) -> bool:
+        order = {"job": JOB, "root": str(root), "paths": [f"{root}/step-10"], "steps": [10], "reason": ""}
+        answer = site.order("quarantine", order)
+        assert answer["ok"] or "does not name" in answer["error"], answer
+        return not (root / "step-10").exists()
+
+    site.names(mine)
+    assert not moved(other) and moved(mine)
+    (site.node.folder / "comment").write_text("(null)\n")
+    assert not moved(other)
+    (site.node.folder / "comment").unlink()  # squeue fails
+    assert moved(other)
 
 
 @pytest.mark.parametrize("path", ["/data/../root", "root", "~root"])
