@@ -32,8 +32,8 @@ from sentinel.config.signals_toml import Signals as KnownSignals
 from sentinel.daemon.api.accounts import name_of
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.status import settings_digest
+from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.export import EVERY_S as EXPORT_S
-from sentinel.daemon.audit.export import AuditExport
 from sentinel.daemon.effects.diagnostics import check_deadlines
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.slurmd_probe import EXHAUSTED
@@ -247,7 +247,8 @@ def _periodic(
     if (files := event_files(settings.daemon, runner.report, log)) is not None:
         periodic.every(EVENT_FILES_S, files.look, "event files")
     if syslog is not None:
-        periodic.every(EXPORT_S, AuditExport(store, syslog).export_all, "audit export")
+        export = AuditExport(store, syslog, Path(settings.daemon.state) / COPIED)
+        periodic.every(EXPORT_S, export.export_all, "audit export")
     if signals is not None:
         periodic.every(settings.prometheus.every_s, partial(signals.report, runner.observe), "signals")
     return periodic

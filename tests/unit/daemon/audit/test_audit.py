@@ -17,10 +17,10 @@ from core_world import World
 
 from sentinel.adapters.store import tables
 from sentinel.adapters.syslog import Syslog
-from sentinel.daemon.audit.export import AuditExport
+from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.listing import PAGE
 from sentinel.errors import ProtocolError, Unavailable, UserError
-from sentinel.model.audit import EXPORTED, FIRST, REWRITTEN, AuditEntry, Stage
+from sentinel.model.audit import EXPORTED, EXPORTED_DIGEST, FIRST, REWRITTEN, AuditEntry, Stage
 from sentinel.model.changes import Audited
 
 Worlds = Callable[..., World]
@@ -92,7 +92,8 @@ async def test_each_entry_is_handed_over_once_and_in_order(world: Worlds, tmp_pa
         assert [row["number"] for row in said] == [1, 2, 3]
         assert said[2]["digest"] == there.store.check_audit().head and there.store.get(EXPORTED) == 3
         fill(there, 1)
-        assert exporting(there, path).export()  # a daemon started again goes on where the last one was
+        assert exporting(there, path).export()  # a daemon started again goes on where the last one was, and says where
+        assert entry_in(log.recv(65536)) == {"audit_continued": 3, "digest": said[2]["digest"]}
         assert entry_in(log.recv(65536))["number"] == 4
 
 
@@ -115,10 +116,54 @@ async def test_entries_that_take_the_numbers_of_removed_ones_are_sent_and_told(
         made = exporting(there, path) if restarted else made
         while made.export():
             pass
+        if restarted:
+            assert entry_in(log.recv(65536)) == {"audit_continued": 5, "digest": ""}
         said = [entry_in(log.recv(65536)) for _ in range(5)]
     assert said[0]["audit_rewritten"] == 5
     assert [row["number"] for row in said[1:]] == [1, 2, 3, 4] and said[4]["target"] == "node n66"
     assert there.store.get(REWRITTEN) == 5 and not made.export()
+
+
+@pytest.mark.parametrize("digest", ["that of the new entry", "", "none"])
+async def test_a_mark_that_was_set_to_fit_while_no_daemon_ran_is_told(
+    world: Worlds, tmp_path: Path, digest: str
+) -> None:
+    """Found as an attack: 3 to 5 taken out, others put in their place, and the store's record of the copy, too."""
+    there, path, copied = world(), str(tmp_path / "log"), tmp_path / COPIED
+    fill(there, 5)
+    with listening(socket.AF_UNIX, path) as log:
+        made = AuditExport(there.store, Syslog(path), copied)
+        while made.export():
+            pass
+        first = [entry_in(log.recv(65536)) for _ in range(5)]
+        with there.store.engine.begin() as connection:
+            connection.execute(sa.delete(tables.audit).where(tables.audit.c.number > 2))
+        fill(there, 3, target="node n66")
+        head = there.store.check_audit().head
+        there.store.put(EXPORTED_DIGEST, head if digest.startswith("that") else digest)
+        made = AuditExport(there.store, Syslog(path), copied)
+        while made.export():
+            pass
+        said = [entry_in(log.recv(65536)) for _ in range(7)]
+    assert said[0] == {"audit_continued": 5, "digest": head} and head != first[4]["digest"], (
+        "whoever reads both sees it"
+    )
+    assert said[1]["audit_rewritten"] == 5
+    assert [row["number"] for row in said[2:]] == [1, 2, 3, 4, 5] and said[6]["target"] == "node n66"
+    assert there.store.get(REWRITTEN) == 5 and not made.export()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "[true, 5]", '["x", "y"]', "no JSON", "[7, 8, 9]", "{}", "\udcff"])
+async def test_a_file_that_says_nothing_of_the_copy_harms_nothing(world: Worlds, tmp_path: Path, content: str) -> None:
+    there, path, copied = world(), str(tmp_path / "log"), tmp_path / COPIED
+    copied.write_text(content, errors="surrogateescape")
+    fill(there, 2)
+    with listening(socket.AF_UNIX, path) as log:
+        made = AuditExport(there.store, Syslog(path), copied)
+        assert made.export() and [entry_in(log.recv(65536))["number"] for _ in range(2)] == [1, 2]
+    assert json.loads(copied.read_text()) == [2, there.store.check_audit().head]
+    assert copied.stat().st_mode & 0o777 == 0o600
+    assert there.store.get(REWRITTEN) is None
 
 
 async def test_a_copied_entry_that_cannot_be_read_any_more_is_told(world: Worlds, tmp_path: Path) -> None:
