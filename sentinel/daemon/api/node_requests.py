@@ -29,6 +29,8 @@ from sentinel.wire import MOST_NODE, evidence_from
 
 _EVENT = re.compile(EVENT)
 _REFUSED_S = 60.0  # at most one log line per node in this time about evidence that it may not state
+# A listing of checkpoints costs the event loop up to 1 us a character when it is unpacked, and 0.5 ms; agents' have 96 KiB.
+_MOST_LISTINGS, _MOST_LISTING_CHARACTERS = 16, 192 << 10  # in one request; the node sends the rest again
 _DELAY_S = 0.1  # shorter delays of a request are not reported: heartbeats come every 2 s
 
 
@@ -65,6 +67,7 @@ class NodeRequests:
         self._intake = Intake(runner.observe, hard)
         self._hard = hard
         self._allocations = allocations
+        self._stating: set[str] = set()  # nodes of which evidence is being taken in
         self._refused_s: dict[str, float] = {}  # node -> when refused evidence was last logged
         self._instance = secrets.token_hex(4)  # nodes report their checkpoints again when this changes
         self._orders = orders
@@ -134,9 +137,25 @@ class NodeRequests:
         return answer
 
     async def evidence(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+        """Take in what a node states, one request of each node at a time: an agent waits for the answer.
+
+        Raises:
+            ProtocolError: the request is malformed. Unavailable: another request of the node is being taken in, or
+            whether its job ran there is not known.
+        """
         node, first, items = await self._sender(caller, body), body.get("first"), body.get("items")
         if not isinstance(first, int) or not isinstance(items, list):
             raise ProtocolError("first must be a number and items a list")
+        if node in self._stating:
+            raise Unavailable(f"a request of {node} is still being taken in", fix="it is sent again by itself")
+        self._stating.add(node)
+        try:
+            return {"acknowledged": first + await self._stated(node, items) - 1}
+        finally:
+            self._stating.discard(node)
+
+    async def _stated(self, node: str, items: Sequence[Any]) -> int:
+        """Take in a node's items; returns how many, from the first on, need not be sent again."""
         stated: list[Evidence | None] = []
         for item in items:
             try:
@@ -145,6 +164,7 @@ class NodeRequests:
                 # Acknowledged nevertheless: sending it again would not help and would block later items.
                 stated.append(None)
                 self._refuse(node, error.message)
+        stated = stated[: _affordable(stated)]
         self._runner.handle(NodeHeard(self._clock.now(), node, self._runner.seconds()))
         allowed = await self._allowed(node, stated)
         # Items from the first undecided one on will be sent again; of these only convicting ones are taken now.
@@ -157,7 +177,7 @@ class NodeRequests:
         await self._intake.take(taken)
         if known == 0 and stated:
             raise Unavailable(f"whether a job ran on {node} is not known", fix="it is sent again by itself")
-        return {"acknowledged": first + known - 1}
+        return known
 
     async def _allowed(self, node: str, stated: Sequence[Evidence | None]) -> list[bool | None]:
         """For each item, whether the node may state it; None: not known now."""
@@ -224,6 +244,18 @@ class NodeRequests:
     def exhausted(self, why: str) -> None:
         """Report that this host can accept no more connections, so that missing heartbeats prove nothing."""
         self._runner.handle(ResourceExhausted(self._clock.now(), why))
+
+
+def _affordable(items: Sequence[Evidence | None]) -> int:
+    """How many items, from the first on, hold no more packed listings than one request may; one in any case."""
+    count = characters = 0
+    for place, item in enumerate(items):
+        listing = item.data.get("listing") if item is not None else None
+        if isinstance(listing, str):
+            count, characters = count + 1, characters + len(listing)
+            if place and (count > _MOST_LISTINGS or characters > _MOST_LISTING_CHARACTERS):
+                return place
+    return len(items)
 
 
 def _node_of(body: dict[str, Any]) -> str | None:

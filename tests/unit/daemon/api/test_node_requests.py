@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -12,6 +13,7 @@ from core_server import Served, serving
 from core_world import World
 
 from sentinel import protocol
+from sentinel.daemon.api import node_requests
 from sentinel.daemon.api.node_addresses import NodeAddresses
 from sentinel.daemon.ingest import fleets
 from sentinel.detect.cluster_view import AttemptSeen
@@ -168,6 +170,43 @@ async def test_a_node_states_nothing_about_another_by_calling_it_a_users_word(se
         for name, node in (("forged", "n2"), ("own", "n1"))
     )
     assert await stored(served, "n1", forged, own) == ["own"]
+
+
+def listing(name: str, size: int) -> Any:
+    return evidence(Kind.CHECKPOINTS_HELD, id=name, source=Source.CHECKPOINT, node="n4", data={"listing": "x" * size})
+
+
+@pytest.mark.parametrize(("size", "taken"), [(10, 16), (999, 3), (2000, 1), (5000, 1)])
+async def test_of_many_packed_listings_few_are_unpacked_for_one_request(
+    served: Served, monkeypatch: pytest.MonkeyPatch, size: int, taken: int
+) -> None:
+    """Found as an attack: 2,000 of them in one request held the event loop for seconds. The rest is sent again."""
+    monkeypatch.setattr(node_requests, "_MOST_LISTING_CHARACTERS", 3000)
+    items = [listing(f"l{n:02}", size) for n in range(20 if size < 100 else 4)]
+    last = xid("last", node="n4")
+    assert len(await stored(served, "n4", *items, last, acknowledged=taken)) == taken
+    assert len(await stored(served, "n4", items[taken], last)) == taken + 2
+
+
+async def test_of_each_node_one_request_at_a_time_is_taken_in(served: Served) -> None:
+    holding, there = asyncio.Event(), asyncio.Event()
+    allowed = served.nodes._allowed
+
+    async def held(*arguments: Any) -> Any:
+        there.set()
+        await holding.wait()
+        return await allowed(*arguments)
+
+    served.nodes._allowed = held
+    body = {"node": "n4", "first": 1, "items": [to_json(xid("x", node="n4"))]}
+    first = asyncio.create_task(served.post(protocol.EVIDENCE, body))
+    await there.wait()
+    again = await served.post(protocol.EVIDENCE, body)
+    assert again.status == 503 and "still being taken in" in again.body["error"]
+    assert (await served.post(protocol.HEARTBEAT, {"node": "n4"})).status == 200
+    holding.set()
+    assert (await first).body == {"acknowledged": 1}
+    assert (await served.post(protocol.EVIDENCE, body)).body == {"acknowledged": 1}
 
 
 @pytest.fixture
