@@ -11,8 +11,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from sentinel.adapters.host.environ import environment_of
+
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 _VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
+_JOB_ID = frozenset({"SLURM_JOB_ID"})
 _COUNTERS = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
 
 
@@ -88,11 +91,10 @@ def strays(proc: Path, jobs: Collection[int]) -> list[tuple[int, str]]:
         try:
             if folder.stat().st_uid == 0 or not _holds_gpu(folder):
                 continue
-            environment = (folder / "environ").read_bytes().split(b"\0")
+            named = environment_of(folder, _JOB_ID).get("SLURM_JOB_ID", "")
         except OSError:
             continue  # gone, or not ours to look at
-        ids = {item.partition(b"=")[2] for item in environment if item.startswith(b"SLURM_JOB_ID=")}
-        if not ids & {str(job).encode() for job in jobs}:
+        if named not in map(str, jobs):
             found.append((pid, (_text(folder / "comm") or "").strip()))
     return found
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sentinel.adapters.host.environ import environment_of
+
+_JOB_ID = frozenset({"SLURM_JOB_ID"})
 # ``…/slurm/uid_1000/job_123/step_0/task_0`` (v1), ``…/slurmstepd.scope/job_123/step_0/user/task_0`` (v2)
 _JOB = re.compile(r"/(?:slurm[^/\n]*|uid_\d+|[^/\n]*slurmstepd\.scope)/job_(\d+)(?:/|$)", re.MULTILINE)
 _UID = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
@@ -53,12 +56,12 @@ def may_be_of(entry: Path, job: int, uid: int | None) -> bool:
 
 def outputs_of(job: int, uid: int, proc: Path = Path("/proc")) -> frozenset[str]:
     """Paths of the standard output of the job's processes on this node, as far as this process may read them."""
-    wanted, found = f"SLURM_JOB_ID={job}".encode(), set()
+    found = set()
     for entry in proc.iterdir():
         try:
             if not entry.name.isdigit() or not may_be_of(entry, job, uid):
                 continue
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if environment_of(entry, _JOB_ID).get("SLURM_JOB_ID") == str(job):
                 found.add(str((entry / "fd" / "1").readlink()))
         except OSError:
             continue  # gone, or not permitted

@@ -16,10 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sentinel.adapters.host.environ import environment_of
 from sentinel.agent.probes.job_processes import job_of_group
 
 _DEVICE = re.compile(r"^/dev/nvidia(\d+)$")
 _LEAST_UID = 1
+_NAMES = frozenset({"SLURM_JOB_ID", "SLURMD_NODENAME"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,14 @@ def left_behind(
         seen = _process(entry)
         if seen is None or seen.uid < _LEAST_UID:
             continue
+        group = job_of_group(entry)
+        if group != job and uid not in (None, seen.uid):
+            continue  # of another user, outside the job's control group: what it says of itself counts for nothing
         environment = _environment(entry)
         theirs = environment.get("SLURM_JOB_ID", "")
         if theirs == str(job):
-            group = job_of_group(entry)
-            if group != job and (group is not None or uid not in (None, seen.uid)):
-                continue  # of another job, or of another user outside the job's control group
+            if group not in (None, job):
+                continue  # of another job
             if environment.get("SLURMD_NODENAME", node) not in (node, "") and node:
                 continue  # several nodes may share one host
             found.append(replace(seen, uuids=_names(seen.gpus, uuids), why=f"its environment names job {job}"))
@@ -118,11 +122,9 @@ def _process(entry: Path) -> Leftover | None:
 
 def _environment(entry: Path) -> dict[str, str]:
     try:
-        content = (entry / "environ").read_bytes()
+        return environment_of(entry, _NAMES)
     except OSError:
         return {}
-    pairs = (item.partition("=") for item in content.decode("utf-8", "replace").split("\0"))
-    return {name: value for name, _, value in pairs if name in ("SLURM_JOB_ID", "SLURMD_NODENAME")}
 
 
 def end(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sentinel.adapters.host.environ import environment_of
 from sentinel.agent.probes import begin, say
 from sentinel.agent.probes.job_processes import may_be_of
 
@@ -16,24 +17,23 @@ VARIABLES = {
     "XDG_CACHE_HOME": "caches",
     "TMPDIR": "temporary",
 }
+_NAMES = frozenset({*VARIABLES, "SLURM_JOB_ID", "SLURMD_NODENAME"})
 MOST = 16  # most paths of each kind
 LONGEST = 1024
 
 
 def places_of(job: int, uid: int | None, node: str, proc: Path = Path("/proc")) -> dict[str, list[str]]:
     """Absolute paths by kind, each once, in the order of the processes."""
-    wanted = f"SLURM_JOB_ID={job}".encode()
     found: dict[str, dict[str, None]] = {kind: {} for kind in VARIABLES.values()}
     for entry in sorted((e for e in proc.iterdir() if e.name.isdigit()), key=lambda e: int(e.name)):
         try:
             if not may_be_of(entry, job, uid):
                 continue
-            items = (entry / "environ").read_bytes().split(b"\0")
+            pairs = environment_of(entry, _NAMES)
         except OSError:
             continue  # gone, or not permitted
-        if wanted not in items:
+        if pairs.get("SLURM_JOB_ID") != str(job):
             continue
-        pairs = dict(item.decode("utf-8", "surrogateescape").partition("=")[::2] for item in items)
         if node and pairs.get("SLURMD_NODENAME", node) != node:
             continue  # several nodes may share one host
         for name, kind in VARIABLES.items():

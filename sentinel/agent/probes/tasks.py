@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel.adapters.host.environ import environment_of
 from sentinel.agent.probes import begin, say
 from sentinel.agent.probes.job_processes import job_of_group, may_be_of
 from sentinel.text import whole_number
@@ -17,6 +18,13 @@ from sentinel.text import whole_number
 # Processes between slurmd and the training processes.
 WRAPPERS = frozenset({"slurmstepd", "srun", "slurm_script", "bash", "sh", "dash", "ksh", "zsh", "tcsh", "env", "timeout",
                       "numactl", "time", "nsenter", "enroot", "apptainer", "singularity", "torchrun"})  # fmt: skip
+
+# What is read of a process's environment: no more is kept of it, since a user's processes may hold gigabytes of it.
+_NAMES = frozenset({
+    "SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_PROCID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "RANK", "LOCAL_RANK", "HOME",
+    "XDG_CACHE_HOME", "NCCL_RAS_ADDR", "TORCH_WORKER_SERVER_SOCKET", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,28 +114,26 @@ def own_gpus(gpus: object, environments: Iterable[dict[str, str]]) -> object:
 
 
 def _processes(job: int, proc: Path, ticks: int, uid: int | None) -> Iterator[_Process]:
-    wanted = f"SLURM_JOB_ID={job}".encode()
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
         try:
             if not may_be_of(entry, job, uid):
                 continue
-            content = (entry / "environ").read_bytes()
-            if wanted not in content.split(b"\0"):
+            environment = environment_of(entry, _NAMES)
+            if environment.get("SLURM_JOB_ID") != str(job):
                 continue
             head, _, rest = (entry / "stat").read_text(errors="replace").rpartition(")")
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue  # not permitted, or gone
         fields = rest.split()
-        pairs = (item.partition("=") for item in content.decode("utf-8", "replace").split("\0"))
         yield _Process(
             pid=int(entry.name),
             parent=int(fields[1]),
             state=fields[0],
             cpu_s=(int(fields[11]) + int(fields[12])) / ticks,
             command=head.partition("(")[2],
-            environment={name: value for name, _, value in pairs},
+            environment=environment,
             moved=_moved(entry),
         )
 
