@@ -335,9 +335,6 @@ class Agent:
             return {"node": self.node, "state": self.settings.state}
         if kind is OrderKind.MESSAGES_FILE:
             return {"node": self.node, "file": self.settings.jobs.messages_file}
-        if kind is OrderKind.QUARANTINE:
-            slurm = self.settings.slurm
-            return {"node": self.node, "squeue": slurm.squeue, "conf": slurm.conf, "squeue_s": slurm.deadline_s}
         if kind is not OrderKind.DIAGNOSE:
             return {"node": self.node}
         dcgm, diagnostics = self.settings.dcgm, self.settings.diagnostics

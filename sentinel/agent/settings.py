@@ -231,9 +231,9 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """How to ask slurmctld for the user of a job that never ran on this node, to list its shared checkpoints."""
+    """How to ask slurmctld for the user of a job that never ran on this node, and for the folders that a job names."""
 
-    squeue: str = setting("squeue", "command for that; empty: such orders are refused", unit="path")
+    squeue: str = setting("squeue", "command for that; empty: orders for such jobs are refused", unit="path")
     conf: str = setting("", "slurm.conf to use; empty: Slurm's own default", unit="path")
     deadline_s: float = setting(10.0, "one answer; Slurm's own MessageTimeout", unit="s", least=0.5)
 

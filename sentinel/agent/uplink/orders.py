@@ -29,6 +29,7 @@ from sentinel.model.orders import (
     LEAST_DEADLINE_S,
     AskJob,
     Diagnose,
+    MoveAside,
     Order,
     OrderRefused,
     Request,
@@ -69,7 +70,7 @@ class Orders:
         client: makes a client for the daemon; every thread has its own.
         own: probe arguments from this node's settings, by kind of order; an order cannot change them.
         owners: the owners of jobs that ran here.
-        slurm: how slurmctld is asked for the owner of any other job.
+        slurm: how slurmctld is asked for the owner of any other job, and for the folders that a job names.
         done: called with every result, e.g. a diagnostic that passed.
     """
 
@@ -257,6 +258,8 @@ class Orders:
             own |= {"uid": owner.uid, "gid": owner.gid}
         if isinstance(request, WriteToLog):
             own["log"] = self._owners.log_of(request.job, request.attempt)
+        if isinstance(request, MoveAside):
+            own |= {"squeue": self._slurm.squeue, "conf": self._slurm.conf, "squeue_s": self._slurm.deadline_s}
         program = self._program(
             f"order:{identity}",
             PROGRAMS[kind],
