@@ -6,7 +6,7 @@ confusions. Labelled folder: cases.jsonl with id, cause, scope, should_drain_nod
 Where several scopes are usual for the true cause (the interface of a rendezvous may be the application's or a link's), two
 experts label the same log differently: "scope" is the labelled one, "scope_or_usual" also one that is usual for the cause.
 
-Run: python tests/bench/judgement.py [--labelled FOLDER] [--each N] [--fit]
+Run: python tests/bench/judgement.py [--labelled FOLDER] [--each N] [--fit] [--drains]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,6 +157,27 @@ def summary(name: str, answers: list[Answer]) -> dict[str, object]:
     }
 
 
+def with_rules(signatures: Signatures, rules: Rules) -> Signatures:
+    """The same patterns, with other constants of the verdict."""
+    changed = Signatures.__new__(Signatures)
+    changed.__dict__.update(signatures.__dict__, rules=rules)
+    return changed
+
+
+def drains(signatures: Signatures, rules: Rules, folder: Path) -> Iterator[dict[str, object]]:
+    """Wrong and needed drains by the least share of machines' causes; ``drain_above`` in rules/causes.toml follows."""
+    for least in (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
+        changed = replace(rules, judgement=replace(rules.judgement, drain_above=least))
+        answers = labelled(folder, with_rules(signatures, changed))
+        yield {
+            "drain_above": least,
+            "wrong": sum(a.got_drain for a in answers if a.drain is False),
+            "of_no_drain": sum(a.drain is False for a in answers),
+            "found": sum(a.got_drain for a in answers if a.drain),
+            "of_needed": sum(bool(a.drain) for a in answers),
+        }
+
+
 def fit(signatures: Signatures, rules: Rules, folder: Path | None, each: int) -> list[dict[str, object]]:
     """Calibration error and log score by temperature, so that the constant in rules/causes.toml can be chosen."""
     from math import log
@@ -165,9 +187,7 @@ def fit(signatures: Signatures, rules: Rules, folder: Path | None, each: int) ->
         changed = replace(rules, judgement=replace(rules.judgement, temperature=temperature, unknown_below=0.0))
         answers = generated(signatures, changed, each, 5)
         if folder is not None:
-            shadow = Signatures.__new__(Signatures)
-            shadow.__dict__.update(signatures.__dict__, rules=changed)
-            answers += labelled(folder, shadow)
+            answers += labelled(folder, with_rules(signatures, changed))
         score = [
             log(max(a.confidence if a.got == a.true else (1 - a.confidence) / 5, 1e-3))
             for a in answers
@@ -189,12 +209,17 @@ def main() -> None:
     parser.add_argument("--labelled", type=Path, default=None)
     parser.add_argument("--each", type=int, default=4)
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--drains", action="store_true", help="wrong and needed drains of --labelled by drain_above")
     parser.add_argument("--misses", action="store_true", help="list the generated cases that were judged otherwise")
     arguments = parser.parse_args()
     rules = load_rules()
     signatures = Signatures(rules, best_screen)
     if arguments.fit:
         for row in fit(signatures, rules, arguments.labelled, arguments.each):
+            print(json.dumps(row))
+        return
+    if arguments.drains and arguments.labelled is not None:
+        for row in drains(signatures, rules, arguments.labelled):
             print(json.dumps(row))
         return
     answers = generated(signatures, rules, arguments.each, 1)
