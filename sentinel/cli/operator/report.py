@@ -262,7 +262,7 @@ def _tables(made: Mapping[str, Any]) -> list[str]:
                 row["cause"],
                 row["scope"],
                 row["count"],
-                row["before"],
+                _number(row["before"]),
                 _number(row["lost_gpu_h"]),
                 _chance(row["beyond_chance"]),
             )

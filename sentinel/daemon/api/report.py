@@ -98,7 +98,7 @@ def report(store: Store, attempts: JobAttempts, past: Past, scores: Scores) -> d
         "before": to_json(past.before),
         "now": summary,
         "previous": earlier,
-        "changes": _changes(summary, earlier),
+        "changes": _changes(summary, earlier if before.was_seen else None),
         "causes": _causes(now, before),
         "corrections": [
             {"judged": was, "corrected": cause, "count": count}
@@ -165,6 +165,11 @@ class _Period:
 
     def shares(self) -> dict[str, float]:
         return training_share(self._ran, self.losses, self._gpus, self.start, self.end)
+
+    @property
+    def was_seen(self) -> bool:
+        """Whether anything is known of this period: not so before Sentinel was there."""
+        return bool(self._ran or self.rows or self.on_purpose or self.without_job)
 
     @property
     def nothing_known(self) -> bool:
@@ -308,8 +313,8 @@ def _beyond_chance(now: int, now_gpu_s: float, before: int, before_gpu_s: float)
     return same_rate_probability(now, now_gpu_s, before, before_gpu_s) < _CHANCE
 
 
-def _changes(a: Row, b: Row) -> list[dict[str, Any]]:
-    """Figures of both periods side by side; ``beyond_chance`` only for counts of rare events."""
+def _changes(a: Row, b: Row | None) -> list[dict[str, Any]]:
+    """Both periods side by side; ``b`` None: nothing is known of it. ``beyond_chance`` only for counts of rare events."""
     rows: list[dict[str, Any]] = []
     for what, unit in (
         ("interruptions", "count"),
@@ -317,8 +322,8 @@ def _changes(a: Row, b: Row) -> list[dict[str, Any]]:
         ("lost_gpu_h", "GPU-h"),
         ("ettr", "share"),
     ):
-        row = {"what": what, "unit": unit, "now": a[what], "before": b[what], "beyond_chance": None}
-        if unit == "count":
+        row = {"what": what, "unit": unit, "now": a[what], "before": b and b[what], "beyond_chance": None}
+        if unit == "count" and b is not None:
             row["beyond_chance"] = _beyond_chance(
                 a[what], HOUR_S * a["worked_gpu_h"], b[what], HOUR_S * b["worked_gpu_h"]
             )
@@ -328,7 +333,7 @@ def _changes(a: Row, b: Row) -> list[dict[str, Any]]:
         ("automation", "share", ("automation", "rate")),
         ("downtime", "node-h", ("downtime", "node_h")),
     ):
-        rows.append({"what": what, "unit": unit, "now": a[path[0]][path[1]], "before": b[path[0]][path[1]],
+        rows.append({"what": what, "unit": unit, "now": a[path[0]][path[1]], "before": b and b[path[0]][path[1]],
                      "beyond_chance": None})  # fmt: skip
     return rows
 
@@ -345,13 +350,14 @@ def _causes(now: _Period, before: _Period) -> list[dict[str, Any]]:
         costs.setdefault(key(loss.incident), []).append(loss)
     rows = [
         {
-            "cause": cause, "scope": scope, "count": counts[cause, scope], "before": earlier[cause, scope],
+            "cause": cause, "scope": scope, "count": counts[cause, scope],
+            "before": earlier[cause, scope] if before.was_seen else None,
             "lost_gpu_h": _sum(costs.get((cause, scope), [])),
             "beyond_chance": _beyond_chance(counts[cause, scope], now.gpu_s, earlier[cause, scope], before.gpu_s),
         }
         for cause, scope in counts.keys() | earlier.keys()
     ]  # fmt: skip
-    return sorted(rows, key=lambda row: (-row["count"], -row["before"], row["cause"], row["scope"]))
+    return sorted(rows, key=lambda row: (-row["count"], -(row["before"] or 0), row["cause"], row["scope"]))
 
 
 def _sum(found: Sequence[Loss]) -> float | None:

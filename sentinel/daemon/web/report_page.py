@@ -46,7 +46,14 @@ def charts(made: Mapping[str, Any]) -> list[tuple[str, Markup]]:
     drawn = (
         (
             "Interruptions by cause",
-            [(row["cause"], row["count"], f"{row['count']} ({row['before']})") for row in causes],
+            [
+                (
+                    row["cause"],
+                    row["count"],
+                    f"{row['count']} ({row['before'] if row['before'] is not None else 'not known'})",
+                )
+                for row in causes
+            ],
         ),
         ("GPU-hours lost by cause", [(row["cause"], row["lost_gpu_h"], amount(row["lost_gpu_h"])) for row in lost]),
         ("Interruptions by day", [(row["key"], row["failures"], f"{row['failures']}") for row in made["days"][-31:]]),

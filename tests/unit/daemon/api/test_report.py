@@ -176,6 +176,18 @@ async def test_worst_node_with_its_evidence(weeks: Weeks) -> None:
     assert worst["lost_gpu_h"] == pytest.approx(16 * (50 * 36 + 600) / 3600, rel=1e-3)
 
 
+async def test_of_a_time_before_sentinel_nothing_is_known(world: Worlds) -> None:
+    """No failure was seen then, since nobody looked: that is no week without failures."""
+    made = Weeks(world())
+    made.attempt(301, 0, 6.0, 2.0, 1, 1000)
+    made.fail("week1", 301, 2.0)
+    told = await made.report()
+    assert {row["what"]: row["before"] for row in told["changes"]} == dict.fromkeys(
+        ("interruptions", "of_machines", "lost_gpu_h", "ettr", "mttr", "automation", "downtime")
+    )
+    assert [(row["count"], row["before"]) for row in told["causes"]] == [(1, None)]
+
+
 async def test_few_failures_are_no_change_and_many_are(weeks: Weeks) -> None:
     def count(made: Any) -> Any:
         return next(row for row in made["changes"] if row["what"] == "of_machines")
