@@ -23,9 +23,8 @@ from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
 MAX_CANDIDATES = 500  # of one root that are listed; the newest steps first
 MAX_FOLDERS = 200_000  # that are looked at under one root
 _DEPTH = 3  # root/run/step, and one to spare
-_PARTIAL = (
-    "ft-replica-",
-)  # torchtitan with torchft: the data loaders of one replica; the model is in the folder above
+# torchtitan with torchft (0.3.0 spells it ft-replicat-0): every step, the data loaders of one replica; the model is above.
+_PARTIAL = ("ft-replica",)
 _EXPORT = re.compile(
     r"ba\d+"
 )  # in a folder "huggingface": what LLM Foundry writes for others to load, without the optimizer

@@ -11,10 +11,12 @@ import os
 import random
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
+from sentinel.checkpoints import inventory
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.validate import Settings, validate
 
@@ -125,6 +127,14 @@ def test_ray(ray):
     assert [(part.step, part.valid, part.level) for part in parts] == [(2, True, "content"), (1, True, "content")], (
         parts
     )
+
+
+def test_what_torchtitan_calls_the_folder_of_a_replica():
+    """Run with torchtitan 0.3.0. The folder holds no model, so nothing in it may be offered."""
+    module = "torchtitan.experiments.torchft.checkpoint"
+    titan = pytest.importorskip(module, reason="torchtitan and torchft are optional, and not both installed")
+    manager = types.SimpleNamespace(folder="run", ft_replica_id="0")
+    assert Path(titan.FTCheckpointManager._ft_folder(manager)).name.startswith(inventory._PARTIAL)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -145,9 +145,11 @@ def test_ray_trains_folders_are_found(make):
     assert [(part.number, part.valid) for part in parts] == [(1, True), (0, True)]
 
 
-def test_a_replica_of_torchft_holds_no_model(make):
+@pytest.mark.parametrize("name", ["ft-replicat-0", "ft-replica-12"])
+def test_a_replica_of_torchft_holds_no_model(make, name):
+    """Its data loaders are saved at every step: a restart that chose the newest of these would have no weights."""
     make.dcp("run/step-10", step=10)
-    make.dcp("run/ft-replica-0/step-20", step=20)
+    make.dcp(f"run/{name}/step-20", step=20)
     parts = listing(make.root / "run", "global", None, now_s=make.now_s)
     assert [part.step for part in parts] == [10]
 
