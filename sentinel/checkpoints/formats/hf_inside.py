@@ -12,7 +12,7 @@ from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.parsing.ranks import first_hole
-from sentinel.checkpoints.reading import Work
+from sentinel.checkpoints.reading import Opened, Work
 from sentinel.text import visible
 
 PICKLED_INDEX = "pytorch_model.bin.index.json"
@@ -139,20 +139,21 @@ def _of_this_model(file: torch_file.TorchFile, sizes: Counter[Shape]) -> None:
 
     Each parameter may be in the model under several names, but not under none.
     """
-    states = file.get("state")
-    opened = file.opened
-    if not isinstance(states, dict) or opened is None or not sizes:
-        return
-    by_call = {id(tensor.made): tensor.size for tensor in opened.pickled.tensors}
-    moments: Counter[Shape] = Counter()
-    for state in states.values():
-        shapes = [by_call.get(id(state.get(key))) for key in _MOMENTS] if isinstance(state, dict) else []
-        shape = next((shape for shape in shapes if shape is not None), None)
-        if shape is not None:
-            moments[shape] += 1
-    foreign = {shape for shape, count in moments.items() if count > sizes[shape]}
+    moments = moments_of(file.opened, file.get("state"))
+    foreign = {shape for shape, count in moments.items() if count > sizes[shape]} if sizes else set()
     if foreign:
         raise NotKnown(
             f"{visible(file.name)} has moments of shape {min(foreign)} for {moments[min(foreign)]} parameters,"
             f" the model has {sizes[min(foreign)]} of that shape: of another model?"
         )
+
+
+def moments_of(opened: Opened | None, states: object) -> Counter[Shape]:
+    """The shapes of the parameters of which an optimizer keeps a moment as large as they are."""
+    if opened is None or not isinstance(states, dict):
+        return Counter()
+    by_call = {id(tensor.made): tensor.size for tensor in opened.pickled.tensors}
+    each = (
+        [by_call.get(id(state.get(key))) for key in _MOMENTS] for state in states.values() if isinstance(state, dict)
+    )
+    return Counter(shape for shapes in each for shape in [s for s in shapes if s is not None][:1])

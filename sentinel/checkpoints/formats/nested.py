@@ -73,7 +73,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         raise Broken(f"{visible(low)} is of step {steps[low]}, {visible(high)} of step {steps[high]}: two saves mixed")
     whole.step = next(iter(steps.values()), None)
     rest = Tree(tree.root, {n: e for n, e in tree.files.items() if n.partition("/")[0] not in inside or "/" not in n})
-    torch_folder.check_loose(rest, ask, whole)
+    one_save.check_optimizers(tree, torch_folder.check_loose(rest, ask, whole))
     _as_beside(tree, set(inside))
     return whole
 

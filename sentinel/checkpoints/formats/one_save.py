@@ -224,19 +224,19 @@ def _same_bytes(mine: Handle, other: Handle) -> bool:
 def check_optimizers(tree: Tree, files: Mapping[str, TorchFile]) -> None:
     """Optimizers in files that no format names: none lost its state, or is of another save than the model beside it."""
     refuse_lost_state(tree, files)
-    trained = [name for name, file in files.items() if any(_with_state(found) for _, found in _optimizers(file.value))]
+    trained = [name for name, file in files.items() if any(_with_state(found) for _, found in optimizers(file.value))]
     refuse_mixed(tree, trained, [name for name in tree.files if name.endswith(_SHARDS)])
 
 
 def refuse_lost_state(tree: Tree, files: Mapping[str, TorchFile]) -> None:
     """`NotKnown` for an optimizer with state for fewer of its parameters than in a save before: state stays."""
-    held = {name: found for name, file in files.items() if (found := dict(_optimizers(file.value)))}
+    held = {name: found for name, file in files.items() if (found := dict(optimizers(file.value)))}
     for folder in neighbours(tree.root, 2) if held else ():
         if not is_before(folder, tree.root):
             continue
         for name, mine in held.items():
             try:
-                before = dict(_optimizers(check_file(Tree(folder), name, Ask("structural", 0.0)).value))
+                before = dict(optimizers(check_file(Tree(folder), name, Ask("structural", 0.0)).value))
             except (Broken, Foreign, NotKnown, OSError):
                 continue
             for place in mine.keys() & before.keys():
@@ -262,7 +262,7 @@ def _with_state(optimizer: dict[object, object]) -> int:
     return len(states) if isinstance(states, dict) else 0
 
 
-def _optimizers(
+def optimizers(
     value: object, place: tuple[object, ...] = ()
 ) -> Iterator[tuple[tuple[object, ...], dict[object, object]]]:
     """Every table of ``state`` and ``param_groups`` with the names on the way to it."""
@@ -270,4 +270,4 @@ def _optimizers(
         yield place, value
     elif len(place) < _OPTIMIZER_DEPTH and isinstance(value, (dict, list)):
         for key, child in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _optimizers(child, (*place, key))
+            yield from optimizers(child, (*place, key))

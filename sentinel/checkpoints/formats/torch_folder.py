@@ -9,10 +9,12 @@ nothing is missing that the save beside it has, and the files are of one save.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import hf_inside, one_save, registered, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.parsing import json_files, zips
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
@@ -22,6 +24,11 @@ from sentinel.text import visible
 NAME = "torch_folder"
 _SUFFIXES = (*torch_file.SUFFIXES, ".tar")  # torch.save under the name of an archive is common
 _RANK = re.compile(r"(?P<stem>(?:.*[-_.])?(?:checkpoint|rank|shard|worker|part|r)[-_]?)(?P<rank>\d+)(?P<rest>[^0-9]*)")
+# Names that state how many there are: verl's model_world_size_8_rank_3.pt, model-00003-of-00008.bin.
+_STATED = (
+    re.compile(r".*world[-_]?size[-_]?(?P<count>\d{1,6})[-_]rank[-_]?(?P<number>\d{1,6})[^/0-9]*"),
+    re.compile(r".*[-_.](?P<number>\d{1,6})[-_]of[-_](?P<count>\d{1,6})[^/0-9]*"),
+)
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
 
@@ -54,8 +61,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     _same_step(files, finding)
     _as_beside(tree)
     one_save.refuse_lost_state(tree, files)
-    changing = [name for name, file in files.items() if _has_optimizer(file)]
-    one_save.refuse_mixed(tree, changing, [*files, *finding.unsummed])
+    one_save.refuse_mixed(tree, _changing(tree, files), [*files, *finding.unsummed])
     if ask.fresh(tree) and not registered.is_registered(tree.root):
         raise NotKnown(f"it has no end marker, and files changed less than {ask.fresh_s:.0f} s ago: being written?")
     finding.works = works
@@ -66,23 +72,41 @@ def check(tree: Tree, ask: Ask) -> Finding:
     return finding
 
 
-def check_loose(tree: Tree, ask: Ask, finding: Finding) -> None:
+def check_loose(tree: Tree, ask: Ask, finding: Finding) -> dict[str, torch_file.TorchFile]:
     """Torch files of any names beside what else a checkpoint holds: whole, their ranks without a hole, of one step."""
     works: list[Work] = []
     files = _torch_files(tree, ask, finding, works)
     finding.works = [*finding.works, *works]
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
+    return files
 
 
 def _sets_of_ranks(tree: Tree, ask: Ask) -> None:
     """Each without a hole, and written at one time: no marker shows that one file was written over later."""
+    if not ask.part:
+        _as_many_as_stated(tree, ask)
     for stem, files in _ranks(tree).items():
         low, high = min(files), max(files)
         hole = first_hole(files, min(low, 1), high + 1)
         if hole is not None and low <= 1 and not ask.part:
             raise unfinished(tree, ask, f"{visible(stem.replace('*', str(hole)))} is missing")
         one_save.refuse_pause(tree, files.values(), one_save.RANKS_HANG_S)
+
+
+def _as_many_as_stated(tree: Tree, ask: Ask) -> None:
+    sets: dict[tuple[str, str, int], dict[int, str]] = {}
+    for name in tree.files:
+        match = next((found for stated in _STATED if (found := stated.fullmatch(name))), None)
+        if match and name.endswith(_SUFFIXES):
+            start, end = match.span("number")
+            sets.setdefault((name[:start], name[end:], int(match["count"])), {})[int(match["number"])] = match["number"]
+    for (before, after, count), numbers in sets.items():
+        first = 1 if "of" in after and 0 not in numbers else 0
+        hole = first_hole(numbers, first, first + count)
+        if hole is not None:
+            digits = max(len(number) if number[0] == "0" else 1 for number in numbers.values())
+            raise unfinished(tree, ask, f"{visible(before + str(hole).zfill(digits) + after)} is missing")
 
 
 def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> dict[str, torch_file.TorchFile]:
@@ -138,6 +162,21 @@ def _same_step(files: dict[str, torch_file.TorchFile], finding: Finding) -> None
 def _has_optimizer(file: torch_file.TorchFile) -> bool:
     value = file.value
     return isinstance(value, dict) and ("param_groups" in value or any(key in value for key in _WHOLE_STATE_KEYS))
+
+
+def _changing(tree: Tree, files: dict[str, torch_file.TorchFile]) -> list[str]:
+    """Files that every step changes: with an optimizer, or with tensors of which the same rank's optimizer has moments."""
+    rank_of = {name: rank for ranks in _ranks(tree).values() for rank, name in ranks.items()}
+    moments: dict[int | None, Counter[Shape]] = {}
+    for name, file in files.items():
+        for _, found in one_save.optimizers(file.value):
+            moments.setdefault(rank_of.get(name), Counter()).update(hf_inside.moments_of(file.opened, found["state"]))
+    changing = []
+    for name, file in files.items():
+        sizes = Counter(tensor.size for tensor in file.opened.pickled.tensors) if file.opened else Counter()
+        if _has_optimizer(file) or (sizes and sizes <= moments.get(rank_of.get(name), Counter())):
+            changing.append(name)
+    return changing
 
 
 def _as_beside(tree: Tree) -> None:

@@ -33,10 +33,10 @@ def read(tree: Tree, name: str, limit_bytes: int) -> object:
     return parse(read_small(tree.path(name), limit_bytes, name), name)
 
 
-# What transformers, peft and NeMo write beside the weights and read when a model is loaded from the folder again.
+# What transformers, peft, NeMo and verl write beside the weights and read when a model is loaded from the folder again.
 _READ_AT_RESUME = re.compile(
     r"((adapter_|generation_|tokenizer_|preprocessor_|processor_|video_preprocessor_|image_processor_)?config"
-    r"|tokenizer|special_tokens_map|added_tokens|vocab|chat_template|modules|config_sentence_transformers)\.json"
+    r"|tokenizer|special_tokens_map|added_tokens|vocab|chat_template|modules|config_sentence_transformers|fsdp_config)\.json"
     r"|context/(.*/)?[^/]+\.json"
 )
 

@@ -163,7 +163,7 @@ def test_a_shard_under_another_name(make, other, reason):
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"a": 1', "\0" * 40, '{"a": {"b": 1}'])
-@pytest.mark.parametrize("name", ["config.json", "adapter_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("name", ["config.json", "adapter_config.json", "tokenizer_config.json", "fsdp_config.json"])
 def test_json_that_is_read_at_resume(make, name, damage):
     path = make.hf("checkpoint-6")
     make.json(path / name, {"hidden_size": 8})

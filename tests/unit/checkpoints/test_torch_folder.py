@@ -271,3 +271,63 @@ def test_an_optimizer_that_lost_its_state_inside_of_a_file(make):
         )
     answer = ask(make, path)
     assert answer.valid is None and "the state of 0 of 2 parameters" in answer.reason
+
+
+def sharded(make, step, frozen=0):
+    """Each rank's part of the weights and of their moments in files of their own, as verl keeps them."""
+    path = make.root / f"run/step-{step}"
+    for rank in range(2):
+        weights = {f"{number}.weight": make.tensor((16, 8), key=number) for number in range(2)}
+        payloads = [make.floats(128) for _ in weights]
+        for number in range(frozen):
+            weights[f"frozen.{number}"] = make.tensor((4,), key=len(payloads))
+            payloads.append(b"\0" * 16)
+        make.write(path / f"model_world_size_2_rank_{rank}.pt", make.torch_file(weights, payloads))
+        value, payloads = make.state(step)
+        optimizer = make.torch_file({"state": value, "param_groups": []}, payloads)
+        make.write(path / f"optim_world_size_2_rank_{rank}.pt", optimizer)
+    return path
+
+
+@pytest.mark.parametrize(("frozen", "seen"), [(0, None), (1, True)])
+def test_a_ranks_weights_of_the_save_before(make, frozen, seen):
+    """Where the rank's optimizer keeps a moment of each of them; others may be frozen, and the same in every save."""
+    before, path = sharded(make, 10, frozen), sharded(make, 20, frozen)
+    assert ask(make, path).valid is True, ask(make, path)
+    name = "model_world_size_2_rank_0.pt"
+    make.write(path / name, (before / name).read_bytes())
+    answer = ask(make, path, "checksum")
+    assert answer.valid is seen, answer
+    assert seen or "rank_0.pt is byte for byte that of step-10" in answer.reason, answer
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "missing"),
+    [
+        ("model_world_size_2_rank_{}.pt", "0 1", ""),
+        ("model_world_size_2_rank_{}.pt", "0", "model_world_size_2_rank_1.pt"),
+        ("model_world_size_12_rank_{}.pt", "0 1 2 3 4 5 6 7 8 9 10", "model_world_size_12_rank_11.pt"),
+        ("actor/optim_world_size_2_rank_{}.pt", "1", "actor/optim_world_size_2_rank_0.pt"),
+        ("weights-{}-of-00003.bin", "00001 00002 00003", ""),
+        ("weights-{}-of-00003.bin", "00001 00002", "weights-00003-of-00003.bin"),
+        ("weights-{}-of-3.bin", "0 1", "weights-2-of-3.bin"),
+    ],
+)
+def test_names_that_state_how_many_there_are(make, name, numbers, missing):
+    path = make.root / "step-10"
+    for number in numbers.split():
+        make.write(path / name.format(number), make.torch_file({"w": make.tensor((4,))}, [make.floats(4)]))
+    answer = ask(make, path)
+    assert answer.valid is (not missing), answer
+    assert not missing or answer.reason == f"{missing} is missing"
+
+
+def test_an_optimizer_of_the_save_before_beside_folders_of_the_step(make):
+    for step in (10, 20):
+        path = make.dcp(f"run/step-{step}/model", step=step, names=("model.w",)).parent
+        value, payloads = make.state(step)
+        make.write(path / "optimizer.pt", make.torch_file({"state": value, "param_groups": []}, payloads))
+    assert ask(make, path).valid is True, ask(make, path)
+    make.write(path / "optimizer.pt", (path.with_name("step-10") / "optimizer.pt").read_bytes())
+    answer = ask(make, path)
+    assert answer.valid is None and "optimizer.pt is byte for byte that of step-10" in answer.reason, answer
