@@ -32,3 +32,17 @@ def test_it_trains_on_without_the_node_that_breaks(fresh: Story, fault: str):
     assert job.resumed()[0] in job.saved(job.resumed()[1])
     said = story.sentinel("why", str(job.id)).stdout
     assert "is restarted in its allocation" in said and "start_run" in said
+
+
+def test_requeued_where_too_few_nodes_are_left_for_its_spare_it_starts_without_it(fresh: Story):
+    """Slurm keeps the tasks of a job that had begun, and their CPUs, and would never start it on fewer nodes."""
+    story = fresh
+    job = story.job(2, "--spares", "1")
+    nodes = set(job.nodes)
+    first, second = job.nodes[1:]
+    story.inject("xid", "--node", first, "--gpu", "0", "--xid", "79")
+    goes_on(story, job, 1)
+    story.expect(drains=[first], messages=[{"job": job.id}])
+    story.inject("xid", "--node", second, "--gpu", "0", "--xid", "79")
+    story.expect(drains=[second], restarts=[job], messages=[{"job": job.id}])
+    assert sorted(job.nodes_now()) == sorted({*story.paths.names} - {first, second}) and nodes - {first, second}

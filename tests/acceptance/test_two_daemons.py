@@ -5,24 +5,31 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from cut_network import CutNetwork
 from lab import processes
 from postgres_server import empty_database
 from timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.postgres]
 _SMALL = ("--nodes", "3", "--gpus", "2")
+_PLAIN = {"sslmode": "disable", "gssencmode": "disable"}
 
 
 class Pair:
     """The story's daemon, which is active, and a second one beside it, which every agent and command knows."""
 
-    def __init__(self, story: Story, database: str) -> None:
-        self.story = story
+    def __init__(self, story: Story, database: str, net: CutNetwork) -> None:
+        """The first one reaches the database over ``net``, the second one by its socket."""
+        self.story, self.net = story, net
+        cuttable = sa.make_url(database).set(host="127.0.0.1", port=net.port, query=_PLAIN)
+        through = cuttable.render_as_string(hide_password=False)
         first = story.paths.spec.daemon_port
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -30,13 +37,14 @@ class Pair:
         self.second_url = f"http://127.0.0.1:{second}"
         one = f'url = "http://127.0.0.1:{first}"'
         both = f'url = "http://127.0.0.1:{first},{self.second_url}"'
-        story.restart_daemon({f"\n{one}": f'\n{both}\ndatabase = "{database}"'})
+        story.restart_daemon({f"\n{one}": f'\n{both}\ndatabase = "{through}"'})
         self.wait_active(0)
         etc = story.lab.dir / "etc"
         text = (
             (etc / "sentinel.toml")
             .read_text()
             .replace(f'listen = "127.0.0.1:{first}"', f'listen = "127.0.0.1:{second}"')
+            .replace(through, database)
         )
         (etc / "second.toml").write_text(text)
         command = [story.paths.spec.python, "-m", "sentinel", "daemon", "--config", str(etc / "second.toml")]
@@ -72,8 +80,13 @@ class Pair:
 @pytest.fixture
 def pair(stages, postgres_url: str) -> Iterator[Pair]:
     stages.drop(*_SMALL)
-    with empty_database(postgres_url) as database, Story(stages.lab(*_SMALL)) as story:
-        pair = Pair(story, database)
+    socket_of = Path(str(sa.make_url(postgres_url).query["host"])) / ".s.PGSQL.5432"
+    with (
+        empty_database(postgres_url) as database,
+        CutNetwork(socket_of) as net,
+        Story(stages.lab(*_SMALL)) as story,
+    ):
+        pair = Pair(story, database, net)
         yield pair
         second = processes.known(story.paths, "second")
         assert second is not None
@@ -114,3 +127,39 @@ def test_the_other_ends_what_the_stopped_one_began(pair: Pair, moment: str):
     assert f"{pair.second_url} is active" in shown and "standing by" in shown
     took = {what: (pair.at(what) - stopped).total_seconds() for what in (" active ", " started", "kind=release ")}
     print(f"seconds after the stop: {took}")
+
+
+@pytest.mark.deep
+def test_the_other_ends_what_one_began_that_lost_the_database(pair: Pair):
+    story = pair.story
+    job = story.job(2)
+    victim = job.nodes[1]
+    story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
+    story.wait_daemon_log("kind=requeue_hold ")
+    cut = datetime.now().astimezone()
+    pair.net.cut()
+    pair.wait_active(1)
+    print(f"active {(pair.at(' active ') - cut).total_seconds()} s after the cut")
+    story.expect(drains=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
+    pair.net.mend()
+    story.wait_daemon_log(f"standing-by active={pair.second_url}")
+    until(lambda: pair.states() == [("active", 1), ("standby", 0)], lambda: f"{pair.states()}")
+    story.settle(3)
+    assert story.counts() == story.expected()
+
+
+@pytest.mark.deep
+def test_one_of_two_that_stand_still_at_once_goes_on(pair: Pair):
+    """A pause of the storage under both hosts: longer than the lease, and none knows who is the first to wake up."""
+    story = pair.story
+    job = story.job(2)
+    victim = job.nodes[1]
+    story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
+    second = processes.known(story.paths, "second")
+    assert second is not None
+    with story.daemon_stopped_at("kind=requeue_hold "):
+        second.send(signal.SIGSTOP)
+        time.sleep(8.0)
+        second.send(signal.SIGCONT)
+    story.expect(drains=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
+    until(lambda: [state for state, _ in pair.states()] == ["active", "standby"], lambda: f"{pair.states()}")

@@ -226,7 +226,7 @@ class Writer:
         """Change a pending job in one request; an empty list clears.
 
         Args:
-            size: least and most nodes, and tasks. Slurm keeps a started job's tasks, and with them its nodes (22.05).
+            size: least and most nodes, and tasks. Slurm (22.05) keeps tasks and CPUs of a started job, and so its nodes.
 
         Raises:
             Refused: the job does not wait any more and is not already as asked, is purged, or a node is not known.
@@ -248,10 +248,12 @@ class Writer:
         if not fields:
             return
         record = await self._record(job)
+        if size is not None and size[2]:
+            fields["NumCPUs"] = str(size[2] * (whole(record.get("cpus_per_task")) or 1))
         for other in await self._other_components(record):
             before = _view(other)
             part = dict(fields)
-            for own in ("ReqNodeList", "NumTasks", "NumNodes"):
+            for own in ("ReqNodeList", "NumTasks", "NumCPUs", "NumNodes"):
                 part.pop(own, None)
             if excluded is not None:  # each component has a list of its own: what this one gains, they gain
                 gained, lost = {*excluded} - {*_view(record).excluded}, {*_view(record).excluded} - {*excluded}

@@ -45,7 +45,8 @@ def _size(state: State, job: JobView, found: Exclusions, waited_s: float) -> tup
     if intent_of(job.comment).in_allocation is not None and intent_of(job.comment).nodes is None and job.het is None:
         most = max(most, _widest(state, job))  # as submitted: a start without its spare nodes made it smaller
         nodes = min(found.left, most)
-        return (nodes, most, 0) if nodes >= least and (nodes < most or job.node_count != most) else None
+        tasks = nodes * (job.tasks_per_node or 0)
+        return (nodes, most, tasks) if nodes >= least and (nodes < most or job.node_count != most) else None
     most = min(most, _widest(state, job))
     if least >= most or job.tasks_per_node is None:
         return None

@@ -274,4 +274,4 @@ async def test_an_elastic_jobs_size_is_written_with_its_tasks(fake_slurm: FakeSl
     job = fake_slurm.submit(nodes=4)
     await fake_slurm.requeue_hold(job)
     await fake_slurm.update_job(job, size=(3, 4, 6))
-    assert fake_slurm.calls[-1][2:] == ("NumNodes=3-4", "NumTasks=6")
+    assert fake_slurm.calls[-1][2:] == ("NumNodes=3-4", "NumTasks=6", "NumCPUs=6")
