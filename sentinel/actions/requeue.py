@@ -16,6 +16,7 @@ from sentinel.model.launching import run_of
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
+_NEVER = "BadConstraints"  # why Slurm takes the priority of a job that could never start
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
 _LATER = 0.1
 _MOST_LOOK_S = 2.0
@@ -295,6 +296,8 @@ async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
 
 def _held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
     words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
+    if job.reason == _NEVER:
+        words = f"Slurm holds job {task.job}: no nodes that it may get can ever run it as it is asked for ({_NEVER})"
     return means.failed(task, words, {"held": True})
 
 

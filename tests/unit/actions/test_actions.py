@@ -235,6 +235,15 @@ async def test_job_that_its_user_holds_while_we_prepare_its_restart_stays_held(w
     assert job.held and job.state == "PENDING"
 
 
+async def test_a_job_that_slurm_could_never_start_is_not_said_to_be_held_by_somebody(world: Worlds) -> None:
+    there = world()
+    await stopped(there)
+    job = there.slurm.jobs[there.job]
+    job.held, job.held_by = True, "BadConstraints"
+    found = await do(there, StepKind.RELEASE)
+    assert found.result is Result.FAILED and "Slurm holds job" in found.reason and "whoever" not in found.reason
+
+
 async def test_job_that_its_user_holds_before_it_starts_is_held_for_its_user(world: Worlds) -> None:
     """Right after our release, which is looked at again then: nobody waits for its start, and people hear of the hold."""
     there = world()
