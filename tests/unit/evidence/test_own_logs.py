@@ -133,8 +133,9 @@ def test_the_kernels_own_words_are_still_its_own(message: str, rule: str) -> Non
 # Words of programs, users' names and files, or another tool's report: none is how that log's own writer begins a message.
 QUIET = {
     Source.KERNEL: {
-        "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage", "path-timeout",
-        "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down", "metadata-shared",
+        "driver-frame", "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
+        "path-timeout", "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down",
+        "metadata-shared",
     },
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
