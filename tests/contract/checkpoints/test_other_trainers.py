@@ -134,7 +134,7 @@ def test_what_torchtitan_calls_the_folder_of_a_replica():
     module = "torchtitan.experiments.torchft.checkpoint"
     titan = pytest.importorskip(module, reason="torchtitan and torchft are optional, and not both installed")
     manager = types.SimpleNamespace(folder="run", ft_replica_id="0")
-    assert Path(titan.FTCheckpointManager._ft_folder(manager)).name.startswith(inventory._PARTIAL)
+    assert Path(titan.TorchFTCheckpointManager._ft_folder(manager)).name.startswith(inventory._PARTIAL)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
