@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import os
 import resource
@@ -30,7 +29,6 @@ from sentinel.config.settings import Daemon, Settings
 from sentinel.config.signals_files import load_signals
 from sentinel.config.signals_toml import Signals as KnownSignals
 from sentinel.daemon.api.accounts import name_of
-from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.status import settings_digest
 from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.export import EVERY_S as EXPORT_S
@@ -46,7 +44,7 @@ from sentinel.daemon.ingest.trends import read_trends
 from sentinel.daemon.lease import Lease, this_place
 from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.runner import Runner
-from sentinel.daemon.standby import StandbyServer, stand_by
+from sentinel.daemon.standby import StandbyServer, stand_by, start_listening
 from sentinel.daemon.wiring import (
     DaemonParts,
     api_server,
@@ -138,7 +136,7 @@ async def _act(
         log.warning("carrying-on-without-slurm", reason=error.message)
     await runner.handle(Started(base.clock.now(), stored))
     await standby.stop()
-    await _listen(server, settings)
+    await start_listening(server, settings.daemon.listen)
     await asyncio.to_thread(_note_start, store, settings)
     if page is not None:
         await page.start()
@@ -163,28 +161,6 @@ def _note_start(store: Store, settings: Settings) -> None:
     after = {"release": __version__, "settings": settings_digest(settings), "modes": to_json(settings.modes)}
     before = store.get(_IN_FORCE, {})
     store.commit([Audited(_of_daemon("started", before, after)), SettingChanged(_IN_FORCE, after)])
-
-
-async def _listen(server: Server, settings: Settings) -> None:
-    """Start the server.
-
-    Raises:
-        UserError: the address cannot be used: taken, not of this host, or not permitted.
-    """
-    address = settings.daemon.listen
-    try:
-        await server.start()
-    except (OSError, ValueError) as error:
-        await server.stop()
-        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        why = "is taken by another program" if taken else f"cannot be listened at: {error}"
-        port = address.rpartition(":")[2]
-        fix = (
-            f"ss -tlnp 'sport = :{port}' shows which; or set [daemon] listen to another"
-            if taken
-            else "correct [daemon] listen"
-        )
-        raise UserError(f"{address} {why}", fix=fix) from error
 
 
 def _report_exhaustion(runner: Runner, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

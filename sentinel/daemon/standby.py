@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from typing import Protocol
 
 from aiohttp import web
 
@@ -11,12 +13,18 @@ from sentinel.adapters.store.lease import DaemonRow
 from sentinel.config.settings import Daemon
 from sentinel.daemon.api.transport import Listener
 from sentinel.daemon.lease import Lease
-from sentinel.errors import Unavailable
+from sentinel.errors import Unavailable, UserError
 from sentinel.log import Log
 from sentinel.protocol import ELSEWHERE, STANDBY
 from sentinel.telemetry import EXPOSITION_TYPE, Telemetry
 
 _KNOWN = ("sentinel_active", "sentinel_build_info")  # a standby daemon's metrics; others are the active one's
+
+
+class Startable(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 class StandbyServer:
@@ -26,13 +34,13 @@ class StandbyServer:
     """
 
     def __init__(self, settings: Daemon, lease: Lease, telemetry: Telemetry, log: Log) -> None:
-        self._lease = lease
+        self._lease, self._address = lease, settings.listen
         telemetry.build_info.labels(version=__version__).set(1)
         self._metrics = telemetry.exposition(*_KNOWN)
         self._listener = Listener(settings, self._answer, telemetry, log)
 
     async def start(self) -> None:
-        await self._listener.start()
+        await start_listening(self._listener, self._address)
 
     async def stop(self) -> None:
         await self._listener.stop()
@@ -48,6 +56,27 @@ class StandbyServer:
         if (request.method, request.path) == ("GET", "/metrics"):
             return web.Response(body=self._metrics, headers={"Content-Type": EXPOSITION_TYPE})
         return web.json_response(standing_by(active), status=ELSEWHERE)
+
+
+async def start_listening(server: Startable, address: str) -> None:
+    """Start the server, of the active daemon or of one that stands by.
+
+    Raises:
+        UserError: the address cannot be used: taken, not of this host, or not permitted.
+    """
+    try:
+        await server.start()
+    except (OSError, ValueError) as error:
+        await server.stop()
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        why = "is taken by another program" if taken else f"cannot be listened at: {error}"
+        port = address.rpartition(":")[2]
+        fix = (
+            f"ss -tlnp 'sport = :{port}' shows which; or set [daemon] listen to another"
+            if taken
+            else "correct [daemon] listen"
+        )
+        raise UserError(f"{address} {why}", fix=fix) from error
 
 
 def standing_by(active: DaemonRow | None) -> dict[str, str]:

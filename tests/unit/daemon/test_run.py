@@ -11,7 +11,8 @@ from core_daemon import Daemon
 from core_world import World
 
 from sentinel.config.settings import Settings
-from sentinel.daemon.run import _listen, _report_exhaustion
+from sentinel.daemon.run import _report_exhaustion
+from sentinel.daemon.standby import start_listening
 from sentinel.errors import UserError
 
 
@@ -55,5 +56,5 @@ class NeverServing:
 async def test_address_that_cannot_be_had_is_one_line_with_the_fix(error: Exception, words: str, fix: str) -> None:
     server = NeverServing(error)
     with pytest.raises(UserError) as caught:
-        await _listen(server, Settings())  # type: ignore[arg-type]
+        await start_listening(server, Settings().daemon.listen)
     assert words in caught.value.message and fix in caught.value.fix and server.stopped

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+
 import aiohttp
+import pytest
 from prometheus_client import CollectorRegistry
 
 from sentinel import __version__
 from sentinel.config.settings import Daemon
 from sentinel.daemon.standby import StandbyServer
+from sentinel.errors import UserError
 from sentinel.log import Log
 from sentinel.protocol import ELSEWHERE
 from sentinel.telemetry import Telemetry, described_metrics
@@ -35,3 +39,12 @@ async def test_metrics_say_that_it_is_not_active_and_nothing_that_only_the_activ
     meanings = {name: meaning for name, _, _, meaning in described_metrics()}
     assert f"# HELP sentinel_active {meanings['sentinel_active']}" in lines
     assert elsewhere == ELSEWHERE
+
+
+async def test_an_address_that_is_taken_is_one_line() -> None:
+    """A second daemon by mistake, on the same host and store: it stands by, and cannot listen."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = Daemon(listen=f"127.0.0.1:{taken.getsockname()[1]}")
+        server = StandbyServer(settings, NobodyActive(), Telemetry(CollectorRegistry()), Log())  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="is taken by another program"):
+            await server.start()
