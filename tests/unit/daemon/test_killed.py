@@ -10,11 +10,15 @@ import pytest
 from core_daemon import Daemon, FakeSink, incidents_of
 from core_records import ended, evidence
 from core_world import Fate, Killed, World
+from prometheus_client import CollectorRegistry
 
 from sentinel.model.records import Evidence, Kind, Source
+from sentinel.telemetry import Telemetry
 
 Worlds = Callable[..., World]
 
+# One for hundreds of daemons: its series take longer to make than their start.
+TELEMETRY = Telemetry(CollectorRegistry())
 BUS = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid (PCI:0000:3b:00): 79, pid=7")
 ERROR = dataclasses.replace(
     evidence("x", source=Source.JOB_LOG, job=101, attempt=0, text="IndexError: list index out of range", at_s=0.5),
@@ -61,7 +65,7 @@ async def _happen(world: World, case: str, daemon: Daemon) -> bool:
 
 async def _uncut(world: World, case: str) -> tuple[Fate, dict[str, Any]]:
     sink = FakeSink()
-    daemon = Daemon(world, [sink])
+    daemon = Daemon(world, [sink], telemetry=TELEMETRY)
     await daemon.start()
     assert await _happen(world, case, daemon)
     await daemon.quiet()
@@ -124,7 +128,7 @@ async def test_killed_at_every_call_and_started_again(world: Worlds, case: str, 
     for cut in range(whole.count):
         there, sink = _world(world, case), FakeSink()
         fate = Fate(kill_at=cut, after=after)
-        first = Daemon(there, [sink], fate=fate)
+        first = Daemon(there, [sink], fate=fate, telemetry=TELEMETRY)
         items: list[Evidence] | None = None
         acknowledged = False
         try:
@@ -134,7 +138,7 @@ async def test_killed_at_every_call_and_started_again(world: Worlds, case: str, 
         except Killed:
             items = items or _ready(there, case)
         await first.quiet()
-        second = Daemon(there, [sink])
+        second = Daemon(there, [sink], telemetry=TELEMETRY)
         await second.start()
         if not acknowledged:
             await second.observe(items or [])  # the node sends it again
