@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from sentinel.actions.checkpoint import choose_checkpoint, quarantine, write_resume
 from sentinel.actions.drain import down, drain
-from sentinel.actions.exclude import exclude
 from sentinel.actions.in_allocation import give_back, start_run, stop_run
 from sentinel.actions.means import Means
+from sentinel.actions.next_attempt import choose_checkpoint, exclude, quarantine, write_resume
 from sentinel.actions.requeue import hold, release, requeue_hold
 from sentinel.model.records import Outcome, StepKind, Task
 
