@@ -13,13 +13,13 @@ from sentinel.daemon.effects import perform
 from sentinel.model.records import Kind
 
 Worlds = Callable[..., World]
-JOBS = 20
+JOBS = 10
 SHARES = {"one": 2, "half": JOBS, "all": 2 * JOBS}  # nodes, of which each job has two
 
 
 @pytest.fixture
 def cluster(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Deaf]:
-    """Forty nodes whose slurmd answers all the while."""
+    """Twenty nodes whose slurmd answers all the while."""
     monkeypatch.setattr(perform, "slurmd_answers", Ports())
     return lambda **how: Deaf(world(nodes=2 * JOBS, wide=2), jobs=JOBS, **how)
 
