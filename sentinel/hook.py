@@ -1,4 +1,4 @@
-"""What the hooks run when a few lines of shell are not enough. Standard library only; started for a job, so it starts fast.
+"""The part of the hooks that is too long for shell. Standard library only; started for a job, so it starts fast.
 
     python3 -m sentinel.hook prolog            level 1 check within a deadline: exit 9 on proof of a fault, else 0
     python3 -m sentinel.hook job_file          writes the job file that the shell could not write

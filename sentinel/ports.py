@@ -1,4 +1,4 @@
-"""What stages and runners need from outside, as the smallest possible protocols.
+"""The protocols through which stages and runners reach what is outside, kept as small as possible.
 
 Reading and writing Slurm are two ports: what only holds a reader cannot drain a node by construction. Every method has a
 deadline inside its adapter and raises ``Unavailable`` (or a child of it) when there is no answer: *not known*, never
@@ -64,7 +64,7 @@ class SlurmWriter(Protocol):
         ...
 
     async def down(self, node: str, reason: str) -> None:
-        """A node that is gone: jobs on it end at once (NODE_FAIL), and it stays drained when it answers again."""
+        """Set a dead node down: jobs on it end at once (NODE_FAIL), and it stays drained when it answers again."""
         ...
 
     async def explain(self, node: str, reason: str) -> None:
@@ -107,7 +107,7 @@ class SlurmWriter(Protocol):
         ...
 
     async def end_loan(self, job: int, reservation: str) -> None:
-        """The job asks for this reservation no more; what it runs on stays its own."""
+        """Remove the reservation from the job's request; its present nodes stay allocated."""
         ...
 
     async def end_access(self, reservation: str, user: str) -> None:
@@ -141,12 +141,12 @@ class Fence(Protocol):
         ...
 
     def left_s(self) -> float:
-        """For how long it is so without another look; not above 0: not at all."""
+        """Seconds for which this holds without another check; 0 or less: it does not hold."""
         ...
 
 
 class Sink(Protocol):
-    """Where a notice goes: a webhook, later chat and pager."""
+    """A receiver of notices: webhook, chat, pager or mail."""
 
     name: str
 

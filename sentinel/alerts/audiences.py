@@ -1,4 +1,4 @@
-"""Says of one incident what its job's owner needs to know, and what operators need to know. Pure; user text is made plain.
+"""Writes what an incident's job owner needs to know, and what operators need to know. Pure; user text is made plain.
 
 Nothing is announced before it is so: a job *is being restarted* until it was seen to gain steps, then it *runs again*.
 """
@@ -36,7 +36,7 @@ _LEAST_GPU_HOURS = 0.05  # less would be shown as 0.0
 
 
 class Stage(StrEnum):
-    """How far an incident has come, as people are told."""
+    """The stage of an incident that a message reports."""
 
     RESTARTING = "restarting"  # requeued or released, and not yet seen to gain steps
     RUNNING = "running again"
@@ -106,7 +106,7 @@ def _reached(facts: IncidentFacts) -> Stage:
 
 
 def for_owner(facts: IncidentFacts) -> str:
-    """For the person whose job it is: what is with the job, what it lost, what broke, what to do. One paragraph."""
+    """For the job's owner: the job's state, what it lost, what broke, what to do. One paragraph."""
     job = facts.job
     number = facts.incident.job
     if number is None:
@@ -229,7 +229,7 @@ def _acted_for_job(plan: Plan) -> bool:
 
 
 def _lost(facts: IncidentFacts) -> list[str]:
-    """Steps that are made again, and what they cost, of what is known."""
+    """Steps that are repeated and what they cost, as far as it is known."""
     resumed = _chosen(facts).get("step")
     if (
         facts.last_step is None
@@ -290,7 +290,7 @@ def _to_do(facts: IncidentFacts) -> str:
 
 
 def _why_so(facts: IncidentFacts) -> str:
-    """Why it failed or waits, behind a colon; empty where there is nothing to say."""
+    """Why the job failed or waits, after a colon; empty if not known."""
     if facts.resolved:
         return f": {plain(facts.incident.outcome).rstrip('.')}" if facts.incident.outcome else ""
     failed = [o for o in facts.outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
@@ -331,7 +331,7 @@ def _parts(facts: IncidentFacts) -> list[str]:
 
 
 def _seen(verdict: Verdict) -> list[str]:
-    """The strongest evidence, no line twice."""
+    """The strongest evidence, each line once."""
     return counted([ground.evidence.text or ground.evidence.kind for ground in verdict.grounds])[:_GROUNDS]
 
 

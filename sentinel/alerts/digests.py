@@ -1,4 +1,4 @@
-"""Makes one message of many: of each incident the newest, worst first. Pure."""
+"""Combines many messages into one digest: the newest of each incident, worst first. Pure."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _left(facts: IncidentFacts, stage: Stage, number: int) -> str:
 
 
 def _lost(facts: IncidentFacts) -> list[str]:
-    """The time of the work that is made again: its steps would be read as progress."""
+    """The time of the repeated work; step numbers are left out, as they would be read as progress."""
     resumed = next((o.data.get("step") for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT), None)
     if facts.last_step is None or facts.step_time_s is None or not isinstance(resumed, int):
         return []
@@ -65,7 +65,7 @@ def _lost(facts: IncidentFacts) -> list[str]:
 
 
 def _from_where(facts: IncidentFacts) -> str:
-    """Without the path: names of checkpoints hold numbers that would be read as steps."""
+    """The checkpoint without its path, whose numbers would be read as steps."""
     done = (o.data for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o))
     chosen = next((data for data in done if data.get("path")), None)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""One incident is one thread of messages: says which message comes next, and whether it is the last. Pure.
+"""Decides which message of an incident's thread comes next, and whether it is the last. Pure.
 
 A stage is told once it is reached and never before: *restarting*, then *running again* or *failed*; what waited for a
 person or failed is *resolved* when its incident closes.
@@ -19,7 +19,7 @@ MOST_MESSAGES = 12  # of one incident, and its end: one that goes back and forth
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """What people were told of an incident so far."""
+    """The messages sent about an incident so far."""
 
     stages: tuple[str, ...]  # that were told, in order; never empty
     worst: str = ""  # severity so far
@@ -29,7 +29,7 @@ class Thread:
 
 
 def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
-    """The stage that people are to be told of now; None: they know.
+    """The stage to send a message about now; None if it was sent already.
 
     An incident whose last message was final is told of again only when it goes on (late evidence, a step done again).
     """
@@ -45,7 +45,7 @@ def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
 
 
 def with_next(thread: Thread | None, facts: IncidentFacts, stage: Stage, joined: str) -> Thread:
-    """What people know after the message of this stage."""
+    """The thread after the message of this stage."""
     severity, closed = severity_of(facts), facts.incident.state is IncidentState.CLOSED
     if thread is None:
         return Thread((str(stage),), severity, closed, joined, _labels(facts))

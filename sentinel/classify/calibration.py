@@ -1,4 +1,4 @@
-"""The confidence that a verdict states: how often such odds proved right on logs kept apart."""
+"""Turns odds into the confidence that a verdict states: how often such odds were right on held-out logs."""
 
 from __future__ import annotations
 

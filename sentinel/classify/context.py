@@ -79,7 +79,7 @@ def _spread(
 
 
 def _world(incident: Incident) -> int:
-    """Ranks that the evidence shows at work, as a lower bound."""
+    """A lower bound of the job's world size, from the ranks in the evidence."""
     ranks = {e.where.rank for e in incident.evidence if e.where.rank is not None}
     return max(ranks, default=-1) + 1 if ranks else 0
 
@@ -224,7 +224,7 @@ def _interrupted_wait(
 def _overheated(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """A GPU that was too hot and then was lost was lost to the heat."""
+    """A GPU that overheated and then was lost: the heat is the cause."""
     hot = next((r for r in readings if r.weights.get(C.GPU_THERMAL_POWER, 0.0) >= HOT), None)
     lost = [r for r in readings if r.weights.get(C.GPU_FALLEN_OFF_BUS, 0.0) >= LOST]
     if hot is None or not lost or readings.index(hot) > readings.index(lost[0]):
@@ -267,7 +267,7 @@ def _met_before(
 def _empty(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """A division by a count that was printed as nought: a size or path is wrong, not the arithmetic."""
+    """A division by a count that was printed as 0: a size or path is wrong, not the arithmetic."""
     divided = next((r for r in readings if "ZeroDivisionError" in r.evidence.text), None)
     weights = {C.USER_CONFIG: 3.0, C.USER_CODE: -1.4}
     return _beside(divided, {"nothing-counted"}, readings, "nothing-to-do", weights, "there was nothing to work on")

@@ -1,4 +1,4 @@
-"""How a process ended, as launchers print it: its signal means what the signal's name means, whoever says it."""
+"""Reads how a process ended from exit codes that launchers print: the code stands for a signal."""
 
 from __future__ import annotations
 

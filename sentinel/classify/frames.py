@@ -1,4 +1,4 @@
-"""Where an exception rose: whose code the innermost frame is, what it was doing, and whether it refused or failed.
+"""Weighs an exception by its innermost frame: whose code it is, what it did, and whether it refused or failed.
 
 A line ``raise`` or ``assert`` is somebody's check that said no: what was asked does not fit. Any other line is where the
 language itself failed: a mistake of whose code that is, or of its release.

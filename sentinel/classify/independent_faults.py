@@ -1,4 +1,4 @@
-"""Two nodes of one job that break at once for different reasons are two faults: neither may hide the other.
+"""Separates independent faults on two nodes of one job, so that neither hides the other.
 
 Causes compete for one verdict. Where trusted lines convict a node that the verdict does not name, that node is judged by
 itself, without what the machines of other nodes say, and if need be without what programs say, and is named beside the rest

@@ -23,7 +23,7 @@ _ADVICE = {
 def unanswered(
     incident: Incident, weighed: Sequence[Weighed], ranked: Sequence[tuple[Cause, float]], rules: Rules
 ) -> Verdict:
-    """*unknown*, and in which of three ways."""
+    """The verdict *unknown*, with one of its three kinds."""
     best = ranked[0][0] if ranked else None
     shown = best is not None and any(item.of(best) > 0 and not item.reading.survived for item in weighed)
     if best is not None and shown:

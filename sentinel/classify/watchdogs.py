@@ -1,4 +1,4 @@
-"""What is said of several ranks together: ranks that are in different calls did not call the same ones.
+"""Compares the watchdog messages of several ranks: ranks in different calls did not make the same calls.
 
 A watchdog names a call by its number, kind and size; a dump or a person says how many calls each rank enqueued and completed
 (``sentinel/evidence/logs/rank_states.py``). Ranks are compared within one process group.

@@ -86,17 +86,17 @@ class Convictions:
         return self.rows.get(("condition", kind), _NOTHING).drain
 
     def action(self, action: object) -> Drain:
-        """Of a recovery action by name or number."""
+        """The row of a recovery action, by name or number."""
         return self.rows.get(("recovery_action", action_name(action)), _NOTHING).drain
 
     def diagnostic(self, code: int | None, severity: int | None) -> Conviction:
-        """Of an error of a diagnostic: the row of its code, else that of DCGM's severity."""
+        """The row of a diagnostic's error: by its code, else by DCGM's severity."""
         if code is not None and (row := self.rows.get(("dcgm", code))) is not None:
             return row
         return self.rows.get(("dcgm_severity", severity), _NOTHING) if severity is not None else _NOTHING
 
     def of_diagnostic(self, evidence: Evidence) -> Conviction:
-        """Of a failed diagnostic by the code and DCGM's severity in its evidence."""
+        """The row of a failed diagnostic, by code and severity in its evidence."""
         code, severity = evidence.data.get("code"), evidence.data.get("dcgm_severity", evidence.data.get("severity"))
         return self.diagnostic(code if isinstance(code, int) else None, severity if isinstance(severity, int) else None)
 

@@ -15,7 +15,7 @@ OTHER = "other"  # the row of every cause that has none
 
 
 class Remedial(StrEnum):
-    """What is done to a node before it is tested."""
+    """An action on a node before its tests: nothing, a reset, or a reboot."""
 
     NONE = "none"
     RESET = "reset"  # of its GPUs

@@ -41,7 +41,7 @@ NAMES = {
 
 
 class Ageing:
-    """Says the counters of one source now and then: every ``period_s``, and sooner when one has changed.
+    """Reports the counters of one source every ``period_s``, and sooner after a change.
 
     Args:
         source: who reads them; several of one node may each have their own.
@@ -73,7 +73,7 @@ class Ageing:
         return self.read(values, sample.at)
 
     def _due(self, at: datetime, after_s: float) -> bool:
-        """Whether the last word is so long ago, or the clock was set back behind it."""
+        """Whether a report is due, or the clock was set back."""
         return self._said_at is None or not 0 <= (at - self._said_at).total_seconds() < after_s
 
     def read(self, values: Mapping[str, float], at: datetime) -> list[Evidence]:

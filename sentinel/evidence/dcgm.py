@@ -1,4 +1,4 @@
-"""What DCGM (or NVML in its place) measured → evidence. Pure: samples in, edges out.
+"""Turns samples of DCGM (or NVML) into evidence when a condition appears or changes. Pure.
 
 A condition becomes evidence once, when it appears; that it is known is part of ``DcgmReader.state``, so that a restart
 of the agent does not say it again. Blank is *not known* and never an edge by itself; only when everything is blank on
@@ -42,7 +42,7 @@ SLOWDOWN_SAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that is wrong now, for the node's verdict."""
+    """A fault that is present now, for the node's verdict."""
 
     code: str
     sentence: str
@@ -101,7 +101,7 @@ class DcgmReader:
         }
 
     def facts(self) -> list[Fact]:
-        """Hard faults that hold now: what a prolog may refuse a node for."""
+        """Faults present now for which a prolog may refuse jobs."""
         made = []
         for key, (value, _) in self._edges.items():
             name, _, unit = key.partition("/")
@@ -153,7 +153,7 @@ class DcgmReader:
         return tuple(made)
 
     def _by_id(self, sample: Sample) -> dict[int, Gpu]:
-        """By DCGM's number; one that is not listed any more as it was known."""
+        """The GPU with DCGM's number; if it is no longer listed, as it was last known."""
         return {**{gpu.id: gpu for gpu in self._known.values()}, **{gpu.id: gpu for gpu in sample.gpus}}
 
     def _minor(self, gpu: Gpu) -> int | None:
@@ -226,7 +226,7 @@ class DcgmReader:
             )  # fmt: skip
 
     def _growth(self, gpu: Gpu, sample: Sample) -> Iterator[Evidence]:
-        """Counters that grew. The first reading is a base, not a growth; a counter that fell was reset."""
+        """Counters that grew. The first reading is the baseline; a counter that fell was reset."""
         now_s = sample.at.timestamp()
         counters = self._counters.setdefault(gpu.key, {})
         for number, name, per_s, sentence in COUNTERS:

@@ -1,4 +1,4 @@
-"""What local disks say of themselves → evidence. Pure: one disk's answer in, edges out.
+"""Turns SMART values of local disks into evidence when a value gets worse. Pure.
 
 A disk that says nothing is not known. Its own judgement counts (SMART status, NVMe's critical warnings), and sectors or
 media errors that grow; wear is left to the trend (``sentinel.evidence.counters``).
@@ -39,7 +39,7 @@ class DiskReader:
 
     @property
     def counters(self) -> dict[str, float]:
-        """What ages, as ``sentinel.evidence.counters`` takes it."""
+        """Counters of wear, for ``sentinel.evidence.counters``."""
         return dict(self._counters)
 
     def read(self, answer: Mapping[str, Any], at: datetime) -> list[Evidence]:

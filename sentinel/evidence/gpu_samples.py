@@ -1,4 +1,4 @@
-"""What a GPU telemetry probe says: fields by number, samples as records. Pure."""
+"""Samples of a GPU telemetry probe: fields by DCGM's number, samples as records. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readings of host and fabric → evidence. Pure: readings in, edges out.
+"""Turns readings of host and fabric into evidence when a condition appears or changes. Pure.
 
 What cannot be read is absent from a reading and changes nothing. The first reading of a counter is a base, not a growth.
 """

@@ -1,4 +1,4 @@
-"""What Prometheus answered → which signals hold. Pure: the answer of a range query in, series that held all the time out.
+"""Evaluates answers of Prometheus range queries: which signals have fired for the whole required time. Pure.
 
 A series that has no value for a while is *not known* for that time and does not hold.
 """
@@ -56,8 +56,8 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
-    """One series of a signal that holds now, and has for as long as it must."""
+class FiringSeries:
+    """One series of a signal that fires now and has fired for the required time."""
 
     labels: Mapping[str, str]
     value: float
@@ -70,7 +70,7 @@ class Holds:
         return text or None
 
 
-def holding(signal: Signal, answer: Mapping[str, object], now: datetime) -> list[Holds]:
+def holding(signal: Signal, answer: Mapping[str, object], now: datetime) -> list[FiringSeries]:
     """
     Raises:
         ProtocolError: no answer of a range query.
@@ -87,7 +87,7 @@ def holding(signal: Signal, answer: Mapping[str, object], now: datetime) -> list
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolError(f"no series of a range query: {str(series)[:120]}") from error
         if _held(signal, points, now.timestamp()):
-            found.append(Holds(labels, points[-1][1]))
+            found.append(FiringSeries(labels, points[-1][1]))
     found.sort(key=lambda series: series.value, reverse=signal.above is not None)
     return found
 
@@ -101,13 +101,13 @@ def _held(signal: Signal, points: Sequence[tuple[float, float]], now_s: float) -
     return whole and not gaps and all(signal.beyond(value) for value in due)
 
 
-def evidence_of(signal: Signal, series: Sequence[Holds], since: datetime, now: datetime) -> list[Evidence]:
+def evidence_of(signal: Signal, series: Sequence[FiringSeries], since: datetime, now: datetime) -> list[Evidence]:
     """One evidence for a cluster-wide signal, one for each node of another; ids are the same while it goes on."""
     if not series:
         return []
     if signal.scope is Scope.CLUSTER:
         return [_evidence(signal, series, None, since, now)]
-    by_node: dict[str, list[Holds]] = {}
+    by_node: dict[str, list[FiringSeries]] = {}
     for one in series:
         node = one.node(signal)
         if node is not None:
@@ -115,7 +115,9 @@ def evidence_of(signal: Signal, series: Sequence[Holds], since: datetime, now: d
     return [_evidence(signal, members, node, since, now) for node, members in list(by_node.items())[:MOST_NODES]]
 
 
-def _evidence(signal: Signal, series: Sequence[Holds], node: str | None, since: datetime, now: datetime) -> Evidence:
+def _evidence(
+    signal: Signal, series: Sequence[FiringSeries], node: str | None, since: datetime, now: datetime
+) -> Evidence:
     named = "; ".join(filter(None, (_labels(one) for one in series[:_NAMED])))
     more = f" and {len(series) - _NAMED} more" if len(series) > _NAMED else ""
     where = f" ({named}{more})" if named else ""
@@ -140,5 +142,5 @@ def _evidence(signal: Signal, series: Sequence[Holds], node: str | None, since: 
     )
 
 
-def _labels(one: Holds) -> str:
+def _labels(one: FiringSeries) -> str:
     return ", ".join(f"{name}={value[:60]}" for name, value in sorted(one.labels.items()) if name != "__name__")[:160]

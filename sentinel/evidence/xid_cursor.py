@@ -1,4 +1,4 @@
-"""Which Xids of one GPU were told already: they come again after each restart of the probe, and clocks are set back."""
+"""Remembers which Xids of one GPU were reported: they are read again after each restart of the probe."""
 
 from __future__ import annotations
 

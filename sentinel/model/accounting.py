@@ -33,5 +33,5 @@ class AccountedAttempt:
         require_aware(self.started_at, self.ended_at)
 
     def held_s(self, since: datetime, until: datetime) -> float:
-        """How long it held its nodes between these times."""
+        """Seconds for which the attempt held its nodes between these times."""
         return max(0.0, (min(self.ended_at, until) - max(self.started_at, since)).total_seconds())

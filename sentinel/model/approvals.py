@@ -34,7 +34,7 @@ class Answer:
 
 
 def job_names(job: int) -> frozenset[str]:
-    """All that may be wanted of this job."""
+    """The names of all steps that may be wanted for this job."""
     return frozenset(words.format(job) for words in OF_JOBS.values())
 
 
@@ -44,7 +44,7 @@ def asked(plan: Plan) -> tuple[Wait, ...]:
 
 
 def request_of(plan: Plan, cause: Cause) -> str:
-    """Names what a person is asked now; another one as soon as something else is asked, or for another cause."""
+    """An id of what a person is asked now; it changes when something else is asked, or for another cause."""
     return stable_id("request", plan.incident, cause, *(f"{w.kind} {w.since} {w.what}" for w in asked(plan)))[:8]
 
 

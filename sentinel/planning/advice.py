@@ -1,4 +1,4 @@
-"""One question about a running job: is its interval right? For listings, and for the researcher whose job it is."""
+"""Recommends a save interval for a running job, for listings and for its researcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was judged and planned, against what would be now: one difference for each incident. Pure."""
+"""Compares recorded verdicts and plans with those of today: one result for each incident. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sentinel.replay.run import Replayed
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One incident, then and now. One side is None where only the other has it."""
+    """One incident as recorded and as judged today; a side is None if only the other one has it."""
 
     incident: str  # the recorded one's id; the replayed one's where nothing was recorded
     at: str  # when it was opened, ISO 8601

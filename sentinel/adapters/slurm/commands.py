@@ -73,7 +73,7 @@ class CommandReader:
         return record_of(await self._jobs(job), job)
 
     async def steps(self, job: int) -> dict[int, str]:
-        """Each line begins with the step's own id, which a name cannot change: lines that do not are part of a name."""
+        """Each line begins with the step's id, which its name cannot change: other lines are part of a multi-line name."""
         record = await self.job_record(job)
         if record is None:
             return {}
@@ -101,7 +101,7 @@ class CommandReader:
         return datetime.fromisoformat(f"{found[1]}+00:00") if found is not None else None  # asked with TZ=UTC
 
     async def spares(self, reservation: str) -> Spares | None:
-        """Not in JSON, which tells of reservations in newer releases only; there are no words of users in this text."""
+        """Read from text: only newer releases have reservations in JSON, and this text contains nothing written by users."""
         said = text_of(await self._ask("scontrol", "--all", "--oneliner", "show", "reservation"))
         line = next((one for one in said.splitlines() if one.startswith(f"ReservationName={reservation} ")), None)
         if line is None:
@@ -138,7 +138,7 @@ class CommandReader:
             raise _unexpected(no) from no
 
     async def _records(self, command: list[str], key: str) -> list[Record]:
-        """With status 0 and an empty list sinfo of 22.05 answers when munge is away: only the words tell."""
+        """Parse the records. sinfo of 22.05 exits with 0 and an empty list if munge is down: only its message shows it."""
         output, said = await self._commands.run_both(*command)
         try:
             return records(output, key)
@@ -224,5 +224,5 @@ class CommandWriter(Writer):
 
 
 def _unexpected(no: SlurmSaidNo) -> Unavailable:
-    """A refusal of a question says nothing: the answer is not known."""
+    """Turn a refused query into "not known"."""
     return Unavailable(f"Slurm did not answer the question: {no.message}")

@@ -15,11 +15,11 @@ from sentinel.errors import Denied, ProtocolError, SentinelError, Timeout, Unava
 from sentinel.text import plain, text_of
 
 REAP_S = 1.0  # how long a killed command may take to go; one that is stuck in the kernel is left behind
-SAID = 300  # characters of a command's complaint that an error carries
+SAID = 300  # characters of a command's error output that an error quotes
 
 
 class Answer(StrEnum):
-    """What slurmctld said no to, as far as somebody must tell the cases apart."""
+    """The reason of a refusal by slurmctld, as far as callers need to distinguish them."""
 
     NO_JOB = "no_job"
     NO_NODE = "no_node"
@@ -34,7 +34,7 @@ class Answer(StrEnum):
 
 
 class SlurmSaidNo(SentinelError):
-    """slurmctld answered, and the answer is no. Never leaves the adapters: the writer knows what it means."""
+    """slurmctld refused a request. Never leaves the adapters: the writer translates it."""
 
     def __init__(self, answer: Answer, said: str) -> None:
         super().__init__(said)
@@ -84,7 +84,7 @@ Asked = Callable[[str], None]
 
 
 def uncounted(_result: str) -> None:
-    """Nobody counts."""
+    """A counter that counts nothing."""
 
 
 class Commands:

@@ -50,7 +50,7 @@ def jobs(pyslurm: Any) -> list[Record]:
 
 
 def _record(made: Callable[[Any], Record], key: str, name: object, told: Any) -> Record:
-    """A record, or its name and why it cannot be had: one strange value hides no other record."""
+    """A record, or its name and why it cannot be read: one bad value must not hide other records."""
     try:
         return made(LazyRecord(told))
     except (ValueError, TypeError, KeyError) as error:
@@ -108,7 +108,7 @@ def _job(job: Any) -> Record:
 
 
 def _dependency(value: Any) -> str:
-    """As squeue says it; pyslurm gives the ids by kind."""
+    """The dependency in squeue's form; pyslurm returns the ids by kind."""
     if not isinstance(value, dict):
         return ""
     return ",".join(f"{kind}:{job}" for kind, jobs in value.items() if isinstance(jobs, (list, tuple)) for job in jobs)

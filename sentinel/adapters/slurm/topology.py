@@ -1,4 +1,4 @@
-"""Which switch each node hangs on, by ``scontrol show topology``, where records of nodes do not say it (old releases)."""
+"""Finds the switch of each node by ``scontrol show topology``, if node records do not name it (old releases)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def leaves_of(text: str) -> dict[str, str]:
 
 
 class Topology:
-    """Adds to records of nodes where they are. What is not known stays unsaid: no limit counts by it.
+    """Adds the switch to node records. Unknown switches stay unknown, and limits per switch ignore them.
 
     Args:
         ask: the output of ``scontrol show topology``; raises Unavailable.

@@ -52,7 +52,7 @@ def where_of(url: sa.URL) -> str:
 
 
 def _words(error: SQLAlchemyError) -> str:
-    """What the database said, without the statement that it was given: it helps nobody who runs Sentinel."""
+    """The database's error message without the SQL statement, which does not help an operator."""
     said = error.orig if isinstance(error, StatementError) and error.orig is not None else error
     return " ".join(f"{said!s:.300}".split())
 
@@ -206,7 +206,7 @@ def _descriptor(connection: sa.Connection) -> int:
 
 
 def _sqlite_begin(connection: sa.Connection) -> None:
-    """The write lock comes first, or two transactions both read, both write, and neither sees the other."""
+    """Take the write lock at the beginning: else two transactions could both read before either writes."""
     reads = connection.get_execution_options().get("reads", False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
@@ -239,7 +239,7 @@ def _sqlite_pragmas(connection: Any, _record: object) -> None:
 
 
 def _ends_frozen(after_s: float) -> Callable[[Any, object], None]:
-    """For each new connection to PostgreSQL: a client that stands still in a transaction loses it, and its locks."""
+    """For each new connection to PostgreSQL: end transactions of a frozen client, so that its locks are released."""
 
     def set_up(connection: Any, _record: object) -> None:
         cursor = connection.cursor()

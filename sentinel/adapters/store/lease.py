@@ -1,4 +1,4 @@
-"""Which of several daemons on one database is active, without anybody's clock.
+"""Decides which of several daemons on one database is active, without comparing clocks of hosts.
 
 The holder of the lease counts up in a row of its own. Who stands by watches that row: when it has not changed for the
 lease's length *by the watcher's own monotonic clock*, it takes the lease, which has a token that grows by one each time.

@@ -29,7 +29,7 @@ def forget(connection: sa.Connection, before: datetime) -> int:
 
 
 def users_bytes(connection: sa.Connection) -> dict[str, int]:
-    """What the evidence of each user's jobs takes, of users whose attempts are known: what a user can fill."""
+    """Bytes that the evidence of each user's jobs takes; users without known attempts are left out."""
     owner = sa.select(t.attempt.c.job, sa.func.max(t.attempt.c.user).label("user")).group_by(t.attempt.c.job).subquery()
     size = sa.func.sum(sa.func.length(sa.cast(t.evidence.c.record, sa.Text)))
     query = (

@@ -1,4 +1,4 @@
-"""Which rank holds the others up, in which collective, and why: from dumps of all ranks, or of some. Pure."""
+"""Finds which rank blocks the others, in which collective, and why, from dumps of all ranks or some. Pure."""
 
 from __future__ import annotations
 

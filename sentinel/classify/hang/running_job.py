@@ -1,4 +1,4 @@
-"""Which rank holds a running job up, from what can be asked without stopping it. Pure.
+"""Finds the rank that blocks a running job, from answers obtained without stopping it. Pure.
 
 RAS counts say how many operations each rank has launched: polled twice, what does not move is frozen, and of frozen
 ranks those with the lowest count hold up the others. Flight-recorder answers go further (groups, sequence numbers);

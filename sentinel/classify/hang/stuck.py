@@ -1,4 +1,4 @@
-"""Calls that every member has made and that do not complete: on whom they differ. Pure."""
+"""Examines calls that all members made and that do not complete: which ranks differ. Pure."""
 
 from __future__ import annotations
 

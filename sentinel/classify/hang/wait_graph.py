@@ -1,4 +1,4 @@
-"""Who waits for whom, and where the chain ends. Pure.
+"""Builds the graph of which rank waits for which, and finds where its chains end. Pure.
 
 A rank waits for another when it has called something in a group that the other, a member, has not called. What a rank
 without a dump has called is not known: waiting for it is possible, not certain. The culprits are those that are waited

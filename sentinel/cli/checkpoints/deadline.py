@@ -1,4 +1,4 @@
-"""Work that may stand on a frozen file system for ever: done in a child that is killed, and *not known* then."""
+"""Runs work that may hang on a frozen file system in a child; after the deadline the answer is *not known*."""
 
 from __future__ import annotations
 

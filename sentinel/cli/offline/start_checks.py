@@ -39,7 +39,7 @@ def run_checks(config: Path, checks: Iterable[Check]) -> None:
 
 
 def daemon_checks(settings: Settings) -> Iterator[Check]:
-    """What the daemon's start makes of its settings without Slurm, munged or the store."""
+    """The daemon's checks at start that need no Slurm, munged or store."""
     from sentinel.adapters.notify.channels import channel
     from sentinel.adapters.notify.chat import Chat
     from sentinel.adapters.syslog import Syslog
@@ -75,7 +75,7 @@ def daemon_checks(settings: Settings) -> Iterator[Check]:
 
 
 def agent_checks(settings: AgentSettings) -> Iterator[Check]:
-    """What the agent's start makes of its settings without the node's devices."""
+    """The agent's checks at start that need no devices of the node."""
     from sentinel.adapters.tls import client_context
     from sentinel.agent.settings import require_sound
     from sentinel.config.rules_files import load_rules

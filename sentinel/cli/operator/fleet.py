@@ -146,7 +146,7 @@ def _node_row(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def said(row: dict[str, Any]) -> str | None:
-    """The word of the node's own verdict."""
+    """The node's own verdict in one word."""
     verdict = row["verdict"] if isinstance(row["verdict"], dict) else {}
     return next((str(verdict[name]) for name in ("word", "state", "answer") if verdict.get(name)), None)
 

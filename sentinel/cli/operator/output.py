@@ -293,7 +293,7 @@ _PAGED: list[bool] = []  # whether the output that is being collected is for a t
 
 @contextlib.contextmanager
 def collected(*, terminal: bool) -> Iterator[io.StringIO]:
-    """Collect what is printed within; it is made as for a terminal, or not."""
+    """Collect the output of the block, formatted for a terminal or not."""
     _PAGED.append(terminal)
     buffer = _Buffer()
     buffer.encoding = getattr(sys.stdout, "encoding", None) or "utf-8"

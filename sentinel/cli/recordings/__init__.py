@@ -1,1 +1,1 @@
-"""``sentinel replay``, ``bundle`` and ``import``: the past from a store, a bundle, accounting, or logs."""
+"""``sentinel replay``, ``bundle`` and ``import``: recordings of past failures, from a store, bundle, accounting or logs."""

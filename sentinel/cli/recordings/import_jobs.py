@@ -106,7 +106,7 @@ def _slurm() -> Any:
 
 
 def sacct_text(files: Sequence[Path]) -> str:
-    """What sacct printed into these files.
+    """The output of sacct in these files.
 
     Raises:
         FileError: they cannot be read, or are too large together.

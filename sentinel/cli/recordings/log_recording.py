@@ -1,4 +1,4 @@
-"""A folder of logs as a recording: what machines and programs wrote, each line at its own time.
+"""Makes a recording from a folder of logs, with each line at its own time.
 
 Logs of jobs have the job's id in their names, logs of machines the node's (or lie in a folder of that name, or say it in
 each line, as syslog does). A file ``sacct*`` with what ``sentinel import --from`` reads says when attempts began and ended,
@@ -143,7 +143,7 @@ def _recorded(attempt: AccountedAttempt) -> RecordedAttempt:
 
 
 def _from_logs(found: Sequence[Evidence], attempts: Sequence[AccountedAttempt]) -> Iterator[RecordedAttempt]:
-    """Of jobs that only their logs know: they ran from their first line to their last."""
+    """Attempts of jobs known only from their logs: from the first line to the last."""
     known = {attempt.job for attempt in attempts}
     spans: dict[int, tuple[datetime, datetime, dict[str, None]]] = {}
     for item in found:

@@ -1,4 +1,4 @@
-"""Where ``sentinel replay`` and ``sentinel bundle`` find the past: a bundle, logs, or a store that is only read."""
+"""Opens the sources of ``sentinel replay`` and ``sentinel bundle``: a bundle, logs, or a store (read-only)."""
 
 from __future__ import annotations
 

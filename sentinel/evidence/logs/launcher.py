@@ -1,4 +1,4 @@
-"""What a launcher says of the worker that failed first: torchelastic's block behind "Root Cause (first observed ...)"."""
+"""Reads which worker failed first from torchelastic's block after "Root Cause (first observed ...)"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of one rule and unit is kept of a log, so that a hostile one does not fill the memory."""
+"""Limits evidence of one rule and unit per log, so that a hostile log cannot fill the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a machine's own logs (kernel, Slurm, DCGM): what stands before the message, and whose word it is.
+"""Parses lines of a machine's own logs (kernel, Slurm, DCGM): the prefix, and which program wrote the message.
 
 The form of a line shows who wrote it: the facility in a record of /dev/kmsg, ``kernel:`` in syslog and ``journalctl -k``.
 What other programs wrote into the same file is a program's claim, whatever it says. A syslog daemon that lets its users

@@ -1,4 +1,4 @@
-"""Where ranks stand in their collective calls, in the forms in which watchdogs, dumps and people print it.
+"""Parses positions of ranks in their collective calls, as watchdogs, dumps and people print them.
 
 ``[Rank 5] ... Last enqueued NCCL work: 136, last completed NCCL work: 135`` (PyTorch ProcessGroupNCCL.cpp),
 ``last_enqueued_collective: 136`` (its flight recorder's ``pg_status``), ``rank 2: enqueued=9 completed=8``,

@@ -145,8 +145,8 @@ def _member(entry: Mapping[object, object], *, missing: bool) -> Member | None:
 # --- the text for people ----------------------------------------------------------------------------------------------
 
 
-class _Told:
-    """One communicator of the text, as far as it is read."""
+class _TextCommunicator:
+    """One communicator of the text form, while it is parsed."""
 
     def __init__(self) -> None:
         self.members: dict[int, Member] = {}
@@ -165,17 +165,17 @@ class _Told:
 
 
 def _ras_text(text: str, source: str) -> RasPoll | Unreadable:
-    """Only what is unusual is told: ranks of the smaller groups of different counts, and who did not answer."""
-    found: dict[str, _Told] = {}
+    """Parse the text form. It lists only unusual ranks: those with differing counts, and those that did not answer."""
+    found: dict[str, _TextCommunicator] = {}
     dead: set[tuple[str, int]] = set()
-    here: _Told | None = None
+    here: _TextCommunicator | None = None
     topic = operation = ""
     count: int | None = None
     for line in text.splitlines():
         if title := _TITLE.match(line):
             here, topic, operation, count = None, title[1], "", None
         elif heading := _HEADING.match(line):
-            here, topic, operation, count = found.setdefault(heading[1], _Told()), heading[2], "", None
+            here, topic, operation, count = found.setdefault(heading[1], _TextCommunicator()), heading[2], "", None
         elif topic == "DEAD" and (process := _DEAD_PROCESS.match(line)):
             dead.add((process[2], int(process[1])))
         elif here is None:
@@ -212,7 +212,9 @@ def _ras_text(text: str, source: str) -> RasPoll | Unreadable:
     )
 
 
-def _named(here: _Told, named: re.Match[str], line: str, topic: str, operation: str, count: int | None) -> None:
+def _named(
+    here: _TextCommunicator, named: re.Match[str], line: str, topic: str, operation: str, count: int | None
+) -> None:
     """A line about one rank: its own count, that of the group above it, or what is wrong with it."""
     rank, place = int(named[1]), _PLACE.search(line)
     if named[2] or named[3]:
