@@ -119,7 +119,9 @@ def own_store(parent: Path, names: Sequence[str], *, make: bool, mode: int = 0o7
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(name, mode, dir_fd=at)
                     inner = os.open(name, _FOLDER, dir_fd=at)
-                except FileNotFoundError:
+                except FileNotFoundError as error:
+                    if make:  # somebody else may rename here
+                        raise Denied(f"{visible(str(shown))} was taken away as soon as it was made") from error
                     raise
                 except NotADirectoryError as error:  # also for a link
                     raise Refused(f"{visible(str(shown))} is a link or no folder", fix="Move it away.") from error

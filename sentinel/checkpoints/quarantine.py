@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,8 +105,12 @@ def store_of(root: Path) -> Path:
     return root.parent / FOLDER / root.name
 
 
-def quarantine(root: Path, paths: Sequence[Path], *, reason: str = "", now_s: float | None = None) -> list[Move]:
+def quarantine(
+    root: Path, paths: Sequence[Path], *, reason: str = "", now_s: float | None = None, opened: int | None = None
+) -> list[Move]:
     """Move these paths, which lie below ``root``, into its quarantine. Returns what was moved, also by an earlier call.
+
+    ``opened``: a descriptor of the root, where what lies in it was looked at by one.
 
     Raises `UserError` for a path that is not below the root, `Denied` without the right to rename, `Refused` where the
     quarantine is not ours alone or on another file system. Whatever was moved before the error stays moved and is in the
@@ -115,7 +119,7 @@ def quarantine(root: Path, paths: Sequence[Path], *, reason: str = "", now_s: fl
     now = time.time() if now_s is None else now_s
     base = root.absolute()
     relative = [_inside(base, path) for path in paths]
-    with opened_folder(base) as source, _store(base, make=True) as store:
+    with opened_folder(base) if opened is None else nullcontext(opened) as source, _store(base, make=True) as store:
         if os.fstat(source).st_dev != os.fstat(store).st_dev:
             raise Refused(
                 f"{visible(str(store_of(base)))} is on another file system: a rename would become a copy",

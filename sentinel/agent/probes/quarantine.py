@@ -6,7 +6,6 @@ order counts: a checkpoint can be moved back, and a broken one that stays in its
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,25 +13,42 @@ from typing import Any
 from sentinel.agent.probes import become, begin, say
 from sentinel.agent.probes.job_owner import named_roots
 from sentinel.checkpoints.inventory import find
-from sentinel.checkpoints.quarantine import paths_of, quarantine, read_journal
+from sentinel.checkpoints.own_folders import exists_below, opened_folder
+from sentinel.checkpoints.quarantine import Move, paths_of, quarantine, read_journal
 from sentinel.errors import Refused, SentinelError
 from sentinel.text import visible
 
 
-def asked_for(root: Path, paths: list[str], steps: list[int | None] | None) -> list[Path]:
+def move_aside(root: Path, paths: list[str], steps: list[int | None] | None, reason: str) -> list[Move]:
+    """Search for checkpoints and move them, both by one descriptor: somebody may put another folder in the root's place.
+
+    Raises:
+        SentinelError: see ``asked_for`` and ``sentinel.checkpoints.quarantine.quarantine``.
+    """
+    with opened_folder(root) as opened:
+        asked = asked_for(root, paths, steps, opened)
+        return quarantine(root, asked, reason=reason, opened=opened)
+
+
+def asked_for(root: Path, paths: list[str], steps: list[int | None] | None, opened: int) -> list[Path]:
     """The paths to move: a checkpoint's folder, or only its own files if several checkpoints share the folder.
 
     All lie where a search for checkpoints finds one: no code, data or results of the job's user.
 
+    Args:
+        opened: descriptor of the root.
+
     Raises:
         Refused: there is something else.
     """
-    places = {spot.path for spot in find(root).spots}
+    here = Path(f"/proc/self/fd/{opened}")
+    places = {root / spot.path.relative_to(here) for spot in find(here).spots}
     moved = read_journal(root)
     asked: list[Path] = []
     for path, step in zip(map(Path, paths), steps or [None] * len(paths), strict=True):
         found = paths_of(path, step, moved)
-        if found == [path] and path not in places and os.path.lexists(path):
+        moved_before = path.is_relative_to(root) and not exists_below(opened, path.relative_to(root))
+        if found == [path] and path not in places and not moved_before:
             raise Refused(f"{visible(str(path))} is no checkpoint", fix="Name one that an inventory lists.")
         asked += found
     return asked
@@ -57,9 +73,8 @@ def main() -> None:
     try:
         require_named(arguments)
         become(arguments["uid"], arguments["gid"])
-        root = Path(arguments["root"])
-        asked = asked_for(root, arguments["paths"], arguments.get("steps"))
-        moves = quarantine(root, asked, reason=str(arguments.get("reason", "")))
+        reason = str(arguments.get("reason", ""))
+        moves = move_aside(Path(arguments["root"]), arguments["paths"], arguments.get("steps"), reason)
     except SentinelError as error:
         say({"error": str(error)})
         return

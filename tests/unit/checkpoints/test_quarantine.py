@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.agent.probes.quarantine import asked_for
+from sentinel.agent.probes.quarantine import move_aside
 from sentinel.checkpoints import quarantine as q
 from sentinel.checkpoints.records import Candidate
 from sentinel.errors import FileError, Refused, UserError
@@ -117,13 +117,13 @@ def test_repeated_order_for_one_iteration_moves_nothing_more(make, steps):
         make.write(make.root / f"run/s/0/iter_{step:07d}_0_local.pt", b"x")
     root = make.root / "run"
     session = str(root / "s")
-    first = q.quarantine(root, asked_for(root, [session], [200]))
+    first = move_aside(root, [session], [200], "")
     assert [move.source for move in first] == [f"{session}/0/iter_0000200_0_local.pt"]
     before = tree(root)
-    assert q.quarantine(root, asked_for(root, [session], [200])) == first
+    assert move_aside(root, [session], [200], "") == first
     assert tree(root) == before and (root / "s/0").is_dir()
     if len(steps) > 1:
-        assert asked_for(root, [session], [300]) == []  # no file of that iteration was ever there
+        assert move_aside(root, [session], [300], "") == []  # no file of that iteration was ever there
 
 
 def test_trackers(tmp_path):

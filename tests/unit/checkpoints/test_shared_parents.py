@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.agent.probes import quarantine as probe
 from sentinel.checkpoints import copying, transfer
 from sentinel.checkpoints import own_folders as own
 from sentinel.checkpoints import quarantine as q
@@ -138,6 +139,37 @@ def test_a_quarantine_that_is_swapped_meanwhile_gets_nothing(run, tmp_path, monk
     monkeypatch.setattr(q, "_append", swapped)
     q.quarantine(run, [run / "step-30"])
     assert list((theirs / "run").iterdir()) == [] and list((run.parent / ".gone/run").rglob("step-30"))
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_root_that_is_swapped_meanwhile_moves_nothing_of_what_took_its_place(make, run, monkeypatch, link):
+    """Found as an attack: who may rename in the parent folder had a user's code moved, under a checkpoint's name."""
+    code = make.root / "shared/project/step-30"
+    make.write(code / "train.py", b"import torch")
+    search = probe.find
+
+    def swapped(root):
+        found = search(root)
+        run.rename(run.parent / "gone")
+        run.symlink_to(code.parent) if link else code.parent.rename(run)
+        return found
+
+    monkeypatch.setattr(probe, "find", swapped)
+    (move,) = probe.move_aside(run, [f"{run}/step-30"], [30], "")
+    assert names(run) == ["step-30"] and names(run / "step-30") == ["train.py"]
+    assert names(run.parent / "gone") == ["step-10", "step-20"] and names(Path(move.target)) != ["train.py"]
+
+
+def test_what_is_there_is_looked_at_in_the_folder_that_is_open(make, run):
+    make.write(make.root / "shared/project/src/train.py", b"import torch")
+    with own.opened_folder(make.root / "shared/project") as opened, pytest.raises(Refused, match="no checkpoint"):
+        probe.asked_for(run, [f"{run}/src"], None, opened)  # at the root's path there is no src
+
+
+def test_a_quarantine_that_is_taken_away_at_once_is_an_error_of_ours(run, monkeypatch):
+    monkeypatch.setattr(own.os, "mkdir", lambda *_, **__: None)
+    with pytest.raises(Denied, match="taken away"):
+        q.quarantine(run, [run / "step-30"])
 
 
 def test_new_folders_and_the_journal_are_ours_alone(run):
