@@ -45,6 +45,9 @@ def _size(state: State, job: JobView, found: Exclusions, waited_s: float) -> tup
     if intent_of(job.comment).in_allocation is not None and intent_of(job.comment).nodes is None and job.het is None:
         most = max(most, _widest(state, job))  # as submitted: a start without its spare nodes made it smaller
         nodes = min(found.left, most)
+        if job.tasks_per_node is not None and any(_given_back(state, job, n) for n in range(job.restarts + 1)):
+            nodes = max(nodes, least)  # Slurm counted those nodes off, and keeps the tasks and CPUs of all
+            return nodes, most, nodes * job.tasks_per_node
         tasks = nodes * (job.tasks_per_node or 0)
         return (nodes, most, tasks) if nodes >= least and (nodes < most or job.node_count != most) else None
     most = min(most, _widest(state, job))
@@ -82,10 +85,16 @@ def _widest(state: State, job: JobView) -> int:
 
     The comment is its user's word, and what we write is an operator's: limits of partition and QOS do not hold for it.
     """
-    attempts = (state.cluster.attempts.get((job.id, number)) for number in range(job.restarts + 1))
-    given = [len(seen.nodes) for seen in attempts if seen is not None]
+    attempts = ((number, state.cluster.attempts.get((job.id, number))) for number in range(job.restarts + 1))
+    given = [len({*seen.nodes} | _given_back(state, job, number)) for number, seen in attempts if seen is not None]
     sizes = [row.step.data.get("size") for row in state.ledger.of_job(job.id, StepKind.EXCLUDE)]
     return max([*given, *(int(str(size).split(",")[1]) for size in sizes if size)], default=0)
+
+
+def _given_back(state: State, job: JobView, attempt: int) -> set[str]:
+    """The nodes that this attempt gave back while it went on."""
+    rows = (row for kind in (StepKind.START_RUN, StepKind.GIVE_BACK) for row in state.ledger.of_job(job.id, kind))
+    return {name for row in rows if row.step.attempt == attempt for name in names(row.step.data.get("given_up"))}
 
 
 def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Exclusions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from core_daemon import RULES, SETTINGS
 from core_records import AT, OPTED_IN, fleet, incident, job, later, node, plan, verdict
 
@@ -41,3 +42,23 @@ def test_nodes_on_which_a_job_fails_in_turn_stay_excluded_while_it_may_wait_for_
 
 def test_nodes_beside_them_are_excluded_while_there_are_enough_others() -> None:
     assert left_out(60.0, beside="n1") == "n1", "before the suspect: with both too few would be left"
+
+
+@pytest.mark.parametrize(("down", "size"), [("n2", "3,3,3"), ("n2,n3", "2,3,2"), ("n2,n3,n4", "2,3,2")])
+def test_a_job_that_gave_a_node_back_is_given_the_tasks_of_the_nodes_on_which_it_starts(down: str, size: str) -> None:
+    """Slurm counts the node off, and keeps its task: on two nodes it would never start three of them."""
+    comment = '{"sentinel": {"restart": true, "in_allocation": 2}}'
+    there = [node(f"n{number}", state="down" if f"n{number}" in down else "idle") for number in range(1, 5)]
+    view = ClusterView()
+    view.see_fleet(fleet(there, [dataclasses.replace(job(nodes=("n1", "n3")), comment=comment)]))
+    waiting = job(state="pending", nodes=(), restarts=1, comment=comment, started_s=None)
+    waiting = dataclasses.replace(waiting, node_count=2, tasks_per_node=1)
+    view.see_fleet(fleet(there, [waiting]))
+    state = State(rules=RULES, settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement))
+    began = Step(StepKind.START_RUN, job=101, attempt=0, data={"given_up": "n2"})
+    exclude = Step(StepKind.EXCLUDE, job=101, attempt=0)
+    state.put(incident(id="inc1", job=101, attempt=0, nodes=[]))
+    state.verdicts["inc1"], state.plans["inc1"] = verdict(drain=()), plan(exclude, incident="inc1")
+    state.ledger.intend("inc0", began, AT)
+    state.ledger.record("inc0", Outcome(began, Result.DONE, AT, ""))
+    assert exclusions.bound(state, state.incidents["inc1"], exclude, later(1.0)).data["size"] == size
