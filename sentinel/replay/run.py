@@ -50,6 +50,7 @@ QUIET = timedelta(
 )  # after the last recorded event: what still waits then waits for something that was not recorded
 FORGOTTEN = timedelta(hours=1)  # after its end Slurm no longer lists a job: MinJobAge and the time to requeue it
 HOUSEKEEPING_EVERY = timedelta(minutes=1)  # what is over is forgotten, as in the live daemon, which does it every 10 s
+LOOKS = timedelta(seconds=10)  # the live daemon's next snapshot, before it forgets what proved a node good
 ANSWER_S = 3.0  # nodes answer within it; what they answered is in the recording and arrives at its own time
 PARTITION = "recorded"  # of nodes on which no recorded attempt ran
 _OPTED_IN = '{"sentinel": {"restart": true}}'
@@ -104,6 +105,8 @@ class Replay:
             self._handle(event)
             if isinstance(event, EvidenceReceived):
                 progress(1)
+                if any(item.kind == Kind.DIAG_PASSED for item in event.items):
+                    self._add(at + LOOKS, FleetObserved(at + LOOKS, Fleet(at + LOOKS, {}, {})))
             if housekept is None or at - housekept >= HOUSEKEEPING_EVERY:
                 housekept = at
                 self._handle(TimerDue(at, HOUSEKEEPING))

@@ -1,6 +1,6 @@
 """How long ``sentinel replay`` takes over a quarter of a year, and how much memory: ``python tests/bench/replay.py``.
 
-The past is generated: jobs that fail, some of a GPU that falls off the bus, most of their own bugs. What was judged and done
+The past is generated: jobs that fail, some of a GPU that falls off the bus and is repaired in hours, most of their own bugs. What was judged and done
 is what a first replay with the same rules says: a second one must find no difference, and one with a smaller budget must.
 """
 
@@ -29,7 +29,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = 2048
 NODES_OF_JOB = 8
 RUNS_S = 2 * 3600.0  # of an attempt that fails, on average
-BACK_S = 4 * 3600.0  # until a node with a failed GPU has work again
+BACK_S = 4 * 3600.0  # until a node with a failed GPU is proven good and has work again
 HARDWARE = 0.15  # of the failures; the others are the programs' own
 BUG = "IndexError: list index out of range"
 
@@ -51,9 +51,18 @@ def past(incidents: int, days: float, seed: int) -> Recording:
         bad = rng.choice(nodes) if rng.random() < HARDWARE else None
         if bad is not None:
             free_at[bad] = ended + timedelta(seconds=BACK_S)
+            evidence.append(_proof(job, bad, free_at[bad]))
         evidence += _failure(job, bad, nodes, failed)
         attempts.append(RecordedAttempt(job, 0, started, nodes, "ada", "train", "pretrain", ended, "failed"))
     return Recording(tuple(sorted(evidence, key=lambda item: item.seen_at)), (), tuple(attempts))
+
+
+def _proof(job: int, node: str, at: datetime) -> Evidence:
+    """The node was repaired: what waits to take it out has nothing to wait for any more."""
+    return Evidence(
+        stable_id("proof", job), at, at, Source.DIAGNOSTIC, Kind.DIAG_PASSED, Where(node=node),
+        f"{node} passed diagnostic level 3", data={"level": 3},
+    )  # fmt: skip
 
 
 def _failure(job: int, node: str | None, nodes: tuple[str, ...], at: datetime) -> Iterator[Evidence]:

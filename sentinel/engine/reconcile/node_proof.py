@@ -146,7 +146,8 @@ def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> froze
     """Those of ``nodes`` that were proven good since the incident's newest evidence against them."""
     against: dict[str | None, list[Evidence]] = {}
     for item in incident.evidence:
-        against.setdefault(item.where.node, []).append(item)
+        if item.kind != Kind.DIAG_PASSED:
+            against.setdefault(item.where.node, []).append(item)
     return frozenset(name for name in nodes if _is_good(state, incident, name, against))
 
 

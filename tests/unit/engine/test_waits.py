@@ -94,6 +94,19 @@ async def test_a_job_is_restarted_around_a_node_that_may_not_be_drained_which_go
     assert there.store.open_plans() == [] and daemon.bugs() == 0
 
 
+async def test_a_passed_test_of_a_node_that_waits_to_be_drained_ends_the_wait(world: Worlds) -> None:
+    """Its evidence comes to the incident that waits: it is no new word against the node."""
+    there = world(nodes=6)
+    daemon = Daemon(there, settings=limited(drain_count=0))
+    await fail(daemon, bus("n1"))
+    assert states(there) == ["waiting"] and waits(there) == ["drain-budget"]
+    await daemon.pass_time(600.0)
+    await daemon.observe([evidence(Kind.DIAG_PASSED, source=Source.DIAGNOSTIC, node="n1", at_s=590.0)])
+    await daemon.quiet()
+    await daemon.pass_time(20.0)
+    assert drained(there) == set() and states(there) == ["closed"] and there.store.open_plans() == []
+
+
 async def test_a_budget_of_an_hour_lets_go_when_the_hour_is_over_without_any_event(world: Worlds) -> None:
     there = world(nodes=10, wide=1)
     daemon = Daemon(there, settings=limited(drain_per_hour=2))
