@@ -1,7 +1,8 @@
 """How long ``sentinel replay`` takes over a quarter of a year, and how much memory: ``python tests/bench/replay.py``.
 
-The past is generated: jobs that fail, some of a GPU that falls off the bus and is repaired in hours, most of their own bugs. What was judged and done
-is what a first replay with the same rules says: a second one must find no difference, and one with a smaller budget must.
+The past is generated: jobs that fail, some of a GPU that falls off the bus and is repaired in hours, most of their own bugs.
+What was judged and done is what a first replay with the same rules says: a second one must find no difference, and one with
+a smaller budget must.
 """
 
 from __future__ import annotations
