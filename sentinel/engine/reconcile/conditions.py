@@ -109,7 +109,7 @@ class Awaited:
             case "breaker":
                 return cluster.failing_nodes
             case _ if wait.kind == SWITCH:
-                return cluster.failing_nodes, cluster.under_suspect_switch
+                return cluster.failing_nodes, cluster.under_suspect_switch, self._switches
             case "hang-breaker":
                 return cluster.hung_jobs, running_jobs(cluster.fleet)
             case "restart-budget":
@@ -139,6 +139,14 @@ class Awaited:
         """How many nodes, not which: the place of one that came back may have been taken already."""
         fleet = self.cluster.fleet
         return self.cluster.state.compared.places.counted(fleet), len(fleet.unread)
+
+    @cached_property
+    def _switches(self) -> object:
+        """Where the nodes hang that fail together, and whether there is any other switch."""
+        together = self.cluster.failing_nodes | self.cluster.under_suspect_switch
+        nodes = self.cluster.fleet.nodes
+        places = {name: nodes[name].topology for name in together if name in nodes}
+        return places, len({node.topology for node in nodes.values()}) > 1
 
     @cached_property
     def _usable(self) -> object:

@@ -142,6 +142,21 @@ async def test_what_waits_for_nodes_goes_on_when_its_partition_is_given_some_of_
     assert drained(there) == {"n1"} and job.restarts == 1 and set(job.on) == {"n2", "n3"} and waits(there) == []
 
 
+async def test_what_waits_for_its_switch_goes_on_when_all_nodes_are_said_to_hang_on_it(world: Worlds) -> None:
+    """A topology that Slurm is given anew: what all nodes share tells nothing of two of them."""
+    there = world(nodes=12, wide=1)
+    for number, known in enumerate(there.slurm.nodes.values()):
+        known.topology = f"leaf{number // 4}"
+    daemon = Daemon(there, settings=limited(breaker_nodes=9, breaker_switch_nodes=2))
+    await fail(daemon, bus("n2"), bus("n3"))
+    await daemon.pass_time(400.0)
+    assert drained(there) == set() and set(waits(there)) == {"switch"}
+    for known in there.slurm.nodes.values():
+        known.topology = "leaf0"
+    await daemon.pass_time(20.0)
+    assert drained(there) == {"n2", "n3"} and waits(there) == []
+
+
 async def test_a_wait_is_kept_over_a_restart_of_the_daemon(world: Worlds) -> None:
     there, sink = world(nodes=10, wide=1), FakeSink()
     await fail(Daemon(there, [sink], settings=limited(drain_count=0)), bus("n5"))
