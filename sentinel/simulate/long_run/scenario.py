@@ -14,7 +14,7 @@ from sentinel.simulate.long_run.assumptions import Assumption, Times
 from sentinel.simulate.long_run.rates import PRESETS, Rates
 
 LEAST_NODES, MOST_NODES = 8, 16_384
-MOST_DAYS = 400.0
+LEAST_DAYS, MOST_DAYS = 1.0 / 24.0, 400.0
 MOST_FAILURES = 200_000  # an hour or more of computing
 BEHAVIOURS = ("sentinel", "byterobust", "on-call", "nccl-timeout", "stock")
 
@@ -45,8 +45,8 @@ class Scenario:
                 f"--nodes {self.nodes}: a cluster of {LEAST_NODES} to {MOST_NODES:,} nodes can be simulated",
                 fix="sentinel simulate --nodes 2048",
             )
-        if not (math.isfinite(self.days) and 0 < self.days <= MOST_DAYS):
-            raise UserError(f"--days {self.days:g}: more than 0 and at most {MOST_DAYS:g}", fix="--days 54")
+        if not (math.isfinite(self.days) and LEAST_DAYS <= self.days <= MOST_DAYS):
+            raise UserError(f"--days {self.days:g}: from 1h to {MOST_DAYS:g} days", fix="--days 54")
         if not 1 <= self.gpus_per_node <= 64:
             raise UserError(f"--gpus-per-node {self.gpus_per_node}: 1 to 64", fix="--gpus-per-node 8")
         if not 1 <= self.jobs <= self.nodes // 2:

@@ -232,6 +232,7 @@ def test_the_summary_says_that_it_is_simulated_and_from_what() -> None:
         ({"nodes": 10**6}, "8 to 16,384"),
         ({"days": 0.0}, "--days"),
         ({"days": -1.0}, "--days"),
+        ({"days": 1e-9}, "--days"),
         ({"days": math.nan}, "--days"),
         ({"days": 1e9}, "--days"),
         ({"gpus_per_node": 0}, "--gpus-per-node"),
