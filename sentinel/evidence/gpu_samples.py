@@ -11,7 +11,7 @@ from sentinel.errors import ProtocolError
 from sentinel.model.records import Scalar
 
 # Fields by number: the names changed between releases, the numbers did not (3.3 to 4.6).
-DRIVER, UUID, MINOR, PCI_BUS_ID, MIG_MODE = 1, 54, 55, 57, 67
+MINOR, PCI_BUS_ID = 55, 57
 XID = 230
 SBE, DBE, DBE_MEMORY, SRAM_THRESHOLD = 310, 311, 319, 346
 SBE_AGGREGATE, DBE_AGGREGATE = 312, 313
