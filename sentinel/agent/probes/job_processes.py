@@ -12,7 +12,10 @@ from sentinel.adapters.host.environ import environment_of
 
 _JOB_ID = frozenset({"SLURM_JOB_ID"})
 # ``…/slurm/uid_1000/job_123/step_0/task_0`` (v1), ``…/slurmstepd.scope/job_123/step_0/user/task_0`` (v2)
-_JOB = re.compile(r"/(?:slurm[^/\n]*|uid_\d+|[^/\n]*slurmstepd\.scope)/job_(\d+)(?:/|$)", re.MULTILINE)
+# Below user.slice users make control groups themselves, of any name.
+_JOB = re.compile(
+    r"^(?:(?!/user\.slice/).)*?/(?:slurm[^/\n]*|uid_\d+|[^/\n]*slurmstepd\.scope)/job_(\d+)(?:/|$)", re.MULTILINE
+)
 _UID = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
 
 

@@ -13,6 +13,7 @@ import pytest
 from sentinel.agent.probes import leftovers, places
 from sentinel.agent.probes.collect import Bundle
 from sentinel.agent.probes.finding import file_system
+from sentinel.agent.probes.job_processes import job_of_group
 from sentinel.agent.probes.leftovers import end, gpu_uuids, left_behind
 
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="optional: gives files to another user, which only root can")
@@ -64,6 +65,24 @@ def test_by_the_job_in_its_environment_with_the_gpus_it_holds(proc: Proc) -> Non
     (item, other) = found(proc).values()
     assert (item.pid, item.command, item.state, item.gpus, item.uuids) == (10, "a (b) c", "D", (1,), ("GPU-one",))
     assert (other.pid, other.uid) == (14, 1001)
+
+
+@pytest.mark.parametrize(
+    ("groups", "job"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", 7),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/user.slice/slurm/job_8", 7),
+        ("9:pids:/\n8:memory:/slurm/uid_1000/job_7/step_0/task_0\n1:name=systemd:/slurm/job_8", 7),
+        ("0::/kubepods/pod1/slurm_n1/uid_1000/job_7", 7),
+        ("0::/user.slice/user-5.slice/user@5.service/slurm/job_7/x", None),
+        ("1:name=systemd:/user.slice/user-5.slice/user@5.service/a/slurmstepd.scope/job_7\n0::/", None),
+        ("0::/user.slice/a\n1:pids:/slurm/uid_1000/job_7", 7),
+    ],
+)
+def test_a_control_group_that_a_user_made_is_no_jobs(tmp_path: Path, groups: str, job: int | None) -> None:
+    """Below user.slice users name theirs as they like: a process stood in for one of another user's job."""
+    (tmp_path / "cgroup").write_text(f"{groups}\n")
+    assert job_of_group(tmp_path) == job
 
 
 @ROOT_ONLY
