@@ -30,6 +30,7 @@ from sentinel.model.records import (
 )
 from sentinel.model.vocabulary import CAUSE_WORDS
 
+_ENDS = ".!?…"  # of a sentence
 _SURE = 0.95  # from here on a percentage tells nobody anything
 _GROUNDS = 3  # lines of evidence for operators
 _LEAST_GPU_HOURS = 0.05  # less would be shown as 0.0
@@ -344,7 +345,8 @@ def _program_said(verdict: Verdict) -> list[str]:
         for ground in verdict.grounds
         if ground.evidence.source in (Source.JOB_LOG, Source.ERROR_FILE)
     )
-    return [f"It says: {plain(unranked(text), 160)}" for text in said if text][:1]
+    shown = [plain(unranked(text), 160) for text in said if text][:1]
+    return [f"It says: {text}{'' if text[-1:] in _ENDS else '.'}" for text in shown]
 
 
 def _chosen(facts: IncidentFacts) -> Mapping[str, Scalar]:

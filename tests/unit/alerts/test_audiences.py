@@ -239,7 +239,7 @@ def test_owner_is_told_what_the_program_said_and_operators_no_line_twice() -> No
         grounds=(Ground(ranked, 3.0), Ground(stall, 2.0), Ground(stopped, 1.0)),
     )
     held = facts(verdict=judged, plan=plan(HOLD), outcomes=(done(HOLD),))
-    assert "It says: KeyError: 'labels'" in for_owner(held)
+    assert "It says: KeyError: 'labels'. To do:" in for_owner(held), "what to do is a sentence of its own"
     assert for_operators(held).count("stopped by a signal") == 1
     assert "It says" not in for_owner(facts()), "a machine's fault is not the program's word"
 
