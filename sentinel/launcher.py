@@ -25,7 +25,7 @@ ORDERS = "SENTINEL_ORDERS"  # set by TaskProlog: the folder of the resume points
 LOOK_S = 0.5  # between two looks for an order
 WAIT_S = 60.0  # for an order after a failure: a broken node is judged within seconds, one that is gone within 40 s
 END_S = 10.0  # for srun to end once the next run is ordered
-_MOST = 16_384  # bytes of a resume point
+_MOST_BYTES = 16_384  # bytes of a resume point
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
@@ -88,7 +88,7 @@ def trusted_text(folder: Path, name: str) -> str:
         others_write = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if others_write or status.st_uid != above.st_uid or not stat.S_ISREG(status.st_mode):
             return ""
-        return file.read(_MOST).decode("utf-8", "replace")
+        return file.read(_MOST_BYTES).decode("utf-8", "replace")
 
 
 def command_for(arguments: Sequence[str], run: int, nodes: Sequence[str], *, overlap: bool = False) -> list[str]:

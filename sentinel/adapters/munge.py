@@ -18,7 +18,7 @@ from sentinel.ports import Signed
 # Options of a context in munge.h.
 _OPT_CIPHER, _OPT_UID_RESTRICTION, _CIPHER_AES256 = 0, 9, 5
 _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET = 4, 5, 6, 8
-_LIVES_S = 300  # munged's default, where the credential does not say it
+_DEFAULT_TTL_S = 300  # munged's default, where the credential does not say it
 _OK, _UNAUTHORIZED = 0, 18
 # Codes of munge.h that say something about the credential rather than about munged.
 _BAD_CREDENTIAL = frozenset({2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18})
@@ -138,7 +138,7 @@ class Munge:
                 gid.value,
                 ".".join(map(str, address)) if placed and any(address) else "",
                 float(made_s.value) if made else None,
-                float(lives_s.value) if lives and lives_s.value > 0 else _LIVES_S,
+                float(lives_s.value) if lives and lives_s.value > 0 else _DEFAULT_TTL_S,
             )
         finally:
             _free()(payload)  # allocated for some refused credentials as well

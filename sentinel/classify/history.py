@@ -13,7 +13,7 @@ from sentinel.model.records import Cause, require_aware
 from sentinel.model.taken_along import taken_along_id
 
 WINDOW = timedelta(days=30)
-_NEVER = 1e-9  # a chance that no fleet meets
+_LEAST_CHANCE = 1e-9  # a chance that no fleet meets
 _MOST_COUNTED = 40  # failures of one node in a month; more are no rarer than these for the bounds below
 PRIOR = 0.25  # failures' worth of belief that a node is like the others
 
@@ -203,7 +203,7 @@ def _steps(means: Sequence[float], shares: Sequence[float]) -> Iterator[tuple[fl
             values = []
             for count in range(2, _MOST_COUNTED):
                 values.append(_alike(count, mean, shares) if alike else _at_least(count, mean))
-                if values[-1] < _NEVER:
+                if values[-1] < _LEAST_CHANCE:
                     break
             before = 0.0
             for value in reversed(values):

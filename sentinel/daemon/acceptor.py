@@ -12,7 +12,7 @@ from functools import partial
 from sentinel.daemon.api.connections import Connections
 
 _ACCEPTED = 128  # connections accepted per turn of the event loop: a few ms
-_HANDED = 8  # connections handed over per turn: a handshake takes 1 to 3 ms, for which heartbeats wait
+_MOST_PER_TURN = 8  # connections handed over per turn: a handshake takes 1 to 3 ms, for which heartbeats wait
 _EXHAUSTED_S = 1.0  # pause when this host has no descriptor or memory for another one
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with 0 s: closing resets the connection
 
@@ -127,7 +127,7 @@ class Acceptor:
 
     def _hand_over(self) -> None:
         self._turn = None
-        for _ in range(min(_HANDED, len(self._peer_of))):
+        for _ in range(min(_MOST_PER_TURN, len(self._peer_of))):
             peer, waiting = next(iter(self._speaking.items()))
             connection = next(iter(waiting))
             self._take(peer, connection)

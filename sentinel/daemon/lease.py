@@ -30,7 +30,9 @@ from sentinel.errors import SentinelError, Superseded, Unavailable
 from sentinel.log import Log
 
 _RENEWALS = 5  # renewals per length of a lease: a few may fail
-_ACTS = 0.9  # share of the length for which the holder acts; the rest covers clocks that run at different speeds
+_ACTING_FRACTION = (
+    0.9  # share of the length for which the holder acts; the rest covers clocks that run at different speeds
+)
 
 
 def boottime_s() -> float:
@@ -151,7 +153,7 @@ class Lease:
             return False
         if not self._store.take_lease(self._own.holder, view):
             return False
-        self._until_s = began_s + _ACTS * self.lease_s
+        self._until_s = began_s + _ACTING_FRACTION * self.lease_s
         gone = [row.holder for row in view.daemons if row.holder == view.holder != self._own.holder]
         gone += [peer.row.holder for peer in self.peers if peer.silent_s > 10 * self.lease_s or _gone(peer, self._own)]
         self._store.forget_daemons(gone)
@@ -238,7 +240,7 @@ class Lease:
             if not turns:
                 self._troubled(f"the event loop has stood still for {still_s:.1f} s")
                 return
-            self._until_s = began_s + _ACTS * self.lease_s
+            self._until_s = began_s + _ACTING_FRACTION * self.lease_s
             if self._problem:
                 self._log.info("lease-renewed-again")
             self._problem = ""

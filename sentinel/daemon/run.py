@@ -66,7 +66,7 @@ from sentinel.model.changes import Audited, SettingChanged
 from sentinel.telemetry import Telemetry
 from sentinel.wire import to_json
 
-_IN_FORCE = "settings_in_force"  # key in the store: the settings of the latest start
+_SETTINGS_KEY = "settings_in_force"  # key in the store: the settings of the latest start
 _HOUSEKEEPING_S = 10.0
 _LOOK_BACK_S = 3600.0  # counters have one value per day
 _PRUNE_S = 86_400.0
@@ -74,7 +74,7 @@ _PRUNE_FIRST_S = 600.0  # delay of the first pruning: short enough for a daemon 
 # Thresholds of the garbage collector. A cluster's nodes and jobs are hundreds of thousands of long-lived objects; scanning
 # them for every few hundred new ones took a tenth of the daemon's time at 2,048 nodes. Reference cycles wait for this many
 # allocations, a few MB.
-_GARBAGE = (20_000, 20, 20)
+_GC_THRESHOLDS = (20_000, 20, 20)
 
 
 class SystemClock:
@@ -159,8 +159,8 @@ def _of_daemon(action: str, before: dict[str, Any], after: dict[str, Any]) -> Au
 def _note_start(store: Store, settings: Settings) -> None:
     """Record a start in the audit, with the settings before and after it, which may change what Sentinel does."""
     after = {"release": __version__, "settings": settings_digest(settings), "modes": to_json(settings.modes)}
-    before = store.get(_IN_FORCE, {})
-    store.commit([Audited(_of_daemon("started", before, after)), SettingChanged(_IN_FORCE, after)])
+    before = store.get(_SETTINGS_KEY, {})
+    store.commit([Audited(_of_daemon("started", before, after)), SettingChanged(_SETTINGS_KEY, after)])
 
 
 def _report_exhaustion(runner: Runner, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ async def _serve(
     periodic.start()
     gc.collect()
     gc.freeze()  # modules, rules and loaded state live as long as the process
-    gc.set_threshold(*_GARBAGE)
+    gc.set_threshold(*_GC_THRESHOLDS)
     runner.handle(WatchStarted(base.clock.now()))
     log.info("started")
     await stop.wait()

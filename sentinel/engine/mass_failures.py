@@ -16,7 +16,7 @@ from sentinel.config.settings import Limits
 from sentinel.model.records import Cause, Incident, Kind, Verdict
 
 _LOOKS = 4096  # preliminary verdicts kept
-_ALIKE = 4  # waiting incidents examined per judgement; a shared fault shows among the first
+_MOST_COMPARED = 4  # waiting incidents examined per judgement; a shared fault shows among the first
 
 
 class PreliminaryVerdicts:
@@ -53,7 +53,7 @@ def failing_alike(
     names = set(waiting)
     undecided = [other for other in others if other.id in names and other.id not in causes]
     if undecided and first_look(incident).cause in SHARED:  # each look costs a judgement
-        causes.update({other.id: first_look(other).cause for other in undecided[:_ALIKE]})
+        causes.update({other.id: first_look(other).cause for other in undecided[:_MOST_COMPARED]})
     return tuple(
         PastFailure(at=other.opened_at, cause=causes[other.id], job=other.job, incident=other.id)
         for other in others

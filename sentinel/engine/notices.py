@@ -33,7 +33,7 @@ USERS_TOLD = "users_told"  # stored setting, by user and cause ("ada user_code")
 _SHARED_WINDOW = timedelta(minutes=10)  # since the last of them: further jobs with this shared cause get no own notice
 _JOBS_TOLD = 20  # jobs with a notice of their own in one breaker event: beyond it nobody reads them
 _USERS = 2000  # users and causes of which notices are counted
-_JOINED = 2000  # joined incidents kept per shared cause
+_MOST_JOINED = 2000  # joined incidents kept per shared cause
 
 
 def notify(state: State, out: Transition, incident_id: str, now: datetime, job: JobView | None = None) -> None:
@@ -200,7 +200,7 @@ def _known_fault(state: State, out: Transition, facts: IncidentFacts, now: datet
     if fault is None or now - datetime.fromisoformat(fault["at"]) > _SHARED_WINDOW:
         fault = {"incident": incident.id, "joined": []}
     else:
-        fault = {**fault, "joined": [*fault["joined"][1 - _JOINED :], incident.id]}
+        fault = {**fault, "joined": [*fault["joined"][1 - _MOST_JOINED :], incident.id]}
     state.shared_told = {**state.shared_told, str(verdict.cause): {**fault, "at": now.isoformat()}}
     out.save(SettingChanged(SHARED_TOLD, state.shared_told))
     return str(fault["incident"]) if incident.id != fault["incident"] else ""

@@ -23,7 +23,7 @@ _SLURM_ACTS_S = 250.0
 # looked is one failure, not two.
 _OTHERWISE_S = {"node-lost": 100.0, "bad-numbers": 1.0}
 _TIMED = frozenset({"silence"})  # how it ends depends on when it is looked at: the job goes on by itself
-_GARBAGE = 100_000  # new objects between two looks; a process grows by some 20 MB
+_GC_THRESHOLD = 100_000  # new objects between two looks; a process grows by some 20 MB
 _CHUNK = 8  # histories that a process takes at a time
 MOST_HISTORIES = 10_000_000
 
@@ -108,7 +108,7 @@ def explore(
 def _collect_rarely() -> None:
     """A history leaves little that only the garbage collector finds: looking for it less often saves 7 % of the time."""
     gc.freeze()
-    gc.set_threshold(_GARBAGE)
+    gc.set_threshold(_GC_THRESHOLD)
 
 
 def _one(job: tuple[int, int, str | None]) -> Ran:

@@ -25,7 +25,7 @@ _FIELD = re.compile(r"^\S.*?\s(\d{1,5})\s*$", re.M)  # long name, short name, nu
 _OTHERS = re.compile(r"^\d+ (?!GPU)\S+ found\.", re.M)  # switches, adapters and CPUs come behind the GPUs
 _IDENTITY = re.compile(r"^\|\s*(\d*)\s*\|\s*(Status|Name|PCI Bus ID|Device UUID|Error|Return):\s*(.*?)\s*\|$")
 _COUNT = re.compile(r"^(\d+) GPUs? found", re.M)
-_NOT_ALL = "Use -a flag to show all GPUs"  # since 4.6, where some are not active
+_INACTIVE_HINT = "Use -a flag to show all GPUs"  # since 4.6, where some are not active
 _LAST_KNOWN = " (last known)"
 _NAMES = {"PCI Bus ID": "pci", "Device UUID": "uuid"}
 # Words of ``discovery -l -a`` (4.6) by GetGpuStatus; without one a GPU is listed as active.
@@ -138,7 +138,7 @@ class Dcgmi:
         """
         status, output = self.run(["discovery", "-l"], deadline_s)
         text = output.decode("utf-8", "replace")
-        if _NOT_ALL in text:
+        if _INACTIVE_HINT in text:
             status, output = self.run(["discovery", "-l", "-a"], deadline_s)
             text = output.decode("utf-8", "replace")
         found: list[dict[str, Any]] = []

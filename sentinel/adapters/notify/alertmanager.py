@@ -18,7 +18,7 @@ from sentinel.model.records import Notice
 from sentinel.text import clean
 from sentinel.wire import to_json
 
-_STANDS = timedelta(days=1)
+_ALERT_LIFETIME = timedelta(days=1)
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -62,7 +62,7 @@ def alerts_of(notice: Notice, link: str = "") -> list[Mapping[str, Any]]:
     }
     worst = str(data.get("worst") or data.get("severity"))
     worst = worst if worst in _SEVERITIES else "critical"
-    now, until = to_json(notice.at), to_json(notice.at if data.get("final") else notice.at + _STANDS)
+    now, until = to_json(notice.at), to_json(notice.at if data.get("final") else notice.at + _ALERT_LIFETIME)
     shown: dict[str, Any] = {
         "annotations": {
             # Alertmanager's templates hand these on to chats: no markup of any of them.

@@ -26,7 +26,7 @@ from sentinel.model.records import Notice
 _MARKDOWN = frozenset({"discord", "mmost", "mmosts", "workflow", "workflows", "msteams", "rocket", "rockets", "zulip"})
 _OPSGENIE = "opsgenie"
 _STATUS = re.compile(r"error=(\d{3})")  # in what Apprise logs of a request that failed
-_AGAIN = frozenset({408, 425, 429})
+_RETRY_STATUSES = frozenset({408, 425, 429})
 _REQUESTS = 6  # of one message, e.g. Matrix: log in, join, send
 _PAGERS = {"info": "info", "warning": "warning", "critical": "failure"}  # severity -> Apprise's type of a notification
 
@@ -73,7 +73,7 @@ class Chat:
         if group.notify(body=body, title=title, notify_type=kind, body_format=apprise.NotifyFormat.TEXT):
             return
         status = heard.status
-        if status is not None and 300 <= status < 500 and status not in _AGAIN:
+        if status is not None and 300 <= status < 500 and status not in _RETRY_STATUSES:
             raise Refused(f"channel {self.name} answered {status}", fix=self._fix)
         answered = f"answered {status}" if status is not None else "cannot be reached"
         raise Unavailable(f"channel {self.name} {answered}")

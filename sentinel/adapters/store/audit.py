@@ -15,7 +15,7 @@ from sentinel.errors import ProtocolError
 from sentinel.model.audit import FIRST, AuditEntry, ChainedEntry, Stage, canonical, chained, digest_of
 
 _LOCK = 0x53454E54  # PostgreSQL: who adds an entry waits for the one before it; SQLite's writers do so anyway
-_LAST = sa.select(t.audit.c.number, t.audit.c.digest).order_by(t.audit.c.number.desc()).limit(1)
+_LAST_ENTRY = sa.select(t.audit.c.number, t.audit.c.digest).order_by(t.audit.c.number.desc()).limit(1)
 _AT_ONCE = 1000  # rows held while the chain is checked
 
 
@@ -38,7 +38,7 @@ def add_entry(connection: sa.Connection, entry: AuditEntry) -> None:
     """Within the transaction of the change that it is about."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-    last = connection.execute(_LAST).first()
+    last = connection.execute(_LAST_ENTRY).first()
     made = chained(last.number + 1 if last else 1, entry, last.digest if last else FIRST)
     kept = made.entry
     row = {

@@ -19,7 +19,7 @@ from sentinel.adapters.store.changes import insert_into, upsert
 from sentinel.errors import Superseded
 
 ACTIVE = "active"
-_NEVER = datetime(9999, 1, 1, tzinfo=UTC)  # daemons of releases before take a lease whose time is over
+_FAR_FUTURE = datetime(9999, 1, 1, tzinfo=UTC)  # daemons of releases before take a lease whose time is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ def take(connection: sa.Connection, holder: str, seen: LeaseView) -> int | None:
 
     Waits for transactions of the holder that look at the token now.
     """
-    first = insert_into(connection, t.lease).values(name=ACTIVE, holder="", until=_NEVER, token=0)
+    first = insert_into(connection, t.lease).values(name=ACTIVE, holder="", until=_FAR_FUTURE, token=0)
     connection.execute(first.on_conflict_do_nothing())
     lease = t.lease.c
     as_seen = sa.and_(lease.name == ACTIVE, lease.token == seen.token, lease.holder == seen.holder)
-    values = {"holder": holder, "until": _NEVER, "token": seen.token + 1}
+    values = {"holder": holder, "until": _FAR_FUTURE, "token": seen.token + 1}
     taken = connection.execute(sa.update(t.lease).where(as_seen).values(**values))
     return seen.token + 1 if taken.rowcount == 1 else None
 

@@ -45,7 +45,7 @@ from sentinel.text import plain
 _FLOAT = "$float"
 _MOST_PLANS = 2000  # newest plans that one reading returns
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
-_LONG = 10.0  # times the deadline: what reads or prunes a month of a whole cluster
+_LONG_FACTOR = 10.0  # times the deadline: what reads or prunes a month of a whole cluster
 
 
 class Store(Database):
@@ -70,7 +70,7 @@ class Store(Database):
         """Everything that the engine's state is made of; see ``sentinel.adapters.store.loading``."""
         left_out: list[UnreadableRecord] = []
         readable = partial(self._readable, left_out=left_out)
-        with self._read(times=_LONG) as connection:
+        with self._read(times=_LONG_FACTOR) as connection:
             stored = load(connection, readable, month=month, lately=lately, evidence_ids=evidence_ids)
         return replace(stored, unreadable=tuple(one for one in left_out if one.kind != Notice.__name__))
 
@@ -334,7 +334,7 @@ class Store(Database):
 
     def forget(self, before: datetime) -> int:
         """Delete what is over since before then; returns how much evidence went. What is open stays."""
-        with self._begin(times=_LONG) as connection:
+        with self._begin(times=_LONG_FACTOR) as connection:
             return retention.forget(connection, before)
 
     def forget_beyond(self, most_bytes: int, now: datetime, before: datetime) -> datetime:
@@ -345,7 +345,7 @@ class Store(Database):
         own: dict[str, datetime] = {}  # by user: the beginning of what is kept of theirs
         while True:
             self.forget(before)
-            with self._begin(times=_LONG) as connection:
+            with self._begin(times=_LONG_FACTOR) as connection:
                 size = retention.size_bytes(connection)
                 while size > most_bytes:
                     greedy = retention.greedy(retention.users_bytes(connection), most_bytes)

@@ -23,7 +23,7 @@ SLOW_S = 30.0  # how often slowly changing values are read: limits, link widths,
 SLOW_STALE_S = 3 * SLOW_S
 EVENTS_S = 30.0  # longest delay of an Xid dated before earlier ones, as after a clock was set back
 
-_OFTEN = frozenset(WATCHED)
+_FAST_FIELDS = frozenset(WATCHED)
 # Device names and addresses never become stale.
 _STALE_S = {**dict.fromkeys(SLOW, SLOW_STALE_S), MINOR: math.inf, PCI_BUS_ID: math.inf}
 
@@ -292,7 +292,7 @@ class Ages:
                 current = now_s - seen[1] <= _STALE_S.get(number, STALE_S)
                 if current:
                     kept[number] = value
-                if number in _OFTEN:
+                if number in _FAST_FIELDS:
                     dated, renewed = dated + 1, renewed + current
         if dated:
             words = f"DCGM has not renewed a value for {STALE_S:g} s, as after its clock was set back: restart nv-hostengine"

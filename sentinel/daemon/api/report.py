@@ -33,7 +33,7 @@ _NODES = 10  # nodes in the list of the worst
 _TEXTS = 2  # lines of evidence quoted per node
 _DRAINED_BEFORE = timedelta(days=90)  # drains are searched from this long before the period
 _CHANCE = 0.05  # significance level: a change is reported as real below this p-value
-_ON_PURPOSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+_INTENDED_CAUSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
 
 Row = Mapping[str, Any]
 
@@ -145,7 +145,7 @@ class _Period:
             (str(row["cause"]), str(row["corrections"][-1]["cause"])) for row in told if row.get("corrections")
         )
         of_jobs = [row for row in judged if row["job"] is not None]
-        self.rows = [row for row in of_jobs if row["cause"] != _ON_PURPOSE]
+        self.rows = [row for row in of_jobs if row["cause"] != _INTENDED_CAUSE]
         self.on_purpose = len(of_jobs) - len(self.rows)
         self.without_job = len(judged) - len(of_jobs)
         self.machines = [row for row in self.rows if row["scope"] != Scope.APPLICATION]

@@ -21,7 +21,7 @@ from sentinel.wire import time_from, to_json
 _HOUR = timedelta(hours=1)
 _OBSERVED = timedelta(days=7)  # how far back plans of observe mode are shown
 _UNREAD = 20  # unreadable records listed in a view
-_NEVER = datetime.max.replace(tzinfo=UTC)
+_FAR_FUTURE = datetime.max.replace(tzinfo=UTC)
 _UNDELIVERED = 1000  # messages that were not delivered, the newest
 _MOST_PLANS = 20  # newest plans of observe mode that are shown
 
@@ -82,7 +82,7 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
         "spares": _spares(settings.recovery.spares, fleet),
         "undelivered": [
             {"receiver": name, "at": one.at, "given_up": one.delivery.given_up, "reason": one.delivery.reason}
-            for one, name, delivered in store.notices(since=_NEVER, most=_UNDELIVERED)
+            for one, name, delivered in store.notices(since=_FAR_FUTURE, most=_UNDELIVERED)
             if one.delivery.tries and not delivered
         ],
     }

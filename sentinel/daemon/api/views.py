@@ -45,7 +45,7 @@ _HISTORY_DAYS = 30.0
 _SHOWN = 200
 _ATTEMPTS = 2000  # newest attempts in a view
 _SEARCHED = 5000  # newest incidents searched for those of one researcher, one node or one id
-_ABOUT_TO_CHANGE_S = 0.5  # greatest age of the snapshot when one node is shown, as it may be drained or released next
+_NODE_MAX_AGE_S = 0.5  # greatest age of the snapshot when one node is shown, as it may be drained or released next
 _LISTING_S = 5.0  # greatest age of the snapshot for listings
 
 
@@ -165,7 +165,7 @@ class Views:
     async def _nodes(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen = node_list(arguments)
         try:
-            fleet = await self._fleets.take(_LISTING_S if chosen is None else _ABOUT_TO_CHANGE_S)
+            fleet = await self._fleets.take(_LISTING_S if chosen is None else _NODE_MAX_AGE_S)
         except Unavailable:
             if not arguments.get("last_known") or self._live.fleet is None:
                 raise

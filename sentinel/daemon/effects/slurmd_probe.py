@@ -15,7 +15,7 @@ EXHAUSTED = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EADDRNOTAVAIL, errno.EAGAIN}
 )
 # This host has no network, or its firewall blocks outgoing connections.
-_NO_WAY_OUT = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EPERM, errno.EACCES})
+_OWN_NETWORK_ERRORS = frozenset({errno.ENETUNREACH, errno.ENETDOWN, errno.EPERM, errno.EACCES})
 
 # If a deadline is noticed this late, the event loop was busy and the answer may have arrived in time. An idle loop is
 # late by milliseconds, one on a busy host by tenths of a second, and lost nodes must be found there too.
@@ -41,7 +41,7 @@ async def slurmd_answers(view: NodeView, deadline_s: float) -> str | None:
     except OSError as error:
         if error.errno in EXHAUSTED:
             raise Unavailable(f"no connection can be made here: {os.strerror(error.errno or 0)}") from error
-        if error.errno in _NO_WAY_OUT:
+        if error.errno in _OWN_NETWORK_ERRORS:
             return None  # this host's own network failed: that proves nothing about the node
         number = error.errno or 0  # strerror instead of asyncio's message, which repeats the address
         return os.strerror(number) if number > 0 else error.strerror or type(error).__name__

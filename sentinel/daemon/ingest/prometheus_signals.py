@@ -1,7 +1,7 @@
 """Queries Prometheus for signals of storage, switches and power: for each incident, and periodically in between.
 
 Incidents that ask at the same time share one round of queries. If Prometheus does not answer, the incident records that
-the signals are *not known*, the verdict is made without them, and for ``_SPARED`` no incident waits for it again.
+the signals are *not known*, the verdict is made without them, and for ``_PAUSE_AFTER_FAILURE`` no incident waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sentinel.ports import Clock
 from sentinel.telemetry import Telemetry
 
 _FRESH = timedelta(seconds=5)  # oldest answer that an incident may use
-_SPARED = timedelta(seconds=30)  # after a failure, incidents do not wait for Prometheus for this long
+_PAUSE_AFTER_FAILURE = timedelta(seconds=30)  # after a failure, incidents do not wait for Prometheus for this long
 _AT_ONCE = 4  # concurrent queries
 
 
@@ -80,7 +80,7 @@ class PrometheusSignals:
         """Signals firing now that may explain ``incident``: cluster-wide ones, and those of ``nodes``."""
         now = self._clock.now()
         last = self.last
-        spared = last.problem and last.at is not None and now - last.at < _SPARED
+        spared = last.problem and last.at is not None and now - last.at < _PAUSE_AFTER_FAILURE
         if not spared and (last.at is None or now - last.at > _FRESH):
             await self.ask()
         if self.last.problem:

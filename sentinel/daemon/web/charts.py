@@ -13,7 +13,7 @@ WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 48, 8, 24, 38
 _TICKS = 5
 _CHARACTER = 7  # assumed width of a character beside a bar, in SVG units; on the wide side
-_MOST = 1e30
+_MOST_VALUE = 1e30
 _MARK = Markup('<line class="mark" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>')
 _WORDS = Markup('<text class="mark" x="{}" y="{}" text-anchor="{}">{}</text>')
 
@@ -145,7 +145,7 @@ def _lines(points: Points) -> list[list[tuple[float, float]]]:
 
 def _drawable(y: float | None) -> TypeGuard[float]:
     """Whether a value can be drawn: a program may print any number as its loss, also NaN."""
-    return y is not None and abs(y) < _MOST
+    return y is not None and abs(y) < _MOST_VALUE
 
 
 def _px(value: float) -> str:

@@ -22,7 +22,7 @@ from sentinel.ports import Clock
 from sentinel.wire import to_json
 
 ROWS = 200  # rows of a table per page
-_ALWAYS = to_json(datetime.fromtimestamp(0, tz=UTC))
+_EPOCH = to_json(datetime.fromtimestamp(0, tz=UTC))
 _LONGEST = 4096  # most characters of one part of a request
 
 Query = Mapping[str, str]
@@ -217,7 +217,7 @@ async def _nodes(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 
 async def _node(asked: Asked) -> tuple[str, dict[str, Any]]:
-    found = await asked.view("nodes", node=asked.name, since=_ALWAYS, last_known=True)
+    found = await asked.view("nodes", node=asked.name, since=_EPOCH, last_known=True)
     (row,) = found["nodes"][:1]
     return "node.html", {
         "node": row,

@@ -119,7 +119,7 @@ def _json(value: Any) -> Any:
     return [_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-_TIMES = ("since", "changed_at", "not_before", "until", "returned_at", "free_since")
+_TIME_FIELDS = ("since", "changed_at", "not_before", "until", "returned_at", "free_since")
 
 
 def read(value: Any) -> dict[str, NodeReturn]:
@@ -127,7 +127,7 @@ def read(value: Any) -> dict[str, NodeReturn]:
     found = {}
     for name, entry in value.items() if isinstance(value, dict) else ():
         try:
-            made = {**entry, **{key: time_from(entry[key]) for key in _TIMES if entry.get(key) is not None}}
+            made = {**entry, **{key: time_from(entry[key]) for key in _TIME_FIELDS if entry.get(key) is not None}}
             made.update(
                 cause=Cause(entry["cause"]), stage=Stage(entry["stage"]), acted=Remedial(entry["acted"]),
                 jobs=tuple(entry["jobs"]), failures=tuple(time_from(at) for at in entry["failures"]),

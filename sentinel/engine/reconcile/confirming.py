@@ -28,7 +28,7 @@ _LOOKS_S = (
     20.0,
 )  # between snapshots taken for it, while no step line is seen; the last one repeats
 _FRESH_S = 1.0
-_GOES_ON = frozenset({"pending", "running", "completing", "configuring", "suspended"})
+_LIVE_STATES = frozenset({"pending", "running", "completing", "configuring", "suspended"})
 _REPORTED = timedelta(seconds=10)  # the end of an attempt is reported, and becomes an incident, within this time
 
 
@@ -138,7 +138,7 @@ def _first_step(state: State, job: int, attempt: int) -> int | None:
 
 def _was_requeued(job: JobView, following: int) -> bool:
     """Whether the job began anew since, or will by itself."""
-    return job.restarts > following and job.state in _GOES_ON and not job.held
+    return job.restarts > following and job.state in _LIVE_STATES and not job.held
 
 
 def _taken_over_by(state: State, incident: str, job: int, following: int, now: datetime) -> str | None:
@@ -179,7 +179,7 @@ def _of_snapshot(
         return None, ""  # slurmctld forgot the requeue: it is done again
     if job.restarts == following and job.state == "completed":
         return Result.DONE, "ran to its end; no step line was seen"
-    if job.restarts > following or job.state not in _GOES_ON:
+    if job.restarts > following or job.state not in _LIVE_STATES:
         end = "was requeued" if job.restarts > following else f"ended as {job.state}"
         return Result.FAILED, f"attempt {following} {end} before it gained a step"
     for part in components_with(fleet, step.job):

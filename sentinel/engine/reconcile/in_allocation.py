@@ -33,7 +33,7 @@ from sentinel.text import names
 GAVE_UP = "allocation-restart-failed"  # kind of the wait: the job is to be requeued instead
 _OF_LAUNCHER = frozenset({StepKind.STOP_RUN, StepKind.START_RUN})
 _BOUND = _OF_LAUNCHER | {StepKind.CHOOSE_CHECKPOINT}
-_LATE = timedelta(seconds=5)  # what a killed program printed last is read this long after the next run began
+_LATE_OUTPUT = timedelta(seconds=5)  # what a killed program printed last is read this long after the next run began
 
 
 def is_planned(plan: Plan) -> bool:
@@ -115,7 +115,7 @@ def is_another_failure(state: State, incident: Incident, item: Evidence) -> bool
     plan, at = state.plans.get(incident.id), began_at(state, incident.id)
     if plan is not None and stops_nothing(plan):
         return item.where.job is not None and item.where.job == incident.job
-    if plan is None or at is None or item.at <= at + (_LATE if item.source in USER_SOURCES else timedelta(0)):
+    if plan is None or at is None or item.at <= at + (_LATE_OUTPUT if item.source in USER_SOURCES else timedelta(0)):
         return False
     outcome = state.ledger.of_plan(plan, StepKind.START_RUN)
     nodes = names(outcome.data.get("nodes")) if outcome is not None else []

@@ -13,7 +13,7 @@ from sentinel.engine.state import State
 from sentinel.model.records import NODE_STEPS, SEEN_DRAINED, Evidence, Incident, Kind, Outcome, Plan, Result, Step
 
 SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
-_BEHIND = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
+_SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 _GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 
 
@@ -117,7 +117,7 @@ def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool
         if seen is not None and seen.released_at is not None and outcome.at < seen.released_at:
             return item.at > seen.released_at
         view = fleet.nodes.get(step.node) if fleet is not None else None
-        if fleet is not None and view is not None and view.usable and fleet.at > outcome.at + _BEHIND:
+        if fleet is not None and view is not None and view.usable and fleet.at > outcome.at + _SNAPSHOT_LAG:
             return item.at > max(outcome.at, _last_seen_drained(state, plan, step, outcome))
     return False
 

@@ -21,7 +21,7 @@ from sentinel.policy.drains import SWITCH
 from sentinel.text import names
 
 HOUR = timedelta(hours=1)  # for which drains and stops count
-_GOES_ON = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
+_PROGRESS_AFTER = timedelta(seconds=10)  # a step line this long after a fault was not under way when it happened
 
 
 class ClusterNow:
@@ -253,4 +253,4 @@ def goes_on(state: State, incident: Incident) -> bool:
     if seen is None or seen.rhythm.last_at is None:
         return False
     newest = max((item.at for item in incident.evidence), default=incident.opened_at)
-    return seen.rhythm.last_at > newest + _GOES_ON
+    return seen.rhythm.last_at > newest + _PROGRESS_AFTER

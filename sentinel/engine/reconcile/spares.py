@@ -20,7 +20,7 @@ from sentinel.policy.situation import may_use_spares
 
 _ANSWER_LOST = timedelta(seconds=120)  # requests without an answer for so long are sent again: their answer was lost
 _MAY_CHANGE = frozenset({"pending", "configuring", "running", "suspended"})
-_AGAIN = timedelta(seconds=60)  # after a refusal: it may be a right that somebody gives meanwhile
+_RETRY_AFTER = timedelta(seconds=60)  # after a refusal: it may be a right that somebody gives meanwhile
 
 
 def may_use(state: State, incident: Incident, job: JobView) -> str:
@@ -72,6 +72,6 @@ def _user(row: LedgerRow) -> str:
 
 
 def lent(state: State, out: Transition, event: SparesLent) -> None:
-    state.spares_busy_until = event.at + _AGAIN if event.reason else event.at
+    state.spares_busy_until = event.at + _RETRY_AFTER if event.reason else event.at
     if event.reason:
         out.say("spares-not-lent", warning=True, reason=event.reason)

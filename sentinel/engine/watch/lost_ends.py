@@ -27,7 +27,7 @@ from sentinel.engine.watch.state import LostEnd
 PROCESSES = "processes-of"  # effect: asks the nodes
 STILL_LISTED = "still-listed"  # effect: asks Slurm
 _PATIENCE = timedelta(seconds=10)  # epilogs are over, and slurmctld and its hooks have told the end, long before
-_AGAIN = timedelta(seconds=30)  # between two questions about one job
+_RETRY_AFTER = timedelta(seconds=30)  # between two questions about one job
 
 
 def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
@@ -42,7 +42,7 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
             watch.lost_ends.pop(key, None)
             continue
         lost = watch.lost_ends.setdefault(key, LostEnd(now))
-        if now - lost.since >= _PATIENCE and (lost.asked_at is None or now - lost.asked_at >= _AGAIN):
+        if now - lost.since >= _PATIENCE and (lost.asked_at is None or now - lost.asked_at >= _RETRY_AFTER):
             lost.asked_at, lost.answered = now, False
             out.do(LookAtJob(f"{PROCESSES}:{_name(key)}:{now.isoformat()}", *key, seen.nodes))
 

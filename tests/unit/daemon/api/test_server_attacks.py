@@ -25,7 +25,7 @@ from core_world import World
 
 from sentinel import protocol
 from sentinel.adapters.client import DaemonClient
-from sentinel.daemon.acceptor import _HANDED, Acceptor
+from sentinel.daemon.acceptor import _MOST_PER_TURN, Acceptor
 from sentinel.daemon.api.callers import DenialLog, UsedCredentials
 from sentinel.daemon.api.connections import Connections, open_files_limit
 from sentinel.daemon.api.memory_budget import MemoryBudget
@@ -358,7 +358,7 @@ async def test_handshakes_of_one_address_make_no_other_wait(
             async with asyncio.timeout(PATIENCE_S):
                 while "127.0.0.8" not in begun:
                     await asyncio.sleep(0)
-            assert begun.index("127.0.0.8") < 2 * _HANDED and len(served.server.connections) <= 33
+            assert begun.index("127.0.0.8") < 2 * _MOST_PER_TURN and len(served.server.connections) <= 33
 
 
 def heard(served: Served, ca_file: str) -> None:
