@@ -335,7 +335,9 @@ def _keep(
         state.open_plans.add(incident.id)
     seen = state.cluster.attempts.get((incident.job or -1, incident.attempt or 0))
     if seen is not None:  # saved for a restarted daemon: recovery needs the attempt's nodes and last step
-        out.save(AttemptSeen(seen.view, seen.first_step, seen.last_step, seen.usual_step_s()))
+        # An end that nobody reported yet is not saved: the next daemon reports it, if this one is killed now.
+        view = seen.view if seen.ended else dataclasses.replace(seen.view, ended_at=None)
+        out.save(AttemptSeen(view, seen.first_step, seen.last_step, seen.usual_step_s()))
     nodes = state.cluster.nodes_of(incident.job, incident.attempt)
     user = job.user if job is not None else seen.view.user if seen is not None else None
     state.past.judged(incident, verdict, user=user, nodes=nodes)

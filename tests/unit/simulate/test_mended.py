@@ -275,3 +275,16 @@ def test_an_end_that_was_not_final_before_the_daemon_died_is_not_its_to_know() -
     final_s = world.final_s(101)
     assert final_s is not None
     assert died_s < final_s
+
+
+def test_an_end_that_a_daemon_saw_and_had_not_reported_when_it_was_killed_is_reported_by_the_next() -> None:
+    """The first snapshot after slurmctld was gone answers the judgement of bad numbers, which leaves the job running."""
+    happenings = (
+        Happening("time-limit", 49.332, "job0/1"),
+        Happening("gpu-lost-silently", 75.763, "job0/0"),
+        Happening("kill", 75.763, data={"after": False, "down_s": 10.0, "nth": 38}),
+        Happening("bad-numbers", 78.457, "job1/0"),
+        Happening("slurmctld-gone", 84.477, data={"for_s": 90.0}),
+    )
+    world = World(History(9103, 243, "anything", TWO, happenings, 460.0))
+    assert world.run() == []
