@@ -27,10 +27,11 @@ from sentinel.checkpoints.formats import (
     megatron,
     nemo,
     one_save,
+    safetensors_file,
     safetensors_set,
     torch_file,
 )
-from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
+from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding, neighbours
 from sentinel.checkpoints.formats.registered import refuse_unregistered
 from sentinel.checkpoints.parsing.ranks import ranks_or_none
 from sentinel.checkpoints.reading import Progress, Work, run_all, threads_for
@@ -57,6 +58,7 @@ class Settings:
 DEFAULTS = Settings()
 # Formats of one checkpoint in one folder that do not themselves look at every torch file in it.
 _WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME, nemo.NAME))
+_BESIDE = 8  # steps beside a file of weights: at most so many are looked at for a whole save
 # Formats of which some files are named by nothing in the save.
 _OF_ONE_SAVE = frozenset((dcp.NAME, nemo.NAME, megatron.NAME, deepspeed.NAME, hf_trainer.NAME, accelerate.NAME))
 
@@ -109,6 +111,11 @@ def validate_part(
     """
     now = time.time() if now_s is None else now_s
     judged = _judge(path, Ask(level, now, part=tier != "global", step=step, fresh_s=settings.fresh_s), settings)
+    if judged.valid and (whole := _beside_whole_saves(path, judged)):
+        judged.valid, judged.reason = (
+            None,
+            f"weights without an optimizer, beside whole saves ({visible(whole)}): exported?",
+        )
     finding = judged.finding or Finding(whole=tier == "global", owners=judged.owners, marked=False)
     return Part(
         host=host,
@@ -134,6 +141,23 @@ def validate_part(
         oldest_mtime_s=judged.oldest_s,
         number=number_of(path.name) if judged.step is None else None,
     )
+
+
+def _beside_whole_saves(path: Path, judged: _Judged) -> str:
+    """The name of a checkpoint of another format that lies beside a file of weights alone; empty where there is none.
+
+    Such a file is made for others to load. Chosen for its higher step, it would let a run go on without its optimizer.
+    """
+    if judged.format not in (torch_file.NAME, safetensors_file.NAME) or not judged.finding or judged.finding.resumable:
+        return ""
+    for folder in neighbours(path, _BESIDE):
+        try:
+            found = formats.recognise(scan(folder)) if folder.is_dir() else None
+        except (Broken, NotKnown, OSError):
+            continue
+        if found is not None:
+            return folder.name
+    return ""
 
 
 def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:

@@ -65,6 +65,7 @@ class Finding:
     needs: dict[str, int] = field(default_factory=dict)
     coverage: dict[str, tuple[int, int]] = field(default_factory=dict)
     marked: bool = True
+    resumable: bool = True  # False: weights and no state of an optimizer, as far as names inside tell
     works: Iterable[Work] = ()
     unsummed: list[str] = field(default_factory=list)
     covered: set[str] = field(default_factory=set)

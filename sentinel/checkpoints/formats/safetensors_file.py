@@ -201,4 +201,5 @@ def check(tree: Tree, ask: Ask) -> Finding:
     name = next(iter(tree.files))
     header = check_file(tree, name, ask)
     refuse_other_names(tree, {name: header})
-    return Finding(works=header.works, unsummed=[name])
+    resumable = any("opt" in key.lower() for key in header.tensors)
+    return Finding(works=header.works, unsummed=[name], resumable=resumable)

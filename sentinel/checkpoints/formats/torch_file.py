@@ -31,6 +31,7 @@ _OTHER_FILE = re.compile(
     r"(lr_)?scheduler(_\d+)?\.|sampler(_\d+)?\.|scaler\.|random_states_\d+\.|rng_state|training_args\.|dl_state_dict|dataloader"
 )
 _NUMBER = re.compile(r"\d+")
+_TABLES = 3  # of tables inside each other, in which trainers keep an optimizer
 _STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
 
 owners_by_name = no_owners
@@ -259,4 +260,15 @@ def check(tree: Tree, ask: Ask) -> Finding:
         works=file.works,
         unsummed=[] if file.summed else [name],
         covered={name} if file.summed else set(),
+        resumable=not isinstance(file.value, dict) or _names_optimizer(file.value),
     )
+
+
+def _names_optimizer(value: object, depth: int = 0) -> bool:
+    """Whether a key of these tables speaks of an optimizer, or a trainer's step is beside the weights."""
+    if not isinstance(value, dict):
+        return False
+    keys = [key for key in value if isinstance(key, str)]
+    if any("opt" in key.lower() or key in _STEP_KEYS for key in keys):
+        return True
+    return depth < _TABLES and any(_names_optimizer(child, depth + 1) for child in value.values())

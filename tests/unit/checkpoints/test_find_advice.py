@@ -162,3 +162,32 @@ def test_a_path_stays_on_one_line(make, monkeypatch, name):
     for command in (("find", "--global", path.parent), ("validate", path), ("inventory", "--global", path.parent)):
         lines = run(*command).output.splitlines()
         assert any(f"{deep}/step-10" in line for line in lines), lines
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+def test_weights_that_were_exported_beside_whole_saves(make, kind):
+    """Of a higher step, and without an optimizer to go on with."""
+    make.dcp("run/step-10", step=10)
+    model = {"layer.weight": make.tensor((16, 8))}
+    if kind == "pt":
+        data = make.torch_file(model, [make.floats(128)])
+    else:
+        data = make.safetensors({"layer.weight": ("F32", (16, 8), make.floats(128))}, {"format": "pt"})
+    make.write(make.root / f"run/model_step_30.{kind}", data)
+    parts = listing(make.root / "run", "global", None, now_s=make.now_s)
+    assert [(part.step, part.valid) for part in parts] == [(30, None), (10, True)], parts
+    assert "without an optimizer" in parts[0].reason
+    shutil.rmtree(make.root / "run/step-10")
+    (make.root / "run/logs-step-10").mkdir()
+    (part,) = [part for part in listing(make.root / "run", "global", None, now_s=make.now_s) if part.step == 30]
+    assert part.valid is True, "no whole save lies beside it"
+
+
+@pytest.mark.parametrize("state", [{"optimizer": {"state": {}}}, {"step": 30}, {"state": {"optimizers": {}}}])
+def test_a_file_that_is_more_than_weights_counts_beside_whole_saves(make, state):
+    """A run that went from a folder for each save to one file."""
+    make.dcp("run/step-10", step=10)
+    data = make.torch_file({"model": {"layer.weight": make.tensor((16, 8))}, **state}, [make.floats(128)])
+    make.write(make.root / "run/model_step_30.pt", data)
+    parts = listing(make.root / "run", "global", None, now_s=make.now_s)
+    assert [(part.step, part.valid) for part in parts] == [(30, True), (10, True)], parts
