@@ -111,7 +111,7 @@ class AuditExport:
         """The entry in the file, where there is one."""
         try:
             number, digest = json.loads(self._copied.read_bytes()) if self._copied is not None else (0, "")
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return []
         return [(_whole(number), str(digest))]
 
