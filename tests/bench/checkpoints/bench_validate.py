@@ -25,12 +25,13 @@ from pathlib import Path
 from sentinel.checkpoints.validate import validate
 
 MEMORY_MIB = 200  # that no check may need
-MAKER = Path(__file__).resolve().parents[2] / "unit" / "checkpoints" / "conftest.py"
+SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
 
 def load_maker():
-    spec = importlib.util.spec_from_file_location("maker", MAKER)
+    spec = importlib.util.spec_from_file_location("made_checkpoints", SUPPORT / "made_checkpoints.py")
     module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(SUPPORT))  # it imports its neighbours
     spec.loader.exec_module(module)
     return module
 
