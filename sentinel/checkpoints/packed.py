@@ -28,7 +28,7 @@ def pack(parts: Sequence[Part], most_bytes: int = MOST_BYTES) -> str:
     """
     most = most_bytes // 5 * 4  # compressed: base 85 makes five bytes of four
     machine, done, ending = zlib.compressobj(_LEVEL), bytearray(), zlib.compress(b"[]")
-    separator, plain = b"[", 0
+    separator, plain, objects, values = b"[", 0, 0, 0
     for part in sorted(parts, key=lambda part: -1 if part.step is None else part.step, reverse=True):
         bare = replace(part, has={}, needs={}, coverage={}, valid=None, reason="listed without its files: too many")
         for kept in (part, bare):
@@ -38,17 +38,26 @@ def pack(parts: Sequence[Part], most_bytes: int = MOST_BYTES) -> str:
             ended = longer.copy()
             closed = ended.compress(b"]") + ended.flush()
             size = len(done) + len(added) + len(closed)
-            if size <= most and plain + len(raw) < _most_plain_bytes(size // 4 * 5):
+            counted = (objects + _objects(raw), values + raw.count(b","))
+            if size <= most and plain + len(raw) < _most_plain_bytes(size // 4 * 5) and _few(*counted, size // 4 * 5):
                 break
         else:
             break
-        machine, ending, separator, plain = longer, closed, b",", plain + len(raw)
+        machine, ending, separator, plain, (objects, values) = longer, closed, b",", plain + len(raw), counted
         done += added
     return base64.b85encode(bytes(done) + ending).decode()
 
 
 def _most_plain_bytes(text_bytes: int) -> int:
     return min(MOST_PLAIN_BYTES, _PLAIN_BYTES + _PLAIN_BYTES_EACH * text_bytes)
+
+
+def _objects(raw: bytes) -> int:
+    return raw.count(b"{") + raw.count(b"[")
+
+
+def _few(objects: int, values: int, text_bytes: int) -> bool:
+    return objects <= MOST_OBJECTS and values <= _VALUES + _VALUES_EACH * text_bytes
 
 
 def unpack(text: str) -> list[Part]:
@@ -60,7 +69,7 @@ def unpack(text: str) -> list[Part]:
         raw = machine.decompress(base64.b85decode(text), _most_plain_bytes(len(text)))
         if not machine.eof:  # cut off, or longer than may be
             raise ValueError("a listing that is torn, or too long when unpacked")
-        if raw.count(b"{") + raw.count(b"[") > MOST_OBJECTS or raw.count(b",") > _VALUES + _VALUES_EACH * len(text):
+        if not _few(_objects(raw), raw.count(b","), len(text)):
             raise ValueError("a listing of too many parts")
         listing = json.loads(raw)
     except (zlib.error, binascii.Error, RecursionError) as error:

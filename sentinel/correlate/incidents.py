@@ -37,7 +37,7 @@ FAILED_STATES = frozenset({"failed", "node_fail", "out_of_memory", "boot_fail"})
 _ENDED_BY_NODES = frozenset({"node_fail", "boot_fail"})
 # Lines of the job's own output explain a failure; a running job may print anything, so they open none.
 _USER_SOURCES = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
-_AFTER_THE_END = timedelta(seconds=5)  # a node may take this long to say what ended the job on it
+AFTER_THE_END = timedelta(seconds=5)  # a node may take this long to say what ended the job on it
 MOST_EVIDENCE = 400  # kept per incident: opening evidence first, then the oldest; the store has all of it
 
 
@@ -141,13 +141,13 @@ def _while_it_ran(incident: Incident, at: datetime) -> bool:
     """Whether the job of a held incident still ran at that time: what is heard late may explain its end."""
     ends = [item.at for item in incident.evidence if item.kind == Kind.JOB_ENDED]
     ends += [item.seen_at for item in incident.evidence if item.kind == Kind.STALL]
-    return incident.state is IncidentState.HELD and bool(ends) and at <= max(ends) + _AFTER_THE_END
+    return incident.state is IncidentState.HELD and bool(ends) and at <= max(ends) + AFTER_THE_END
 
 
 def _long_over(incident: Incident, at: datetime) -> bool:
     """Whether the incident's job had ended well before: its nodes may run another one by then."""
     ends = [item.at for item in incident.evidence if item.kind == Kind.JOB_ENDED]
-    return bool(ends) and at > max(ends) + _AFTER_THE_END
+    return bool(ends) and at > max(ends) + AFTER_THE_END
 
 
 def find(

@@ -87,17 +87,23 @@ def same_failure(
 
 
 def of_nodes_in_service(
-    incident: Incident, others: Iterable[Incident], verdicts: Mapping[str, Verdict], cluster: ClusterView, fleet: Fleet
+    incident: Incident,
+    others: Iterable[Incident],
+    verdicts: Mapping[str, Verdict],
+    cluster: ClusterView,
+    fleet: Fleet,
+    window: timedelta,
 ) -> list[Evidence]:
     """What convicts nodes of the incident's job that wait to be taken out: while they do (observe, an approval, a budget),
-    jobs begin there, and may end before any snapshot shows them."""
-    job = fleet.jobs.get(incident.job or -1)
-    if job is None or not any(map(incidents.ends, incident.evidence)):
+    jobs begin there, and may end before any snapshot shows them.
+
+    Not where the job ran there for longer than ``window`` after it, nor what happened after the job's end.
+    """
+    job, over = fleet.jobs.get(incident.job or -1), [i.at for i in incident.evidence if incidents.ends(i)]
+    if job is None or not over:
         return []
-    nodes = {
-        *cluster.nodes_of(incident.job, incident.attempt),
-        *(job.nodes if job.restarts == incident.attempt else ()),
-    }
+    began = job.started_at if job.restarts == incident.attempt else None
+    nodes = {*cluster.nodes_of(incident.job, incident.attempt), *(job.nodes if began is not None else ())}
     return [
         item
         for other in others
@@ -107,6 +113,8 @@ def of_nodes_in_service(
         and item.where.job is None
         and incidents.opens(item)
         and not of_another_job(incident.job, item, cluster)
+        and item.at <= max(over) + incidents.AFTER_THE_END
+        and (began is None or max(over) - max(item.at, began) <= window)
     ]
 
 

@@ -291,7 +291,7 @@ def _joined(state: State, out: Transition, incident: Incident, fleet: Fleet, now
             incident = incidents.attach(incident, other.evidence, now)
             state.drop(other.id)
             out.say("incident-joined", incident=incident.id, joined=other.id)
-        convicting = merging.of_nodes_in_service(incident, others, state.verdicts, state.cluster, fleet)
+        convicting = merging.of_nodes_in_service(incident, others, state.verdicts, state.cluster, fleet, state.window)
         incident = incidents.attach(incident, convicting, now)
     state.put(incident)
     return incident

@@ -117,8 +117,8 @@ class Replay:
 
     @property
     def begun(self) -> list[RecordedAttempt]:
-        """Attempts that incidents are about and that only this replay began, as a daemon would have recorded them: each ran
-        until the replay's Slurm forgot its job."""
+        """Attempts that incidents are about and that the recording does not have, as a daemon would have recorded them: each
+        ran until the replay's Slurm forgot its job."""
         recorded = self._recording.attempts
         known = {(attempt.job, attempt.attempt) for attempt in recorded}
         ends = {attempt.job: attempt.ended_at for attempt in recorded}

@@ -14,7 +14,7 @@ from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, Sl
 if TYPE_CHECKING:
     from sentinel.simulate.world import World
 
-_LOOK_S = 1.0  # a person's request between Sentinel's look at a job and its own is not seen
+_LOOK_S = 0.3  # a person's request between Sentinel's look at a job and its own is not seen
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class Observer:
             return
         if stops(what):
             self.stops.append((self.world.now_s, incident, what.job.id, what.job.attempt))
-        elif what.verb == "requeue_hold" and self.world.now_s - self.held.get(what.job.id, -_LOOK_S) < _LOOK_S:
+        if what.verb == "requeue_hold" and self.world.now_s - self.held.get(what.job.id, -_LOOK_S) < _LOOK_S:
             del self.held[what.job.id]  # Slurm answers as if the hold were ours (docs/limits.md)
         if what.task is not None and what.task.step.kind is StepKind.RELEASE:
             self._let_go(what.task)

@@ -123,7 +123,7 @@ def second_of(agent: Agent, children: NoChildren, reader: Any, second: int) -> N
     if second % 3 == 0:
         agent.verdict.write()
     if second % 60 == 0:
-        agent.rounds.host()
+        agent.checks.host()
         children.programs["host"].on_message(
             {"type": "host", "ports": [{"name": "m:1", "state": "ACTIVE", "counters": {}}]}
         )

@@ -58,6 +58,8 @@ async def post(
                 raise Refused(f"{what} {name} answered {answer.status}", fix=fix)
     except TimeoutError as error:
         raise Timeout(f"{what} {name} did not answer in time") from error
+    except aiohttp.ClientSSLError as error:  # a ValueError where the certificate is not trusted; its errno is OpenSSL's
+        raise Unavailable(f"{what} {name} cannot be reached: {str(error).replace(url, name)}") from None
     except (aiohttp.InvalidURL, ValueError):
         raise Refused(f"{what} {name} is no address", fix=fix) from None
     except aiohttp.ClientError as error:

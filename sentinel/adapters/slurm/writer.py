@@ -181,12 +181,12 @@ class Writer:
                     if not _view(part).held:
                         await self._said_yes(self._verbs.hold, array_spec(part))
                 if await self._said_yes(self._verbs.hold, spec) or view.state == "completing":
-                    return not view.held
+                    return not (view.held or view.hold_kept)
                 continue
             if view.requeue is False and view.state not in ENDED:
                 await self._said_yes(self._set_requeue, spec)
             if await self._requeued(spec, view):
-                return True
+                return not view.hold_kept  # a hold on a running job stays on it
         raise Unavailable(f"job {job} kept changing its state; not known whether it is held")
 
     async def _requeued(self, spec: str, view: JobView) -> bool:

@@ -22,6 +22,8 @@ from sentinel.text import visible
 def move_aside(root: Path, paths: list[str], steps: list[int | None] | None, reason: str) -> list[Move]:
     """Search for checkpoints and move them, both by one descriptor: somebody may put another folder in the root's place.
 
+    The journal, and which files are one checkpoint's, are read by path: only names follow from them.
+
     Raises:
         SentinelError: see ``asked_for`` and ``sentinel.checkpoints.quarantine.quarantine``.
     """

@@ -164,11 +164,11 @@ class NodeRequests:
                 # Acknowledged nevertheless: sending it again would not help and would block later items.
                 stated.append(None)
                 self._refuse(node, error.message)
-        stated = stated[: _affordable(stated)]
+        affordable = _affordable(stated)
         self._runner.handle(NodeHeard(self._clock.now(), node, self._runner.seconds()))
         allowed = await self._allowed(node, stated)
         # Items from the first undecided one on will be sent again; of these only convicting ones are taken now.
-        known = allowed.index(None) if None in allowed else len(stated)
+        known = min(affordable, allowed.index(None) if None in allowed else affordable)
         taken = [
             item
             for place, (item, may) in enumerate(zip(stated, allowed, strict=True))

@@ -21,6 +21,7 @@ from sentinel.adapters.syslog import MOST_BYTES, Syslog
 from sentinel.daemon.audit.listing import shown
 from sentinel.errors import ProtocolError, Unavailable
 from sentinel.model.audit import EXPORTED, EXPORTED_DIGEST, REWRITTEN, ChainedEntry
+from sentinel.model.changes import SettingChanged
 
 EVERY_S = 1.0
 COPIED = "audit_copied.json"  # in [daemon] state: number and digest of the last entry that this host sent
@@ -95,16 +96,19 @@ class AuditExport:
 
     def _keep(self, number: int, digest: str) -> None:
         self._done, self._sent = number, [(number, digest)]
-        self._store.put(EXPORTED, number)
-        self._store.put(EXPORTED_DIGEST, digest)
+        # Together: a number with the digest of another entry would look like an audit that was rewritten.
+        self._store.commit([SettingChanged(EXPORTED, number), SettingChanged(EXPORTED_DIGEST, digest)])
         if self._copied is None:
             return
+        temporary = ""
         try:
             handle, temporary = tempfile.mkstemp(dir=self._copied.parent, prefix=f".{COPIED}.")
             with os.fdopen(handle, "w", encoding="ascii") as file:
                 json.dump([number, digest], file)
             Path(temporary).replace(self._copied)
         except OSError as error:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
             raise Unavailable(f"{self._copied} cannot be written: {error.strerror}") from error
 
     def _read(self) -> list[tuple[int, str]]:

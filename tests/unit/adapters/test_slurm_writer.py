@@ -58,6 +58,13 @@ async def test_a_hold_with_somebody_elses_requeue_of_a_failed_job_is_not_ours(
     assert [call[0] for call in slurm.calls if call[0] == "hold"] == []
 
 
+async def test_a_hold_that_was_on_the_running_job_is_not_ours(fake_slurm: FakeSlurm) -> None:
+    job = fake_slurm.submit()
+    fake_slurm.person_holds(job)
+    assert not await fake_slurm.requeue_hold(job)
+    assert (fake_slurm.jobs[job].state, fake_slurm.jobs[job].held) == ("PENDING", True)
+
+
 async def test_a_hold_is_ours_if_nobody_else_put_one(fake_slurm: FakeSlurm) -> None:
     running, failed, waits = fake_slurm.submit(nodes=1), fake_slurm.submit(nodes=1), fake_slurm.submit(nodes=4)
     fake_slurm.end(failed, exit_code=1)

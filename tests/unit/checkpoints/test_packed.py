@@ -62,6 +62,12 @@ def test_what_is_packed_can_be_unpacked_however_well_it_is_compressed() -> None:
     assert len(found) > 500
 
 
+def test_many_steps_of_many_tensors_are_packed_as_far_as_they_are_read() -> None:
+    coverage = {f"model.layers.{number}.mlp.weight": (524_288, 16_777_216) for number in range(512)}
+    found = unpack(pack([replace(part(step), coverage=coverage) for step in range(300)]))
+    assert len(found) > 100 and [item.step for item in found[:2]] == [299, 298]
+
+
 def test_the_newest_are_kept_when_there_are_too_many() -> None:
     parts = [part(step, 40) for step in range(400)]
     found = unpack(pack(parts, 4000))

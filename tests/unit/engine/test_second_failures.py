@@ -55,6 +55,7 @@ async def test_a_later_job_that_fails_on_a_node_that_waits_to_be_drained_is_not_
     job = there.slurm.submit(nodes=99, comment=OPTED_IN)
     later_job = there.slurm.jobs[job]
     later_job.state, later_job.on, later_job.nodes = "FAILED", ("n1",), 1
+    later_job.started = later_job.ended = there.slurm.time_s()
     now = now_s(there)
     words = "RuntimeError: CUDA error: no CUDA-capable device is detected\n"
     read = LogReader(shipped_signatures(), source=Source.JOB_LOG, where=Where(node="n1", job=job, attempt=0))
@@ -62,6 +63,33 @@ async def test_a_later_job_that_fails_on_a_node_that_waits_to_be_drained_is_not_
     verdicts = {i.job: daemon.state.verdicts[i.id] for i in daemon.state.incidents.values()}
     assert verdicts[job].cause == "gpu_fallen_off_bus" and verdicts[job].restart == "resume_excluding"
     assert verdicts[job].drain == ("n1",)
+
+
+@pytest.mark.parametrize(
+    ("fault_s", "ran_s"),
+    [pytest.param(20.0, 60.0, id="after-its-end"), pytest.param(-3600.0, 1800.0, id="long-before-its-end")],
+)
+async def test_a_job_is_judged_by_its_own_words_where_the_fault_of_its_node_cannot_have_ended_it(
+    world: Worlds, fault_s: float, ran_s: float
+) -> None:
+    """The node waits to be drained: its fault came after the job's end, or the job ran there for long all the same."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=dataclasses.replace(WIDE, modes=Modes(default=Mode("observe", "observe"))))
+    await daemon.pass_time(7200.0)
+    fault = now_s(there)
+    await fail(daemon, bus("n1", at_s=fault))
+    there.slurm.jobs[there.job].state, there.slurm.jobs[there.job].on = "CANCELLED", ()
+    await daemon.pass_time(60.0 + max(0.0, -fault_s))
+    job = there.slurm.submit(nodes=99, comment=OPTED_IN)
+    later_job = there.slurm.jobs[job]
+    later_job.state, later_job.on, later_job.nodes = "FAILED", ("n1",), 1
+    end, began = fault - fault_s, there.slurm.time_s() - now_s(there)
+    later_job.started, later_job.ended = began + end - ran_s, began + end
+    words = b"Traceback (most recent call last):\n  File \"/home/u/train.py\", line 3, in <module>\nKeyError: 'lr'\n"
+    read = LogReader(shipped_signatures(), source=Source.JOB_LOG, where=Where(node="n1", job=job, attempt=0))
+    await fail(daemon, *read.feed(words, later(end)), ended(job, at_s=end))
+    verdicts = {i.job: daemon.state.verdicts[i.id] for i in daemon.state.incidents.values()}
+    assert (verdicts[job].cause, verdicts[job].drain) == ("user_code", ())
 
 
 # --- in the middle of a recovery -----------------------------------------------------------------------------------------

@@ -140,6 +140,11 @@ async def test_receiver_that_is_not_there(receiver: Receiver) -> None:
         await Webhook(receiver.url, deadline_s=60.0).send(NOTICE)
 
 
+async def test_receiver_that_speaks_no_tls(receiver: Receiver) -> None:
+    with pytest.raises(Unavailable, match=r"cannot be reached: .*SSL"):
+        await Webhook(receiver.url.replace("http:", "https:"), deadline_s=60.0).send(NOTICE)
+
+
 @pytest.mark.parametrize("url", ["nothing", "http://", "http://[::1"])
 async def test_address_that_is_none_is_refused_and_not_tried_again(url: str) -> None:
     with pytest.raises(Refused, match="no address") as caught:

@@ -19,6 +19,7 @@ from sentinel.daemon.ingest import fleets
 from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import reconciliation
+from sentinel.errors import Unavailable
 from sentinel.model.records import Fleet, Kind, NodeView, Source, Trust, Unread, Where
 from sentinel.wire import to_json
 
@@ -186,6 +187,22 @@ async def test_of_many_packed_listings_few_are_unpacked_for_one_request(
     last = xid("last", node="n4")
     assert len(await stored(served, "n4", *items, last, acknowledged=taken)) == taken
     assert len(await stored(served, "n4", items[taken], last)) == taken + 2
+
+
+async def test_what_convicts_is_taken_behind_many_listings(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm is away, so that the first item is not decided: the whole request comes again and again until it answers."""
+    monkeypatch.setattr(node_requests, "_MOST_LISTINGS", 2)
+    monkeypatch.setattr(served.nodes, "_hard", lambda item: item.kind == Kind.XID)
+
+    async def away(*_: object, **__: object) -> None:
+        raise Unavailable("slurmctld does not answer")
+
+    monkeypatch.setattr(served.daemon.fleets, "take_news", away)
+    unknown = evidence("x", id="unknown", source=Source.AGENT, node="n4", job=9999, attempt=0)
+    items = [unknown, *(listing(f"l{number}", 10) for number in range(4)), xid("bad", node="n4")]
+    body = {"node": "n4", "first": 1, "items": [to_json(item) for item in items]}
+    assert (await served.post(protocol.EVIDENCE, body)).status == 503
+    assert [e.id for i in served.daemon.state.incidents.values() for e in i.evidence] == ["bad"]
 
 
 async def test_of_each_node_one_request_at_a_time_is_taken_in(served: Served) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.listing import PAGE
 from sentinel.errors import ProtocolError, Unavailable, UserError
 from sentinel.model.audit import EXPORTED, EXPORTED_DIGEST, FIRST, REWRITTEN, AuditEntry, Stage
-from sentinel.model.changes import Audited
+from sentinel.model.changes import Audited, Change
 
 Worlds = Callable[..., World]
 
@@ -164,6 +165,46 @@ async def test_a_file_that_says_nothing_of_the_copy_harms_nothing(world: Worlds,
     assert json.loads(copied.read_text()) == [2, there.store.check_audit().head]
     assert copied.stat().st_mode & 0o777 == 0o600
     assert there.store.get(REWRITTEN) is None
+
+
+async def test_killed_at_any_moment_the_copy_is_not_taken_for_rewritten(
+    world: Worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, path, copied = world(), str(tmp_path / "log"), tmp_path / COPIED
+    with listening(socket.AF_UNIX, path):
+        made = AuditExport(there.store, Syslog(path), copied)
+        fill(there, 2)
+        assert made.export()
+        commit = there.store.commit
+
+        def killed(wanted: Sequence[Change]) -> None:
+            commit(wanted)
+            raise Unavailable("killed")
+
+        for number in range(3):  # after each write of the third to fifth entry
+            fill(there, 1)
+            monkeypatch.setattr(there.store, "commit", killed)
+            with pytest.raises(Unavailable):
+                made.export()
+            monkeypatch.setattr(there.store, "commit", commit)
+            made = AuditExport(there.store, Syslog(path), copied)
+            made.export()
+            assert there.store.get(REWRITTEN) is None, number
+
+
+async def test_a_full_disk_leaves_no_files_behind(
+    world: Worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, path, copied = world(), str(tmp_path / "log"), tmp_path / COPIED
+    fill(there, 1)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(json, "dump", full)
+    with listening(socket.AF_UNIX, path), pytest.raises(Unavailable, match="No space left"):
+        AuditExport(there.store, Syslog(path), copied).export()
+    assert [file.name for file in tmp_path.iterdir() if COPIED in file.name] == []
 
 
 async def test_a_copied_entry_that_cannot_be_read_any_more_is_told(world: Worlds, tmp_path: Path) -> None:
