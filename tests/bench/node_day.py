@@ -186,7 +186,7 @@ def main() -> None:
         module.Children = lambda: children  # type: ignore[assignment,misc]
         quick: list[Quick] = []
 
-        def client(_self: Agent) -> Quick:
+        def client(_self: Agent, **_leads: bool) -> Quick:
             quick.append(Quick("http://daemon:1", None))  # type: ignore[arg-type]
             return quick[-1]
 
