@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from pathlib import Path
@@ -18,6 +19,8 @@ class CutNetwork:
         self._open = threading.Event()
         self._open.set()
         self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._over = False
 
     def __enter__(self) -> CutNetwork:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -26,20 +29,27 @@ class CutNetwork:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._lock:
+            self._over = True
         self._listens.close()
+        self._lose_all()
         self._open.set()
-        for one in self._sockets:
-            one.close()
 
     def cut(self) -> None:
         self._open.clear()
 
     def mend(self) -> None:
         """Connections of before stay lost, as after minutes without an answer."""
-        for one in self._sockets:
-            one.close()
-        self._sockets.clear()
+        self._lose_all()
         self._open.set()
+
+    def _lose_all(self) -> None:
+        with self._lock:
+            lost, self._sockets = self._sockets, []
+        for one in lost:
+            with contextlib.suppress(OSError):  # it was not connected, or the other side is gone
+                one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
+            one.close()
 
     def _accept(self) -> None:
         while True:
@@ -48,7 +58,12 @@ class CutNetwork:
             except OSError:
                 return
             far = socket.socket(socket.AF_UNIX)
-            self._sockets += [near, far]
+            with self._lock:
+                if self._over:
+                    near.close()
+                    far.close()
+                    return
+                self._sockets += [near, far]
             threading.Thread(target=self._through, args=(near, far), daemon=True).start()
 
     def _through(self, near: socket.socket, far: socket.socket) -> None:
@@ -57,6 +72,7 @@ class CutNetwork:
             far.connect(str(self._path))
         except OSError:
             near.close()
+            far.close()
             return
         for one, other in ((near, far), (far, near)):
             threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
