@@ -31,3 +31,13 @@ def an_hour_apart(run: Path, earlier: str) -> None:
 
 def ask(path: Path, level: Level = "content") -> Validity:
     return validate(path, level, settings=Settings(fresh_s=0.0))
+
+
+def needs_each_file(path: Path) -> None:
+    """Assert that a save is whole, and invalid without any one of its files."""
+    for file in sorted(path.iterdir()):
+        held = file.rename(path.parent / "held")
+        answer = ask(path)
+        held.rename(file)
+        assert answer.valid is False, f"without {file.name}: {answer}"
+    assert ask(path).valid is True
