@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from sentinel.adapters.atomic_file import replace_file
 from sentinel.errors import Refused, Timeout, Unavailable
 
 
@@ -47,14 +47,4 @@ def _replace(folder: Path, name: str, text: str) -> None:
             "points",
             fix=f"chown {os.geteuid()} {folder}; chmod go-w {folder}",
         )
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(folder / name)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    replace_file(folder / name, text, 0o644)

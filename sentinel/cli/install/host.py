@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import os
 import pwd
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sentinel.adapters.atomic_file import replace_file
 from sentinel.cli.install.files import File, nothing_hook
 from sentinel.errors import FileError, Unavailable
 
@@ -103,16 +102,14 @@ def difference(before: str, after: str, name: str) -> list[str]:
 
 
 def write_file(path: Path, text: str, mode: int) -> None:
-    """Replace the file by rename: whoever reads or runs it has the old one or the new one, whole."""
+    """Replace the file by rename, and make its folder where there is none.
+
+    Raises:
+        FileError: it cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).rename(path)
+        replace_file(path, text, mode)
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror}", fix="run it as root") from error
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sentinel.adapters.atomic_file import replace_file
 from sentinel.adapters.store.store import Store
 from sentinel.adapters.syslog import MOST_BYTES, Syslog
 from sentinel.daemon.audit.listing import shown
@@ -100,15 +99,9 @@ class AuditExport:
         self._store.commit([SettingChanged(EXPORTED, number), SettingChanged(EXPORTED_DIGEST, digest)])
         if self._copied is None:
             return
-        temporary = ""
         try:
-            handle, temporary = tempfile.mkstemp(dir=self._copied.parent, prefix=f".{COPIED}.")
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                json.dump([number, digest], file)
-            Path(temporary).replace(self._copied)
+            replace_file(self._copied, json.dumps([number, digest]), 0o600)
         except OSError as error:
-            if temporary:
-                Path(temporary).unlink(missing_ok=True)
             raise Unavailable(f"{self._copied} cannot be written: {error.strerror}") from error
 
     def _read(self) -> list[tuple[int, str]]:

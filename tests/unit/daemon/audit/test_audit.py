@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -201,7 +202,7 @@ async def test_a_full_disk_leaves_no_files_behind(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(json, "dump", full)
+    monkeypatch.setattr(os, "fsync", full)
     with listening(socket.AF_UNIX, path), pytest.raises(Unavailable, match="No space left"):
         AuditExport(there.store, Syslog(path), copied).export()
     assert [file.name for file in tmp_path.iterdir() if COPIED in file.name] == []

@@ -1,0 +1,26 @@
+"""Replaces a file by rename."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def replace_file(path: Path, text: str, mode: int) -> None:
+    """Whoever reads the file, also after a crash, has the old content or the new one, whole. Blocking.
+
+    Raises:
+        OSError: the folder or its disk does not take it; the file is as it was, and nothing else is left there.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
