@@ -79,6 +79,11 @@ def names(value: object) -> list[str]:
     return [name for name in str(value or "").split(",") if name]
 
 
+def objects_in(value: object) -> list[dict[Any, Any]]:
+    """The objects of a JSON list; none where it is no list: others wrote it."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def json_of(raw: bytes) -> Any:
     """The value of a JSON text, its strings plain.
 

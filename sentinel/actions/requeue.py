@@ -16,13 +16,13 @@ from sentinel.model.launching import run_of
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
-_NEVER = "BadConstraints"  # why Slurm takes the priority of a job that could never start
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
 _LATER = 0.1
 _MOST_LOOK_S = 2.0
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
 BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
 _COMMENT = 1024  # characters that Slurm keeps
+_NEVER = "BadConstraints"  # why Slurm takes the priority of a job that could never start
 _MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by its user, no operator need act
 # A job cancelled while it completes keeps the hold of our requeue in Slurm, even if somebody requeues it later.

@@ -88,7 +88,7 @@ class Agent:
         rules = load_rules(site=Path(settings.rules) if settings.rules else None)
         self.gpus = GpuWatch(self.node, settings, self.children, self.program, self.keep, rules.convictions, self.boot)
         self.jobs = Jobs(self.node, settings, self.children, self.program, self.kept)
-        reader = rules_reader(self.node, self.boot, signatures := Signatures(rules))
+        reader = rules_reader(self.node, self.boot, Signatures(rules))
         self.kernel = KernelWatch(self.node, settings, reader, lambda item: self.keep(self.gpus.placed(item)))
         self.checks = PeriodicChecks(
             self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs)
@@ -123,7 +123,7 @@ class Agent:
             backoff_s=settings.backoff_s,
         )
         self.heartbeats.on_answer = self._answered
-        self._wire_endings(failures_of(signatures.rules))
+        self._wire_endings(failures_of(rules))
         self._wire_orders(settings)
 
     def _wire_orders(self, settings: AgentSettings) -> None:

@@ -112,10 +112,8 @@ def validate_part(
     now = time.time() if now_s is None else now_s
     judged = _judge(path, Ask(level, now, part=tier != "global", step=step, fresh_s=settings.fresh_s), settings)
     if judged.valid and (whole := _beside_whole_saves(path, judged)):
-        judged.valid, judged.reason = (
-            None,
-            f"weights without an optimizer, beside whole saves ({visible(whole)}): exported?",
-        )
+        judged.valid = None
+        judged.reason = f"weights without an optimizer, beside whole saves ({visible(whole)}): exported?"
     finding = judged.finding or Finding(whole=tier == "global", owners=judged.owners, marked=False)
     return Part(
         host=host,

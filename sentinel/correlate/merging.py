@@ -70,9 +70,7 @@ def same_failure(
     if incident.job is None or incidents.is_advisory_incident(incident):
         return []
     job = fleet.jobs.get(incident.job)
-    nodes = set(cluster.nodes_of(incident.job, incident.attempt))
-    if job is not None and job.restarts == incident.attempt:
-        nodes |= set(job.nodes)
+    nodes = _nodes(incident, job, cluster)
     found = []
     for other in others:
         same_attempt = other.job == incident.job and other.attempt == incident.attempt
@@ -84,6 +82,12 @@ def same_failure(
         if other.state is IncidentState.OPEN and abs(other.opened_at - incident.opened_at) <= window:
             found.append(other)
     return found
+
+
+def _nodes(incident: Incident, job: JobView | None, cluster: ClusterView) -> set[str]:
+    """Those of the incident's attempt, as far as known."""
+    now = job.nodes if job is not None and job.restarts == incident.attempt else ()
+    return {*cluster.nodes_of(incident.job, incident.attempt), *now}
 
 
 def of_nodes_in_service(
@@ -103,7 +107,7 @@ def of_nodes_in_service(
     if job is None or not over:
         return []
     began = job.started_at if job.restarts == incident.attempt else None
-    nodes = {*cluster.nodes_of(incident.job, incident.attempt), *(job.nodes if began is not None else ())}
+    nodes = _nodes(incident, job, cluster)
     return [
         item
         for other in others

@@ -262,13 +262,12 @@ class State:
             last = incident.closed_at if incident.closed_at is not None else incident.updated_at
             if self.absence is not None:
                 last = max(last, self.absence.ended_at)  # the backlog may bring news of it
-            kept = incident.id in self.plans and incident.state is not IncidentState.CLOSED
-            kept = kept or incident.id in excluding
-            if incident.id in self.judging:
+            if incident.id in excluding or incident.id in self.judging:
                 continue
-            if not kept and now - last > self.window:
-                self.drop(incident.id)
-            elif kept and now - last > RESTS and self._rests(incident) and incident.id not in excluding:
+            if incident.id not in self.plans or incident.state is IncidentState.CLOSED:
+                if now - last > self.window:
+                    self.drop(incident.id)
+            elif now - last > RESTS and self._rests(incident):
                 self.drop(incident.id)
                 self.resting[incident.id] = incident.updated_at
         running = {job for job, _ in self.cluster.attempts}

@@ -114,9 +114,8 @@ def table(
             _cut(row[n], max(LEAST_CUT, width - others - BETWEEN))
     _grid([columns[n] for n in kept], [[row[n] for n in kept] for row in cells], whole, width)
     if left_out := [name for n, name in enumerate(columns) if n not in kept and name]:
-        say(
-            f"too narrow for: {', '.join(left_out)}", err=not on_terminal()
-        )  # on a terminal below its table, also in a pager
+        # On a terminal below its table, also in a pager.
+        say(f"too narrow for: {', '.join(left_out)}", err=not on_terminal())
 
 
 def _cut(cell: Any, most: int) -> None:

@@ -21,7 +21,7 @@ from sentinel.model.live_collectives import RasPoll, Stack
 from sentinel.model.orders import AskJob
 from sentinel.model.records import Evidence, Source, Trust, Where, stable_id
 from sentinel.ports import Clock, Orders
-from sentinel.text import plain
+from sentinel.text import objects_in, plain
 
 _LEAST_GAP_S = 2.5
 _MOST_GAP_S = 10.0
@@ -99,17 +99,17 @@ class HungJobQuestions:
 def _gather(node: str, answer: Mapping[str, object], gathered: _Answers) -> None:
     """Add one node's answer; malformed parts are skipped, since a user's process may have written them."""
     host = str(answer.get("host", ""))
-    for item in _objects(answer.get("ranks")):
+    for item in objects_in(answer.get("ranks")):
         pid, rank = item.get("pid"), item.get("rank")
         if isinstance(pid, int) and isinstance(rank, int):
             gathered.rank_node.setdefault(rank, node)
             gathered.processes.setdefault(pid, []).append((host, node, rank))
-    for item in _objects(answer.get("ras")):
+    for item in objects_in(answer.get("ras")):
         poll = read_ras(plain(str(item.get("text", ""))).encode(), "RAS")
         after_s = item.get("after_s")
         if isinstance(poll, RasPoll) and isinstance(after_s, (int, float)):
             gathered.polls.append((float(after_s), poll))
-    for item in _objects(answer.get("dumps")):
+    for item in objects_in(answer.get("dumps")):
         try:
             found = from_wire(item)
         except ProtocolError as error:
@@ -118,15 +118,11 @@ def _gather(node: str, answer: Mapping[str, object], gathered: _Answers) -> None
             gathered.torn.append(found)
         else:
             gathered.traces.append(found)
-    for item in _objects(answer.get("stacks")):
+    for item in objects_in(answer.get("stacks")):
         rank, text = item.get("rank"), plain(str(item.get("text", ""))).encode()
         stack = read_py_spy(text) if item.get("form") == "py-spy" else read_stack(text)
         if stack is not None and isinstance(rank, int):
             gathered.stacks[rank] = stack
-
-
-def _objects(value: object) -> list[dict[str, object]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _judge(gathered: _Answers) -> HangFinding:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from sentinel.evidence.nccl.flight_recorder_entries import whole_number
 from sentinel.model.collectives import Unreadable
 from sentinel.model.live_collectives import Communicator, Member, RasPoll
-from sentinel.text import json_of
+from sentinel.text import json_of, objects_in
 
 MAX_BYTES = 32 << 20
 MAX_MEMBERS = 1 << 17
@@ -69,12 +69,12 @@ def slim(data: bytes) -> bytes:
     if not isinstance(value, dict) or not isinstance(value.get("communicators"), list):
         return data
     communicators = []
-    for item in _objects(value["communicators"]):
+    for item in objects_in(value["communicators"]):
         kept: dict[object, object] = {name: item[name] for name in ("hash", "secondary_hash", "size") if name in item}
         for name in ("ranks", "missing_ranks"):
             kept[name] = [
                 {key: entry[key] for key in ("rank", "host", "pid", "status", "collective_counts") if key in entry}
-                for entry in _objects(item.get(name))
+                for entry in objects_in(item.get(name))
             ]
         communicators.append(kept)
     return json.dumps({"communicators": communicators, "ras": value.get("ras")}, separators=(",", ":")).encode()
@@ -95,11 +95,11 @@ def _ras_json(value: object, source: str) -> RasPoll | Unreadable:
     if not isinstance(value, dict) or not isinstance(listed, list):
         return Unreadable(source, None, "no list of communicators")
     found = []
-    for item in _objects(listed):
+    for item in objects_in(listed):
         members = [
             member
             for key, missing in (("ranks", False), ("missing_ranks", True))
-            for entry in _objects(item.get(key))
+            for entry in objects_in(item.get(key))
             if (member := _member(entry, missing=missing)) is not None
         ]
         key = "-".join(_plain(item.get(name)) for name in ("hash", "secondary_hash") if item.get(name) is not None)
@@ -107,10 +107,6 @@ def _ras_json(value: object, source: str) -> RasPoll | Unreadable:
     meta = value.get("ras")
     timeouts = whole_number(meta.get("timeouts_count")) if isinstance(meta, dict) else None
     return RasPoll(tuple(found), complete=True, timeouts=timeouts or 0)
-
-
-def _objects(value: object) -> list[dict[object, object]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _plain(value: object) -> str:
