@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sentinel.engine.reconcile.node_proof import SAVED
-from sentinel.model.records import OURS, Notice, StepKind, Task
+from sentinel.model.records import OURS, Notice, Result, StepKind, Task
+from sentinel.model.stored import StoredStep
 from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, SlurmWrite, StepBegan
 
 if TYPE_CHECKING:
@@ -85,13 +86,29 @@ class Observer:
         if what == "cancel":
             self.cancelled[job] = self.world.now_s
         elif what == "hold":
-            self.held.setdefault(job, self.world.now_s)
+            if not self._may_be_ours(job):
+                self.held.setdefault(job, self.world.now_s)
         else:
             self.touched.add(job)
             if what == "release":
                 self.held.pop(job, None)
             else:
                 self.cancelled.pop(job, None)
+
+    def _may_be_ours(self, job: int) -> bool:
+        """Whether a hold on the job looks like Sentinel's own: a daemon said that it would requeue and hold the job, and died.
+
+        Slurm answers alike whoever held it (docs/limits.md).
+        """
+        asked = (
+            row.outcome is not None and row.outcome.result is Result.NOT_KNOWN and row.outcome.data.get("asked")
+            for row in self.world.store.steps.values()
+            if row.step.kind is StepKind.REQUEUE_HOLD and row.step.job == job
+        )
+        return self._nobody_looks() and any(asked)
+
+    def _nobody_looks(self) -> bool:
+        return self.world.daemon is None or not self.world.daemon.ready
 
     def node_drained(self, node: str) -> None:
         self.drained_by_people[node] = self.world.now_s
@@ -100,7 +117,7 @@ class Observer:
         self.drained_by_people.pop(node, None)
         self.resumed[node] = self.world.now_s
         self.resumed_unseen.discard(node)
-        if self.world.daemon is None or not self.world.daemon.ready:
+        if self._nobody_looks():
             self.resumed_unseen.add(node)
 
     def slurmctld_dies(self) -> None:
@@ -113,12 +130,22 @@ class Observer:
 
     def seems_forgotten(self, node: str, incident: str) -> bool:
         """Whether nothing tells that a person put the node back: slurmctld died before it had surely saved this incident's
-        drain, and nobody looked in between."""
+        drain, or the daemon before it knew that the drain was done, and nobody looked in between."""
+        if node not in self.resumed_unseen:
+            return False
+        if any(row.step.kind is StepKind.DRAIN and row.step.node == node for row in self._in_doubt(incident)):
+            return True
         drains = [drain.at_s for drain in self.drains if drain.node == node and drain.incident == incident]
-        died = any(
+        return any(
             0.0 <= at_s - drained_s <= SAVED.total_seconds() for at_s in self.slurmctld_died for drained_s in drains
         )
-        return died and node in self.resumed_unseen
+
+    def _in_doubt(self, incident: str) -> list[StoredStep]:
+        """The incident's steps that began, and of which nobody knows whether they were done."""
+        rows = self.world.store.steps.values()
+        return [
+            r for r in rows if r.incident == incident and (r.outcome is None or r.outcome.result is Result.NOT_KNOWN)
+        ]
 
     def repaired(self, node: str) -> None:
         self.broken.pop(node, None)

@@ -94,8 +94,8 @@ def audited_before_done(seen: Observer, what: Happened) -> Iterator[str]:
 def nothing_twice(seen: Observer, what: Happened) -> Iterator[str]:
     """An incident stops a job once and drains a node once, however often the daemon is killed.
 
-    What slurmctld may not have saved when it died may be done again: if a person puts the node back before a daemon looks,
-    nothing tells that from a drain that was forgotten.
+    What slurmctld may not have saved when it died, or the daemon not have known as done, may be done again: if a person puts
+    the node back before a daemon looks, nothing tells that from a drain that was forgotten or never arrived.
     """
     if not isinstance(what, SlurmWrite) or what.task is None:
         return

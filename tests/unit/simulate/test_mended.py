@@ -288,3 +288,22 @@ def test_an_end_that_a_daemon_saw_and_had_not_reported_when_it_was_killed_is_rep
     )
     world = World(History(9103, 243, "anything", TWO, happenings, 460.0))
     assert world.run() == []
+
+
+def test_a_hold_that_slurm_shows_like_ours_counts_as_ours_while_no_daemon_looks() -> None:
+    """The daemon died between saying that it stops the job and doing so; a person requeues and holds it then."""
+    kill = Happening("kill", 36.256, data={"after": True, "down_s": 150.0, "nth": 5})
+    world = ran(
+        TWO,
+        Happening("link-down", 36.256, "job0/0"),
+        kill,
+        Happening("requeue-hold", 92.9, "job0"),
+        story="requeue-held",
+    )
+    assert world.slurm.jobs[101].state == "RUNNING"
+
+
+def test_a_node_put_back_unseen_after_a_drain_of_unknown_outcome_may_be_drained_again() -> None:
+    kill = Happening("kill", 68.7, data={"after": True, "down_s": 400.0, "nth": 6})
+    world = ran(TWO, Happening("gpu-firmware", 68.7, "job0/0"), kill, Happening("repair", 268.7))
+    assert len(world.observer.drains) == 2
