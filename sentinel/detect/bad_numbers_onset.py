@@ -70,7 +70,7 @@ class OnsetTracker:
             elif item.kind in BAD_NUMBER_KINDS and item.source in (Source.JOB_LOG, Source.ERROR_FILE):
                 made[-1] = self._bad(attempt, item, last)
             elif item.rule == _SCALER:
-                self._set(attempt, after_scaler_skip(self._runs.get(attempt, NO_RUN)))
+                self._set(attempt, after_scaler_skip(self._begins(*attempt)))
             made.extend(self._stay(attempt, item))
         return made
 
@@ -82,15 +82,35 @@ class OnsetTracker:
         if not self._changed:
             return None
         self._changed = False
-        begun = {
-            f"{job}.{attempt}": _written(run) for (job, attempt), run in self._runs.items() if run.onset is not None
+        kept = {
+            f"{job}.{attempt}": _written(run)
+            for (job, attempt), run in self._runs.items()
+            if run.since is not None or (run.onset is None and self._onset_left(job, attempt) is not None)
         }
-        return dict(list(begun.items())[-_MOST_KEPT:])
+        return dict(list(kept.items())[-_MOST_KEPT:])
 
     def onset_step(self, job: int | None, attempt: int | None) -> int | None:
-        """The step at which this attempt's numbers went bad, if it was reported that they stay bad."""
-        run = self._run(job, attempt)
-        return run.onset if run is not None and run.told else None
+        """The step at which this attempt's numbers went bad, if it was reported that they stay bad, or at which those of an
+        earlier attempt did, until this one has shown good ones: it may have started from what that one saved."""
+        if job is None or attempt is None:
+            return None
+        run = self._begins(job, attempt)
+        return run.onset if run.told or run.since is None else self._onset_left(job, attempt)
+
+    def _begins(self, job: int, attempt: int) -> Run:
+        """The attempt's run; before it has shown anything, the bad one that an earlier attempt left."""
+        if (run := self._runs.get((job, attempt))) is not None:
+            return run
+        left = self._onset_left(job, attempt)
+        return Run(onset=left) if left is not None else NO_RUN
+
+    def _onset_left(self, job: int, attempt: int) -> int | None:
+        """The step from which on checkpoints of earlier attempts hold bad numbers, by the newest that has shown either."""
+        for earlier in range(attempt - 1, -1, -1):
+            run = self._runs.get((job, earlier))
+            if run is not None and (run.told or run.onset is None):
+                return run.onset
+        return None
 
     def findings(self, job: int | None, attempt: int | None, now: datetime) -> list[Evidence]:
         """The evidence that this attempt's numbers stay bad; empty if that was not reported."""
@@ -116,13 +136,13 @@ class OnsetTracker:
         spike, loss = None, item.data.get("loss")
         if isinstance(loss, (int, float)):
             self._losses[attempt], spike = observe(self._losses.get(attempt, NO_LOSSES), step, float(loss))
-        before = self._runs.get(attempt, NO_RUN)
+        before = self._begins(*attempt)
         self._set(attempt, self._begun(attempt, before, after_print(before, step, item.at, item.data)))
         return [_spike(item, spike)] if spike is not None else []
 
     def _bad(self, attempt: Attempt, item: Evidence, reached: int | None) -> Evidence:
         told, losses = item.data.get("step"), self._losses.get(attempt, NO_LOSSES)
-        before = self._runs.get(attempt, NO_RUN)
+        before = self._begins(*attempt)
         step = told if isinstance(told, int) else (reached + 1 if reached is not None else None)
         if step is not None:
             run = after_message(before, step, item.at, item.text[:80], exhausted=item.rule == _LEAST_SCALE)
@@ -135,8 +155,8 @@ class OnsetTracker:
         return dataclasses.replace(item, data={**item.data, "onset_step": min(steps)})
 
     def _set(self, attempt: Attempt, run: Run) -> None:
-        before = self._runs.get(attempt, NO_RUN)
-        if run is before:
+        before = self._begins(*attempt)
+        if run == before:
             return
         self._changed |= (before.onset, before.told) != (run.onset, run.told)
         self._changed |= not run.told and before.prints != run.prints and run.onset is not None
@@ -151,9 +171,7 @@ class OnsetTracker:
 
     def _stay(self, attempt: Attempt, item: Evidence) -> list[Evidence]:
         run, limits = self._runs.get(attempt), self._limits
-        if run is None or run.onset is None:
-            return []
-        if run.told or not persists(run, prints=limits.bad_prints, for_s=limits.bad_numbers_s):
+        if run is None or run.told or not persists(run, prints=limits.bad_prints, for_s=limits.bad_numbers_s):
             return []
         run = dataclasses.replace(run, told=True)
         self._set(attempt, run)
@@ -171,9 +189,13 @@ def _written(run: Run) -> dict[str, Any]:
 def _read(value: Mapping[str, Any]) -> Run:
     return Run(
         onset=value["onset"], told=value["told"], what=value["what"], numbered=value["numbered"],
-        since=time_from(value["since"]), newest=time_from(value["newest"]), last=value["last"], prints=value["prints"],
+        since=_time(value["since"]), newest=_time(value["newest"]), last=value["last"], prints=value["prints"],
         scaling=value.get("scaling", False), exhausted=value.get("exhausted", False),
     )  # fmt: skip
+
+
+def _time(value: object) -> datetime | None:
+    return time_from(value) if value is not None else None
 
 
 def _stays_bad(attempt: Attempt, run: Run, now: datetime, path: str | None) -> Evidence:

@@ -96,9 +96,9 @@ class Observer:
                 self.cancelled.pop(job, None)
 
     def _may_be_ours(self, job: int) -> bool:
-        """Whether a hold on the job looks like Sentinel's own: a daemon said that it would requeue and hold the job, and died.
+        """Whether a hold on the job looks like Sentinel's own: the daemon died after it said that it would hold the job.
 
-        Slurm answers alike whoever held it (docs/limits.md).
+        Slurm answers alike whoever did (docs/limits.md).
         """
         asked = (
             row.outcome is not None and row.outcome.result is Result.NOT_KNOWN and row.outcome.data.get("asked")

@@ -307,3 +307,14 @@ def test_a_node_put_back_unseen_after_a_drain_of_unknown_outcome_may_be_drained_
     kill = Happening("kill", 68.7, data={"after": True, "down_s": 400.0, "nth": 6})
     world = ran(TWO, Happening("gpu-firmware", 68.7, "job0/0"), kill, Happening("repair", 268.7))
     assert len(world.observer.drains) == 2
+
+
+def test_a_job_released_after_bad_numbers_does_not_go_back_to_what_they_were_saved_in() -> None:
+    """It was held, as no checkpoint is older than they; a person lets it run on, and it hangs before it shows a number."""
+    world = ran(
+        TWO,
+        Happening("bad-numbers", 36.985, "job1/0"),
+        Happening("release", 67.136, "job1"),
+        Happening("hang", 71.149, "job1/1"),
+    )
+    assert world.slurm.jobs[102].held

@@ -1,0 +1,70 @@
+"""From which step on a job's checkpoints hold bad numbers, over its attempts and restarts of the daemon."""
+
+from __future__ import annotations
+
+import json
+from math import nan
+
+import pytest
+from core_records import evidence
+
+from sentinel.config.settings import Judgement
+from sentinel.detect.bad_numbers import QUIET
+from sentinel.detect.bad_numbers_onset import OnsetTracker
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.model.records import Kind, Source
+
+JOB, BAD = 1, [nan] * 8
+
+
+class Job:
+    def __init__(self) -> None:
+        self.tracker = OnsetTracker(ClusterView(), Judgement())
+
+    def prints(self, attempt: int, first: int, *losses: float | None) -> None:
+        for step, loss in enumerate(losses, first):
+            data = {"step": step} if loss is None else {"step": step, "loss": loss}
+            item = evidence(Kind.STEP, job=JOB, attempt=attempt, source=Source.JOB_LOG, data=data)
+            self.tracker.with_findings([item])
+
+    def daemon_restarts(self) -> None:
+        kept = self.tracker.unsaved()
+        assert kept is not None
+        self.tracker = OnsetTracker(ClusterView(), Judgement(), json.loads(json.dumps(kept)))
+
+    def onset(self, attempt: int) -> int | None:
+        return self.tracker.onset_step(JOB, attempt)
+
+
+@pytest.fixture
+def job() -> Job:
+    job = Job()
+    job.prints(0, 10, 2.0, 2.1, *BAD)
+    assert job.onset(0) == 12
+    return job
+
+
+def test_an_attempt_that_has_shown_nothing_may_run_on_the_bad_numbers_of_the_one_before(job: Job) -> None:
+    assert job.onset(1) == 12 and job.onset(2) == 12
+    job.daemon_restarts()
+    assert job.onset(1) == 12
+    job.prints(1, 20, nan)
+    assert job.onset(1) == 12
+
+
+@pytest.mark.parametrize("good", [[2.0], [None] * QUIET], ids=["a loss", "steps without numbers"])
+def test_good_steps_end_it_for_good(job: Job, good: list[float | None]) -> None:
+    job.prints(1, 10, *good)
+    assert job.onset(1) is None and job.onset(2) is None and job.onset(0) == 12
+    job.daemon_restarts()
+    assert job.onset(1) is None and job.onset(2) is None and job.onset(0) == 12
+
+
+def test_numbers_that_go_bad_again_have_an_onset_of_their_own(job: Job) -> None:
+    job.prints(1, 10, 2.0, 2.1, 2.0, 2.2, *BAD)
+    assert job.onset(1) == 14 and job.onset(2) == 14
+
+
+def test_another_job_and_one_that_is_not_known_have_none(job: Job) -> None:
+    assert job.tracker.onset_step(2, 1) is None and job.tracker.onset_step(None, 1) is None
+    assert job.tracker.onset_step(JOB, None) is None
