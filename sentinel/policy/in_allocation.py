@@ -37,7 +37,7 @@ def next_run(job: JobView, fleet: Fleet, count: int, *, bad: Collection[str], su
     doubted = [name for name in reversed(list(dict.fromkeys(suspect))) if name in good]
     chosen = [*(name for name in good if name not in doubted), *doubted][:count]
     if len(chosen) < count:
-        return f"{len(good)} good nodes are left of the {count} that it trains on"
+        return f"{len(good)} good {'node is' if len(good) == 1 else 'nodes are'} left of the {count} that it trains on"
     back = [name for name in job.nodes if name in bad or (name in doubted and name not in chosen)]
     return NextRun(
         tuple(name for name in job.nodes if name in chosen), tuple(back), len(set(good) - set(back)) - len(chosen)

@@ -171,11 +171,11 @@ def _restart(
         hold = dataclasses.replace(hold, data={**hold.data, "why": stop})
         return JobSteps((hold,), None, f"{stop} {requeue}".strip())
     suspects = _bad_and_suspect(verdict, situation)[1]
+    without, beside, switch = _exclusions(verdict, job, situation, drained)
     here, words = in_allocation(job, verdict, incident, situation, suspects, attempt, ground)
     if here:
-        return JobSteps(here, None, words)
+        return JobSteps(here, None, f"{words} {_requeued_instead(job, without)}")
     requeue = f"{words} {requeue}".strip()
-    without, beside, switch = _exclusions(verdict, job, situation, drained)
     smaller, costs = _smaller(job, without, situation)
     if without.left < without.needed and not smaller and _in_service(verdict, situation, drained):
         words = (
@@ -193,6 +193,15 @@ def _restart(
     steps = _requeue(job, verdict, situation, without, beside, attempt, ground)
     spared = f"{switch} {spared}".strip()
     return JobSteps(steps, None, " ".join(text for text in (requeue, spared, lent(job, verdict, situation)) if text))
+
+
+def _requeued_instead(job: JobView, without: Exclusions) -> str:
+    """What a requeue would cost a job that is restarted in its allocation."""
+    fewer = "" if without.left >= without.needed else ": it would start with fewer spare nodes"
+    return (
+        f"A requeue would give up {nodes_text(len(job.nodes))} and wait in the queue for {without.needed}, with "
+        f"{without.left} usable{fewer}."
+    )
 
 
 def _queued(job: JobView, without: Exclusions, situation: Situation) -> str:

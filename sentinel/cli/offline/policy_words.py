@@ -29,7 +29,7 @@ def sentences(settings: Settings) -> Iterator[str]:
     elif limits.keep_healthy == 1:
         stay = "the last usable node of a partition always stays"
     yield (
-        f"At most {counted(limits.drain_count, 'node')} and {limits.drain_fraction:.0%} of a partition (but one) are "
+        f"At most {counted(limits.drain_count, 'node')} and {_percent(limits.drain_fraction)} of a partition (but one) are "
         f"drained by Sentinel at once, {limits.drain_per_hour} in an hour; {stay}."
     )
     yield (
@@ -46,6 +46,11 @@ def sentences(settings: Settings) -> Iterator[str]:
         yield "Only jobs whose comment asks for it are restarted."
     else:
         yield "Every batch job is restarted, whether its comment asks for it or not."
+
+
+def _percent(fraction: float) -> str:
+    """Exact, as a limit is: 0.999 is not 100 %."""
+    return f"{100 * fraction:.12g}%"  # twelve digits: 100 * 0.07 is 7.000000000000001
 
 
 def _span(seconds: float) -> str:

@@ -112,6 +112,12 @@ def test_the_policy_is_told_in_sentences(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("share", "words"), [("0.999", "99.9%"), ("0.07", "7%"), ("0.3333333", "33.33333%")])
+def test_a_limit_is_not_rounded(tmp_path: Path, share: str, words: str) -> None:
+    text = f'[modes.default]\ndrain = "act"\n[limits]\ndrain_fraction = {share}\n'
+    assert any(f"At most 8 nodes and {words} of a partition" in line for line in told(tmp_path, text))
+
+
 def test_a_policy_that_changes_nothing_says_so(tmp_path: Path) -> None:
     assert told(tmp_path, "")[-1] == "So nothing is changed anywhere: plans are made and shown."
 

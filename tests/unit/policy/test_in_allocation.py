@@ -48,10 +48,21 @@ def test_it_goes_on_on_the_good_nodes_that_it_holds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("nodes", "cost"),
+    [(10, "for 4, with 9 usable."), (4, "for 4, with 3 usable: it would start with fewer spare nodes.")],
+)
+def test_what_a_requeue_would_cost_instead_is_said(nodes: int, cost: str) -> None:
+    held = spared(comment='{"sentinel": {"restart": true, "in_allocation": 3}}')
+    explained = decide(verdict(drain=("n2",)), fleet=fleet(nodes), job=held).explanation
+    assert f"A requeue would give up 4 nodes and wait in the queue {cost}" in explained
+
+
+@pytest.mark.parametrize(
     ("how", "why"),
     [
         ({"intent": Intent(restart=True)}, ""),
         ({"intent": Intent(restart=True, in_allocation=4)}, "3 good nodes are left of the 4"),
+        ({"intent": SPARES, "fleet": fleet([node("n1")])}, "1 good node is left of the 3"),
         ({"job": spared(state="completing")}, "its script is over"),
         ({"job": spared(hold_kept=True)}, "its user holds it"),
         ({"job": spared(het=101)}, "it is heterogeneous"),
