@@ -21,6 +21,7 @@ from sentinel.model.taken_along import taken_along_id
 _SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 # What a drain waits for while jobs are restarted around its node.
 _BUDGETS = frozenset({"drain-budget", "last-healthy", "switch", "maintenance", *ASKING})
+_Ran = tuple[datetime | None, datetime | None]  # began (None: not known), ended (None: not yet)
 _ON_IT = frozenset({"running", "completing", "suspended"})
 
 
@@ -45,17 +46,28 @@ def _ended_by(incident: Incident, fleet: Fleet) -> JobView | None:
     ended = (
         j for j in fleet.jobs.values() if j.state in incidents.FAILED_STATES and set(j.nodes) & set(incident.nodes)
     )
-    return max((j for j in ended if _ran_at(j, began)), key=lambda job: len(job.nodes), default=None)
+    return max(
+        (j for j in ended if _ran_at(began, (j.started_at, j.ended_at))), key=lambda job: len(job.nodes), default=None
+    )
 
 
 def _began(incident: Incident) -> datetime:
     return min((item.at for item in incident.evidence), default=incident.opened_at)
 
 
-def _ran_at(job: JobView, at: datetime) -> bool:
-    if job.started_at is None or at < job.started_at - _SLACK:
+def _ran_at(at: datetime, ran: _Ran) -> bool:
+    began, ended = ran
+    if began is None or at < began - _SLACK:
         return False
-    return job.ended_at is None or at <= job.ended_at + _SLACK
+    return ended is None or at <= ended + _SLACK
+
+
+def _ran(incident: Incident, job: JobView | None, cluster: ClusterView) -> _Ran:
+    """When the incident's attempt ran: what Slurm says of its job is the next attempt's from the moment of a requeue."""
+    seen = cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
+    if seen is not None and seen.view.started_at is not None:
+        return seen.view.started_at, seen.view.ended_at
+    return (job.started_at, job.ended_at) if job is not None and job.restarts == incident.attempt else (None, None)
 
 
 def same_failure(
@@ -70,12 +82,12 @@ def same_failure(
     if incident.job is None or incidents.is_advisory_incident(incident):
         return []
     job = fleet.jobs.get(incident.job)
-    nodes = _nodes(incident, job, cluster)
+    nodes, ran = _nodes(incident, job, cluster), _ran(incident, job, cluster)
     found = []
     for other in others:
         same_attempt = other.job == incident.job and other.attempt == incident.attempt
         of_nodes = other.job is None and other.nodes and nodes.issuperset(other.nodes)
-        if not (same_attempt or (of_nodes and job is not None and _ran_at(job, _began(other)))):
+        if not (same_attempt or (of_nodes and _ran_at(_began(other), ran))):
             continue
         if other.id == incident.id or other.id in planned or incidents.is_advisory_incident(other):
             continue
@@ -106,7 +118,7 @@ def of_nodes_in_service(
     job, over = fleet.jobs.get(incident.job or -1), [i.at for i in incident.evidence if incidents.ends(i)]
     if job is None or not over:
         return []
-    began = job.started_at if job.restarts == incident.attempt else None
+    began = _ran(incident, job, cluster)[0]
     nodes = _nodes(incident, job, cluster)
     return [
         item
