@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import OURS, SEEN_DRAINED, NodeView, Outcome, Task
+from sentinel.model.records import LEFT_IN_SERVICE, OURS, SEEN_DRAINED, NodeView, Outcome, Task
 
 _RETURNED = "was returned to service by somebody else: left there"
+_STALE = timedelta(seconds=60)  # what says that a node is gone is asked again when older: in that time a node boots
 
 
 async def drain(task: Task, means: Means) -> Outcome:
@@ -21,7 +22,7 @@ async def drain(task: Task, means: Means) -> Outcome:
     if node.drained:
         return means.done(task, "" if node.reason.startswith(OURS) else "was drained by somebody else already")
     if task.step.tries and not await _was_lost(task, means):
-        return means.done(task, _RETURNED)
+        return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
     asked_at = means.clock.now()
     try:
         await means.writer.drain(node.name, task.reason)
@@ -29,7 +30,7 @@ async def drain(task: Task, means: Means) -> Outcome:
         return means.done(task, error.message)
     after = await means.reader.node(node.name)
     if await _returned_since(after, asked_at, means):
-        return means.done(task, _RETURNED)
+        return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
     if after is None or not after.drained:
         raise Unavailable(f"node {node.name} does not show as drained yet")
     return means.done(task)
@@ -57,19 +58,30 @@ async def _was_lost(task: Task, means: Means) -> bool:
 
 
 async def down(task: Task, means: Means) -> Outcome:
-    """Set the node down, so that Slurm ends its jobs at once instead of waiting for the node."""
+    """Set the node down, so that Slurm ends its jobs at once instead of waiting for the node.
+
+    Not one that answers again by now: Slurm may have begun a job there, which this would end.
+    """
     assert task.step.node is not None
     node = await means.reader.node(task.step.node)
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
     if task.step.tries and not node.drained and not await _was_lost(task, means):
-        return means.done(task, _RETURNED)
+        return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
+    if node.state != "down" and await _answers_again(node, task, means):
+        return means.done(task, "answers again: left in service", {LEFT_IN_SERVICE: True})
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
         await means.writer.down(node.name, task.reason)
         node = await means.reader.node(node.name)
         if await _returned_since(node, asked_at, means):
-            return means.done(task, _RETURNED)
+            return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
     if node is None or node.state != "down":
         raise Unavailable(f"node {task.step.node} does not show as down yet")
     return means.done(task)
+
+
+async def _answers_again(node: NodeView, task: Task, means: Means) -> bool:
+    """Whether a node that was gone answers now. Asked only when nobody has looked for a while (the daemon was away)."""
+    looked = max((item.at for item in task.incident.evidence if item.where.node == node.name), default=None)
+    return looked is not None and means.clock.now() - looked > _STALE and await means.answers(node)

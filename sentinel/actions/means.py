@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from sentinel.model.records import JobView, Outcome, Result, Scalar, Step, StepKind, Task
+from sentinel.model.records import JobView, NodeView, Outcome, Result, Scalar, Step, StepKind, Task
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 
 WHOLE_SECONDS = timedelta(seconds=1)  # resolution of Slurm's times
@@ -51,6 +51,10 @@ async def _not_known() -> datetime | None:
     return None
 
 
+async def _not_asked(_node: NodeView) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
     clock: Clock
@@ -63,6 +67,7 @@ class Means:
     pending_s: float
     launch_s: float = 30.0  # how long a job's launcher gets to start its next step
     booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
+    answers: Callable[[NodeView], Awaitable[bool]] = _not_asked  # whether slurmd on a node takes a connection now
 
     async def slurmctld_started_since(self, at: datetime) -> bool | None:
         """Whether slurmctld restarted in the second of ``at`` or later, and may have lost what it confirmed before.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from sentinel.actions.means import Means
-from sentinel.actions.requeue import BESIDE, CANCELLED, beside, hold
+from sentinel.actions.requeue import BESIDE, CANCELLED, beside, hold, overtaken
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import OURS, JobView, Outcome, Result, Scalar, StepKind, Task
 from sentinel.text import names
@@ -87,14 +87,17 @@ async def exclude(task: Task, means: Means) -> Outcome:
         return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
     if job is None or job.state != "pending":
         return means.failed(task, f"job {task.job} is not pending any more")
+    ours = job.admin_comment.startswith(OURS)
+    if ours and not job.admin_comment.startswith(f"{OURS}{task.incident.id} ") and (words := overtaken(task, job)):
+        return means.done(task, f"{words}: another incident wrote its list", {"added": ""})
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []
     theirs = {*job.excluded} - {*names(task.step.data.get("ours"))}
     wanted = {*names(task.step.data.get("nodes"))}
     union = sorted(theirs | wanted)
-    ours = job.admin_comment.startswith(OURS) and "required=" in job.admin_comment.partition(BESIDE)[0]
+    required_by_us = ours and "required=" in job.admin_comment.partition(BESIDE)[0]
     comment = f"{task.reason} attempt={task.attempt + 1}" + (" required=local" if hosts else "")
-    required = hosts or ([] if ours else None)
+    required = hosts or ([] if required_by_us else None)
     comment = beside(comment, job.admin_comment)
     update = partial(
         means.writer.update_job, task.job, excluded=union, required=required, admin_comment=comment,

@@ -101,7 +101,17 @@ def _restarted_meanwhile(task: Task, job: JobView) -> str:
     """Why a newer attempt than the failed one is left alone; empty if there is no newer attempt."""
     if job.restarts > task.attempt and job.state not in ("pending", "completing"):
         return f"job {task.job} was restarted by somebody else meanwhile"
-    return ""
+    return overtaken(task, job)
+
+
+def overtaken(task: Task, job: JobView) -> str:
+    """Why this restart leaves the job alone: the attempt that it prepares has begun and is over. Empty otherwise.
+
+    What prepares the attempt after that, such as the restart of another incident, is not disturbed.
+    """
+    if job.restarts <= task.attempt + 1:
+        return ""
+    return f"job {task.job} has run since (attempt {task.attempt + 1}), and that attempt is over"
 
 
 def goes_on(task: Task, means: Means, job: JobView) -> str:
@@ -257,6 +267,8 @@ async def release(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
     if job.state == "cancelled":
         return _cancelled(task, means, job)
+    if words := overtaken(task, job):
+        return means.done(task, words)
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
         await means.writer.defer(task.job)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from sentinel.alerts.text import counted, culprit_words, listed, plain, unranked
 from sentinel.model.approvals import APPROVAL, LAPSED, asked, job_names, open_names
 from sentinel.model.records import (
+    LEFT_IN_SERVICE,
     NODE_STEPS,
     OPTIONAL_STEPS,
     Cause,
@@ -157,7 +158,8 @@ def _done(facts: IncidentFacts) -> list[str]:
 
 def drained_nodes(outcomes: Sequence[Outcome]) -> list[str]:
     """The nodes that were taken out of service."""
-    return [str(o.step.node) for o in outcomes if o.step.kind in NODE_STEPS and is_done(o)]
+    done = [outcome for outcome in outcomes if outcome.step.kind in NODE_STEPS and is_done(outcome)]
+    return [str(outcome.step.node) for outcome in done if not outcome.data.get(LEFT_IN_SERVICE)]
 
 
 def severity_of(facts: IncidentFacts) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from sentinel.actions import Means
@@ -36,6 +37,7 @@ from sentinel.daemon.effects.job_logs import JobLogs
 from sentinel.daemon.effects.node_returns import NodeReturnEffects
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.perform import Effects
+from sentinel.daemon.effects.slurmd_probe import answers
 from sentinel.daemon.effects.user_files import UserFiles
 from sentinel.daemon.ingest.event_files import EventFiles, Report
 from sentinel.daemon.ingest.fleets import FleetSnapshots
@@ -131,6 +133,7 @@ def engine_runner(
         pending_s=settings.recovery.pending_s,
         launch_s=settings.recovery.launch_s,
         booted_at=base.reader.booted_at,
+        answers=partial(answers, deadline_s=settings.daemon.probe_s),
     )  # fmt: skip
     runner.perform = Effects(
         means=means,

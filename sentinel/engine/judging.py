@@ -26,7 +26,7 @@ from sentinel.detect.failed_resume import failed_resume, started_before
 from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
-from sentinel.engine.reconcile import node_proof
+from sentinel.engine.reconcile import late_evidence
 from sentinel.engine.reconcile.situations import ClusterNow, situation_of
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
@@ -81,9 +81,13 @@ def settle_timer_due(
     if incident is None:
         del state.judging[incident_id]
         return
-    if is_over(incident, state.plans.get(incident_id)) and not _on_nodes_taken_out(state, incident):
+    if is_over(incident, state.plans.get(incident_id)) and not late_evidence.on_nodes_taken_out(state, incident):
         # late evidence that explains a closed incident is only stored
-        out.save(IncidentChanged(_without_failures_elsewhere(state, incident, under_way.news)))
+        out.save(
+            IncidentChanged(
+                late_evidence.without_new_convictions(state, incident, under_way.news, partial(looks, now=now))
+            )
+        )
         _end_judgement(state, out, incident_id, now)
         return
     if incident_id not in state.plans and not backlog.is_in(state, incident, now):
@@ -120,10 +124,14 @@ def answer_arrived(
 
 def _proceed(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
     """With a fresh snapshot: ask the questions if they were not asked yet, otherwise decide."""
-    under_way, incident = state.judging[incident_id], _without_new_failures(state, incident_id)
+    under_way, incident = state.judging[incident_id], late_evidence.without_new_failures(state, incident_id)
     if incident is None or is_over(incident, state.plans.get(incident_id)) or state.cluster.fleet is None:
         if incident is not None and incident.state is IncidentState.CLOSED:
-            out.save(IncidentChanged(_without_failures_elsewhere(state, incident, under_way.news)))
+            out.save(
+                IncidentChanged(
+                    late_evidence.without_new_convictions(state, incident, under_way.news, partial(looks, now=now))
+                )
+            )
         _end_judgement(state, out, incident_id, now)
         return
     if not under_way.asked:
@@ -134,60 +142,6 @@ def _proceed(state: State, out: Transition, incident_id: str, now: datetime, loo
             if under_way.awaits:
                 return
     _decide(state, out, incident_id, now, looks)
-
-
-def _on_nodes_taken_out(state: State, incident: Incident) -> bool:
-    """Whether something happened on a node after this closed incident's plan had taken it out: a snapshot tells whether the
-    node was back by then."""
-    plan = state.plans.get(incident.id)
-    if plan is None:
-        return False
-    rows = [node_proof.taken_out(state, plan, step) for step in plan.to_do if step.kind in NODE_STEPS]
-    out_since = {row.step.node: row.at for row in rows if row is not None}
-    return any(
-        incidents.opens(item) and item.where.node in out_since and item.at > out_since[item.where.node]
-        for item in incident.evidence
-    )
-
-
-def _without_new_failures(state: State, incident_id: str) -> Incident | None:
-    """The incident without what happened on a node after its return to service: that is grouped anew.
-
-    What a daemon before this grouped stays where it is: when the node was last seen drained may not be known any more.
-    """
-    incident, plan = state.incidents.get(incident_id), state.plans.get(incident_id)
-    if incident is None or plan is None:
-        return incident
-    new = [
-        item
-        for item in incident.evidence
-        if item.id not in state.grouped_before and node_proof.is_of_returned_node(state, plan, item)
-    ]
-    if new:
-        kept = tuple(item for item in incident.evidence if item not in new)
-        incident = dataclasses.replace(incident, evidence=kept)
-        state.put(incident)
-        state.regrouped.extend(new)
-    return incident
-
-
-def _without_failures_elsewhere(state: State, incident: Incident, news: set[str]) -> Incident:
-    """The closed incident without what came while its plan was carried out and concerns nodes that it does not take out:
-    that is grouped anew, since nobody judges it here any more."""
-    verdict, plan = state.verdicts.get(incident.id), state.plans.get(incident.id)
-    known: set[str | None] = {*verdict.drain, *verdict.suspect} if verdict is not None else set()
-    known |= {step.node for step in plan.to_do if step.kind in NODE_STEPS} if plan is not None else set()
-    elsewhere = [
-        item
-        for item in incident.evidence
-        if item.id in news and item.where.job is None and item.where.node not in known and incidents.opens(item)
-    ]
-    if not elsewhere:
-        return incident
-    incident = dataclasses.replace(incident, evidence=tuple(i for i in incident.evidence if i not in elsewhere))
-    state.put(incident)
-    state.regrouped.extend(elsewhere)
-    return incident
 
 
 def _ask(state: State, out: Transition, incident: Incident) -> set[str]:

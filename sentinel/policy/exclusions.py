@@ -61,8 +61,10 @@ def excluded(
     """The largest part of these nodes that leaves the job as many usable nodes as it needs; worse nodes go first.
 
     Args:
-        bad: nodes with a proven fault, the surest first. One in service is excluded even if too few are left: the caller
-            then lets the restart wait. One that is out of service gets no job anyway.
+        bad: nodes with a proven fault, the surest first. One in service is excluded even if too few usable ones are left:
+            the caller then lets the restart wait. But one without which Slurm could never start the job is not: Slurm
+            would take its priority (BadConstraints), and a repair of the node would not give it back. One that is out of
+            service gets no job anyway.
         suspect: nodes under suspicion, the most likely first.
         leaving: nodes in service that are about to be drained.
         added_by_us: nodes in the job's own list that Sentinel put there, and may take out again.
@@ -79,6 +81,7 @@ def excluded(
     must = [name for name in _known(bad, fleet) if name in pool]
     pool -= set(must)
     left = len(pool)
+    must = must[: max(0, len(there) - nodes_wanted(job)[0])]
     # Out of service already, or soon: named too while there are enough others, so that they are not the first that the job
     # gets back.
     out = [name for name in _known(bad, fleet) if name not in must and left >= needed]

@@ -38,7 +38,7 @@ from sentinel.engine.watch.reconciliation import RECONCILE
 from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model.changes import Change
-from sentinel.model.records import Evidence, Notice, Task
+from sentinel.model.records import Evidence, NodeView, Notice, Task
 from sentinel.ports import Orders
 from sentinel.simulate.agents import signatures
 from sentinel.simulate.crossings import SlurmReading, SlurmWriting
@@ -205,7 +205,12 @@ class SimulatedDaemon:
             pending_s=settings.recovery.pending_s,
             launch_s=settings.recovery.launch_s,
             booted_at=reader.booted_at,
+            answers=self._answers,
         )
+
+    async def _answers(self, node: NodeView) -> bool:
+        await asyncio.sleep(self._world.crossings.latency_s())
+        return self._world.slurm.nodes[node.name].alive
 
     def _performing(self, table: Mapping[type[Any], Perform]) -> Mapping[type[Any], Perform]:
         """The effects, with each step of a plan noted before it is carried out."""
@@ -216,10 +221,7 @@ class SimulatedDaemon:
             return await table[CarryOutStep](effect)
 
         async def probe(effect: ProbeNode) -> Event | None:
-            machine = self._world.slurm.nodes.get(effect.node.name)
-            answers = machine is not None and machine.alive
-            await asyncio.sleep(self._world.crossings.latency_s())
-            return NodeProbed(self._world.now(), effect.id, None if answers else "no answer")
+            return NodeProbed(self._world.now(), effect.id, None if await self._answers(effect.node) else "no answer")
 
         async def lend(effect: LendSpares) -> Event | None:
             under_way.set(None)  # it is of no plan, whatever led to the snapshot

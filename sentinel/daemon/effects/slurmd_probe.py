@@ -47,3 +47,12 @@ async def slurmd_answers(view: NodeView, deadline_s: float) -> str | None:
         return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
     writer.close()
     return None
+
+
+async def answers(node: NodeView, deadline_s: float) -> bool:
+    """Whether slurmd on the node takes a connection, or a fault of this host prevents the question.
+
+    Raises:
+        Unavailable: as above.
+    """
+    return node.port is not None and await slurmd_answers(node, deadline_s) is None

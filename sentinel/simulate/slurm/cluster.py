@@ -123,15 +123,16 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         return job.id
 
     def end(self, job: int, *, exit_code: int = 0, exit_signal: int = 0, state: str = "") -> None:
-        """The job's script ends by itself."""
+        """The job's script ends, and with it all components of a heterogeneous job; with a ``state`` this one alone."""
         this = self.jobs[job]
         assert this.state == "RUNNING", this.state
-        this.exit_code, this.exit_signal = exit_code, exit_signal
-        if exit_code and self.requeue_exit_hold:
-            self.to_queue(this, held=True)
-            this.special = True
-            return
-        self._stop(this, state or ("FAILED" if exit_code or exit_signal else "COMPLETED"))
+        for part in [this] if state else [one for one in self.parts(this) if one.state == "RUNNING"]:
+            part.exit_code, part.exit_signal = exit_code, exit_signal
+            if exit_code and self.requeue_exit_hold:
+                self.to_queue(part, held=True)
+                part.special = True
+            else:
+                self._stop(part, state or ("FAILED" if exit_code or exit_signal else "COMPLETED"))
         self.schedule()
 
     def purge(self, job: int) -> None:
@@ -185,11 +186,11 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         running = {job.id: job for job in self.jobs.values() if job.state == "RUNNING"}
         for number, job in running.items():
             known = jobs.get(number)
-            if known is not None and known.state == "RUNNING" and known.restarts == job.restarts:
-                known.on, known.steps, known.next_step = job.on, job.steps, job.next_step  # its nodes report them
-        for number, job in running.items():
-            known = jobs.get(number)
-            if known is not None and known.state == "PENDING" and known.restarts == job.restarts:
+            if known is None or known.restarts != job.restarts:
+                continue
+            if known.state == "RUNNING":  # its nodes report them
+                known.on, known.steps, known.next_step = job.on, job.steps, job.next_step
+            elif known.state == "PENDING":
                 jobs[number] = job  # its nodes report it when they register
         self.nodes, self.jobs = nodes, jobs
         for job in jobs.values():
@@ -302,8 +303,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         return self._seconds()
 
     def _clock_s(self) -> float:
-        seconds: float = self.clock.now().timestamp()
-        return seconds
+        return float(self.clock.now().timestamp())
 
     async def _no_wait(self, seconds: float) -> None:
         self.waited_s += seconds

@@ -98,6 +98,25 @@ async def test_unknown_node_fails(world: Worlds, kind: StepKind) -> None:
     assert (await do(world(), kind, node="ghost")).result is Result.FAILED
 
 
+@pytest.mark.parametrize(("old_s", "answers"), [(30.0, True), (300.0, True), (300.0, False)])
+async def test_node_that_answers_again_when_its_absence_is_old_news_is_not_set_down(
+    world: Worlds, old_s: float, answers: bool
+) -> None:
+    there = world()
+    there.slurm.clock.advance(old_s)
+
+    async def asked(_node: Any) -> bool:
+        return answers
+
+    gone = evidence(Kind.NODE_UNREACHABLE, node="n1")
+    absent = dataclasses.replace(task(there, StepKind.DOWN, node="n1"), incident=incident(gone, job=there.job))
+    found = await ACTIONS[StepKind.DOWN](absent, dataclasses.replace(means(there), answers=asked))
+    left = answers and old_s > 60.0
+    assert found.result is Result.DONE and there.slurm.nodes["n1"].out is not left
+    assert there.slurm.jobs[there.job].state == ("RUNNING" if left else "PENDING")
+    assert found.data.get("left_in_service", False) is left
+
+
 async def test_lost_node_is_down_and_stays_drained_when_it_answers_again(world: Worlds) -> None:
     there = world()
     there.slurm.lose("n1")
@@ -361,6 +380,23 @@ async def test_requirement_of_ours_goes_and_one_of_the_user_stays(world: Worlds)
     job.admin_comment += " required=local"
     await do(there, StepKind.EXCLUDE, nodes="n3")
     assert list(job.required) == []
+
+
+@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD, StepKind.EXCLUDE, StepKind.RELEASE])
+async def test_job_that_ran_since_is_left_to_the_incident_that_stopped_it(world: Worlds, kind: StepKind) -> None:
+    there = world()
+    await held_by_us(there)
+    await do(there, StepKind.RELEASE)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "RUNNING" and job.restarts == 1
+    other = dataclasses.replace(incident(ended(there.job), job=there.job), id="inc2")
+    for step in (StepKind.REQUEUE_HOLD, StepKind.EXCLUDE):
+        later = dataclasses.replace(task(there, step, attempt=1, nodes="n2"), incident=other)
+        assert (await ACTIONS[step](later, means(there))).result is Result.DONE
+    assert job.state == "PENDING" and job.restarts == 2 and job.excluded == ("n1", "n2")
+    before = len(there.slurm.calls)
+    found = await do(there, kind, nodes="n1")
+    assert "has run since" in found.reason and there.slurm.calls[before:] == []
 
 
 async def test_only_what_this_incident_held_is_released(world: Worlds) -> None:

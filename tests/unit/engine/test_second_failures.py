@@ -270,7 +270,7 @@ async def test_the_failure_of_a_second_component_ends_the_wait_for_a_heterogeneo
     (bad,) = there.slurm.jobs[leader].on
     await fail(daemon, bus(bad))
     assert there.slurm.jobs[second].restarts == 1 and states(there) == ["watching"]
-    there.slurm.end(second, exit_code=1)
+    there.slurm.end(second, exit_code=1, state="FAILED")
     await daemon.pass_time(30.0)
     assert states(there) == ["held"] and f"component {second}" in outcomes(there)[0], daemon.said
 

@@ -1,0 +1,81 @@
+"""Histories of restarts that explore found and that broke a promise once, as ``test_mended``: two at once, and late news."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.world import World
+
+TWO = (JobSpec(), JobSpec(user="bob"))
+
+
+def kill(at_s: float, nth: int, *, after: bool) -> Happening:
+    return Happening("kill", at_s, data={"nth": nth, "after": after, "down_s": 400.0})
+
+
+def lose(at_s: float, nth: int) -> Happening:
+    return Happening("lose", at_s, data={"nth": nth, "after": True, "times": 1})
+
+
+RELEASE_WITHOUT_ANSWER = History(
+    8001, 719, "doubled", Setup(nodes=8, jobs=TWO, daemons=2),
+    (
+        Happening("gpu-firmware", 42.980588906511755, "job1/1"),
+        lose(42.980588906511755, 37),
+        Happening("gpu-memory-contained", 54.15885039604348, "job1/1"),
+    ),
+    963.3,
+)  # fmt: skip
+TWO_OF_THREE_NODES = History(
+    8002, 9838, "crowded",
+    Setup(
+        nodes=6, partitions=("train", "short"),
+        jobs=(JobSpec(nodes=3), JobSpec(nodes=3, user="bob", partition="short")),
+    ),
+    (Happening("node-lost", 77.73202414095095, "job1/0"), Happening("gpu-memory", 88.75818808809748, "n4")),
+    988.8,
+)  # fmt: skip
+LAPSED_APPROVAL = History(
+    8003, 4524, "suggest",
+    Setup(nodes=6, jobs=(JobSpec(kind="het"),), mode="suggest", restart_mode="suggest", approval_s=60.0),
+    (
+        Happening("gpu-memory", 49.31738242773922, "n3"),
+        Happening("approve", 127.43841061435337, data={"part": False, "late_s": 0.0}),
+    ),
+    1036.1,
+)  # fmt: skip
+SUSPECT_CONVICTED_LATE = History(
+    8005, 8390, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("link-down", 43.95284339507687, "job0/0"),
+        kill(43.95284339507687, 25, after=True),
+        lose(64.2289552168292, 17),
+        Happening("gpu-lost-silently", 88.27619981603588, "job0/0"),
+    ),
+    1397.8,
+)  # fmt: skip
+REBOOTED_MEANWHILE = History(
+    8005, 1470, "in-allocation", Setup(nodes=8, jobs=(JobSpec(nodes=4, trains_on=3),)),
+    (
+        Happening("link-down", 32.952950513877184, "job0/0"),
+        kill(32.952950513877184, 62, after=False),
+        Happening("reboot", 105.6316628821728, "job0/0"),
+    ),
+    1405.6,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "history",
+    [RELEASE_WITHOUT_ANSWER, TWO_OF_THREE_NODES, LAPSED_APPROVAL, SUSPECT_CONVICTED_LATE, REBOOTED_MEANWHILE],
+    ids=lambda history: history.story,
+)
+def test_a_history_that_broke_a_promise_breaks_none(history: History) -> None:
+    assert World(history).run() == []
+
+
+def test_a_node_that_came_back_while_no_daemon_lived_keeps_the_job_that_slurm_began_there() -> None:
+    world = World(REBOOTED_MEANWHILE)
+    assert world.run() == []
+    assert not world.slurm.nodes["n2"].out and world.slurm.jobs[101].restarts == 2
