@@ -73,11 +73,12 @@ def _warning(error):
     }
 
 
-def status_of(state, ids):
-    """Exit status: 205 when an error isolates a GPU, 226 for any other, 0 for none."""
-    errors = [
-        error for error in state.get("diag", {}).get("errors", []) if error.get("gpu") is None or error["gpu"] in ids
-    ]
+def status_of(state, level, ids):
+    """Exit status: 205 when an error of a test that ran isolates a GPU, 226 for any other, 0 for none."""
+    script = state.get("diag", {})
+    ran = {name for _, name in tests_of(level, script.get("absent", []))}
+    found = [error for error in script.get("errors", []) if error["test"] in ran]
+    errors = [error for error in found if error.get("gpu") is None or error["gpu"] in ids]
     if any(error.get("severity", 2) == 2 for error in errors):
         return 205
     return 226 if errors else 0

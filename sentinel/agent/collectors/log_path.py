@@ -157,6 +157,15 @@ def start_of(path: str, *, job: int, attempt: int, began_s: float, limit_bytes: 
     return None if found < 0 else begin + found
 
 
+def end_of(content: bytes, *, job: int, attempt: int) -> int | None:
+    """Offset in ``content`` (whole lines) at which a later attempt's output begins; None if none does."""
+    begins = _MARKER.format(job=job, attempt=r"(\d{1,9})").encode()
+    if begins.partition(b"(")[0] not in content:
+        return None
+    found = re.finditer(rb"^%b\r?$" % begins, content, re.MULTILINE)
+    return next((mark.start() for mark in found if int(mark[1]) > attempt), None)
+
+
 def wait_for_start(
     pattern: str, *, uid: int, job: int, attempt: int, began_s: float, limit_bytes: int
 ) -> tuple[str, int] | None:

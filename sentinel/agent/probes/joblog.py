@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.host.logfile import Block, LogFile
-from sentinel.agent.collectors.log_path import newest, wait_for_start
+from sentinel.agent.collectors.log_path import end_of, newest, wait_for_start
 from sentinel.agent.probes import become, begin, say
 from sentinel.config.rules_files import load_rules
 from sentinel.errors import SentinelError
@@ -155,12 +155,15 @@ def follow(arguments: dict[str, Any], where: Where, signatures: Signatures) -> N
         burst=arguments["burst"],
         first_line=int(cursor.get("line", 1)),
     )
-    alive_s, ended_s, trouble, said_s = time.monotonic(), None, "", float("-inf")
+    alive_s, ended_s, trouble, said_s, cut = time.monotonic(), None, "", float("-inf"), False
     while True:
         look_s, seen = time.monotonic(), False  # taken before reading: lines that arrive during it are not covered
         try:
             for block in file.read():
-                _tell(follower.read(block, datetime.now(UTC), time.monotonic()), file)
+                own, cut = _of_this_attempt(block, where, ended)
+                _tell(follower.read(own, datetime.now(UTC), time.monotonic()), file)
+                if cut:
+                    break
             trouble, seen = "", file.there
         except SentinelError as error:
             if str(error) != trouble:
@@ -173,16 +176,25 @@ def follow(arguments: dict[str, Any], where: Where, signatures: Signatures) -> N
             say({"type": "looked", "at_s": look_s})
         if ended_s is None and ended.exists():
             ended_s = now_s
-        if ended_s is not None and now_s - ended_s >= arguments["linger_s"]:
+        if cut or (ended_s is not None and now_s - ended_s >= arguments["linger_s"]):
             break
         if now_s - alive_s >= ALIVE_S:
             alive_s = now_s
             say({"type": "alive", "there": file.there, "cursor": file.cursor, "skipped_bytes": file.skipped_bytes})
         time.sleep(arguments["poll_s"])
-    rest = file.rest()
+    rest = None if cut else file.rest()
     found = follower.read(rest, datetime.now(UTC), now_s) if rest is not None else []
     _tell(found + follower.finish(datetime.now(UTC), now_s), file)
     say({"type": "done", "there": file.there, "cursor": file.cursor})
+
+
+def _of_this_attempt(block: Block, where: Where, ended: Path) -> tuple[Block, bool]:
+    """What this attempt printed of the block, and whether the next one begins in it: it appends to the same file, within
+    seconds. Not while this attempt runs: its program may print such a line, too."""
+    end = end_of(block.content, job=where.job or 0, attempt=where.attempt or 0)
+    if end is None or not ended.exists():
+        return block, False
+    return dataclasses.replace(block, content=block.content[:end]), True
 
 
 def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tuple[str, dict[str, Any]]:

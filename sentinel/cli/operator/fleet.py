@@ -196,7 +196,7 @@ def return_words(row: dict[str, Any]) -> list[str]:
         "waiting": "waits", "testing": f"level {known['level']} of the diagnostic runs", "repair": "needs repair",
         "acting": f"a {known['acted']} was ordered", "starting": "was rebooted and is not back yet",
         "passed": "passed its tests, and waits", "returning": "is being returned", "returned": "was returned",
-        "probation": f"was returned, and is kept from {_jobs(known['jobs'])} at first",
+        "probation": f"back on probation, kept from {_jobs(known['jobs'])} at first",
     }.get(known["stage"], known["stage"])  # fmt: skip
     waits = known["waits"] if known["stage"] in ("waiting", "passed") else ""
     since = ago(known["changed_at"]).removesuffix(" ago")

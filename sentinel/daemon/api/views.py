@@ -307,7 +307,7 @@ class Views:
             row = by_id(str(arguments.get("incident", "")), rows)
             return await asyncio.to_thread(explained, self._store, row)
         what = str(arguments["what"])
-        node = self._live.fleet.nodes.get(what) if self._live.fleet is not None else None
+        node = await self._fleets.node(what, _NODE_MAX_AGE_S)
         attempts = []
         if (number := whole_number(what)) is not None and (job := job_of({"job": number})) is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)

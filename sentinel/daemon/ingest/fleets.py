@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from dataclasses import replace
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Unavailable
 from sentinel.log import Log
-from sentinel.model.records import Fleet, Unread
+from sentinel.model.records import Fleet, NodeView, Unread
 from sentinel.model.spares import Spares
 from sentinel.ports import SlurmReader
 from sentinel.telemetry import Telemetry
@@ -78,6 +79,15 @@ class FleetSnapshots:
             self.observed(fleet)
             self._say_unread(fleet)
             return fleet
+
+    async def node(self, name: str, max_age_s: float) -> NodeView | None:
+        """A node that was seen before, as Slurm has it now, or as it was last seen while Slurm does not answer."""
+        if self._live.fleet is None or name not in self._live.fleet.nodes:
+            return None
+        if not self.problem:
+            with contextlib.suppress(Unavailable):
+                await self.take(max_age_s)
+        return self._live.fleet.nodes.get(name)
 
     async def take_news(self) -> Fleet:
         """A snapshot begun after the call. Concurrent callers share it; at most one per second is taken.

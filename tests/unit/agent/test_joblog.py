@@ -280,6 +280,32 @@ def test_a_step_line_that_waits_for_its_second_is_not_passed_over(followed: Foll
     assert said == ["evidence", "looked", "evidence", "done"], "the second step came with the end of the job"
 
 
+NEXT = b"sentinel: job 8 attempt 2 begins\n"
+
+
+def steps_told(said: list[dict[str, Any]]) -> list[int]:
+    return [item["data"]["step"] for message in said for item in message.get("items", ()) if item["kind"] == Kind.STEP]
+
+
+@pytest.mark.parametrize("after", [b"", b"Killed\n", b"sentinel: job 8 attempt 1 begins\n"])
+def test_what_the_next_attempt_prints_into_the_same_log_is_not_this_one_s(followed: Followed, after: bytes) -> None:
+    """It begins within seconds, while the end of this one is still read."""
+    followed.log.write_bytes(step(1))
+
+    def again() -> None:
+        followed.ended.touch()
+        with followed.log.open("ab") as stream:
+            stream.write(after + step(2) + NEXT + step(3) + step(4))
+
+    said = followed.run(again, lambda: None)
+    assert steps_told(said) == [1, 2] and kinds(said)[-1] == "done"
+
+
+def test_a_program_that_prints_the_line_of_a_next_attempt_is_still_read(followed: Followed) -> None:
+    followed.log.write_bytes(step(1) + NEXT + step(3))
+    assert steps_told(followed.run())[-1] == 3
+
+
 def test_a_bar_does_not_stand_in_for_the_lines_with_numbers(read_lines: Any) -> None:
     follower = _follower()
     lines = []

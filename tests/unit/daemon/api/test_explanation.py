@@ -13,6 +13,7 @@ from core_world import World
 
 from sentinel.config.settings import Mode, Modes
 from sentinel.daemon.api import status as state_of
+from sentinel.daemon.api import views
 from sentinel.daemon.api.explanation import meant
 from sentinel.errors import UserError
 from sentinel.model.records import Ground, Kind, NodeView, Outcome, Result, Source, StepKind, Trust, Wait
@@ -81,6 +82,18 @@ async def test_node_with_the_incident_that_drained_it(world: Worlds) -> None:
     assert {item["id"] for item in seen["others"]} == {"aaa1", "ccc1"} and seen["node"]["reason"] == "sentinel:bbb1 ecc"
     quiet = await shown("why", what="n4")
     assert quiet["incident"] is None and quiet["node"]["node"] == "n4" and quiet["evidence"] == []
+
+
+async def test_a_node_is_shown_as_slurm_has_it_now(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_NODE_MAX_AGE_S", 0.0)
+    shown = Shown(world())
+    slurm = shown.world.slurm
+    slurm.nodes["n1"].drained, slurm.nodes["n1"].reason = True, "sentinel:bbb1 ecc"
+    await shown.daemon.fleets.take()
+    slurm.nodes["n1"].drained, slurm.nodes["n1"].reason = False, ""  # returned
+    assert (await shown("why", what="n1"))["node"]["state"] == "mixed"
+    slurm.nodes["n1"].drained, slurm.answers = True, False
+    assert (await shown("why", what="n1"))["node"]["state"] == "mixed"  # as last seen
 
 
 async def test_job_with_its_attempts_and_what_it_lost(world: Worlds) -> None:
