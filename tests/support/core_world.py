@@ -243,10 +243,13 @@ SUSPECTED = verdict(Cause.NCCL_HANG_UNKNOWN, scope=Scope.UNKNOWN, suspect=("n2",
 USER = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD, advice="index error")
 
 
+_DELETE_ALL = [sa.delete(table) for table in tables.metadata.sorted_tables]
+
+
 def clear(store: DirectStore) -> None:
     with store.engine.begin() as connection:
-        for table in tables.metadata.sorted_tables:
-            connection.execute(sa.delete(table))
+        for statement in _DELETE_ALL:
+            connection.execute(statement)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from sentinel.errors import ProtocolError
 from sentinel.model.audit import FIRST, AuditEntry, ChainedEntry, Stage, canonical, chained, digest_of
 
 _LOCK = 0x53454E54  # PostgreSQL: who adds an entry waits for the one before it; SQLite's writers do so anyway
+_WAIT_FOR_OTHERS = sa.select(sa.func.pg_advisory_xact_lock(_LOCK))
+_INSERT = sa.insert(t.audit)
 _LAST_ENTRY = sa.select(t.audit.c.number, t.audit.c.digest).order_by(t.audit.c.number.desc()).limit(1)
 _AT_ONCE = 1000  # rows held while the chain is checked
 
@@ -37,7 +39,7 @@ class Checked:
 def add_entry(connection: sa.Connection, entry: AuditEntry) -> None:
     """Within the transaction of the change that it is about."""
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        connection.execute(_WAIT_FOR_OTHERS)
     last = connection.execute(_LAST_ENTRY).first()
     made = chained(last.number + 1 if last else 1, entry, last.digest if last else FIRST)
     kept = made.entry
@@ -47,7 +49,7 @@ def add_entry(connection: sa.Connection, entry: AuditEntry) -> None:
         "before": canonical(kept.before), "after": canonical(kept.after), "previous": made.previous,
         "digest": made.digest,
     }  # fmt: skip
-    connection.execute(sa.insert(t.audit), row)
+    connection.execute(_INSERT, row)
 
 
 def entries(

@@ -1,12 +1,13 @@
 """Writes the changes of a decision in one transaction; one function for each kind of change.
 
-Values go beside the statement, not into it: SQLAlchemy builds and hashes a statement with values anew for every row, which
-took most of a write.
+Values go beside the statement, not into it, and a statement is built once: SQLAlchemy builds and hashes a new one for every
+row otherwise, which took most of a write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +24,19 @@ from sentinel.wire import to_json
 _MOST_STEP = 2**31 - 1
 _SEEN_ON = 16  # nodes on which what decided was seen; a history needs no long lists
 
+_INSERT_VERDICT = sa.insert(t.verdict)
+_DECIDED = (
+    sa.update(t.incident)
+    .where(t.incident.c.id == sa.bindparam("its_id"))
+    .values(
+        decided_at=sa.func.coalesce(
+            t.incident.c.decided_at, sa.bindparam("verdict_at", type_=t.incident.c.decided_at.type)
+        ),
+    )
+)
+_PLAN_FINISHED = sa.update(t.plan).where(t.plan.c.id == sa.bindparam("its_id")).values(finished=True)
+_STEP_ENDED = sa.update(t.step).where(t.step.c.key == sa.bindparam("its_key"))
+
 
 def write(connection: sa.Connection, change: c.Change) -> None:
     """Within the transaction of ``connection``."""
@@ -31,14 +45,39 @@ def write(connection: sa.Connection, change: c.Change) -> None:
 
 def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
     """An insert that can say what happens when the row is there; the two databases spell it alike."""
-    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    return _insert(connection.dialect.name, table)
 
 
 def upsert(connection: sa.Connection, table: sa.Table, keys: Sequence[str], values: Mapping[str, Any]) -> None:
     """Insert, or update the row with the same keys."""
-    insert = insert_into(connection, table)
-    rest = {name: insert.excluded[name] for name in values if name not in keys}
-    connection.execute(insert.on_conflict_do_update(index_elements=list(keys), set_=rest), values)
+    connection.execute(_upsert(connection.dialect.name, table, tuple(keys), tuple(values)), values)
+
+
+def insert_new(connection: sa.Connection, table: sa.Table, rows: Any) -> None:
+    """Insert; a row that is there already stays as it is."""
+    connection.execute(_insert_new(connection.dialect.name, table), rows)
+
+
+@cache
+def _insert(database: str, table: sa.Table) -> Any:
+    return (postgresql if database == "postgresql" else sqlite).insert(table)
+
+
+@cache
+def _insert_new(database: str, table: sa.Table) -> Any:
+    return _insert(database, table).on_conflict_do_nothing()
+
+
+@cache
+def _upsert(database: str, table: sa.Table, keys: tuple[str, ...], names: tuple[str, ...]) -> Any:
+    insert = _insert(database, table)
+    rest = {name: insert.excluded[name] for name in names if name not in keys}
+    return insert.on_conflict_do_update(index_elements=list(keys), set_=rest)
+
+
+@cache
+def _insert_evidence(database: str) -> Any:
+    return _insert_new(database, t.evidence).returning(t.evidence.c.id)
 
 
 def add_evidence(connection: sa.Connection, items: Sequence[Evidence]) -> set[str]:
@@ -50,7 +89,7 @@ def add_evidence(connection: sa.Connection, items: Sequence[Evidence]) -> set[st
         return set()
     # By id, so that two senders of the same batch wait for each other and not in a ring. Many rows of one statement, not one
     # statement of many rows: that would be compiled anew for every batch.
-    insert = insert_into(connection, t.evidence).on_conflict_do_nothing().returning(t.evidence.c.id)
+    insert = _insert_evidence(connection.dialect.name)
     return set(connection.execute(insert, [_evidence_row(rows[name]) for name in sorted(rows)]).scalars())
 
 
@@ -93,17 +132,18 @@ def _incident(connection: sa.Connection, change: c.IncidentChanged) -> None:
     upsert(connection, t.incident, ["id"], values)
     rows = [{"incident": incident.id, "evidence": item.id} for item in incident.evidence]
     if rows:
-        connection.execute(insert_into(connection, t.incident_evidence).on_conflict_do_nothing(), rows)
+        insert_new(connection, t.incident_evidence, rows)
 
 
 def _verdict(connection: sa.Connection, change: c.VerdictReached) -> None:
     verdict = change.verdict
     values = {"incident": change.incident, "at": change.at, "record": to_json(verdict)}
-    connection.execute(sa.insert(t.verdict), values)
-    decided_at = sa.func.coalesce(t.incident.c.decided_at, change.at)
+    connection.execute(_INSERT_VERDICT, values)
     connection.execute(
-        sa.update(t.incident).where(t.incident.c.id == change.incident).values(decided_at=decided_at),
+        _DECIDED,
         {
+            "its_id": change.incident,
+            "verdict_at": change.at,
             "cause": verdict.cause,
             "scope": verdict.scope,
             "confidence": verdict.confidence,
@@ -137,7 +177,7 @@ def _plan(connection: sa.Connection, change: c.PlanMade) -> None:
 
 
 def _plan_finished(connection: sa.Connection, change: c.PlanFinished) -> None:
-    connection.execute(sa.update(t.plan).where(t.plan.c.id == change.plan).values(finished=True))
+    connection.execute(_PLAN_FINISHED, {"its_id": change.plan})
 
 
 def _step_intended(connection: sa.Connection, change: c.StepIntended) -> None:
@@ -155,14 +195,15 @@ def _step_intended(connection: sa.Connection, change: c.StepIntended) -> None:
         "reason": "",
         "record": to_json(step),
     }
-    connection.execute(insert_into(connection, t.step).on_conflict_do_nothing(), values)
+    insert_new(connection, t.step, values)
 
 
 def _step_ended(connection: sa.Connection, change: c.StepEnded) -> None:
     outcome = change.outcome
     connection.execute(
-        sa.update(t.step).where(t.step.c.key == outcome.step.key(change.incident)),
+        _STEP_ENDED,
         {
+            "its_key": outcome.step.key(change.incident),
             "result": outcome.result,
             "finished_at": outcome.at,
             "reason": outcome.reason,

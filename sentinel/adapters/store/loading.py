@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -105,8 +106,13 @@ def by_id(connection: sa.Connection, table: sa.Table, column: Any, ids: Collecti
     found: list[Any] = []
     names = sorted(ids)
     for start in range(0, len(names), _MANY):
-        found.extend(connection.execute(sa.select(table).where(column.in_(names[start : start + _MANY]))))
+        found.extend(connection.execute(_by_id(table, column), {"ids": names[start : start + _MANY]}))
     return found
+
+
+@cache
+def _by_id(table: sa.Table, column: sa.Column[Any]) -> sa.Select[Any]:
+    return sa.select(table).where(column.in_(sa.bindparam("ids", expanding=True)))
 
 
 def _with_evidence(connection: sa.Connection, readable: Readable, rows: Sequence[Any]) -> tuple[Incident, ...]:

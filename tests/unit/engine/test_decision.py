@@ -140,7 +140,7 @@ def test_user_evidence_never_drains(items: list[Evidence], more: list[Evidence],
 @settings(max_examples=300, deadline=None)
 @given(st.lists(user_evidence, min_size=1, max_size=8), histories)
 def test_user_evidence_never_widens_a_drain(items: list[Evidence], history: History) -> None:
-    """BlockingCalls an honest Xid of one node, a program's output may convict no other node."""
+    """Beside an honest Xid of one node, a program's output may convict no other node."""
     happened = incident(BUS, *items, nodes=("n1",))
     made = judging.decide(happened, situation(), history=history, rules=RULES, settings=ACT, now=AT)
     assert {s.node for s in made.plan.steps if s.kind in NODE_STEPS} <= {"n1"}
