@@ -32,6 +32,10 @@ class Figure:
     y_log: bool = False
     y_from_zero: bool = True  # where there is no logarithm
     x_whole: bool = False  # ticks of the file at whole numbers only
+    x_ticks: tuple[tuple[float, str], ...] = ()  # the values that were tried, as they were written; else evenly spaced
+    intervals: tuple[
+        tuple[str, tuple[tuple[float, float, float], ...]], ...
+    ] = ()  # of curves, in the file: x, low, high
     show_x: Callable[[float], str] = "{:g}".format
     show_y: Callable[[float], str] = "{:g}".format
 
@@ -118,11 +122,13 @@ def _cell(grid: set[tuple[int, int]], row: int, column: int, unicode: bool) -> s
 
 def _ticks(figure: Figure, axis: _Axis, columns: int) -> str:
     count = 5 if columns >= 60 else 3
+    evenly = [i / (count - 1) for i in range(count)]
+    ticks = [(axis.at(x), text) for x, text in sorted(figure.x_ticks)]
+    ticks = ticks or [(at, figure.show_x(axis.value(at))) for at in evenly]
     row = [" "] * columns
     end = -2
-    for i in range(count):
-        label = figure.show_x(axis.value(i / (count - 1)))
-        centre = round(i / (count - 1) * (columns - 1))
+    for at, label in ticks:
+        centre = round(at * (columns - 1))
         start = min(max(0, centre - len(label) // 2), columns - len(label))
         if start > end + 1:
             row[start : start + len(label)] = label
@@ -159,11 +165,18 @@ def write(figure: Figure, path: Path) -> None:
     told = {name: f"{name} ({figure.show_x(x)}, {figure.show_y(y)})" for name, x, y in figure.marks}
     colours = {}
     for name, curve in figure.curves:
-        (line,) = axes.plot([x for x, _ in curve], [y for _, y in curve], label=told.get(name, name), linewidth=1.8)
+        (line,) = axes.plot(
+            [x for x, _ in curve], [y for _, y in curve], label=told.get(name, name), linewidth=1.8,
+            marker="o" if figure.x_ticks else None, markersize=5,
+        )  # fmt: skip
         colours[name] = line.get_color()
     for name, x, y in figure.marks:  # one that is named like a curve is a point of it
         known = {"color": colours[name]} if name in colours else {"label": told[name]}
         axes.plot([x], [y], "o", markersize=7, **known)
+    for number, (name, spans) in enumerate(figure.intervals):
+        xs, lows, highs = zip(*spans, strict=True)
+        label = "" if number else "95 % interval"  # matplotlib tells of no empty label
+        axes.vlines(xs, lows, highs, color=colours[name], alpha=0.3, linewidth=4, label=label)
     axes.xaxis.set_major_formatter(FuncFormatter(_formatter(figure.show_x)))
     axes.yaxis.set_major_formatter(FuncFormatter(_formatter(figure.show_y)))
     if figure.x_log:
@@ -174,6 +187,8 @@ def write(figure: Figure, path: Path) -> None:
         axes.set_ylim(bottom=0)
     if figure.x_whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if figure.x_ticks:
+        axes.set_xticks([x for x, _ in figure.x_ticks], [text for _, text in figure.x_ticks])
     axes.set_title(textwrap.fill(figure.title, _TITLE_WIDTH), fontsize="medium")
     axes.set_xlabel(figure.x_label)
     axes.set_ylabel(figure.y_label)

@@ -12,6 +12,7 @@ from sentinel.cli.operator.output import chart_width, counted, rich_console
 from sentinel.cli.simulate.scenarios import Sweep
 from sentinel.text import printable
 
+_LOG_FROM = 10.0  # a sweep over values so many times apart has a logarithmic axis
 _CAUSES = 12  # rows of the table by cause; all of them are in the JSON
 
 
@@ -166,11 +167,20 @@ def _swept(answers: Sequence[dict[str, Any]], sweep: Sweep) -> chart.Figure:
         (name, tuple(sorted((place, float(one["ettr"])) for place, one in _placed(answers, sweep, name))))
         for name in names
     )
+    intervals = tuple(
+        (name, tuple((place, *one["ettr_interval"]) for place, one in _placed(answers, sweep, name))) for name in names
+    )
+    least, most, written = min(sweep.places), max(sweep.places), dict(zip(sweep.places, sweep.texts, strict=True))
     return chart.Figure(
         title=f"Simulated ETTR by {sweep.key} ({_scenario(answers[0])})",
         x_label=sweep.key,
         y_label="ETTR",
         curves=curves,
+        marks=tuple((name, *points[-1]) for name, points in curves) if len(curves) > 1 else (),
+        intervals=intervals,
+        x_log=least > 0 and most >= _LOG_FROM * least,
+        x_ticks=tuple(written.items()),
+        show_x=lambda x: written.get(x, f"{x:g}"),
         y_from_zero=False,
         show_y=_percents([value for _, points in curves for _, value in points]),
     )

@@ -48,6 +48,16 @@ def test_a_falling_line_on_two_logarithmic_axes_is_straight() -> None:
     assert min(steps) >= max(steps) - 2 > 0
 
 
+def test_values_that_were_tried_are_written_where_they_lie() -> None:
+    points, ticks = ((60.0, 0.98), (300.0, 0.99), (3600.0, 0.97)), ((60.0, "1min"), (300.0, "5min"), (3600.0, "1h"))
+    tried = chart.Figure("t", "x", "y", (("c", points),), x_log=True, y_from_zero=False, x_ticks=ticks)
+    axis = chart.terminal(tried, 70)[-2]
+    assert axis.split() == ["1min", "5min", "1h"]
+    assert (axis.index("5min") - axis.index("1min")) / (axis.index("1h") - axis.index("1min")) == pytest.approx(
+        0.39, abs=0.05
+    )
+
+
 def test_flat_curves_are_drawn_too() -> None:
     flat = chart.Figure("t", "x", "y", (("c", ((1.0, 2.0), (2.0, 2.0))),), y_log=True)
     assert any("⠒" in line or "⠤" in line or "⣀" in line or "⠉" in line for line in chart.terminal(flat, 60))

@@ -67,7 +67,11 @@ def test_a_sweep_gives_one_answer_for_each_value(tmp_path: Path) -> None:
     found = answers(*SMALL, "--sweep", "interval=5min,6h", "--plot", str(plot))
     assert [one["sweep"] for one in found] == [{"interval": "5min"}, {"interval": "6h"}]
     assert found[0]["ettr"] > found[1]["ettr"]
-    assert b"Simulated ETTR by interval" in plot.read_bytes()
+    text = plot.read_text()
+    assert all(f"<!-- {words} -->" in text for words in ("5min", "6h", "95 % interval")), (
+        "the values as they were given"
+    )
+    assert "Simulated ETTR by interval" in text
 
 
 def test_a_setting_can_be_swept_and_a_policy_given(tmp_path: Path) -> None:
