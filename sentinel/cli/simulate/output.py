@@ -167,9 +167,12 @@ def _swept(answers: Sequence[dict[str, Any]], sweep: Sweep) -> chart.Figure:
         (name, tuple(sorted((place, float(one["ettr"])) for place, one in _placed(answers, sweep, name))))
         for name in names
     )
-    intervals = tuple(
-        (name, tuple((place, *one["ettr_interval"]) for place, one in _placed(answers, sweep, name))) for name in names
-    )
+    spans = {
+        name: tuple(
+            (place, *one["ettr_interval"]) for place, one in _placed(answers, sweep, name) if one["ettr_interval"]
+        )
+        for name in names
+    }
     least, most, written = min(sweep.places), max(sweep.places), dict(zip(sweep.places, sweep.texts, strict=True))
     return chart.Figure(
         title=f"Simulated ETTR by {sweep.key} ({_scenario(answers[0])})",
@@ -177,7 +180,7 @@ def _swept(answers: Sequence[dict[str, Any]], sweep: Sweep) -> chart.Figure:
         y_label="ETTR",
         curves=curves,
         marks=tuple((name, *points[-1]) for name, points in curves) if len(curves) > 1 else (),
-        intervals=intervals,
+        intervals=tuple((name, found) for name, found in spans.items() if found),  # none of one seed in one day
         x_log=least > 0 and most >= _LOG_FROM * least,
         x_ticks=tuple(written.items()),
         show_x=lambda x: written.get(x, f"{x:g}"),
