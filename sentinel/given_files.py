@@ -52,12 +52,17 @@ class GivenFile:
         Raises:
             FileError: longer than ``most`` bytes; a silent pipe. OSError: it cannot be read.
         """
+        if stat.S_ISREG(self.status.st_mode) and self.status.st_size > most:
+            raise self._too_large(most, too_large)
         content = bytearray()
         while block := self.read(min(BLOCK, most + 1 - len(content)), silent_s):
             content += block
-            if len(content) > most:
-                raise FileError(self.path, too_large or f"is larger than {_size(most)}", fix="name a smaller file")
+            if len(content) > most:  # a pipe, or a file that grows
+                raise self._too_large(most, too_large)
         return bytes(content)
+
+    def _too_large(self, most: int, said: str) -> FileError:
+        return FileError(self.path, said or f"is larger than {_size(most)}", fix="name a smaller file")
 
 
 def require_file(path: Path) -> None:

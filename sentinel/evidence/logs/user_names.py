@@ -25,28 +25,35 @@ _INTERFACE = re.compile(
     r"link status |making interface ).*",
     re.S,
 )
+# A word of every such message, the form of its name, and what is left of it. Most messages are of none of these forms, and
+# the search for a word takes a tenth of the time.
 _CUTS = tuple(
-    (re.compile(pattern, re.S), replacement)
-    for pattern, replacement in (
+    (word, re.compile(pattern, re.S), replacement)
+    for word, pattern, replacement in (
         # NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python3, Ch 00000008: the longest that can be the name goes.
-        (rf"^(NVRM: Xid \(.{{0,40}}?, name=){_COMM}(?=,|$)", rf"\1{CUT}"),
-        (rf"^(NVRM: API mismatch: the client '){_COMM}(' \()", rf"\1{CUT}\2"),
-        (rf"^(INFO: task ){_COMM}(:\d{{1,10}} blocked )", rf"\1{CUT}\2"),
-        (rf"( stuck for \d{{1,6}}s! \[){_COMM}(:\d{{1,10}}\])", rf"\1{CUT}\2"),
-        (rf"( Comm: ?){_COMM}( (?:Not tainted|Tainted|Kdump|Pid:))", rf"\1{CUT}\2"),
-        (rf"^{_COMM}(: [^\n]{{0,200}}, mode:0x)", rf"{CUT}\1"),  # page allocation failure, vmalloc error
-        (rf"^{_COMM}( invoked oom-killer: )", rf"{CUT}\1"),
-        (rf"^{_COMM}(\[\d{{1,10}}\]| ?\(\d{{1,10}}\)|/\d{{1,10}})(?=[: ])", rf"{CUT}\1"),  # python3[7]: segfault at
-        (rf"^(traps: ){_COMM}(\[\d{{1,10}}\] )", rf"\1{CUT}\2"),
-        (rf"(Kill(?:ed)? process \d{{1,10}} \(){_COMM}(\))", rf"\1{CUT}\2"),
-        (rf"^(oom_reaper: reaped process \d{{1,10}} \(){_COMM}(\), )", rf"\1{CUT}\2"),
-        (r"^(oom-kill:constraint=\w{1,40}),.*", rf"\1,{CUT}"),
-        (r"^(Memory cgroup (?:stats for |out of memory: OOM victim ))(?!Kill).*", rf"\1{CUT}"),
-        (r"^(cgroup: fork rejected by pids controller in ).*", rf"\1{CUT}"),
-        (rf"^(BUG: Bad .{{0,40}}in process ){_COMM}( +(?:pfn|pte):)", rf"\1{CUT}\2"),
-        (rf"((?:process|thread) ){_COMM}( pid:? ?\d)", rf"\1{CUT}\2"),
-        (rf"(: comm ){_COMM}(: )", rf"\1{CUT}\2"),
-        (rf"^(Memory failure: 0x[0-9a-f]{{1,16}}: (?:Sending SIGBUS to|Killing) ){_COMM}(:\d{{1,10}} )", rf"\1{CUT}\2"),
+        ("NVRM: Xid (", rf"^(NVRM: Xid \(.{{0,40}}?, name=){_COMM}(?=,|$)", rf"\1{CUT}"),
+        ("NVRM: API ", rf"^(NVRM: API mismatch: the client '){_COMM}(' \()", rf"\1{CUT}\2"),
+        ("INFO: task ", rf"^(INFO: task ){_COMM}(:\d{{1,10}} blocked )", rf"\1{CUT}\2"),
+        (" stuck for ", rf"( stuck for \d{{1,6}}s! \[){_COMM}(:\d{{1,10}}\])", rf"\1{CUT}\2"),
+        (" Comm:", rf"( Comm: ?){_COMM}( (?:Not tainted|Tainted|Kdump|Pid:))", rf"\1{CUT}\2"),
+        (", mode:0x", rf"^{_COMM}(: [^\n]{{0,200}}, mode:0x)", rf"{CUT}\1"),  # page allocation failure, vmalloc error
+        (" invoked oom-killer: ", rf"^{_COMM}( invoked oom-killer: )", rf"{CUT}\1"),
+        # python3[7]: segfault at
+        ("", rf"^{_COMM}(\[\d{{1,10}}\]| ?\(\d{{1,10}}\)|/\d{{1,10}})(?=[: ])", rf"{CUT}\1"),
+        ("traps: ", rf"^(traps: ){_COMM}(\[\d{{1,10}}\] )", rf"\1{CUT}\2"),
+        (" process ", rf"(Kill(?:ed)? process \d{{1,10}} \(){_COMM}(\))", rf"\1{CUT}\2"),
+        ("oom_reaper: ", rf"^(oom_reaper: reaped process \d{{1,10}} \(){_COMM}(\), )", rf"\1{CUT}\2"),
+        ("oom-kill:", r"^(oom-kill:constraint=\w{1,40}),.*", rf"\1,{CUT}"),
+        ("Memory cgroup ", r"^(Memory cgroup (?:stats for |out of memory: OOM victim ))(?!Kill).*", rf"\1{CUT}"),
+        ("cgroup: fork ", r"^(cgroup: fork rejected by pids controller in ).*", rf"\1{CUT}"),
+        ("BUG: Bad ", rf"^(BUG: Bad .{{0,40}}in process ){_COMM}( +(?:pfn|pte):)", rf"\1{CUT}\2"),
+        (" pid", rf"((?:process|thread) ){_COMM}( pid:? ?\d)", rf"\1{CUT}\2"),
+        (": comm ", rf"(: comm ){_COMM}(: )", rf"\1{CUT}\2"),
+        (
+            "Memory failure: ",
+            rf"^(Memory failure: 0x[0-9a-f]{{1,16}}: (?:Sending SIGBUS to|Killing) ){_COMM}(:\d{{1,10}} )",
+            rf"\1{CUT}\2",
+        ),
     )
 )
 
@@ -60,6 +67,7 @@ def without_names(message: str) -> str:
         return message[packet.start() :]
     if interface := _INTERFACE.match(message):
         return f"{CUT}: {interface[1]}{CUT}"
-    for pattern, replacement in _CUTS:
-        message = pattern.sub(replacement, message)
+    for word, pattern, replacement in _CUTS:
+        if word in message:
+            message = pattern.sub(replacement, message)
     return message
