@@ -35,7 +35,7 @@ from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
-from sentinel.engine.node_return.state import KEPT as RETURNS
+from sentinel.engine.node_return import state as returns
 from sentinel.errors import Unavailable, UserError
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
@@ -182,13 +182,13 @@ class Views:
             rows = [row for row in rows if not set(chosen).isdisjoint(nodes_of(row))]
         waits = await self._waits(rows)
         tested = await asyncio.to_thread(self._store.get, CHECKUPS, {})
-        returning = await asyncio.to_thread(self._store.get, RETURNS, {})
+        returning = await asyncio.to_thread(self._store.get, returns.KEPT, {})
         return {
             "nodes": [
                 {
                     **self._node(node),
                     "diagnostic": tested.get(node.name, {}),
-                    "return": returning.get(node.name),
+                    "return": returns.of_node(returning, node),
                     **scores.shown(node.name),
                 }
                 for node in shown
@@ -319,8 +319,8 @@ class Views:
         answer = {"asked": {"kind": asked.kind, "name": asked.name}, **first, "others": others(asked)}
         if asked.kind == "node" and node is not None:
             scores = await self._board.read()
-            returning = await asyncio.to_thread(self._store.get, RETURNS, {})
-            answer["node"] = {**self._node(node), "return": returning.get(node.name), **scores.shown(node.name)}
+            known = returns.of_node(await asyncio.to_thread(self._store.get, returns.KEPT, {}), node)
+            answer["node"] = {**self._node(node), "return": known, **scores.shown(node.name)}
         if asked.kind == "job":
             found = await asyncio.to_thread(self._attempts.losses, asked.found, attempts)
             answer["attempts"] = await asyncio.to_thread(self._attempts.shown, attempts, found)

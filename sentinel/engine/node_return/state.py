@@ -113,6 +113,13 @@ def written(known: Mapping[str, NodeReturn]) -> dict[str, dict[str, Any]]:
     }
 
 
+def of_node(kept: Mapping[str, Any], node: NodeView) -> Any:
+    """What is stored of the node, if it still fits what Slurm shows: whoever returned it, its tests are over."""
+    found = kept.get(node.name)
+    fits = isinstance(found, dict) and (is_out(node) or found.get("stage") in (*IN_SERVICE, Stage.RETURNING))
+    return found if fits else None
+
+
 def _json(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()

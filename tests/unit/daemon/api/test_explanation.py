@@ -276,3 +276,20 @@ async def test_what_people_are_asked_stands_apart_from_what_was_only_observed(wo
     assert seen["would_have_done"] == [] and [(w["incident"], w["what"]) for w in seen["asked"]] == [
         ("bbb1", ["drain n2"])
     ]
+
+
+@pytest.mark.parametrize(
+    ("stage", "out", "is_shown"),
+    [("waiting", True, True), ("waiting", False, False), ("repair", False, False), ("returning", False, True),
+     ("probation", False, True), ("returned", False, True)],
+)  # fmt: skip
+async def test_the_tests_of_a_node_that_somebody_returned_are_not_shown(
+    world: Worlds, stage: str, out: bool, is_shown: bool
+) -> None:
+    """Until the next snapshot they are still stored."""
+    shown = Shown(world())
+    shown.world.slurm.nodes["n1"].drained = out
+    await shown.daemon.fleets.take()
+    shown.world.store.put("node_returns", {"n1": {"stage": stage}})
+    assert ((await shown("why", what="n1"))["node"]["return"] is not None) is is_shown
+    assert ((await shown("nodes", node="n1"))["nodes"][0]["return"] is not None) is is_shown
