@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from chaos.drawn import GPUS, NODES
+from chaos.drawn import GPUS, MOST_ACTS, NODES
 from timeline import Story
 
 FIXED = [(2026, 1)]  # what CI runs
@@ -22,6 +22,7 @@ LEAST_KILLS = 4  # of a round, as a rule
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="random stories of this seed (default: a few fixed ones)")
     parser.addoption("--stories", type=int, default=10, help="... so many")
+    parser.addoption("--acts", type=int, default=MOST_ACTS, help="... of at most so many acts")
     parser.addoption("--replay", type=int, help="... only the one of this number")
     parser.addoption("--minutes", type=float, help="none is begun after this time")
     parser.addoption("--kills", type=int, default=KILLS, help="of the daemon during recoveries")

@@ -1,6 +1,7 @@
 """Random stories of faults, people and our own failures on a real Slurm: at the end of each, every promise holds.
 
 python -m pytest tests/acceptance/chaos/test_stories.py --seed 7 --stories 500 --minutes 300
+python -m pytest tests/acceptance/chaos/test_stories.py --seed 7 --stories 500 --minutes 300 --acts 24
 python -m pytest tests/acceptance/chaos/test_stories.py --seed 7 --replay 31
 """
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from chaos.acts import perform, thaw
-from chaos.drawn import draw
+from chaos.drawn import MOST_ACTS, draw
 from chaos.performance import Performance
 from chaos.promises import broken, look
 from timeline import Story
@@ -22,8 +23,8 @@ WITHIN_S = 300.0
 AGAIN_S = 4.0  # between two looks, in which a job that runs gains steps
 
 
-def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any):
-    drawn = draw(*chance)
+def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any, request: pytest.FixtureRequest):
+    drawn = draw(*chance, request.config.getoption("--acts", MOST_ACTS))
     print(drawn)
     counted.stories += 1
     performance = Performance(stage, drawn)

@@ -12,6 +12,7 @@ from random import Random
 NODES = 8
 GPUS = 2
 BAD_NODES = 2  # at most so many are taken out in one story: every job can still run
+MOST_ACTS = 10
 KINDS = {"plain": 6, "shared": 2, "array": 1, "het": 1, "elastic": 1, "not ours": 1}  # kind of job: weight
 NODES_OF = {"plain": (1, 2), "shared": (1, 1), "array": (1, 1), "het": (2, 2), "elastic": (2, 2), "not ours": (1, 1)}
 
@@ -82,15 +83,15 @@ def chosen(random: Random, weights: dict[str, int]) -> str:
     return random.choices(list(weights), list(weights.values()))[0]
 
 
-def draw(seed: int, number: int) -> Drawn:
-    """Story ``number`` of ``seed``."""
+def draw(seed: int, number: int, most: int = MOST_ACTS) -> Drawn:
+    """Story ``number`` of ``seed``, with at most so many acts: longer ones cost less of a machine's time for each act."""
     random = Random(f"{seed}:{number}")
     jobs = _jobs(random)
     # One node that goes bad under a job is in every story: without it nothing of ours is put to the test.
     first = Act(chosen(random, NODE_FAULTS), random.randrange(len(jobs)), random.randrange(2))
     acts = [_numbered(random, first)]
     bad = 1
-    for _ in range(random.randint(3, 9)):
+    for _ in range(random.randint(3, most - 1)):
         group = chosen(random, {"node": 3 if bad < BAD_NODES else 0, "job": 4, "people": 3, "ours": 5, "storage": 1})
         bad += group == "node"
         acts.append(_numbered(random, _when(random, _act(random, group, len(jobs)))))
