@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from shipped import shipped_signatures
 
+from sentinel.config.convictions import Drain
+from sentinel.config.rules_files import load_convictions
 from sentinel.evidence.kernel import read_message
 from sentinel.evidence.logs.machine_logs import kernel_line
 from sentinel.model.records import Kind, Trust, Where
@@ -50,6 +52,41 @@ def test_an_xid_of_the_kernel_convicts_and_is_one_evidence_when_read_twice() -> 
 def test_one_line_is_one_xid(device: str, pci: str | None) -> None:
     (found,) = [item for item in read(f"4,1,1,-;NVRM: Xid ({device}): 31, pid=7, name=python") if item.kind == Kind.XID]
     assert (found.data["xid"], found.data.get("pci")) == (31, pci)
+
+
+# As driver 580 (open kernel module) wrote them on an H200 for programs that read where nothing is mapped, ran `trap`, or
+# left a block's shared memory; flag c, since the driver continues lines.
+OF_PROGRAMS = [
+    (
+        31,
+        "pid=1529, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted"
+        " @ 0x0_dead0000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
+    ),
+    (43, "pid=1539, name=python3, channel 0x0000000a"),
+    (13, "Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Out Of Range Address"),
+    (13, "Graphics Exception: ESR 0x519730=0xc00000e 0x519734=0x0 0x519728=0x1f81fb60 0x51972c=0x1174"),
+    (
+        13,
+        "pid=1545, name=python3, Graphics Exception: channel 0x0000000a, Class 0000cbc0, Offset 00000510, Data 0017e2ac",
+    ),
+]
+
+
+@pytest.mark.parametrize(("xid", "rest"), OF_PROGRAMS)
+def test_what_the_driver_says_of_a_programs_fault(xid: int, rest: str) -> None:
+    for named in (
+        "GPU at PCI:0000:00:06: GPU-1ef3f4ec-0000-4000-8000-00000000ffa2",
+        "GPU Board Serial Number: 1650000000001",
+    ):
+        assert read(f"4,358,40362141,c;NVRM: {named}") == []
+    (found,) = read(f"4,360,40362150,c;NVRM: Xid (PCI:0000:00:06): {xid}, {rest}")
+    assert (found.kind, found.data["xid"], found.data["pci"], found.trust) == (
+        Kind.XID,
+        xid,
+        "0000:00:06",
+        Trust.SYSTEM,
+    )
+    assert load_convictions().of(found) is not Drain.YES
 
 
 def test_user_space_writing_into_kmsg_is_not_the_kernel() -> None:
