@@ -25,6 +25,7 @@ class Driver:
         self.xids = [(1, 63), (1, 94)]
         self.freed: list[str] = []
         self.down = 0
+        self.old = False  # before release 510
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         method = type(self).__dict__.get(f"_{name}")
@@ -82,7 +83,14 @@ class Driver:
         value._obj.gpu = 97
 
     def _nvmlDeviceGetMemoryInfo(self, _handle: Any, value: Any) -> None:
-        value._obj.used = 5 << 20
+        value._obj.used = (5 + 615) << 20  # as an H200 of driver 580: with what the driver reserves
+
+    def _nvmlDeviceGetMemoryInfo_v2(self, _handle: Any, value: Any) -> int:
+        if self.old:
+            return int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        assert value._obj.version == pynvml.nvmlMemory_v2
+        value._obj.used, value._obj.reserved = 5 << 20, 615 << 20
+        return 0
 
     def _nvmlDeviceGetPcieReplayCounter(self, _handle: Any, value: Any) -> None:
         value._obj.value = 3
@@ -160,6 +168,12 @@ def test_fields_under_dcgms_numbers(driver: Driver) -> None:
     assert driver.freed == ["events", "session"]
 
 
+def test_memory_of_an_old_driver_is_told_with_what_it_reserves(driver: Driver) -> None:
+    driver.old = True
+    with Nvml() as nvml:
+        assert nvml.sample()["gpus"][0]["fields"]["252"] == 620.0
+
+
 def test_xids_come_as_events_of_their_gpu(driver: Driver) -> None:
     with Nvml() as nvml:
         events = nvml.sample()["events"]
@@ -185,6 +199,7 @@ def test_the_numbers_that_the_made_up_module_has() -> None:
     """``tests/unit/dcgm/test_nvml.py`` runs without nvidia-ml-py over a module with these."""
     assert (pynvml.NVML_TEMPERATURE_GPU, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN) == (0, 1)
     assert (pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, pynvml.nvmlEventTypeXidCriticalError) == (230, 8)
+    assert pynvml.nvmlMemory_v2 == 0x2000028
     assert pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST).__class__.__name__ == "NVMLError_GpuIsLost"
     assert [
         pynvml.NVML_VALUE_TYPE_DOUBLE, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,

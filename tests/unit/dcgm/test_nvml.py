@@ -33,6 +33,7 @@ class Library(types.ModuleType):
     NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
     nvmlEventTypeXidCriticalError = 8
+    nvmlMemory_v2 = 0x2000028
 
     def __init__(self) -> None:
         super().__init__("pynvml")
