@@ -81,12 +81,11 @@ def faults(dcgm: Dcgm, count: int, rng: random.Random) -> dict[str, Any]:
 
     def inject() -> None:
         for _ in range(count):
-            gpu, code = rng.randrange(4), rng.choice(CODES)
+            gpu, code = rng.randrange(dcgm.gpus), rng.choice(CODES)
             injected.append((time.monotonic(), gpu, code))
             dcgm.inject(gpu, XID, code)
-            time.sleep(
-                rng.uniform(0.05, 1.2)
-            )  # DCGM keeps one Xid of a GPU and millisecond: faults overlap, not coincide
+            # DCGM keeps one Xid of a GPU and millisecond: faults overlap, not coincide.
+            time.sleep(rng.uniform(0.05, 1.2) * 4 / dcgm.gpus)
         done.set()
 
     names: dict[str, int] = {}

@@ -611,7 +611,8 @@ def probe(enough: Callable[[Said], bool] = lambda _: False, **changes: Any) -> S
     """What the probe's process says until it is enough, or until it ends by itself."""
     arguments = {"bindings": str(DOUBLE), "host": "127.0.0.1:1", "connect_s": 1, "interval_s": 0.2, "health_s": 0.5,
                  "dcgmi": "/nowhere/dcgmi", **changes}  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    folders = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[2])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     process = subprocess.Popen(
         [sys.executable, "-m", "sentinel.agent.probes.dcgm"],
         stdin=subprocess.PIPE,
@@ -686,7 +687,11 @@ def test_every_sample_counts_gpus_by_their_device_files(state: State) -> None:
     assert {tuple(gpu["minor"] for gpu in message["gpus"]) for message in samples(said)} == {(7, 6, 5, 4)}
 
 
-def test_the_probe_without_anything_says_so_and_ends(state: State) -> None:
+def test_the_probe_without_anything_says_so_and_ends(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text("raise ImportError('a node with a driver is asked without it, too')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     said = [message for message in probe(bindings="/nowhere") if message["type"] != "alive"]
     assert {message["type"] for message in said} == {"unreadable"}
     reason = said[-1]["reason"]

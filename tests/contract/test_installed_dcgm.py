@@ -98,7 +98,7 @@ def test_each_injected_fault_is_told_once(dcgm: Dcgm) -> None:
         elif len(told()) >= len(injected) or injected[-1][0] == XID:
             return len(told()) >= len(FAULTS)
         # A field that the driver answers lasts until the engine's next look at it, which may come before ours.
-        dcgm.inject(len(injected) % 4, *injected[-1][:2])
+        dcgm.inject(len(injected) % dcgm.gpus, *injected[-1][:2])
         return False
 
     dcgm.probe(enough)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import nvml_gpus
 import pytest
-from installed_dcgm import KINDS, PATIENCE_S, REAL, Dcgm, Said, running
+from installed_dcgm import KINDS, MADE_UP, PATIENCE_S, REAL, Dcgm, Said, running
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose
@@ -28,7 +27,6 @@ from sentinel.model.records import Evidence
 
 RULES = load_convictions()
 XID = 230
-MADE_UP = os.environ.get("NVML_INJECTION_MODE") == "True"
 LACKING = "SENTINEL_DCGM names no installed DCGM, or its GPUs are not made up"
 
 
@@ -102,8 +100,19 @@ def test_a_lost_gpu_is_told_once_and_forgotten_when_it_is_back(dcgm: Dcgm) -> No
     assert again.kinds == {"gpu_lost": 1}, "lost once more"
 
 
+def seen_lost(dcgm: Dcgm, lost: int) -> None:
+    """Lose a GPU and wait until the engine knows: a real one looks now and then."""
+    before = Dcgmi(dcgm.dcgmi, **dcgm.where).gpus()
+    dcgm.lose(lost)
+    wanted = {gpu["id"]: 4 if gpu["id"] == lost else 1 for gpu in before}
+    end_s = time.monotonic() + PATIENCE_S
+    while (now := {gpu["id"]: gpu["status"] for gpu in Dcgmi(dcgm.dcgmi, **dcgm.where).gpus()}) != wanted:
+        assert time.monotonic() < end_s, now
+        time.sleep(0.2)
+
+
 def test_level_1_with_a_lost_gpu_is_no_pass(dcgm: Dcgm) -> None:
-    dcgm.lose(2)
+    seen_lost(dcgm, 2)
     arguments = {"node": "n1", "level": 1, "gpus": None, "dcgmi": dcgm.dcgmi, **dcgm.where, "deadline_s": 120.0}
     made = diagnose({**arguments, "stop_s": 20.0, "tells_missing": True})
     assert made["result"] == "inconclusive" and "known to DCGM" in made["reason"], made["reason"]
@@ -145,13 +154,7 @@ def test_xids_are_told_once_over_restarts_of_agent_and_engine(dcgm: Dcgm) -> Non
 
 
 def test_dcgmi_says_which_gpu_is_lost(dcgm: Dcgm) -> None:
-    before = Dcgmi(dcgm.dcgmi, **dcgm.where).gpus()
-    dcgm.lose(1)
-    wanted = {gpu["id"]: 4 if gpu["id"] == 1 else 1 for gpu in before}
-    end_s = time.monotonic() + PATIENCE_S  # a real engine looks now and then
-    while (now := {gpu["id"]: gpu["status"] for gpu in Dcgmi(dcgm.dcgmi, **dcgm.where).gpus()}) != wanted:
-        assert time.monotonic() < end_s, now
-        time.sleep(0.2)
+    seen_lost(dcgm, 1)
     dcgm.gives_back(1)
 
 

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 DOUBLE = ROOT / "deploy" / "lab" / "fake_dcgm"
 REAL = os.environ.get("SENTINEL_DCGM", "")
 SCRIPT = os.environ.get("SENTINEL_NVVS_SCRIPT", "")
+MADE_UP = os.environ.get("NVML_INJECTION_MODE") == "True"
 PATIENCE_S = 120.0  # far above what anything takes here: the machine may be busy
 
 SEVERITIES = {52: 2, 58: 2, 63: 4}  # of DCGM's own table of errors, 4.6
@@ -104,6 +105,11 @@ class Dcgm:
         assert self._engine is not None
         os.killpg(self._engine.pid, signal.SIGSTOP)
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs tests may use: four at most."""
+        return 4
+
     def inject(self, gpu: int, field: int, value: int) -> None:
         """A value of a field, as the engine's own injection makes it."""
         raise NotImplementedError
@@ -156,7 +162,7 @@ class Dcgm:
 
 
 class RealDcgm(Dcgm):
-    """The one in ``SENTINEL_DCGM``."""
+    """The one in ``SENTINEL_DCGM``, with made-up GPUs or with those of this machine."""
 
     def __init__(self, folder: Path, address: str) -> None:
         super().__init__(folder, address)
@@ -173,6 +179,11 @@ class RealDcgm(Dcgm):
     def bindings(self) -> str:
         (folder, *_) = bindings_below(REAL)
         return str(folder)
+
+    @property
+    def gpus(self) -> int:
+        there = Path("/proc/driver/nvidia/gpus")
+        return min(4, len(list(there.iterdir()))) if there.is_dir() and not MADE_UP else 4
 
     def command(self) -> list[str]:
         given = os.environ.get("SENTINEL_DCGM_ENGINE", "")
