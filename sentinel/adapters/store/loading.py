@@ -37,6 +37,16 @@ _MOST_INCIDENTS = 5000  # newest of a month
 _MOST_EVIDENCE = 5000  # newest that no incident refers to
 _MANY = 500  # ids of one statement
 
+_SETTINGS = sa.select(t.setting)
+_OPEN_PLANS = sa.select(t.plan.c.incident).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
+_RUNNING = sa.select(t.attempt.c.job).where(t.attempt.c.ended_at.is_(None))
+_STEPS = sa.select(
+    t.step.c.incident, t.step.c.kind, t.step.c.node, t.step.c.job, t.step.c.attempt, t.step.c.intended_at,
+    t.step.c.result, t.step.c.finished_at, t.step.c.reason, t.step.c.data, t.step.c.record,
+).order_by(t.step.c.intended_at)  # fmt: skip
+_TOLD_OF = sa.select(t.notice.c.incident).distinct()
+_UNDELIVERED = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.c.delivered.is_(False))
+
 
 def load(
     connection: sa.Connection, readable: Readable, *, month: datetime, lately: datetime, evidence_ids: int
@@ -50,9 +60,9 @@ def load(
             previous daemon ended earlier.
         evidence_ids: how many of the newest.
     """
-    settings = {row.name: row.value for row in connection.execute(sa.select(t.setting))}
+    settings = {row.name: row.value for row in connection.execute(_SETTINGS)}
     lately = not_judged_since(settings, lately)
-    plans = dict.fromkeys(connection.execute(_open_plans()).scalars())
+    plans = dict.fromkeys(connection.execute(_OPEN_PLANS).scalars())
     rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in frozenset(IncidentState)}
     wanted = {name for name, row in rows.items() if row.closed_at is None or row.closed_at >= lately} | set(plans)
     steps = _steps(connection)
@@ -63,7 +73,7 @@ def load(
     made = newest_plans(connection, readable, wanted)
     of_steps = {step.incident for step in steps} - set(rows)
     rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, of_steps)}
-    running = set(connection.execute(sa.select(t.attempt.c.job).where(t.attempt.c.ended_at.is_(None))).scalars())
+    running = set(connection.execute(_RUNNING).scalars())
     of_running = {name for name, row in rows.items() if row.job in running}
     return Stored(
         incidents=_with_evidence(connection, readable, [rows[name] for name in sorted(wanted) if name in rows]),
@@ -90,10 +100,6 @@ def _excluded(steps: Iterable[StoredStep]) -> set[int]:
 def _recent_attempts(lately: datetime) -> sa.Select[Any]:
     over = t.attempt.c.ended_at
     return sa.select(t.attempt).where(sa.or_(over.is_(None), over >= lately - ENDED)).order_by(t.attempt.c.started_at)
-
-
-def _open_plans() -> sa.Select[Any]:
-    return sa.select(t.plan.c.incident).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
 
 
 def _incidents(since: datetime) -> sa.Select[Any]:
@@ -160,11 +166,7 @@ def newest_plans(connection: sa.Connection, readable: Readable, incidents: set[s
 
 def _steps(connection: sa.Connection) -> tuple[StoredStep, ...]:
     """All that retention has left."""
-    columns = (
-        t.step.c.incident, t.step.c.kind, t.step.c.node, t.step.c.job, t.step.c.attempt, t.step.c.intended_at,
-        t.step.c.result, t.step.c.finished_at, t.step.c.reason, t.step.c.data, t.step.c.record,
-    )  # fmt: skip
-    return tuple(steps_from(connection.execute(sa.select(*columns).order_by(t.step.c.intended_at))))
+    return tuple(steps_from(connection.execute(_STEPS)))
 
 
 def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
@@ -185,7 +187,7 @@ def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
 def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str, Any]]:
     """See ``Stored.told``. A message of an earlier release tells no stage: its incident counts as told to the end."""
     rows = by_id(connection, t.notice, t.notice.c.incident, incidents)
-    others = connection.execute(sa.select(t.notice.c.incident).distinct()).scalars()
+    others = connection.execute(_TOLD_OF).scalars()
     over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
     found: dict[str, dict[str, Any]] = {name: over for name in others if name and name not in incidents}
     for row in {row.id: row for row in sorted(rows, key=lambda row: row.at)}.values():
@@ -200,8 +202,7 @@ def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str,
 
 
 def _undelivered(connection: sa.Connection, readable: Readable) -> tuple[tuple[Notice, str], ...]:
-    query = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.c.delivered.is_(False))
-    rows = connection.execute(query).all()
+    rows = connection.execute(_UNDELIVERED).all()
     return tuple((notice, row.receiver) for row in rows for notice in readable(Notice, [row.record]))
 
 
