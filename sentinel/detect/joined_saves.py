@@ -41,6 +41,7 @@ class UnreadableListing:
 @dataclass(slots=True)
 class _Attempt:
     parts: dict[str, dict[str, tuple[Part, ...]]] = field(default_factory=dict)  # node -> root -> what it holds
+    listed_s: float = 0.0  # when a node listed last, by the nodes' clocks, as the times of files
     whole: dict[tuple[str, int], int] = field(default_factory=dict)  # root and step -> bytes on all nodes
     reported: set[str] = field(default_factory=set)
 
@@ -80,6 +81,7 @@ class JoinedSaves:
             seen = self._attempts.setdefault((where.job, where.attempt), _Attempt())
             # A node may report only about itself: the host that it writes into its listing is ignored.
             seen.parts.setdefault(where.node, {})[where.path or ""] = tuple(replace(p, host=where.node) for p in parts)
+            seen.listed_s = max(seen.listed_s, item.at.timestamp())
             changed[where.job, where.attempt] = None
         while len(self._attempts) > ATTEMPTS:
             del self._attempts[next(iter(self._attempts))]
@@ -113,7 +115,8 @@ class JoinedSaves:
             return self._whole(key, root, candidate, now)
         newest = max((known for place, known in seen.whole if place == root), default=-1)
         last_s = max((part.newest_mtime_s for part in parts if part.step == step), default=0.0)
-        if step <= newest or now.timestamp() - last_s < SETTLED_S:
+        # By the earlier of two clocks: a daemon's that is set forward, or one node's, makes no save old.
+        if step <= newest or min(now.timestamp(), seen.listed_s) - last_s < SETTLED_S:
             return []  # an older one may be being deleted; a new one is still being written
         ahead = {part.host for part in parts if part.step is not None and part.step > step}
         holders = {part.host for part in parts if part.step == step}

@@ -27,6 +27,9 @@ MAX_ARGUMENT = 1024  # Slurm cuts comments there
 # old ("Job credential revoked") and the restarted job fails at once (seen with 24.11). And it forgets the ended job only
 # when it last looked two seconds ago: a start before that is taken for the same job and its Prolog is not run (22.05).
 REVOKED_S = 2.05
+# slurmctld takes a time that is past for its own now. What scontrol calls "now" is this host's: a job waited as long as this
+# clock is ahead (22.05).
+AT_ONCE = "2000-01-01T00:00:00"
 DEFERRED = "now+30days"  # a start this far off is none; a person who finds such a job sets StartTime=now
 NO_MORE_WORK = frozenset({"drain", "fail"})
 
@@ -239,7 +242,7 @@ class Writer:
         if admin_comment is not None:
             fields["AdminComment"] = one_line(admin_comment)[:MAX_ARGUMENT]
         if start_now:
-            fields["StartTime"] = "now"
+            fields["StartTime"] = AT_ONCE
         if size is not None:
             fields["NumNodes"] = f"{size[0]}-{size[1]}"
             fields |= {"NumTasks": str(size[2])} if size[2] else {}  # else Slurm counts them by the nodes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.adapters.slurm.parse import ENDED, Record
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
-from sentinel.adapters.slurm.writer import DEFERRED
+from sentinel.adapters.slurm.writer import AT_ONCE, DEFERRED
 from sentinel.model.records import NodeView
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Requests:
         this.admin_comment = fields.get("AdminComment", this.admin_comment)
         if "Requeue" in fields:
             this.requeue = fields["Requeue"] == "1"
-        if fields.get("StartTime") == "now":
+        if fields.get("StartTime") == AT_ONCE:
             this.eligible = self._slurm.time_s()
         elif fields.get("StartTime") == DEFERRED:
             this.eligible = self._slurm.time_s() + _FAR_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -50,8 +51,10 @@ class World:
         self.live.see_fleet(fleet(2, [job(nodes=NODES, comment=COMMENT)]))
         self.joined = JoinedSaves(self.live)
 
-    def take(self, after_s: float, *items: Evidence) -> list[Evidence]:
-        return self.joined.take(items, START + timedelta(seconds=after_s))
+    def take(self, after_s: float, *items: Evidence, ahead_s: float = 0.0) -> list[Evidence]:
+        """Nodes that list by their clocks ``after_s``; ``ahead_s``: how far the daemon's is ahead of them."""
+        at = START + timedelta(seconds=after_s)
+        return self.joined.take([replace(item, at=at) for item in items], at + timedelta(seconds=ahead_s))
 
     def saved(self, step: int, at_s: float, size: int = 1000) -> list[Evidence]:
         """All nodes save that step and keep only it; the nodes tell one after the other."""
@@ -79,6 +82,14 @@ def test_a_node_that_is_behind(world: World) -> None:
     assert (finding.kind, finding.data["step"], finding.data["watched"]) == (Kind.CHECKPOINT_INVALID, 20, True)
     assert "n2 hold nothing of it" in finding.text
     assert world.take(2000.0, ahead) == []
+
+
+def test_a_clock_that_is_set_forward_makes_no_save_old(world: World) -> None:
+    world.saved(10, 300.0)
+    ahead = told("n1", part("n1", 20, RANKS["n1"], 600.0))
+    assert world.take(630.0, ahead, ahead_s=300.0) == []  # the daemon's
+    assert world.take(930.0, ahead, ahead_s=-300.0) == []  # the node's
+    assert world.take(930.0, ahead, ahead_s=300.0) != []
 
 
 def test_ranks_that_do_not_add_up(world: World) -> None:
@@ -159,7 +170,8 @@ def test_the_engine_keeps_findings_and_sizes_and_no_listing(world: World) -> Non
     state = state_of(Stored(), world.live, rules=RULES, settings=SETTINGS)
     engine = Engine(state)
     listings = told("n1", part("n1", 20, (0, 1), 600.0)), told("n2", part("n2", 20, (3,), 600.0))
-    out = engine.handle(EvidenceReceived(START + timedelta(seconds=1000), listings))
+    now = START + timedelta(seconds=1000)
+    out = engine.handle(EvidenceReceived(now, tuple(replace(item, at=now) for item in listings)))
     (added,) = (change for change in out.changes if isinstance(change, EvidenceAdded))
     assert [item.kind for item in added.items] == [Kind.CHECKPOINT_INVALID]
     assert engine.handle(EvidenceReceived(START + timedelta(seconds=1010), listings)).changes == []

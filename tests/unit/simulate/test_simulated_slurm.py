@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
-from sentinel.adapters.slurm.writer import DEFERRED
+from sentinel.adapters.slurm.writer import AT_ONCE, DEFERRED
 from sentinel.simulate.slurm.cluster import SimulatedSlurm
 from sentinel.simulate.slurm.records import REQUEUE_WAIT_S, SlurmTimes, StandingClock
 from sentinel.simulate.slurm.requests import Requests
@@ -88,7 +88,7 @@ async def test_a_cancelled_job_does_not_come_back_from_its_requeue(slurm: Simula
     after(slurm, 2.0)
     assert slurm.jobs[job].state == "CANCELLED"
     with pytest.raises(SlurmSaidNo) as caught:
-        await Requests(slurm).set_job(f"{job}", {"StartTime": "now"})
+        await Requests(slurm).set_job(f"{job}", {"StartTime": AT_ONCE})
     assert caught.value.answer is Answer.FINISHED
 
 
@@ -96,7 +96,7 @@ async def test_an_exclusion_that_leaves_too_few_nodes_stays_bad_until_the_list_c
     job = slurm.submit(nodes=4)
     await Requests(slurm).requeue_hold(f"{job}", incomplete=False)
     after(slurm, 2.0)
-    await Requests(slurm).set_job(f"{job}", {"ExcNodeList": "n1", "StartTime": "now"})
+    await Requests(slurm).set_job(f"{job}", {"ExcNodeList": "n1", "StartTime": AT_ONCE})
     await Requests(slurm).release(f"{job}")
     record = slurm.job_json(slurm.jobs[job])
     assert (record["state_reason"], record["priority"]) == ("BadConstraints", 0)
