@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel import protocol
+from sentinel import __version__, protocol
 from sentinel.daemon.api.node_addresses import NodeAddresses
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.event_files import EVENT
@@ -163,7 +163,7 @@ class NodeRequests:
             except ProtocolError as error:
                 # Acknowledged nevertheless: sending it again would not help and would block later items.
                 stated.append(None)
-                self._refuse(node, error.message)
+                self._refuse(node, error.message + self._other_release(node))
         affordable = _affordable(stated)
         self._runner.handle(NodeHeard(self._clock.now(), node, self._runner.seconds()))
         allowed = await self._allowed(node, stated)
@@ -195,6 +195,13 @@ class NodeRequests:
             if item is not None and may is False:
                 self._refuse(node, f"{node} may not state {item.kind} of {item.source} about {item.where}")
         return allowed
+
+    def _other_release(self, node: str) -> str:
+        """Which releases the two sides have, where they differ; empty where they do not, or no heartbeat has told."""
+        theirs = self._live.node(node).version
+        if theirs in ("", __version__):
+            return ""
+        return f". Its agent has release {theirs}, the daemon {__version__}: upgrade the older one"
 
     def _refuse(self, node: str, reason: str) -> None:
         self._telemetry.unreadable.inc()
