@@ -17,12 +17,13 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from sentinel.errors import ProtocolError
+from sentinel.model.orders import MOST_ATTEMPT
 from sentinel.model.records import NOWHERE, Evidence, Scalar, Source, Trust, Where
 from sentinel.text import json_with_bytes, plain
 
 # The store's limits. One evidence beyond it would keep out the whole batch that it came with.
 MOST_ID, MOST_KIND, MOST_NODE = 40, 48, 255  # characters
-MOST_JOB, MOST_ATTEMPT = 2**63 - 1, 2**31 - 1
+MOST_JOB = 2**63 - 1
 _MOST_INTEGER = 2**63 - 1
 _YEARS = (1970, 2200)
 

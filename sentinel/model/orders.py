@@ -22,7 +22,7 @@ R = TypeVar("R", bound="Record")
 
 # Bounds. Far above what the daemon sends; they keep what a broken one sends from costing the node anything.
 MOST_JOB = 2**32 - 1  # Slurm's job ids are 32 bits wide
-MOST_ATTEMPT = 1_000_000
+MOST_ATTEMPT = 2**16 - 1  # Slurm counts restarts in 16 bits; the attempts of a job are gone through one by one
 MOST_STEP = 2**63 - 1
 PATH_BYTES = 4096  # PATH_MAX of Linux
 MOST_ROOTS = 256  # a job's comment (1,024 characters) names fewer

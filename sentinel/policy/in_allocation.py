@@ -58,11 +58,12 @@ def why_not(job: JobView, incident: Incident, situation: Situation) -> str:
 def without_spares(
     job: JobView, verdict: Verdict, incident: Incident, situation: Situation, attempt: int
 ) -> tuple[tuple[Step, ...], str]:
-    """The step that gives bad nodes back on which nothing of the job runs, and what to say of it; none where it is not so.
+    """The step that gives bad and suspect nodes back on which nothing of the job runs, and what to say of it; none where it
+    is not so.
 
     The job goes on: no budget of its restarts is asked, and nothing holds it.
     """
-    bad = _bad(verdict, situation)
+    bad = _bad(verdict, situation) | {name for name in verdict.suspect if name not in situation.good_nodes}
     names = ",".join(name for name in job.nodes if name in bad)
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL, Kind.NUMBERS) for item in incident.evidence)
     if not names or stopped or job.state != "running" or not situation.run_nodes or bad & {*situation.run_nodes}:

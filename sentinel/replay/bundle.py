@@ -102,9 +102,7 @@ def read_bundle(path: Path) -> Recording:
             made = record_from(_KINDS[kind], record)
             if not all(EARLIEST < at < LATEST for at in _times_of(made)):
                 raise ProtocolError("at no time that a clock of ours shows")
-            if isinstance(made, RecordedAttempt) and not (
-                0 < made.job <= MOST_JOB and 0 <= made.attempt <= MOST_ATTEMPT
-            ):
+            if not all(0 < job <= MOST_JOB and 0 <= attempt <= MOST_ATTEMPT for job, attempt in _attempts_of(made)):
                 raise ProtocolError("an attempt that Slurm does not number so")
             found[kind].append(made)
         except (KeyError, ProtocolError):
@@ -117,6 +115,20 @@ def read_bundle(path: Path) -> Recording:
         attempts=tuple(sorted(found["attempt"], key=_time_of)),
         unreadable=unreadable,
     )
+
+
+def _attempts_of(record: Evidence | RecordedIncident | RecordedAttempt) -> list[tuple[int, int]]:
+    """The attempts that it names, with their jobs."""
+    named: list[tuple[int | None, int | None]]
+    match record:
+        case Evidence():
+            named = [(record.where.job, record.where.attempt)]
+        case RecordedIncident():
+            steps = record.plan.steps if record.plan is not None else ()
+            named = [(record.incident.job, record.incident.attempt), *((step.job, step.attempt) for step in steps)]
+        case RecordedAttempt():
+            named = [(record.job, record.attempt)]
+    return [(1 if job is None else job, attempt or 0) for job, attempt in named]
 
 
 def _time_of(record: Evidence | RecordedIncident | RecordedAttempt) -> datetime:

@@ -50,12 +50,14 @@ def bound(state: State, incident: Incident, step: Step, suspects: tuple[str, ...
     """A step of such a plan with the run and its nodes as they are known now: others may have gone bad since the plan."""
     fleet = state.cluster.fleet
     job = state.cluster.job(fleet, step.job, step.attempt) if fleet is not None else None
-    if step.kind not in _BOUND or fleet is None or job is None:
+    if step.kind not in _BOUND:
         return step
+    data: dict[str, Scalar] = {**step.data, "run": len(_earlier(state, step, incident.id)) + 1}
+    if fleet is None or job is None:  # which runs are older is known all the same
+        return dataclasses.replace(step, data=data)
     count = intent_of(job.comment).in_allocation or len(job.nodes)
     bad = set(state.verdicts[incident.id].drain)
     found = next_run(job, fleet, count, bad=bad, suspect=suspects)
-    data: dict[str, Scalar] = {**step.data, "run": len(_earlier(state, step, incident.id)) + 1}
     if isinstance(found, str):
         return dataclasses.replace(step, data={**data, "nodes": "", "why": found})
     data["nodes"] = ",".join(found.nodes)

@@ -38,7 +38,7 @@ from sentinel.wire import record_from, to_json
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)  # what cannot be kept: test_wire
 times = st.integers(0, 10**7).map(lambda s: AT + timedelta(milliseconds=s))
 numbers = st.integers(-(2**40), 2**40)
-attempts = st.integers(0, 2**31 - 1)
+attempts = st.integers(0, 2**16 - 1)
 maybe = st.none() | texts
 flat = st.dictionaries(texts, st.none() | st.booleans() | numbers | st.floats(allow_nan=False) | texts, max_size=3)
 wheres = st.builds(Where, maybe, st.none() | numbers, maybe, maybe, st.none() | numbers, st.none() | attempts)

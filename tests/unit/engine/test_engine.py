@@ -22,6 +22,7 @@ from sentinel.engine.events import (
     OperatorCommand,
     TimerDue,
 )
+from sentinel.engine.reconcile import in_allocation
 from sentinel.engine.state import RESTS, KnownEvidence, Places, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer
 from sentinel.model.changes import EvidenceAdded, IncidentChanged, PlanMade, StepIntended, VerdictReached
@@ -159,6 +160,28 @@ def test_a_held_incident_of_a_job_that_slurm_forgot_long_ago_leaves_memory() -> 
     assert set(made.state.resting) == {"gone"}, "it is still open: a person has not seen to it"
     made.handle(HistoryForgotten(later(old_s + 2.0), before=later(1.0)))
     assert not made.state.resting
+
+
+def test_what_comes_later_of_a_node_of_a_resting_incident_is_judged_for_the_node() -> None:
+    """The incident's job is gone: nothing can be restarted for it, and a broken node is drained whoever ran there."""
+    made, day_s = engine(), RESTS.total_seconds() + 10.0
+    made.state.put(incident(id="gone", job=7, nodes=(), state=IncidentState.HELD))
+    made.state.verdicts["gone"], made.state.plans["gone"] = verdict(), plan(step(StepKind.HOLD, job=7), incident="gone")
+    made.handle(FleetObserved(later(day_s), fresh(day_s)))
+    made.handle(TimerDue(later(day_s), HOUSEKEEPING))
+    late = dataclasses.replace(XID, seen_at=later(day_s + 1.0))
+    made.handle(EvidenceReceived(later(day_s + 1.0), (late,)))
+    (found,) = made.state.incidents.values()
+    assert found.id != "gone" and found.nodes == ("n1",) and set(made.state.resting) == {"gone"}
+
+
+def test_a_daemon_that_has_not_seen_slurm_yet_knows_which_runs_in_an_allocation_are_older() -> None:
+    state = engine().state
+    state.put(incident(job=101, attempt=0))
+    state.verdicts["inc1"] = verdict(suspect=("n3",))
+    stop = step(StepKind.STOP_RUN, job=101, attempt=0)
+    bound = in_allocation.bound(state, state.incidents["inc1"], stop, ("n3",))
+    assert bound.data["run"] == 1, "without it the action takes no run for older, and ends none"
 
 
 def test_nodes_that_are_alike_are_counted_as_from_the_beginning_however_they_changed() -> None:

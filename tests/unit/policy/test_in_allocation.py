@@ -89,6 +89,13 @@ def test_a_spare_node_that_breaks_is_given_back_and_the_training_goes_on() -> No
     assert StepKind.STOP_RUN in kinds(decide(verdict(drain=("n4",)), stopped, run_nodes=("n1", "n2", "n3")))
 
 
+def test_a_suspect_on_which_nothing_of_the_job_runs_does_not_stop_it() -> None:
+    spare = decide(verdict(drain=(), suspect=("n4",)), run_nodes=("n1", "n2", "n3"))
+    assert kinds(spare) == ["give_back"] and spare.to_do[-1].data["given_up"] == "n4"
+    both = decide(verdict(drain=(), suspect=("n4", "n2")), run_nodes=("n1", "n2", "n3"))
+    assert StepKind.STOP_RUN in kinds(both)
+
+
 @pytest.mark.parametrize(
     ("judged", "how"),
     [

@@ -149,6 +149,17 @@ def test_an_attempt_that_slurm_does_not_number_so_is_not_read(tmp_path: Path, jo
     assert read_bundle(path).unreadable == 1
 
 
+def test_no_record_names_an_attempt_that_takes_minutes_to_count_to(tmp_path: Path) -> None:
+    far = 2**32
+    named = (
+        dataclasses.replace(LINE, where=Where(job=7, attempt=far)),
+        RecordedIncident(incident(id="i2", job=7, attempt=far)),
+        RecordedIncident(incident(id="i3", job=7), plan=plan(step(StepKind.HOLD, job=7, attempt=far), incident="i3")),
+    )
+    found = read_bundle(written(tmp_path / "x.bundle", Recording(named[:1], named[1:])))
+    assert found == Recording(unreadable=3)
+
+
 def test_a_record_that_is_not_understood_hides_no_other(tmp_path: Path) -> None:
     path = written(tmp_path / "b")
     head, *lines, _ = text_of(path).splitlines()

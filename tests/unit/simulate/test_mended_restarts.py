@@ -65,11 +65,29 @@ REBOOTED_MEANWHILE = History(
     1405.6,
 )  # fmt: skip
 
+SUSPECT_SPARE = History(
+    8008, 3510, "suggest",
+    Setup(nodes=8, jobs=(JobSpec(nodes=4, trains_on=2), JobSpec(user="bob")), mode="suggest", restart_mode="act"),
+    (
+        Happening("gpu-memory-contained", 74.3883769169659, "job0/2"),
+        Happening("kill", 74.3883769169659, data={"nth": 2, "after": True, "down_s": 10.0}),
+        Happening("slurmctld-crash", 78.28812510938963, data={"for_s": 15.0}),
+    ),
+    986.3,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
-    [RELEASE_WITHOUT_ANSWER, TWO_OF_THREE_NODES, LAPSED_APPROVAL, SUSPECT_CONVICTED_LATE, REBOOTED_MEANWHILE],
-    ids=lambda history: history.story,
+    [
+        RELEASE_WITHOUT_ANSWER,
+        TWO_OF_THREE_NODES,
+        LAPSED_APPROVAL,
+        SUSPECT_CONVICTED_LATE,
+        REBOOTED_MEANWHILE,
+        SUSPECT_SPARE,
+    ],
+    ids=lambda history: f"{history.seed}-{history.number}",
 )
 def test_a_history_that_broke_a_promise_breaks_none(history: History) -> None:
     assert World(history).run() == []
@@ -79,3 +97,9 @@ def test_a_node_that_came_back_while_no_daemon_lived_keeps_the_job_that_slurm_be
     world = World(REBOOTED_MEANWHILE)
     assert world.run() == []
     assert not world.slurm.nodes["n2"].out and world.slurm.jobs[101].restarts == 2
+
+
+def test_a_job_is_not_stopped_for_a_suspicion_against_a_node_that_it_only_holds() -> None:
+    world = World(SUSPECT_SPARE)
+    assert world.run() == []
+    assert world.slurm.jobs[101].on == ("n1", "n2", "n4") and world.programs.newest[101].run == 0
