@@ -54,9 +54,10 @@ def replay(
 
     SOURCE is a bundle, the folder of a store, its SQLite file, the URL of its database, or a folder of logs whose lines have
     times: jobs' logs with the job's id in their names, machines' logs with the node's, and a file sacct*.txt (as sentinel
-    import --from takes it) for nodes and times of jobs. It is only read; nothing is done anywhere. Steps of plans end as the
-    recorded ones did. With --against or --against-rules the past is judged twice, and a difference is due to what differs
-    between the two. Exit status: 0 all the same, 1 some differ, 2 a wrong argument.
+    import --from takes it) for nodes and times of jobs. Bundles and logs are taken whole, whatever --since says. It is only
+    read; nothing is done anywhere. Steps of plans end as the recorded ones did. With --against or --against-rules the past
+    is judged twice, and a difference is due to what differs between the two. Exit status: 0 all the same, 1 some differ,
+    2 a wrong argument.
     """
     from sentinel.cli.recordings.sources import recording_of
     from sentinel.config.rules_files import load_rules

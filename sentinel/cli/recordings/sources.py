@@ -34,14 +34,25 @@ def recording_of(
     if "://" not in source and path.is_file() and _begins(path, 2) == b"\x1f\x8b":
         from sentinel.replay.bundle import read_bundle
 
+        _refuse_a_part(path, incident or node)
         return read_bundle(path)
     if "://" not in source and path.is_dir() and not (path / STORE).exists():
         from sentinel.cli.recordings.log_recording import recording_of_logs
         from sentinel.config.rules_files import load_rules
         from sentinel.evidence.logs.reader import Signatures
 
+        _refuse_a_part(path, incident or node)
         return recording_of_logs(path, Signatures(load_rules(site=rules)))
     return _of_store(_url(source, path), since, datetime.now(UTC), incident, node)
+
+
+def _refuse_a_part(path: Path, what: str | None) -> None:
+    """Of a bundle and of logs no part can be taken: what was asked for would be given away with all the rest."""
+    if what is not None:
+        raise UserError(
+            f"{path}: a bundle and a folder of logs are taken whole, not {what!a:.80} alone",
+            fix="leave out the incident or node, or name the store that it is of",
+        )
 
 
 def _begins(path: Path, count: int) -> bytes:

@@ -161,6 +161,16 @@ def test_what_cannot_be_replayed_is_said(store: str, tmp_path: Path, arguments: 
         call(*[store if argument == "STORE" else argument for argument in arguments])
 
 
+@pytest.mark.parametrize("what", ["n1", "ghost"])
+def test_no_part_of_a_bundle_or_of_logs_is_exported(store: str, logs: Path, what: str) -> None:
+    """They are taken whole: who asks for one node would give away all of them."""
+    call("bundle", LONG, "--store", store, "--out", "whole")
+    for source in ("whole", str(logs)):
+        with pytest.raises(UserError, match="taken whole"):
+            call("bundle", what, "--store", source, "--out", "part")
+    assert not Path("part").exists()
+
+
 def test_a_store_is_only_read(store: str) -> None:
     before = Path(store).read_bytes()
     call("replay", store, LONG)
