@@ -1,4 +1,4 @@
-"""Which checkpoint to go back to. Pure: candidates in, a decision out that accounts for every one of them.
+"""Chooses the checkpoint to resume from. Pure: candidates in, a decision out that accounts for every one of them.
 
 In this order: is it proven whole at the level that the cause asks for; is it of this run, and from before its numbers went
 bad; can every rank of the next attempt read its shard; and then the least cost, in seconds until the job is where it was:

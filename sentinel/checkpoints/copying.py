@@ -1,4 +1,4 @@
-"""Copying checkpoints between tiers: local to global (drain), local to a peer's disk (replicate).
+"""Copies checkpoints between tiers: local to global (drain), local to a peer's disk (replicate).
 
 Into a sibling of the target root first (``<root>/../.incoming/<run>/``, so that no framework finds half a checkpoint),
 shards before markers, each file read back and compared, times kept; then one rename. Nothing is ever overwritten. A copy

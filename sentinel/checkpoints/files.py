@@ -1,6 +1,6 @@
-"""Looking at a checkpoint's files without trusting them.
+"""Lists and opens a checkpoint's files without trusting them.
 
-Nothing is followed out of the place (symbolic links are noted, never opened), nothing but regular files is opened, and
+No link is followed (symbolic links are noted, never opened), nothing but regular files is opened, and
 what changes or vanishes while it is looked at gives *not known*, never *corrupt*: a purge may be running.
 """
 

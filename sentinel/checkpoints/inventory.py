@@ -1,4 +1,4 @@
-"""Who holds what, where.
+"""Lists the checkpoints below a root, and which host holds which part.
 
 `listing` is what one host sees under one root (a folder of checkpoints, one or a few levels deep); it is made where the
 files are, by a process that runs as the job's user. `sentinel.checkpoints.join` puts the hosts' listings together.

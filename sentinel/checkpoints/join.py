@@ -1,4 +1,4 @@
-"""The listings of several hosts put together: only then can it be said whether a checkpoint spread over nodes is complete.
+"""Joins the listings of several hosts: only then is it known whether a checkpoint spread over nodes is complete.
 
 Pure.
 """

@@ -1,6 +1,6 @@
 """Opens folders of ours beside a checkpoint root, where others may write as well, and works below their descriptors.
 
-What lies in ``.quarantine`` and ``.incoming`` is believed: moves are taken back as the journal says, files that are there
+What lies in ``.quarantine`` and ``.incoming`` is trusted: moves are taken back as the journal says, files that are there
 are not copied again. Therefore both must be ours and writable by nobody else; and since somebody with rights in the parent
 folder could put another one in their place, everything is done relative to the descriptors that were checked.
 """

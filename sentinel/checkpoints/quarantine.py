@@ -1,4 +1,4 @@
-"""Moving checkpoints aside, so that a framework that takes the highest number takes the right one.
+"""Moves checkpoints aside, so that a framework that takes the highest number takes the right one.
 
 Never inside the checkpoint root: torchtitan's and Megatron's patterns find ``step-100.bad`` and ``iter_0000100.bad``, the
 latter crashes on it. What is moved goes to a sibling of the root, ``<root>/../.quarantine/<run>/``, by rename on the same

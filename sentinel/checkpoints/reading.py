@@ -1,4 +1,4 @@
-"""Reading the bytes: spans of files, checked by a few threads through buffers that are used again.
+"""Reads and checks the bytes: spans of files, with a few threads and reused buffers.
 
 zlib and the reads let other threads run, so the speed is that of the disk or of CRC-32 on all cores. Memory is bounded
 by threads x buffer, whatever the size of the files.

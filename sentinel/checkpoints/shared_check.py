@@ -1,4 +1,4 @@
-"""One check, shared out over many nodes: who reads which files, and what their answers say together. Pure.
+"""Divides one check over many nodes: which node reads which files, and what their answers say together. Pure.
 
 The structural check is done once, where the question was asked. What takes long is reading: the files are dealt out by
 size, each node checks its own (`sentinel checkpoints validate PATH --share I/N`), and the checkpoint is valid when every

@@ -1,4 +1,4 @@
-"""Copying a checkpoint to a node whose disk is mounted nowhere else, over two streams: one to it, one back.
+"""Copies a checkpoint to a node whose disk is mounted nowhere else, over two streams: one to it, one back.
 
 The sender names the files; the receiver says what it has, whole or in part; what is missing is sent, each file with its
 CRC-32, read back there, and given its name and times only then. Broken off and begun again, it goes on where it stopped.
@@ -200,7 +200,7 @@ def _say(stream: IO[bytes], what: dict[str, Any]) -> None:
 
 
 def _hear(stream: IO[bytes]) -> dict[str, Any]:
-    """The next line. What the other side says is wrong is raised here as well."""
+    """The next line. An error that the other side reports is raised here."""
     line = stream.readline(_LINE_BYTES)
     if not line.endswith(b"\n"):
         raise Unavailable("the other side went away", fix="Its own words are above; run it again.")

@@ -1,4 +1,4 @@
-"""Is it valid? One path in, one of three answers out, with the level that was reached and the reason.
+"""Validates the checkpoint at one path: valid, invalid or not known, with the level that was reached and the reason.
 
     structural   names, lengths, markers, tiling, order of modification: a stat per file and a few bytes of each
     checksum     every recorded CRC-32 or sha256, or our manifest, over every byte
@@ -207,7 +207,7 @@ def _unrecognised(tree: Tree, ask: Ask) -> Exception:
 
 
 def _settle_step(judged: _Judged, path: Path) -> None:
-    """The name's step and the one stated inside must agree; off by one is a matter of counting."""
+    """The name's step and the one stated inside must agree up to 1: some frameworks count from 0, some from 1."""
     inner = judged.finding.step if judged.finding else None
     if judged.step is None:
         judged.step = inner
@@ -264,7 +264,7 @@ def _unchanged(tree: Tree) -> None:
 
 
 def _changed(tree: Tree) -> str:
-    """A file that is not as it was listed, by its visible name; empty where all are. Half a listing condemns nothing."""
+    """A file that is not as it was listed, by its visible name; empty: none. An incomplete listing makes nothing invalid."""
     try:
         now = scan(tree.root).files
     except NotKnown:

@@ -1,5 +1,5 @@
-"""What was read once and found whole is not read again while it looks the same: name, size, both times and inode of every
-file (the time of change too: a write in place cannot set that one back).
+"""Remembers what was read and found valid, so that it is not read again while it looks the same: name, size, both times and
+inode of every file (the time of change too: a write in place cannot set that one back).
 
 One small file per checkpoint in the user's cache folder. Only *valid* is remembered: a failed check may have been a bad
 read, and what is not known is worth asking again. A damaged or foreign entry counts as none.

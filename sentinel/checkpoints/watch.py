@@ -1,4 +1,4 @@
-"""Watching a run's saves: do they still come, are they as large as before, do they still hold. Pure, over listings.
+"""Watches a run's saves: whether they still come, are as large as before and stay valid. Pure, over listings.
 
 What a listing shows is enough: the oldest file of a checkpoint says when its save began, the newest when it ended.
 """
@@ -36,7 +36,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to speak. Each is a share of what this run itself has done before (the median of its saves)."""
+    """When to report. Each is a share of what this run itself has done before (the median of its saves)."""
 
     late: float = 2.5  # intervals without a save; two may be an evaluation in between
     small: float = 0.9  # of the usual size: a missing rank of eight is 0.875

@@ -1,4 +1,4 @@
-"""Incident, history and rules in; verdict out. Pure: no I/O, no clock, no randomness."""
+"""Decides what broke. Input: an incident, history and rules. Output: a verdict with its grounds. Pure."""
 
 from sentinel.classify.history import EMPTY, History, NodeScore, PastFailure, each_once, node_scores
 from sentinel.classify.verdict import classify

@@ -14,7 +14,7 @@ _PROGRAM = frozenset({Source.JOB_LOG, Source.ERROR_FILE})
 def calibrated(verdict: Verdict, rules: Rules) -> Verdict:
     """``verdict`` with odds turned into confidence: along the curve where only a program spoke, by one factor otherwise.
 
-    One line can be read wrongly, so it never makes quite sure.
+    One line can be misread: alone it never gives full confidence.
     """
     if verdict.cause is Cause.UNKNOWN:
         return verdict

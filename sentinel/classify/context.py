@@ -87,7 +87,7 @@ def _world(incident: Incident) -> int:
 def _startup_oom(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """Out of memory before anything was allocated is not the program's appetite."""
+    """Out of memory before the program had allocated anything: something else holds the memory, or the GPU is faulty."""
     added = []
     steps = [e for e in incident.evidence if e.kind == Kind.STEP]
     for reading in readings:
@@ -176,7 +176,7 @@ def _many_jobs(
 def _stopped_task(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """One stopped or stuck task among running ones, and no progress: that rank is whom the others wait for."""
+    """One stopped or stuck task among running ones, and no progress: the others wait for that rank."""
     stall = next((r for r in readings if r.key == "stall"), None)
     stuck = [r for r in readings if r.key in {"task-T", "task-D"}]
     nodes, ranks = _units(stuck)
@@ -205,7 +205,7 @@ def _self_ended(
 def _beside(
     found: Reading | None, others: set[str], readings: Sequence[Reading], name: str, weights: dict[C, float], note: str
 ) -> list[Reading]:
-    """A ground where ``found`` is there and one of ``others`` is as well: together they say what neither says alone."""
+    """A reading if ``found`` and one of ``others`` are both there: together they mean more than each alone."""
     if found is None or not any(r.key in others for r in readings):
         return []
     return [of_context(found.evidence, name, weights, note)]
@@ -214,7 +214,7 @@ def _beside(
 def _interrupted_wait(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """Somebody interrupts what waits in a collective because it hangs: the hang is what is to be explained."""
+    """A job interrupted while it waits in a collective was hung before: the hang is the failure, not the interrupt."""
     interrupted = next((r for r in readings if r.key == "interrupt"), None)
     weights = {C.NCCL_HANG_UNKNOWN: 3.0, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -2.6}
     note = "interrupted while it waited in a collective"

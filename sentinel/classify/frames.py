@@ -1,7 +1,7 @@
 """Weighs an exception by its innermost frame: whose code it is, what it did, and whether it refused or failed.
 
-A line ``raise`` or ``assert`` is somebody's check that said no: what was asked does not fit. Any other line is where the
-language itself failed: a mistake of whose code that is, or of its release.
+A frame at ``raise`` or ``assert`` is a deliberate check: the caller asked for something invalid. At any other line the
+language itself failed: a bug in the code of that frame, or a wrong release of it.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _first(places: tuple[tuple[re.Pattern[str], Weights], ...], place: str) -> W
 
 
 def _moved(weights: Weights, said: Weights) -> Weights:
-    """What the place says, over what the class of the exception alone would."""
+    """``weights`` by the exception's class, each raised to what the frame's place says (``said``)."""
     moved = {cause: (_NAMED if cause is C.USER_CODE else 1.0) * weight for cause, weight in weights.items()}
     for cause, weight in said.items():
         moved[cause] = max(moved.get(cause, 0.0), weight)

@@ -145,7 +145,7 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
 
 
 def each_once(failures: Sequence[PastFailure]) -> list[PastFailure]:
-    """Without those of jobs that another incident's node took along: each is the same failure once more."""
+    """Leaves out jobs that only shared the node of another incident: each would count the same failure again."""
     on: dict[str | None, set[str]] = {}
     for past in failures:
         if past.incident is not None:

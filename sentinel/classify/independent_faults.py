@@ -99,7 +99,7 @@ def _with_convicted(verdict: Verdict, sure: Sequence[str], never_drain: Set[Caus
 
 
 def _both(one: Verdict, other: Verdict) -> Verdict:
-    """The surer of those that drain leads; the other's nodes, parts and grounds stand beside its own."""
+    """The more confident verdict that drains leads; nodes, parts and grounds of the other are added to its own."""
     first, second = (one, other) if one.drain and one.confidence >= other.confidence else (other, one)
     drain = tuple(dict.fromkeys((*first.drain, *second.drain)))
     suspect = tuple(name for name in dict.fromkeys((*first.suspect, *second.suspect)) if name not in drain)

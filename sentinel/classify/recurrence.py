@@ -94,7 +94,7 @@ def recurring(
 def _node_again(
     incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
 ) -> list[Reading]:
-    """The same node again under other jobs is that node. Bad numbers have a rule of their own unless its parts failed."""
+    """Failures of several jobs on one node point to the node. Bad numbers have their own rule unless a part failed."""
     kinds = ambiguous(readings, rules)
     node = _one_node(incident, [r for group in kinds.values() for r in group])
     if node is None or not kinds:
@@ -124,7 +124,7 @@ def _one_node(incident: Incident, readings: Sequence[Reading]) -> str | None:
 
 
 def _one_users_program(soft: Sequence[PastFailure], node: str, history: History, now: datetime) -> bool:
-    """Whether one user's program failed on this node as it failed on others: it is the program that comes again."""
+    """Whether one user's program failed on this node as it failed on others: then the program is the cause."""
     users = {p.user for p in soft}
     if len(users) != 1 or None in users:
         return False
@@ -134,9 +134,9 @@ def _one_users_program(soft: Sequence[PastFailure], node: str, history: History,
 def _job_again(
     incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
 ) -> list[Reading]:
-    """The same job failing alike on other nodes is the job.
+    """The same failure of one job on other nodes points to the job.
 
-    Machines that were convicted, hangs and networks say nothing of its program: a job on 2,048 nodes meets several a day.
+    Convicted machines, hangs and network faults say nothing about its program: a job on 2,048 nodes meets several a day.
     """
     if incident.job is None:
         return []
@@ -179,7 +179,7 @@ def _storage_again(incident: Incident, readings: Sequence[Reading], history: His
 
 
 def _numbers_explained(readings: Sequence[Reading]) -> list[Reading]:
-    """A machine that convicts itself spoils numbers; numbers spoil no machine, also where they were seen first."""
+    """A convicted machine explains bad numbers, also if these were seen first; bad numbers explain no machine fault."""
     bad = any(r.evidence.kind in BAD_NUMBER_KINDS for r in readings)
     hard = [r for r in readings if r.drain is Drain.YES and r.role is Role.CAUSE and r.evidence.trust is Trust.SYSTEM]
     if not bad or not hard:

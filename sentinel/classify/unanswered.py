@@ -56,7 +56,7 @@ def unanswered(
 
 
 def _went_well(evidence: Sequence[Evidence]) -> bool:
-    """Steps go on behind all that looks like an error, or the log says that it is done; and nothing else was reported."""
+    """Whether steps go on after all that looks like an error, or the log reports success, and nothing else was reported."""
     if any(item.kind not in _QUIET for item in evidence):
         return False
     lines = [item.line or 0 for item in evidence if item.kind == UNREAD]

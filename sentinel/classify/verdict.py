@@ -68,7 +68,7 @@ def _judge(incident: Incident, readings: list[Reading], history: History, rules:
 
 
 def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
-    """What a program printed and went on training after did not end it. Bad numbers are not survived by going on."""
+    """Lowers the weight of errors after which the program went on training: they did not end it. Not of bad numbers."""
     lines: dict[str | None, list[int]] = {}
     for evidence in incident.evidence:
         if evidence.kind == Kind.STEP and evidence.line is not None:
@@ -185,7 +185,7 @@ def _recommendation(
 def _who(
     cause: Cause, support: Sequence[Weighed], every: Sequence[Reading], incident: Incident, drain: tuple[str, ...]
 ) -> tuple[Culprits, tuple[str, ...]]:
-    """Culprits and suspects. The peer that refused is meant, not the node that says so."""
+    """Culprits and suspects. Of a refused connection the peer is named, not the node that reports it."""
     nodes: list[str] = []
     gpus: list[str] = []
     ranks: list[int] = []

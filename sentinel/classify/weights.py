@@ -1,4 +1,4 @@
-"""Readings -> odds: first cause before consequence, each line counted once, everything open."""
+"""Turns readings into odds: a cause outweighs its consequences, each line counts once, no cause is excluded."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _echoes(readings: Sequence[Reading]) -> set[int]:
 
 
 def _follows(one: Reading, other: Reading) -> bool:
-    """Whether ``one`` can be what became of ``other``; sources that do not share a clock may tell it the other way round."""
+    """Whether ``one`` can be a consequence of ``other``; without a common clock the order of their times may be reversed."""
     if one.evidence.where.path == other.evidence.where.path and one.evidence.source is other.evidence.source:
         return not _before(one, other)
     return (other.evidence.at - one.evidence.at).total_seconds() <= CLOCKS_S

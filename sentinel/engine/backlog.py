@@ -1,8 +1,8 @@
 """Notices when this daemon itself was away, and waits with new judgements until what happened meanwhile has come in.
 
 Away: killed and started again, stopped, without its store, or without Slurm and MUNGE. Agents keep their evidence and send
-it when they reach the daemon again, each after its own pause. What comes first explains least: Slurm's word that a job ended
-comes before the kernel line of the GPU that ended it.
+it when they reach the daemon again, each after its own pause. The first reports explain least: Slurm reports a job's end
+before the kernel line of the GPU that caused it arrives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the nodes' agents tell and answer: raw lines through the real readers, sent at least once over a bad network."""
+"""What the nodes' agents report and answer: raw lines through the real readers, sent at least once over a bad network."""
 
 from __future__ import annotations
 

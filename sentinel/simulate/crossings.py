@@ -1,4 +1,4 @@
-"""Everything that leaves the daemon crosses here: into Slurm, the store, nodes, receivers. Here it is late or lost.
+"""Delays, loses or refuses what leaves the daemon: calls to Slurm, the store, nodes and receivers. Each call is a crossing.
 
 At a chosen crossing, counted from a chosen moment, the daemon is killed or the answer is lost: before the effect happens or
 after it. While slurmctld is gone, slow or refuses, so are the crossings into it.
@@ -40,7 +40,7 @@ class Cut:
 
 
 class Crossings:
-    """Of one history; lives longer than the daemon."""
+    """Those of one history; kept when the daemon is killed."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Crossings:
         """
         Args:
             later: has something happen outside of the daemon, in so many seconds, also while the daemon is frozen.
-            kill: ends the present life of the daemon; given the number of the crossing, and ``down_s``.
+            kill: ends the daemon's present process; given the number of the crossing, and ``down_s``.
             lost: called when an answer is lost, with the number and after how many seconds the caller gives up.
         """
         self._rng = rng

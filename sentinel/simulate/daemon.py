@@ -1,4 +1,4 @@
-"""One life of the daemon: the live engine, runner, actions and ingest, wired as the live daemon wires them.
+"""One run of the daemon's process: the live engine, runner, actions and ingest, wired as the live daemon wires them.
 
 What it leaves out: the HTTP server, MUNGE, log and GPU collectors, diagnostics, Prometheus. What those would bring comes
 from ``sentinel.simulate.agents``.
@@ -59,7 +59,7 @@ under_way: ContextVar[Task | None] = ContextVar("under_way", default=None)  # th
 
 @cache
 def _telemetry() -> Any:
-    """One for all lives of this process: a registry is slow to make, and nobody reads it."""
+    """One for all daemons simulated in this process: a registry is slow to make, and nobody reads it."""
     from sentinel.telemetry import Telemetry
 
     return Telemetry(CollectorRegistry())

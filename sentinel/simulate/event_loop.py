@@ -1,7 +1,8 @@
 """An asyncio event loop on virtual time: nothing waits, the clock jumps to the next moment at which something happens.
 
 The loop never asks the operating system for anything: where an ordinary loop would sleep until the next timer, this one
-lets the world go on until then. What code hands to a thread (``asyncio.to_thread``) is done on the loop a little later.
+lets the simulated cluster go on until then. What code hands to a thread (``asyncio.to_thread``) is done on the loop a
+little later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Says when a history has come to rest: from then on nothing happens but what happens over and over.
+"""Detects when a history is finished: from then on only periodic events are left.
 
-Most histories would spend most of their time so. One in ``FULL`` goes on to its last second all the same: what a daemon does
-after a while of rest, for no reason that is known here, is seen there.
+Most histories would spend most of their time like that. One in ``FULL`` goes on to its last second all the same, so that
+whatever a daemon does after being idle for a while is seen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RESTING = {Stage.REPAIR, Stage.RETURNED}
 
 
 def looks_needed(world: World) -> int | None:
-    """How many looks in a row must find the world as it is now; None: something is under way."""
+    """How many checks in a row must find no change; None: something is under way."""
     daemon = world.daemon
     if daemon is None or not daemon.ready or not world.is_idle or world.now_s < max(world.frozen_until_s, world.last_s):
         return None

@@ -1,4 +1,4 @@
-"""Virtual time, and what is to happen in it."""
+"""Virtual time, and the events scheduled in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One history as it happens: virtual time, the cluster, the network, the store, and the lives of the daemon."""
+"""Runs one history: virtual time, the cluster, the network, the store, and one run of the daemon after the other."""
 
 from __future__ import annotations
 

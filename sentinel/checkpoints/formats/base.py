@@ -1,4 +1,4 @@
-"""What every format gives: a way to recognise it, and a check."""
+"""What every format provides: a way to recognise it, and a check."""
 
 from __future__ import annotations
 

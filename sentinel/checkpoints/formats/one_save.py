@@ -1,4 +1,4 @@
-"""Do the files of a set come from one save? What their times, and the saves beside them, can show.
+"""Checks whether the files of a set come from one save, by their times and by the saves beside them.
 
 A checksum proves a file, not that it belongs to the files beside it. Three things give a set away that was put together
 from two saves: a file is older than the end of the save before; a file that changes in every step is, byte for byte,

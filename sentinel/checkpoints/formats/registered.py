@@ -1,4 +1,4 @@
-"""Whether the framework itself counts a folder among its checkpoints, where it keeps a list of them beside.
+"""Checks whether a folder is in the list that its framework keeps of its checkpoints.
 
 Ray Train: each worker uploads its files into ``checkpoint_<time>``, and when all have reported, the controller writes the
 folder's name into ``checkpoint_manager_snapshot.json`` beside it. What is not in there it will not resume from.

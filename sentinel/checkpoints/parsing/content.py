@@ -1,7 +1,7 @@
 """Which numbers of a checkpoint must be finite: those of the model and of the optimizer.
 
 Whatever else a trainer keeps may be infinite or NaN for good reasons: the best score so far, the limit of a schedule, a
-metric that nothing was fed to. Frameworks differ in what they call things, so three hints decide together: the names on
+metric that never got a value. Frameworks differ in what they call things, so three hints decide together: the names on
 the way to a tensor, the shape, and what stands beside it.
 """
 

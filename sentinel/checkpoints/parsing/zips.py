@@ -3,7 +3,7 @@
 torch stores records uncompressed, one after another without gaps, each with its CRC-32; torch.load does not check the
 CRC and neither does DCP. Every byte of such an archive is accounted for here: a header that disagrees with the
 directory, a gap, padding that is not padding, or a record whose CRC differs, and it is not what was written. Nothing is
-ever inflated, so a zip bomb has nothing to go off with.
+ever inflated, so a zip bomb does no harm.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def find_mismatches(picture: GroupStates) -> list[Mismatch]:
 
 
 def _sisters(picture: GroupStates) -> list[GroupView]:
-    """Groups that only have a number in their process: those of one number do alike, and are compared as one."""
+    """Groups known only by a number in their process: those of one number make the same calls and are compared as one."""
     together: dict[str, GroupView] = {}
     for group in picture.groups:
         for rank, trace in group.traces.items():

@@ -175,7 +175,7 @@ def _kept_from(state: State, record: NodeReturn, view: NodeView) -> str:
 
 
 def _patient_until(state: State, until: datetime) -> datetime:
-    """The end of the wait for a rebooted node: who was away meanwhile has not heard whether it came back."""
+    """The end of the wait for a rebooted node; later if this daemon was away and could not hear whether it came back."""
     boot = timedelta(seconds=state.settings.returns.boot_s)
     return until if state.watching_since is None else max(until, state.watching_since + boot)
 

@@ -1,6 +1,6 @@
 """Keeps the exclusions that a restarted job carries the smallest useful set, while it waits in the queue.
 
-A node that is proven good, or that the job cannot live without, is taken out of the list again; one that has become bad is
+A node that is proven good, or without which the job cannot start, is taken out of the list again; one that has become bad is
 added. What a person changed in the list is left as it is.
 """
 

@@ -1,4 +1,4 @@
-"""Ends incidents that wait for a person, once somebody has seen to their job: released it, cancelled it, started it anew.
+"""Ends incidents that wait for a person, once somebody has released, cancelled or restarted their job.
 
 What is not known (a record that cannot be read, a job that is still ending) ends nothing.
 """
@@ -33,7 +33,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -
 
 
 def _over(state: State, incident: Incident, plan: Plan, fleet: Fleet) -> str:
-    """What has become of the job that a person was asked to see to; empty while nothing has."""
+    """What has become of the job that waited for a person; empty: it still waits."""
     outcomes = state.ledger.outcomes(incident.id, plan.steps)
     if incident.job is None or not plan.to_do or not outcomes or any(fleet.at <= outcome.at for outcome in outcomes):
         return ""

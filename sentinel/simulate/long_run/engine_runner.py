@@ -1,4 +1,4 @@
-"""The live engine as the one who reacts: gives it events, carries out its effects on the simulated cluster."""
+"""Lets the live engine react to failures: gives it events, carries out its effects on the simulated cluster."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class EngineRunner:
         return TimerDue(moment(self._run.now_s), DIAGNOSTICS)
 
     def mended(self, node: str) -> None:
-        """The node's agent is there, and has nothing to say against it."""
+        """The node's agent is heard and reports the node as healthy."""
         self.view.node(node).verdict = {"word": "OK"}
         self.feed(NodeHeard(moment(self._run.now_s), node))
 

@@ -14,7 +14,7 @@ from sentinel.simulate.long_run.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """``place``: where among the nodes of the job, 0 to 1. ``unseen``: no machine says a word of it."""
+    """``place``: where among the nodes of the job, 0 to 1. ``unseen``: no machine reports it."""
 
     number: int
     at_s: float

@@ -86,7 +86,7 @@ class Run:
         heapq.heappush(self._queue, (self.now_s + max(after_s, 0.0), self._count, what))
 
     def go(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Let it happen. ``progress`` is told of each day that has passed."""
+        """Run the simulation. ``progress`` is told of each day that has passed."""
         for failure in failures_of(self.scenario, self.seed):
             self.later(failure.at_s, partial(self._strike, failure))
         self.behaviour.begin()
@@ -275,7 +275,7 @@ class Run:
         self.times[job.index].stop(self.now_s, cause)
 
     def settled(self, node: str) -> bool:
-        """Whether the node is in order for so long that what is known of it is no old news."""
+        """Whether the node has been healthy for so long that new evidence about it is about a new failure."""
         return self.now_s - self._healed.get(node, -1e9) > OLD_NEWS_S
 
     def goes_on(self, job: Job) -> bool:
@@ -319,7 +319,7 @@ class Run:
         self.page(job)
 
     def seen_to(self, number: int | None) -> None:
-        """A person had a part in ending what this job (its id) suffers from."""
+        """A person helped to end the failure of this job (its id)."""
         for job in self.cluster.jobs:
             if job.id == number:
                 self._with_person.update(one.number for one in self.struck_by.get(job.index, []))

@@ -75,7 +75,7 @@ PROMISES: Mapping[str, Promise] = {
 
 
 def check(seen: Observer, what: Happened) -> Iterator[Violation]:
-    """What every promise has to say about what happens now. The same about the same is said once in a history."""
+    """What now violates a promise; each violation is reported once in a history."""
     for name, promise in PROMISES.items():
         for why in promise(seen, what):
             if (name, why) not in seen.broken_once:
