@@ -10,6 +10,7 @@ from sentinel.classify.calibration import calibrated
 from sentinel.classify.context import context
 from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.independent_faults import with_others
+from sentinel.classify.out_together import out_together
 from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
 from sentinel.classify.unanswered import STEPS_AFTER, unanswered
@@ -47,9 +48,9 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     """What broke, where, and who, with grounds; *unknown* where the evidence does not carry a cause."""
     by_id = rules.by_id()
     readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
-    readings = _survived(readings, incident)
+    readings, apart = out_together(_survived(readings, incident), rules)
     verdict = _judge(incident, readings, history, rules, now)
-    verdict = with_others(verdict, readings, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN)
+    verdict = with_others(verdict, apart, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN)
     return calibrated(verdict, rules)
 
 
@@ -105,6 +106,8 @@ def _verdict(
     sure = machine > 0 and machine / (machine + other) >= rules.judgement.drain_above
     drain = _drain(cause, scope, every) if sure else ()
     culprits, suspect = _who(cause, support, every, incident, drain)
+    if scope is Scope.CLUSTER and cause in {C.NODE_FAILURE, C.NODE_OS_OR_HOST}:
+        suspect = ()  # what put many nodes out at once is in none of them
     recommendation = _recommendation(cause, scope, support, drain, suspect, sure)
     restart = Restart(entry.restart)
     if cause is C.NUMERICAL_NAN and any(item.reading.key == NUMBERS_MOVED for item in weighed):

@@ -283,6 +283,32 @@ def test_many_nodes_with_one_shared_fault_are_one_cluster_incident() -> None:
     assert single.scope is Scope.LINK
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "error: Node n{} unexpectedly rebooted boot_time=1777629000 last response=1777628900",
+        "update_node: node n{} reason set to: Node unexpectedly rebooted",
+        "error: Nodes n{} not responding, setting DOWN",
+        "error: Node n{} has low real_memory size (500000 / 1000000)",
+    ],
+)
+def test_many_nodes_that_slurm_puts_out_at_once_for_one_reason_are_not_drained_one_by_one(line: str) -> None:
+    lines = [log(line.format(i), at=20.0 * i, source=Source.SLURM) for i in range(1, 5)]
+    verdict = judge(*lines)
+    assert (verdict.scope, verdict.drain, verdict.suspect, verdict.drain_recommended) == (Scope.CLUSTER, (), (), False)
+    assert judge(log(line.format("[1-24]"), source=Source.SLURM)).scope is Scope.CLUSTER
+    apart = [log(line.format(i), at=900.0 * i, source=Source.SLURM) for i in range(1, 5)]
+    assert judge(*apart).scope is Scope.NODE
+    assert judge(*lines[:2]).scope is Scope.NODE
+
+
+def test_a_gpu_that_was_lost_when_many_nodes_went_down_keeps_its_drain() -> None:
+    rebooted = "error: Node n{} unexpectedly rebooted boot_time=1777629000 last response=1777628900"
+    lines = [log(rebooted.format(i), at=5.0 * i, source=Source.SLURM) for i in range(1, 5)]
+    verdict = judge(*lines, seen(Kind.XID, Source.KERNEL, at=30.0, node="n2", xid=79, pci="0000:3b:00"))
+    assert verdict.drain == ("n2",)
+
+
 ILLEGAL = "[rank{}]: RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
