@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sentinel.classify.history import History
+from sentinel.classify.op_counts import differing_calls
 from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.watchdogs import differing
@@ -43,6 +44,7 @@ def context(
         _met_before,
         _crashed_library,
         differing,
+        differing_calls,
         recurring,
     ):
         added.extend(judge(incident, readings, history, rules, now))

@@ -28,7 +28,7 @@ GROUPS = frozenset(
     [
         "node", "gpu", "rank", "pci", "uuid", "xid", "sxid", "code", "path", "peer", "speaker", "step", "total", "loss",
         "time_s", "time_ms", "pid", "action", "signal", "nic", "exit_code", "text", "sequence", "op", "numel", "fatal",
-        "gib_tried", "gib_total", "gib_used",
+        "gib_tried", "gib_total", "gib_used", "comm", "nranks",
     ]
 )  # fmt: skip
 _KEYS = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 RANK_STATE = "rank_state"  # kind of evidence: a line that says where ranks stand
+OP_COUNT = "op_count"  # kind of evidence: a call that NCCL logged, of one communicator of one process
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ class Limits:
 
     def takes(self, trust: Trust, rule: str | None, where: Where, data: Mapping[str, Scalar]) -> bool | None:
         """Whether one more is kept; counts it. None where the unit has enough: of these the last one counts."""
-        unit = (rule, (where.node, where.rank, where.gpu, data.get("pci"), data.get("xid"), data.get("peer")))
+        of = data.get("pci"), data.get("xid"), data.get("peer"), data.get("comm")
+        unit = (rule, (where.node, where.rank, where.gpu, *of))
         kept = self._kept[trust]
         seen = kept.get(unit, 0)
         if seen >= LIMIT:

@@ -27,7 +27,7 @@ from sentinel.evidence.logs.signatures import OWN_LINE, OWN_LOGS, Hit, Matcher, 
 from sentinel.evidence.logs.step_numbers import numbers_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.xid import xid_data
-from sentinel.model.rank_states import RANK_STATE
+from sentinel.model.rank_states import OP_COUNT, RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
 from sentinel.text import visible, whole_number
 
@@ -49,6 +49,7 @@ _READ_BACK = re.compile(
     rb"(?i)\b(?:resum(?:e|ed|ing)|(?:re)?load(?:ed|ing)?|restor(?:ed|ing)|continu(?:e|ing))\b[^|\n]{0,120}"
     rb"\b(?:from|at|checkpoint|ckpt|state)\b"
 )
+_ALL_READ = frozenset({Kind.XID, OP_COUNT})  # whose lines differ by number, however many
 _SAYS_LITTLE = frozenset({Role.FALLBACK, Role.CONTEXT, Role.PROGRESS})  # beside these a fallback still counts
 _OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
@@ -98,7 +99,7 @@ class LogReader:
         self._line = first_line
         self._kept = Limits()
         self._kept_since: datetime | None = None
-        self._latest: dict[tuple[Trust, str, Where], _LineHit] = {}  # of units that have enough, the last one
+        self._latest: dict[tuple[Trust, str, Where, Scalar], _LineHit] = {}  # of units that have enough, the last one
         self._xids: dict[Trust, dict[tuple[str, str | None, str | None], int]] = defaultdict(dict)
         self._timers = Blocks()
         self._timed_at: dict[str, datetime] = {}  # by form of report
@@ -254,7 +255,7 @@ class LogReader:
     def _counted(self, rule: Rule) -> bool:
         """Counts one more line of this rule; False from where on its lines are only counted."""
         count = self.counts[rule.id] = self.counts.get(rule.id, 0) + 1
-        return count <= ENOUGH or rule.role is Role.PROGRESS or rule.kind == Kind.XID
+        return count <= ENOUGH or rule.role is Role.PROGRESS or rule.kind in _ALL_READ
 
     def _evidence(self, hit: Hit, line_text: bytes, before: bytes, line: int, now: datetime) -> Evidence | None:
         compiled, rule = hit.compiled, hit.compiled.rule
@@ -276,7 +277,7 @@ class LogReader:
         taken = True if rule.role is Role.PROGRESS else self._kept.takes(hit.trust, rule.id, where, data)
         line_hit = _LineHit(hit, line_text, before, line, now, where, data)
         if taken is None:  # a log may hold several runs: what the last one says is still to come
-            self._latest[hit.trust, rule.id, where] = line_hit
+            self._latest[hit.trust, rule.id, where, data.get("comm")] = line_hit
         return self._made(line_hit) if taken else None
 
     def _made(self, said: _LineHit) -> Evidence:
