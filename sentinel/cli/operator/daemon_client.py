@@ -6,12 +6,14 @@ import os
 import pwd
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sentinel.config.settings import Daemon, Settings, load
 from sentinel.errors import Unavailable, UserError
+
+if TYPE_CHECKING:  # commands that ask no daemon do not pay for the settings
+    from sentinel.config.settings import Daemon, Settings
 
 DEADLINE_S = 15.0  # of one answer: a listing of a large cluster takes seconds
 _FIND_S = 2.0  # for each of several daemons to say whether it is the active one
@@ -33,6 +35,8 @@ def config_option(command: F) -> F:
 
 def settings_of(config: Path) -> Settings:
     """Settings for asking: a login node without the file needs only $SENTINEL_URL."""
+    from sentinel.config.settings import Settings, load
+
     url = os.environ.get("SENTINEL_URL")
     if url and not config.exists():
         return Settings(daemon=_daemon_of_environment(url))
@@ -40,6 +44,8 @@ def settings_of(config: Path) -> Settings:
 
 
 def _daemon_of_environment(url: str) -> Daemon:
+    from sentinel.config.settings import Daemon
+
     given = os.environ.get
     uid, wire = (
         given("SENTINEL_DAEMON_USER", "0"),
