@@ -70,7 +70,7 @@ NEAR_LOOKS = 24  # observations up to which the interval is the middle one
 SMALL_NODES = 64  # nodes up to which a job counts as small there
 ASK_SHARE = 0.75  # share of the silence that would be a hang after which the job itself is asked who blocks it
 ASK_LATER_S = 2.0  # but not sooner than this after its nodes were asked
-HELD_UP = 1.5  # factor on the usual silence where a few GPUs work and all others wait: it may be one slow step
+HELD_UP = 1.15  # factor on the usual silence where a few GPUs work and all others wait: it may be one slow step
 ALIVE = 2.0  # factor on the allowed silence while data is written, a process sleeps in the kernel, or a GPU works
 
 
@@ -248,7 +248,8 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
         return HELD_UP * unexplained
     if watched.motion not in (Motion.WAITS, Motion.LOOPS):
         return unexplained
-    soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained, pause=pause)
+    unsaid = not young and announces(rhythm) and not announced(rhythm)  # who says so before each pause makes none now
+    soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained, pause=pause and not unsaid)
     if watched.blocked_looks >= BLOCKED_LOOKS:  # in no pause either: who makes one is not inside a collective
         return min(soon, max(limits.stall_floor_s, WAITS_STEPS * rhythm.gap_s))
     unknown = young and not announces(rhythm) and _age_s(rhythm) < KNOWN_S

@@ -29,6 +29,9 @@ ANNOUNCED_S = 300.0  # an announced pause whose length is not known yet
 TOLD_S = 120.0  # an announced pause of a job whose pauses are known: the same text may announce another kind of pause
 TOLD = 3  # announced pauses from which the job's pauses are known
 SHORT_TOLD = 4  # so many announced short gaps tell as much as one pause: the same words may yet announce a long one
+OFTEN_TOLD = (
+    8  # pauses of a kind from which another of it is expected to be like them, also at a round step that is new
+)
 # A line that comes later than this, and than a usual gap, announced nothing: it was held in a buffer.
 TOLD_EARLY_S = 5.0
 ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25, 20, 10)  # steps at which people evaluate and save
@@ -311,15 +314,17 @@ def _unsaid(rhythm: Rhythm) -> Sequence[Pause]:
 def pauses_alike(rhythm: Rhythm) -> int:
     """Number of known pauses of the kind that is due or announced after the last step; 0 if it may be the first.
 
-    At a round number that was never passed before (step 1,000 after many evaluations at hundreds) it may be the first.
+    At a round number that was never passed before (step 1,000 after many evaluations at hundreds) it may be the first,
+    unless its kind was announced often.
     """
+    told = dict(rhythm.told_of).get(rhythm.announced, 0) // SHORT_TOLD if announced(rhythm) else 0
+    named = announced(rhythm) and rhythm.announced != UNNAMED
     if _new_round(rhythm, rhythm.visited, 1):
-        return 0
+        return told if named and told >= OFTEN_TOLD else 0
+    if named:
+        return told
     fitting = len({pause.at for pause in pauses_fitting(rhythm)})
-    if announced(rhythm):
-        told = dict(rhythm.told_of).get(rhythm.announced, 0) // SHORT_TOLD
-        return min(told, fitting) if rhythm.announced == UNNAMED else told
-    return fitting
+    return min(told, fitting) if announced(rhythm) else fitting
 
 
 def _due(rhythm: Rhythm) -> float | None:
