@@ -40,6 +40,7 @@ class Observer:
     held: dict[int, float] = field(default_factory=dict)  # jobs that a person holds, since when
     resumed: dict[str, float] = field(default_factory=dict)  # nodes that a person put back into service, when last
     returned: dict[str, float] = field(default_factory=dict)  # nodes that Sentinel put back into service, when last
+    answers_since: dict[str, float] = field(default_factory=dict)  # nodes that were gone and are there again
     drained_by_people: dict[str, float] = field(default_factory=dict)  # node -> since when
     maintained: dict[str, float] = field(default_factory=dict)  # nodes in a maintenance reservation, since when
     touched: set[int] = field(default_factory=set)  # jobs that a person requeued or released
@@ -153,6 +154,7 @@ class Observer:
 
     def rebooted(self, node: str) -> None:
         """A node that was gone is there again, and need not go; whatever else broke there has still to be proven good."""
+        self.answers_since[node] = self.world.now_s
         if self.convicted.get(node, (0.0, ""))[1] == "node-lost":
             del self.convicted[node]
 

@@ -30,6 +30,7 @@ _NAMED = {  # as people are asked to approve it
     StepKind.HOLD: "hold {}",
 }
 _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
+_ASKED_AGAIN_S = 90.0  # whether a node is still gone is asked again after a minute
 _SNAPSHOT_S = 5.0  # oldest snapshot of Slurm that something is decided with
 _JUDGED_S = (
     3.0  # a failure is judged this long after it at the latest, when nothing is in the way; the window ends there
@@ -46,7 +47,15 @@ def no_bug(_seen: Observer, what: Happened) -> Iterator[str]:
 
 
 def unknown_drains_nobody(seen: Observer, what: Happened) -> Iterator[str]:
-    """What is missing, late or unreadable never drains a node."""
+    """What is missing, late or unreadable never drains a node; nor is one set down that is there again."""
+    if isinstance(what, SlurmWrite) and what.verb == "set_node" and what.fields["state"] == "DOWN":
+        back_s = seen.answers_since.get(what.target)
+        if (
+            back_s is not None
+            and seen.world.slurm.nodes[what.target].alive
+            and seen.world.now_s - back_s > _ASKED_AGAIN_S
+        ):
+            yield f"{what.target} is set down, and answers again since {back_s:.1f} s"
     if not isinstance(what, SlurmWrite) or not takes_out(what) or what.target in {*seen.broken, *seen.accused}:
         return
     if what.task is None or not seen.seems_forgotten(what.target, what.task.incident.id):
