@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 
 import pytest
 
-from sentinel.actions import drain
 from sentinel.simulate.histories import Happening, History, JobSpec, Setup
 from sentinel.simulate.world import World
 
@@ -97,7 +97,7 @@ def test_a_history_that_broke_a_promise_breaks_none(history: History) -> None:
 
 
 def test_the_promises_see_a_node_set_down_that_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "_STALE", timedelta(days=1))
+    monkeypatch.setattr(sys.modules["sentinel.actions.drain"], "_STALE", timedelta(days=1))
     broken = World(REBOOTED_MEANWHILE).run()
     assert broken[0].promise == "unknown-drains-nobody" and "n2 is set down, and answers again" in broken[0].why
 
