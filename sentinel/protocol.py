@@ -70,7 +70,7 @@ CHANGE = "/v1/change"
 
 
 class OrderKind(StrEnum):
-    """What an agent does on the daemon's word, each in a killable child; arguments: ``sentinel.model.orders``."""
+    """What an agent does on the daemon's order, each in a killable child; arguments: ``sentinel.model.orders``."""
 
     INVENTORY = "inventory"
     QUARANTINE = "quarantine"

@@ -64,7 +64,7 @@ CONDITIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Conviction:
-    """One row: what follows from a report, and on whose word."""
+    """One row: what follows from a report, and where that comes from."""
 
     drain: Drain = Drain.NO
     source: str = ""

@@ -50,7 +50,7 @@ def _rows(table: Mapping[str, Any], bad: Callable[[str, str, str], FileError]) -
     drain = _word(Drain, table, "drain", bad)
     source = table.get("source")
     if not isinstance(source, str) or not source.strip():
-        raise bad("source", "missing", "say on whose word: a document, a measurement, a decision of this site")
+        raise bad("source", "missing", "say where it comes from: a document, a measurement, a decision of this site")
     is_diagnostic = subject in ("dcgm", "dcgm_severity")
     if is_diagnostic != ("remedy" in table):
         what = "missing" if is_diagnostic else f"has no meaning for {subject}"

@@ -76,5 +76,5 @@ def _failures(table: dict[str, Any], bad: Bad) -> int:
 def _source(table: dict[str, Any], bad: Bad) -> str:
     given = table.get("source")
     if not isinstance(given, str) or not given.strip():
-        raise bad("source", "missing", "say on whose word: a document, a measurement, a decision of this site")
+        raise bad("source", "missing", "say where it comes from: a document, a measurement, a decision of this site")
     return given.strip()

@@ -144,10 +144,10 @@ def row_of(incident: Incident, verdict: Verdict, user: str | None) -> dict[str, 
 
 
 def as_corrected(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An incident's row with the cause and scope that an operator gave last; without such a word as it is.
+    """An incident's row with the cause and scope that an operator gave last; without a correction as it is.
 
-    What is the program's, or shared by many nodes, is no node's fault any more; and a person's word about a machine is more
-    than what a user's program printed.
+    What is the program's, or shared by many nodes, is no node's fault any more; and what a person says about a machine
+    counts more than what a user's program printed.
     """
     if not row.get("corrections"):
         return row

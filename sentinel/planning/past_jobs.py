@@ -55,7 +55,7 @@ def is_failure(attempt: AccountedAttempt) -> bool:
 
 
 def cause_of(attempt: AccountedAttempt, judged: Mapping[Key, Judged]) -> str:
-    """By its log; where that says nothing, by Slurm's word; else unknown."""
+    """By its log; where that says nothing, by Slurm's state; else unknown."""
     found = judged.get((attempt.job, attempt.attempt))
     return found.cause if found is not None and found.cause != UNKNOWN else _CAUSES.get(attempt.state, UNKNOWN)
 
@@ -92,7 +92,7 @@ def _add(lost: Lost, attempt: AccountedAttempt, since: datetime, until: datetime
 
 
 def _would(attempt: AccountedAttempt, found: Judged | None) -> str:
-    """What Sentinel would do; Slurm's word that a node failed is enough where the log says nothing."""
+    """What Sentinel would do; Slurm's report that a node failed is enough where the log says nothing."""
     if (found is None or found.cause == UNKNOWN) and attempt.state in ("node_fail", "boot_fail"):
         return "resume_excluding"
     return found.restart if found is not None else "not known"

@@ -130,7 +130,7 @@ class Journal:
             at_us = int(entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry["__MONOTONIC_TIMESTAMP"])
             wall_us = int(entry["__REALTIME_TIMESTAMP"])
             message = entry.get("MESSAGE")
-            # Without a facility it is not known to be the kernel's word.
+            # Without a facility it is not known to come from the kernel.
             priority, told = int(entry.get("PRIORITY", 6)), entry.get("SYSLOG_FACILITY")
             facility = -1 if told is None else int(told)
         except (ValueError, KeyError, TypeError):

@@ -20,7 +20,7 @@ def connect(
 
     Args:
         asked: told of each request.
-        fence: without its word nothing is written.
+        fence: without its consent nothing is written.
     """
     reader, writer, description = _connected(settings, asked)
     return reader, writer if fence is None else Writer(FencedVerbs(writer.verbs, fence)), description

@@ -1,4 +1,4 @@
-"""What ``sentinel classify`` looks for besides the rules: lines that look like errors, and the word that all is done.
+"""What ``sentinel classify`` looks for besides the rules: lines that look like errors, and lines that report success.
 
 They speak for no cause. They say, where no cause is found, whether nothing failed or nothing was recognised.
 """

@@ -61,7 +61,7 @@ def import_jobs(
     """What failed before Sentinel, what it cost, and what Sentinel would have done.
 
     Failures are attempts with GPUs that ended as FAILED, NODE_FAIL, BOOT_FAIL or OUT_OF_MEMORY. Logs with the job's id in
-    their names tell the cause, and what would have been done; without one, only Slurm's word is known. Accounting does not
+    their names tell the cause, and what would have been done; without one, only Slurm's state is known. Accounting does not
     say what was saved: an attempt counts as lost at most whole. Nothing is changed anywhere. On a host without sacct, --from
     takes the output of `sacct --allusers --duplicates --allocations --noheader --parsable2 --starttime=now-30days
     --format=JobIDRaw,User,Partition,State,ExitCode,Start,End,AllocTRES,NodeList,JobID`, run with TZ=UTC.

@@ -83,7 +83,8 @@ def resized(state: State, incident: Incident, job: JobView, fleet: Fleet, now: d
 def _widest(state: State, job: JobView) -> int:
     """The most nodes that Slurm ever gave the job by itself, as far as is known.
 
-    The comment is its user's word, and what we write is an operator's: limits of partition and QOS do not hold for it.
+    The comment is written by its user, and what we write counts as an operator's: limits of partition and QOS do not hold
+    for it.
     """
     attempts = ((number, state.cluster.attempts.get((job.id, number))) for number in range(job.restarts + 1))
     given = [len({*seen.nodes} | _given_back(state, job, number)) for number, seen in attempts if seen is not None]

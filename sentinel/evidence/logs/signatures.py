@@ -67,7 +67,7 @@ class Signatures:
 def own_hits(
     source: Source, line: bytes, candidates: Iterable[Compiled], trust: Trust, *, bare: bool = False
 ) -> Iterator[Hit]:
-    """Which of the candidates know a line of a machine's own log, and whether it is that log's word.
+    """Which of the candidates know a line of a machine's own log, and whether the log's own program wrote it.
 
     It is where the log's own writer said it, the message begins as the rule's anchor says, and the rule knows it without the
     names that users chose. A rule without an anchor for this log is not read in its writer's lines: what it would know there

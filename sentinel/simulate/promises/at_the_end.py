@@ -14,7 +14,7 @@ _BUDGETS = frozenset({"drain-budget", "last-healthy"})
 _OVER = frozenset({"paused", "observe"})  # reasons that no longer hold when this is asked
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"})
 _DEFERRED_S = 86_400.0  # a job that is to start later than this has been put off by Sentinel
-_TOLD_S = 0.5  # from the end of its epilogs to the daemon's word of it
+_TOLD_S = 0.5  # from the end of its epilogs to the daemon's report of it
 _LOOKS_S = 15.0  # from the end of a gap to the first answer of Slurm: the longest pause between two tries
 JOINED = frozenset({"breaker", "hang-breaker"})  # refusals of which one notice tells for many incidents
 # Of a job that was left running: why one is not restarted that failed after all, they do not say.

@@ -173,7 +173,7 @@ def test_a_drain_of_a_healthy_node_is_counted_wrong_and_one_on_a_programs_word_u
     assert (drained("broken").counts.wrong_drains, drained("broken").counts.unsafe) == (0, [])
     assert (drained("nothing").counts.wrong_drains, drained("nothing").counts.unsafe) == (1, [])
     wrong = drained("program").counts
-    assert wrong.wrong_drains == 1 and "on a program's word" in wrong.unsafe[0]
+    assert wrong.wrong_drains == 1 and "on a program's output" in wrong.unsafe[0]
 
 
 def test_a_job_that_is_stopped_while_it_trains_is_an_unsafe_action() -> None:
