@@ -20,6 +20,8 @@ from sentinel.errors import Superseded
 
 ACTIVE = "active"
 _FAR_FUTURE = datetime(9999, 1, 1, tzinfo=UTC)  # daemons of releases before take a lease whose time is over
+_HELD = sa.select(t.lease.c.holder, t.lease.c.token).where(t.lease.c.name == ACTIVE)
+_LOCKED = _HELD.with_for_update(read=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class LeaseView:
 
 
 def look(connection: sa.Connection) -> LeaseView:
-    row = connection.execute(sa.select(t.lease.c.holder, t.lease.c.token).where(t.lease.c.name == ACTIVE)).first()
+    row = connection.execute(_HELD).first()
     columns = (t.daemon.c.holder, t.daemon.c.address, t.daemon.c.version, t.daemon.c.beats, t.daemon.c.since)
     found = connection.execute(sa.select(*columns).order_by(t.daemon.c.since, t.daemon.c.holder))
     daemons = tuple(DaemonRow(*values) for values in found)
@@ -98,8 +100,6 @@ def require(connection: sa.Connection, token: int) -> None:
     Raises:
         Superseded: another daemon has the lease.
     """
-    row = connection.execute(
-        sa.select(t.lease.c.holder, t.lease.c.token).where(t.lease.c.name == ACTIVE).with_for_update(read=True)
-    ).first()
+    row = connection.execute(_LOCKED).first()
     if row is None or row.token != token:
         raise Superseded(f"{row.holder if row is not None and row.holder else 'another daemon'} is the active daemon")
