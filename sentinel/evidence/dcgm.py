@@ -169,8 +169,9 @@ class DcgmReader:
                 continue
             if xid <= 0:
                 continue  # an injected 0 is no fault
+            teller = "NVML" if sample.via == "nvml" else "DCGM"
             yield self._evidence(
-                sample, Kind.XID, gpu, f"DCGM: Xid {xid} on GPU {gpu.index} ({gpu.pci or 'PCI address not known'})",
+                sample, Kind.XID, gpu, f"{teller}: Xid {xid} on GPU {gpu.index} ({gpu.pci or 'PCI address not known'})",
                 {"xid": xid, "pci": gpu.pci}, at=utc(at_us / 1e6), identity=("xid", at_us, xid),
             )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -69,6 +70,12 @@ def test_every_xid_is_an_event_with_its_own_time() -> None:
     assert second.where.gpu_uuid == "GPU-0002"
     assert second.data["pci"] == "0000:12:00.0"
     assert second.source is Source.DCGM
+
+
+def test_an_xid_is_told_by_whom_it_came() -> None:
+    for via, named in (("dcgm", "DCGM: Xid 31"), ("dcgmi", "DCGM: Xid 31"), ("nvml", "NVML: Xid 31")):
+        (told,) = DcgmReader("n7", RULES, 4).read(replace(sample(1, events=((2, 31, us(0.2)),)), via=via))
+        assert told.text.startswith(named)
 
 
 def test_an_xid_given_again_is_not_said_again_even_by_the_next_agent() -> None:
