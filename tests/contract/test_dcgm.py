@@ -144,6 +144,18 @@ def test_every_gpu_has_an_identity_and_a_status(engine: HostEngine) -> None:
     assert len({gpu["uuid"] for gpu in gpus}) == len(gpus)
 
 
+def test_gpus_are_listed_anew_when_those_that_may_be_used_change(
+    engine: HostEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discovery, asked = engine._system.discovery, []
+    monkeypatch.setattr(discovery, "GetAllGpuIds", lambda ask=discovery.GetAllGpuIds: asked.append(1) or ask())
+    before = engine.gpus()
+    assert engine.gpus() == before and len(asked) == 1
+    usable = discovery.GetAllSupportedGpuIds()
+    monkeypatch.setattr(discovery, "GetAllSupportedGpuIds", lambda: usable[1:])
+    assert [gpu["id"] for gpu in engine.gpus()] == [gpu["id"] for gpu in before] and len(asked) == 2
+
+
 def test_the_engine_tells_its_version(engine: HostEngine) -> None:
     assert "version" in engine.version()
 

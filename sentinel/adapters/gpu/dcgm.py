@@ -95,6 +95,7 @@ class HostEngine:
         self._bindings = bindings
         self._interval_us = max(1, int(interval_s * 1e6))
         self._identities: dict[int, tuple[str | None, str | None]] = {}  # UUID and PCI address, of working GPUs
+        self._listed: list[int] = []
         self._groups: dict[str, Any] = {}
         self._events: Any = None
         self._told: dict[tuple[int, int, int], None] = {}  # events given out, the oldest first
@@ -122,14 +123,16 @@ class HostEngine:
 
     def gpus(self) -> list[dict[str, Any]]:
         """Id, uuid, pci and status of every GPU, lost ones among them. Of one that works, identity and status are asked
-        once: DCGM lists those that may be used, in one call for all.
+        once: DCGM lists those that may be used, in one call for all. While these are all that there were, nothing else
+        is asked.
         """
         discovery = self._system.discovery
         made = []
         with self._foreign("listing the GPUs"):
-            everyone = [int(gpu) for gpu in discovery.GetAllGpuIds()]
             usable = set(map(int, discovery.GetAllSupportedGpuIds()))
-            for gpu in everyone:
+            if not self._listed or usable != set(self._listed):
+                self._listed = [int(gpu) for gpu in discovery.GetAllGpuIds()]
+            for gpu in self._listed:
                 status = OK if gpu in usable and gpu in self._identities else self._status(gpu)
                 if gpu not in self._identities or status != OK:
                     self._identities[gpu] = self._identity(gpu)

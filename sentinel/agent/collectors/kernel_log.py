@@ -56,6 +56,7 @@ DEVICE = "/dev/kmsg"
 Reader = Callable[[Sequence[Record], datetime], list[Evidence]]
 LONGEST_PAUSE_S = 60.0  # longest pause before an unreadable log is opened again
 BATCH = 500  # records read in one batch
+WAIT_S = 10.0  # for a record, before it is looked whether the agent stops; the process does not wait for this thread
 
 
 class KernelWatch:
@@ -106,7 +107,7 @@ class KernelWatch:
                 if source.overruns != overruns:
                     overruns = source.overruns
                     self._unreadable(f"{source.path}: the kernel threw records away before they were read")
-                source.wait(1.0, self._settings.poll_s)
+                source.wait(WAIT_S, self._settings.poll_s)
         finally:
             source.close()
 

@@ -301,11 +301,10 @@ class Ages:
 
 
 def _gpu(gpu: dict[str, Any], fields: dict[int, Any]) -> dict[str, Any]:
-    made = {
-        **gpu,
-        "fields": {str(number): value for number, value in fields.items() if number not in (MINOR, PCI_BUS_ID)},
-    }
-    if isinstance(minor := fields.get(MINOR), int):
+    named = dict(fields)  # JSON makes text of the numbers
+    minor, _ = named.pop(MINOR, None), named.pop(PCI_BUS_ID, None)
+    made = {**gpu, "fields": named}
+    if isinstance(minor, int):
         made["minor"] = minor
     if gpu["status"] == LOST:
         made["fields"] = {}
