@@ -43,7 +43,7 @@ class Bench:
             ["munged", "--foreground", "--force", f"--key-file={folder}/key", *options], stderr=subprocess.DEVNULL
         )
         time.sleep(0.5)
-        self.daemon = FakeDaemon(Munge(f"{folder}/socket")).start()
+        self.daemon = FakeDaemon(Munge(f"{folder}/socket"), sessions=True).start()
         self.state: dict[str, Any] = {
             "gpus": [
                 {"index": n, "uuid": f"GPU-{n}", "pci": f"0000:{n:02x}:00.0", "fields": {}, "xids": []}

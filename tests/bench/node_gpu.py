@@ -172,7 +172,7 @@ def spread(values: list[Any]) -> Any:
 def faults(dcgm: RealDcgm, out: Path) -> Iterator[dict[str, Any]]:
     """Each faulty program once, under an agent: what kernel and DCGM say, and what the node's verdict is."""
     with tempfile.TemporaryDirectory() as keys, running_munged(Path(keys)) as munge:
-        daemon = FakeDaemon(Munge(munge)).start()
+        daemon = FakeDaemon(Munge(munge), sessions=True).start()
         where = "\n".join(f'{name} = "{value}"' for name, value in dcgm.where.items())
         config = out / "agent.toml"
         config.write_text(

@@ -262,7 +262,7 @@ def main() -> None:
         folder = Path(name)
         folder.chmod(0o755)
         dcgm = (RealDcgm if REAL else DoubleDcgm)(folder, str(folder / "engine"))
-        daemon = FakeDaemon(Munge(munge)).start()
+        daemon = FakeDaemon(Munge(munge), sessions=True).start()
         life = Life(folder, dcgm, daemon, munge, asked.faketime, rng, asked.minutes > 0)
         weights = {
             life.xid_in_dcgm: 10,

@@ -11,9 +11,22 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from sentinel.daemon.api.sessions import Sessions
 from sentinel.errors import Unavailable
 from sentinel.ports import Credentials
-from sentinel.protocol import EVENT, EVIDENCE, HEADER, HEARTBEAT, ORDER_RESULT, ORDERS, digest_of
+from sentinel.protocol import (
+    EVENT,
+    EVIDENCE,
+    HEADER,
+    HEARTBEAT,
+    ORDER_RESULT,
+    ORDERS,
+    SESSION,
+    answer_mark,
+    digest_of,
+    is_session_mark,
+    with_key,
+)
 
 
 def _below_ephemeral(listen: Callable[[int], ThreadingHTTPServer], port: int) -> ThreadingHTTPServer:
@@ -27,10 +40,15 @@ def _below_ephemeral(listen: Callable[[int], ThreadingHTTPServer], port: int) ->
 
 
 class FakeDaemon:
-    """``start`` listens on a free port; ``url`` says where."""
+    """``start`` listens on a free port; ``url`` says where.
 
-    def __init__(self, credentials: Credentials, port: int = 0) -> None:
+    Args:
+        sessions: whether it has sessions, as the daemon does: for benches, whose cost they are a part of.
+    """
+
+    def __init__(self, credentials: Credentials, port: int = 0, *, sessions: bool = False) -> None:
         self.credentials = credentials
+        self._sessions = Sessions(3600.0, 10, time.monotonic) if sessions else None
         self.heartbeats: list[dict[str, Any]] = []
         self.evidence: list[tuple[float, dict[str, Any]]] = []
         self.batches: list[dict[str, Any]] = []
@@ -101,23 +119,40 @@ class FakeDaemon:
         if self.stopped:
             request.close_connection = True
             return
-        credential = request.headers[HEADER]
-        signed = self.credentials.decode(credential)
+        credential, session = request.headers[HEADER], None
+        if self._sessions is not None and is_session_mark(credential):
+            session, signed = self._sessions.check(credential, "")
+        else:
+            signed = self.credentials.decode(credential)
         if signed.payload != digest_of(request.path, body):
             self._answer(request, 401, credential, {"error": "wrong signature"})
+            return
+        if self._sessions is not None and request.path == SESSION:
+            name, key = self._sessions.open(signed, "")
+            content = {"session": name}
+            digest = digest_of(credential, json.dumps(content).encode())
+            self._answer(request, 200, credential, content, self.credentials.encrypt(with_key(digest, key), signed.uid))
             return
         if request.path not in (HEARTBEAT, EVIDENCE, ORDERS, ORDER_RESULT, EVENT):
             self._answer(request, 404, credential, {"error": "not found"})  # as a daemon that has no sessions
             return
         answer = self._handle(request.path, json.loads(body), signed.uid)
-        self._answer(request, 200, credential, answer)
+        mark = session and answer_mark(session.key, credential, 200, json.dumps(answer).encode())
+        self._answer(request, 200, credential, answer, mark)
 
-    def _answer(self, request: BaseHTTPRequestHandler, status: int, credential: str, answer: dict[str, Any]) -> None:
+    def _answer(
+        self,
+        request: BaseHTTPRequestHandler,
+        status: int,
+        credential: str,
+        answer: dict[str, Any],
+        mark: str | None = None,
+    ) -> None:
         content = json.dumps(answer).encode()
         signed = digest_of("something else" if self.lie == "signature" else credential, content)
         request.send_response(status)
         request.send_header("Content-Length", str(len(content)))
-        request.send_header(HEADER, self.credentials.encode(signed))
+        request.send_header(HEADER, mark or self.credentials.encode(signed))
         request.end_headers()
         request.wfile.write(content)
 
