@@ -36,6 +36,8 @@ def messages() -> Iterator[tuple[str, str]]:
         if line and not line.startswith("#"):
             causes, message = line.split(" | ", 1)
             yield causes, message.replace("\\n", "\n")
+            if "RuntimeError: CUDA error: " in message:  # ROCm prints the same sentences (hipGetErrorString)
+                yield causes, message.replace("\\n", "\n").replace("CUDA error", "HIP error")
 
 
 def judge(message: str) -> Verdict:
