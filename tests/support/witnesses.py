@@ -25,6 +25,15 @@ def until(check: Callable[[], object], what: str | Callable[[], str], within_s: 
     return answer
 
 
+def wait_jobs_saved(story: Any) -> None:
+    """Until slurmctld has saved its jobs as they are now: what it has not saved a kill makes it forget."""
+    saved, now = story.paths.state / "job_state", time.time()
+    # It saves nothing while nothing changes.
+    passing = story.lab.slurm("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true").strip()
+    story.lab.slurm("scancel", passing)
+    until(lambda: saved.exists() and saved.stat().st_mtime > now, "slurmctld to save its jobs")
+
+
 @dataclass(frozen=True)
 class NodeChange:
     """One ``scontrol update nodename`` that slurmctld carried out."""

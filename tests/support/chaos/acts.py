@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from lab import cluster, processes
 from lab.layout import LabError
 from timeline import Story, until
+from witnesses import wait_jobs_saved
 
 from chaos import people
 from chaos.drawn import Act
@@ -233,11 +234,7 @@ def _controller_restart(self: Performance, act: Act) -> None:
 
 def _controller_kill(self: Performance, act: Act) -> None:
     """Once it has saved that the jobs run: what was submitted within the last seconds is lost in any cluster."""
-    saved, now = self.story.paths.state / "job_state", time.time()
-    # It saves nothing while nothing changes.
-    passing = self.slurm("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true").strip()
-    self.slurm("scancel", passing)
-    until(lambda: saved.stat().st_mtime > now, "slurmctld to save its jobs")
+    wait_jobs_saved(self.story)
     self.say(f"slurmctld killed, away for {act.lasts_s} s")
     self.facts.controller_forgot = True
     for job in self.facts.jobs:
