@@ -204,7 +204,7 @@ def _self_ended(
     ]
 
 
-def _beside(
+def _reading_if_both(
     found: Reading | None, others: set[str], readings: Sequence[Reading], name: str, weights: dict[C, float], note: str
 ) -> list[Reading]:
     """A reading if ``found`` and one of ``others`` are both there: together they mean more than each alone."""
@@ -220,7 +220,7 @@ def _interrupted_wait(
     interrupted = next((r for r in readings if r.key == "interrupt"), None)
     weights = {C.NCCL_HANG_UNKNOWN: 3.0, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -2.6}
     note = "interrupted while it waited in a collective"
-    return _beside(interrupted, {"collective-frame"}, readings, "interrupted-wait", weights, note)
+    return _reading_if_both(interrupted, {"collective-frame"}, readings, "interrupted-wait", weights, note)
 
 
 def _overheated(
@@ -272,7 +272,9 @@ def _empty(
     """A division by a count that was printed as 0: a size or path is wrong, not the arithmetic."""
     divided = next((r for r in readings if "ZeroDivisionError" in r.evidence.text), None)
     weights = {C.USER_CONFIG: 3.0, C.USER_CODE: -1.4}
-    return _beside(divided, {"nothing-counted"}, readings, "nothing-to-do", weights, "there was nothing to work on")
+    return _reading_if_both(
+        divided, {"nothing-counted"}, readings, "nothing-to-do", weights, "there was nothing to work on"
+    )
 
 
 def _crashed_library(
@@ -282,4 +284,6 @@ def _crashed_library(
     crash = next((r for r in readings if r.key in {"segfault", "segfault-library"}), None)
     weights = {C.SOFTWARE_ENV: 2.6, C.NETWORK_BOOTSTRAP: -1.4, C.NETWORK_FABRIC: -1.4}
     libraries = {"ucx", "ofi", "mpi-init", "mpi-tcp"}
-    return _beside(crash, libraries, readings, "library-crashed", weights, "the library complained, then crashed")
+    return _reading_if_both(
+        crash, libraries, readings, "library-crashed", weights, "the library complained, then crashed"
+    )

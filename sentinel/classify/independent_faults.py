@@ -44,11 +44,11 @@ def with_others(
         if not shared and not (told and verdict.confidence >= SURE):
             faults.setdefault(cause, []).append(node)
     for nodes in list(faults.values())[:MOST_FAULTS]:
-        apart = [r for r in readings if r.evidence.where.node in {None, *nodes}]
-        without_programs = [r for r in apart if r.evidence.trust is Trust.SYSTEM]
+        of_nodes = [r for r in readings if r.evidence.where.node in {None, *nodes}]
+        without_programs = [r for r in of_nodes if r.evidence.trust is Trust.SYSTEM]
         leads = verdict.grounds[0].evidence.trust if verdict.grounds else Trust.SYSTEM
         # What a program prints may outweigh a machine's fault, but hides none.
-        for some in (apart,) if leads is Trust.SYSTEM else (apart, without_programs):
+        for some in (of_nodes,) if leads is Trust.SYSTEM else (of_nodes, without_programs):
             alone = _with_convicted(judge(some), [node for node in nodes if node in sure], never_drain)
             if set(nodes) <= set(alone.culprits.nodes) and set(nodes) & set(sure) <= set(alone.drain):
                 verdict = _both(verdict, alone)

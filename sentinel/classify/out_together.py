@@ -1,4 +1,4 @@
-"""Slurm's word that many nodes are out at once for one reason: power, a switch, a setting. No drain of a node helps."""
+"""Finds nodes that Slurm reports as out of service together, for one reason: power, a switch, a setting. No drain helps."""
 
 from __future__ import annotations
 

@@ -48,9 +48,11 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     """What broke, where, and who, with grounds; *unknown* where the evidence does not carry a cause."""
     by_id = rules.by_id()
     readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
-    readings, apart = out_together(_survived(readings, incident), rules)
+    readings, of_single_nodes = out_together(_survived(readings, incident), rules)
     verdict = _judge(incident, readings, history, rules, now)
-    verdict = with_others(verdict, apart, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN)
+    verdict = with_others(
+        verdict, of_single_nodes, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN
+    )
     return calibrated(verdict, rules)
 
 
@@ -105,7 +107,7 @@ def _verdict(
     other = sum(share for one, share in ranked if one in NEVER_DRAIN and one not in SYMPTOMS)
     sure = machine > 0 and machine / (machine + other) >= rules.judgement.drain_above
     drain = _drain(cause, scope, every) if sure else ()
-    culprits, suspect = _who(cause, support, every, incident, drain)
+    culprits, suspect = _culprits_and_suspects(cause, support, every, incident, drain)
     if scope is Scope.CLUSTER and cause in {C.NODE_FAILURE, C.NODE_OS_OR_HOST}:
         suspect = ()  # what put many nodes out at once is in none of them
     recommendation = _recommendation(cause, scope, support, drain, suspect, sure)
@@ -185,7 +187,7 @@ def _recommendation(
     return Recommendation.SUSPECT if accused else Recommendation.NONE
 
 
-def _who(
+def _culprits_and_suspects(
     cause: Cause, support: Sequence[Weighed], every: Sequence[Reading], incident: Incident, drain: tuple[str, ...]
 ) -> tuple[Culprits, tuple[str, ...]]:
     """Culprits and suspects. Of a refused connection the peer is named, not the node that reports it."""

@@ -123,7 +123,7 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
         whole=len(here) == len(files),
         has={name: tree.files[name].size for name in here},
         needs={} if len(here) == len(files) else {name: files.end(name) for name in files},
-        works=chain(_item_works(tree, layout, ask, _always), *(blob.works for blob in blobs.values())),
+        works=chain(_item_works(tree, layout, ask, _always_different), *(blob.works for blob in blobs.values())),
         unsummed=sorted(blobs),
     )
 
@@ -215,19 +215,19 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     if ask.level == "structural":
         run_all(ends.works(tree, layout), threads_for("structural"))
     finding.has = {name: tree.files[name].size for name in layouts}
-    apart = partial(_apart, shards, cuts)
-    finding.works = chain(_item_works(tree, layout, ask, apart), *(blob.works for blob in blobs.values()))
+    differ = partial(_hold_different_parts, shards, cuts)
+    finding.works = chain(_item_works(tree, layout, ask, differ), *(blob.works for blob in blobs.values()))
     finding.unsummed = sorted(blobs)
     return finding
 
 
-def _always(file: str, other: str, tensor: str) -> bool:
+def _always_different(file: str, other: str, tensor: str) -> bool:
     """With one metadata, two shards never hold the same part of a tensor."""
     del file, other, tensor
     return True
 
 
-def _apart(
+def _hold_different_parts(
     shards: Mapping[str, int], cuts: Mapping[int, Mapping[str, list[Shape]]], file: str, other: str, tensor: str
 ) -> bool:
     """Whether these ranks hold different parts of that tensor; replicated ones are the same on several."""
@@ -288,7 +288,7 @@ def _check_shards_alone(tree: Tree, ask: Ask) -> Finding:
         whole=False,
         has={name: tree.files[name].size for name in shards},
         marked=False,
-        works=_item_works(tree, layouts, ask, _always),
+        works=_item_works(tree, layouts, ask, _always_different),
     )
 
 
@@ -306,7 +306,7 @@ def _walk_back(handle: Handle) -> list[Item]:
     return items[::-1]
 
 
-def _item_works(tree: Tree, files: Layout, ask: Ask, apart: mixed.Apart) -> Iterator[Work]:
+def _item_works(tree: Tree, files: Layout, ask: Ask, differ: mixed.Differ) -> Iterator[Work]:
     opaque: Item | None = None
     for name, items in files.items():
         start = size = 0
@@ -321,7 +321,7 @@ def _item_works(tree: Tree, files: Layout, ask: Ask, apart: mixed.Apart) -> Iter
     if opaque is not None:
         yield _no_checksum(opaque, ask)
     yield Work(0, partial(mixed.compare, tree, files))
-    yield Work(0, partial(mixed.refuse_twins, tree, files, apart))
+    yield Work(0, partial(mixed.refuse_twins, tree, files, differ))
     yield Work(0, partial(mixed.refuse_copies, tree, files))
     yield Work(0, partial(mixed.refuse_negative_squares, tree, files))
 

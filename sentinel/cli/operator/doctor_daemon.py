@@ -42,7 +42,7 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
     Args:
         settings: as the file says them now.
     """
-    found = [Finding("daemon", GOOD, _who(seen))]
+    found = [Finding("daemon", GOOD, _active_daemon(seen))]
     found += _daemons(seen.get("daemons") or (), settings)
     if problem := seen["slurm_problem"]:
         found.append(Finding("daemon and Slurm", BAD, problem, "scontrol ping; may its account ask slurmctld?"))
@@ -62,7 +62,7 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
     return [*found, *_nodes(seen)]
 
 
-def _who(seen: Mapping[str, Any]) -> str:
+def _active_daemon(seen: Mapping[str, Any]) -> str:
     who = f" as {seen['account']} (uid {seen['uid']}), store {seen['database']}" if "account" in seen else ""
     return f"release {seen['version']}{who}"
 

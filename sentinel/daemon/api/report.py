@@ -39,7 +39,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class Periods:
     """The data of a report: two periods of the same length, of which the second is reported.
 
     ``running``: (job, attempt) that run now; None: not known.
@@ -79,14 +79,14 @@ def past_of(
     since: datetime,
     until: datetime,
     user: str | None,
-) -> Past:
+) -> Periods:
     """Read the data of a report. Blocking. ``user``: only this user's jobs; None: all."""
     ran = attempts.read(since=since - (until - since), user=user)
     alive = running(live)
-    return Past(since, until, incidents, ran, live.fleet, frozenset(alive) if alive is not None else None)
+    return Periods(since, until, incidents, ran, live.fleet, frozenset(alive) if alive is not None else None)
 
 
-def report(store: Store, attempts: JobAttempts, past: Past, scores: Scores) -> dict[str, Any]:
+def report(store: Store, attempts: JobAttempts, past: Periods, scores: Scores) -> dict[str, Any]:
     """The report as JSON. Blocking."""
     ledger = _ledger(store, past.before)
     now = _Period(ledger, attempts, past, past.since, past.until)
@@ -137,7 +137,7 @@ def _ledger(store: Store, since: datetime) -> _Ledger:
 class _Period:
     """One of the two periods."""
 
-    def __init__(self, ledger: _Ledger, attempts: JobAttempts, past: Past, start: datetime, end: datetime) -> None:
+    def __init__(self, ledger: _Ledger, attempts: JobAttempts, past: Periods, start: datetime, end: datetime) -> None:
         self._ledger, self._past, self.start, self.end = ledger, past, start, end
         told = [row for row in past.incidents if start <= row["opened_at"] < end and row["cause"] is not None]
         judged = [as_corrected(row) for row in told]

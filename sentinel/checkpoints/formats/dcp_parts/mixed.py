@@ -34,7 +34,7 @@ _COMPARED = 4096  # parameters whose numbers are compared with one another
 _ENDS = 8  # parameters at either end of a shard that are compared: a save is written from one end to the other
 _START_BYTES = 4096  # of a piece: whether it is one number again and again
 
-Apart = Callable[[str, str, str], bool]
+Differ = Callable[[str, str, str], bool]
 
 
 def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
@@ -61,10 +61,10 @@ def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) 
             )
 
 
-def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], apart: Apart, buffer: bytearray) -> None:
+def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], differ: Differ, buffer: bytearray) -> None:
     """`NotKnown` where a shard holds the numbers of another one: copied over it, or written twice.
 
-    ``apart(file, other, tensor)``: whether the two hold different parts of that tensor; copies of one part are no damage.
+    ``differ(file, other, tensor)``: whether the two hold different parts of that tensor; copies of one part are no damage.
     """
     del buffer
     seen: dict[tuple[object, ...], list[str]] = {}
@@ -82,7 +82,7 @@ def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], apart: Apart, 
                 theirs = _of_one_rank(files[twin])
                 pairs = list(zip(telling, theirs, strict=False))
                 # Other tensors of the same numbers are no replicas of one part.
-                if not all(one.name != two.name or apart(twin, name, one.name) for one, two in pairs):
+                if not all(one.name != two.name or differ(twin, name, one.name) for one, two in pairs):
                     continue
                 with opened(tree.path(twin), twin) as other:
                     same = len(theirs) == len(telling) and all(
