@@ -7,15 +7,19 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 
 from sentinel.classify.history import APPLICATION
 from sentinel.classify.readings import Reading
 from sentinel.config.rules import Drain, Form, Rules
-from sentinel.model.records import Scope
+from sentinel.model.records import Scope, Trust
 
 MANY = 3  # nodes that are out at once for one reason
 AT_ONCE_S = 300.0  # slurmctld pings nodes in turn, and nodes boot for minutes
-_BRACKETS = re.compile(r"\[((?:\d{1,9}(?:-\d{1,9})?,?){1,4000})\]")
+_MOST = 256  # counted no further: users can have written "n[1-999999999]"
+_NAME = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 def out_together(readings: Sequence[Reading], rules: Rules) -> tuple[list[Reading], list[Reading]]:
@@ -26,9 +30,9 @@ def out_together(readings: Sequence[Reading], rules: Rules) -> tuple[list[Readin
         rule = rules_by_id.get(reading.evidence.rule or "")
         if rule is not None and rule.form is Form.SLURM and reading.evidence.where.node and reading.weights:
             said.setdefault(reading.key, []).append(reading)
-    counts = {key: most_at_once(group) for key, group in said.items()}
+    counts = {key: most_at_once(_surest(group)) for key, group in said.items()}
     shared = {
-        key: f"{counts[key]} nodes at once, for one reason: none of them by itself"
+        key: f"{'at least ' * (counts[key] >= _MOST)}{counts[key]} nodes at once, for one reason: none of them by itself"
         for key, group in said.items()
         if counts[key] >= MANY and max(group[0].weights, key=group[0].weights.__getitem__) not in APPLICATION
     }
@@ -41,26 +45,46 @@ def out_together(readings: Sequence[Reading], rules: Rules) -> tuple[list[Readin
     return marked, [reading for reading in readings if reading.key not in shared]
 
 
+def _surest(group: Sequence[Reading]) -> Sequence[Reading]:
+    """What the system says, where it says anything: nodes that a user writes into a job's log do not acquit another."""
+    return [reading for reading in group if reading.evidence.trust is Trust.SYSTEM] or group
+
+
 def most_at_once(group: Sequence[Reading]) -> int:
     """Greatest number of nodes that readings in order of time name within ``AT_ONCE_S``."""
-    window: deque[tuple[datetime, str]] = deque()
+    window: deque[tuple[datetime, frozenset[str]]] = deque()
     named: Counter[str] = Counter()
-    now = most = 0
+    most = 0
     for reading in group:
-        at, name = reading.evidence.at, reading.evidence.where.node or ""
-        window.append((at, name))
-        now += 0 if named[name] else nodes_of(name)
-        named[name] += 1
-        while (at - window[0][0]).total_seconds() > AT_ONCE_S:
-            gone = window.popleft()[1]
-            named[gone] -= 1
-            now -= 0 if named[gone] else nodes_of(gone)
-        most = max(most, now)
+        window.append((reading.evidence.at, nodes_of(reading.evidence.where.node or "")))
+        named.update(window[-1][1])
+        while (reading.evidence.at - window[0][0]).total_seconds() > AT_ONCE_S:
+            for name in window.popleft()[1]:
+                named[name] -= 1
+                if not named[name]:
+                    del named[name]
+        most = max(most, len(named))
+        if most >= _MOST:
+            break
     return most
 
 
-def nodes_of(name: str) -> int:
-    """Number of nodes that a name or Slurm's short form (``n[1-3,07],m2``) stands for."""
-    ranges = [part.split("-") for part in ",".join(_BRACKETS.findall(name)).split(",") if part]
-    plain = sum(1 for part in _BRACKETS.sub("[", name).split(",") if part and "[" not in part)
-    return plain + sum(max(int(ends[-1]) - int(ends[0]) + 1, 1) for ends in ranges)
+def nodes_of(name: str) -> frozenset[str]:
+    """The nodes that a name or Slurm's short form (``n[1-3,07],m2``) stands for, at most ``_MOST``."""
+    found: set[str] = set()
+    for text in _NAME.findall(name):
+        names = [""]
+        for number, part in enumerate(_BRACKETS.split(text)):
+            choices = _numbers(part) if number % 2 else [part]
+            names = list(islice((start + end for start in names for end in choices), _MOST))
+        found.update(names[: _MOST - len(found)])
+    return frozenset(found)
+
+
+def _numbers(ranges: str) -> list[str]:
+    numbers = (
+        f"{number:0{len(first)}}"
+        for first, last in _RANGE.findall(ranges)
+        for number in range(int(first), int(last or first) + 1)
+    )
+    return list(islice(numbers, _MOST))

@@ -8,6 +8,7 @@ import pytest
 from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import History, PastFailure, classify
+from sentinel.classify.out_together import nodes_of
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import (
     Cause,
@@ -300,6 +301,22 @@ def test_many_nodes_that_slurm_puts_out_at_once_for_one_reason_are_not_drained_o
     apart = [log(line.format(i), at=900.0 * i, source=Source.SLURM) for i in range(1, 5)]
     assert judge(*apart).scope is Scope.NODE
     assert judge(*lines[:2]).scope is Scope.NODE
+
+
+def test_nodes_that_are_out_at_once_are_counted_once_each_and_by_the_system_s_word_alone() -> None:
+    rebooted = "error: Node n{} unexpectedly rebooted boot_time=1777629000 last response=1777628900"
+    two = [log(rebooted.format(name), source=Source.SLURM) for name in ("1", "2", "[1-2]")]
+    assert judge(*two).scope is Scope.NODE
+    users = [log(rebooted.format(name)) for name in ("5", "6", "[7-99]")]
+    assert judge(two[0], *users).drain == ("n1",)
+
+
+def test_a_short_form_of_nodes_that_a_user_wrote_takes_no_time_to_count() -> None:
+    assert nodes_of("n[1-3,07],m2") == {"n1", "n2", "n3", "n07", "m2"}
+    assert nodes_of("n[08-10]-a") == {"n08-a", "n09-a", "n10-a"} and len(nodes_of("r[1-2]c[1-3]")) == 6
+    assert len(nodes_of("n[1-999999999],m[1-999999999]")) == 256
+    for written in ("n1,[" + "1" * 200, "n[" + "1" * 200, "n[" + "1" * 200 + "]", "n" + "[1" * 100, "n[3-1]", ""):
+        assert len(nodes_of(written)) <= 101  # the first took minutes at 30 digits
 
 
 def test_a_gpu_that_was_lost_when_many_nodes_went_down_keeps_its_drain() -> None:
