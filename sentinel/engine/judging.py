@@ -177,7 +177,7 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     situation = situation_of(incident, ClusterNow(state, fleet, now, look, without=incident_id))
     made = decide(incident, situation, history=history, rules=state.rules, settings=state.settings, now=now)
     log_settle_s = state.settings.judgement.log_settle_s
-    if first and not made.verdict.drain and log_may_still_come(incident, state.cluster, log_settle_s, now):
+    if first and not made.verdict.drain and log_may_still_come(incident, log_settle_s, now):
         under_way.again = True
     elif first and not decision.matters(incident, made.verdict, state.rules):
         out.say("evidence-noted", incident=incident_id, cause=made.verdict.cause)
