@@ -15,6 +15,8 @@ from sentinel.evidence.gpu_samples import (
     GPU_UTILISATION,
     NVLINK_RX,
     NVLINK_TX,
+    PCIE_RX,
+    PCIE_TX,
     POWER_W,
     TENSOR_ACTIVE,
     Gpu,
@@ -60,6 +62,26 @@ def test_a_gpu_that_works_is_not_still_and_what_was_is_remembered() -> None:
     assert told["still_s"] == 0.0
     assert told["stood"] == [[83.0, 12.0]]
     assert told["traffic"] == pytest.approx(1.0)  # NVLink as usual is more than memory
+
+
+# Read from an H200 under driver 580: a product of matrices in a loop; a kernel that waits for a flag in memory; nothing.
+READ = (GPU_UTILISATION, POWER_W, TENSOR_ACTIVE, DRAM_ACTIVE, PCIE_TX, PCIE_RX, NVLINK_TX, NVLINK_RX)
+H200: dict[str, dict[int, Scalar]] = {
+    name: dict(zip(READ, values, strict=True))
+    for name, values in {
+        "busy": (100, 691.4, 0.936, 0.159, 4_663_596, 13_666_091, 0, 0),
+        "waiting": (100, 140.8, 0.0, 3.87e-06, 270_479, 26_209, 0, 0),
+        "idle": (0, 81.9, 0.0, 3.79e-06, 273_580, 20_439, 0, 0),
+    }.items()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("still", ["waiting", "idle"])
+@pytest.mark.parametrize("missing", [(), (TENSOR_ACTIVE, DRAM_ACTIVE, PCIE_TX, PCIE_RX, NVLINK_TX, NVLINK_RX)])
+def test_a_real_gpu_that_waits_is_told_from_one_that_works(still: str, missing: tuple[int, ...]) -> None:
+    node = Node().seconds(100, H200["busy"], missing)
+    assert node.told()["still_s"] == 0.0
+    assert node.seconds(9, H200[still], missing).told()["still_s"] == 8.0
 
 
 def test_without_profiling_power_tells() -> None:
