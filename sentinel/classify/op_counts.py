@@ -1,9 +1,9 @@
 """Compares the calls that NCCL logs for each communicator (NCCL_DEBUG_SUBSYS=COLL) across the processes of a job.
 
 ``AllReduce: opCount 28c sendbuff 0x7f count 9437184 ... comm 0x5 [nranks=8] stream 0x6``: the lines say neither the rank nor
-which communicators are one group. Those that as many processes made as the group has ranks, each as its n-th of that size,
-are taken for one; groups of fewer ranks than there are processes are left out. Calls that were grouped share an opCount,
-and of a long log only some lines are kept: only processes that have no kind of call in common at one opCount differ.
+which communicators are one group. Only those with the most ranks are compared, where as many processes made one as it has
+ranks, each as its n-th of that size: of smaller ones several may be taken for one. Grouped calls share an opCount, and of a
+long log only some lines are kept: where a process made calls of several kinds at one opCount, some may be missing.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def differing_calls(
     for (process, _comm), (size, calls) in made.items():
         groups[size, seen[process, size]].append(calls)
         seen[process, size] += 1
+    most = max((size for size, _nth in groups), default=0)
     for (size, _nth), members in groups.items():
-        if first is not None and len(members) == size and (found := _different(members)) is not None:
+        if first is not None and len(members) == size == most and (found := _different(members)) is not None:
             count, kinds = found
             note = f"at opCount {count:x} some ranks are in {kinds[0]} and some in {kinds[1]}"
             weights = {Cause.COLLECTIVE_MISMATCH: AT_ONE_COUNT}
@@ -56,7 +57,9 @@ def differing_calls(
 
 
 def _different(members: Sequence[Calls]) -> tuple[int, tuple[str, str]] | None:
-    """The lowest opCount at which two processes have no kind of call in common, and one kind of each."""
+    """The lowest opCount at which two processes made different kinds of call, and these; None where calls were grouped."""
+    if any(len(kinds) > 1 for calls in members for kinds in calls.values()):
+        return None
     for count in sorted({count for calls in members for count in calls}):
         kinds = [calls[count] for calls in members if count in calls]
         for other in kinds[1:]:

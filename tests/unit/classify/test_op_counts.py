@@ -55,6 +55,20 @@ def test_groups_that_cannot_be_told_apart_are_not_compared() -> None:
     assert judge(grouped).cause is Cause.UNKNOWN
 
 
+def test_ranks_of_two_groups_are_not_compared_where_others_are_not_logged() -> None:
+    """Two of 16 ranks, each of a group of two of its own, as where every node shows its first rank only."""
+    of_all = [call(rank, 3, ranks=16, comm=1) for rank in (0, 1)]
+    pairs = [call(rank, 5, "AllReduce" if rank else "ReduceScatter", ranks=2) for rank in (0, 1)]
+    assert judge([*of_all, *pairs]).cause is Cause.UNKNOWN
+
+
+def test_a_rank_that_is_within_a_group_of_calls_is_in_no_other_call() -> None:
+    """Of a long log only the last call is kept: a rank has made the first of two, the others both."""
+    pair = ("AllReduce", "ReduceScatter")
+    lines = [call(rank, count, op) for count in range(20) for rank in range(4) for op in pair]
+    assert judge(lines[:-1]).cause is Cause.UNKNOWN
+
+
 def test_the_nth_group_of_a_size_is_compared_with_the_nth_of_others() -> None:
     lines = [call(rank, 9, ("AllReduce", "AllGather")[comm], comm=comm) for rank in range(4) for comm in range(2)]
     assert judge(lines).cause is Cause.UNKNOWN
