@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sentinel.correlate import incidents
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
-from sentinel.model.records import NODE_STEPS, Incident, Verdict
+from sentinel.model.records import NODE_STEPS, Incident, Verdict, stable_id
 
 
 def on_nodes_taken_out(state: State, incident: Incident) -> bool:
@@ -62,7 +62,9 @@ def without_new_convictions(
     ]
     for name in verdict.suspect if verdict is not None else ():
         own = tuple(item for item in new if item.where.node == name)
-        alone = dataclasses.replace(incident, id=f"{incident.id}/{name}", job=None, nodes=(name,), evidence=own)
+        # An id of this evidence alone: verdicts are kept by id and number of items.
+        own_id = stable_id(incident.id, *(item.id for item in own))
+        alone = dataclasses.replace(incident, id=own_id, job=None, nodes=(name,), evidence=own)
         if own and name not in look(alone).drain:
             new = [item for item in new if item not in own]
     if not new:

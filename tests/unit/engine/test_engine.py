@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
 from core_daemon import RULES, SETTINGS
@@ -22,7 +23,8 @@ from sentinel.engine.events import (
     OperatorCommand,
     TimerDue,
 )
-from sentinel.engine.reconcile import in_allocation
+from sentinel.engine.mass_failures import PreliminaryVerdicts
+from sentinel.engine.reconcile import in_allocation, late_evidence
 from sentinel.engine.state import RESTS, KnownEvidence, Places, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer
 from sentinel.model.changes import EvidenceAdded, IncidentChanged, PlanMade, StepIntended, VerdictReached
@@ -173,6 +175,18 @@ def test_what_comes_later_of_a_node_of_a_resting_incident_is_judged_for_the_node
     made.handle(EvidenceReceived(later(day_s + 1.0), (late,)))
     (found,) = made.state.incidents.values()
     assert found.id != "gone" and found.nodes == ("n1",) and set(made.state.resting) == {"gone"}
+
+
+def test_each_late_report_of_a_suspect_of_a_closed_incident_is_looked_at_by_itself() -> None:
+    """One that does not convict the node said for all that came after it that nothing does."""
+    state, looks = engine().state, PreliminaryVerdicts(RULES)
+    weak = evidence(Kind.XID, node="n1", data={"xid": 74, "pci": "0000:3b:00"}, text="NVRM: Xid 74")
+    state.verdicts["inc1"], closed = verdict(suspect=("n1",)), incident(weak, id="inc1", job=7)
+    look = partial(looks, now=later(0.0))
+    assert late_evidence.without_new_convictions(state, closed, {weak.id}, look) == closed
+    both = incident(weak, XID, id="inc1", job=7)
+    assert late_evidence.without_new_convictions(state, both, {XID.id}, look).evidence == (weak,)
+    assert state.regrouped == [XID]
 
 
 def test_a_daemon_that_has_not_seen_slurm_yet_knows_which_runs_in_an_allocation_are_older() -> None:
