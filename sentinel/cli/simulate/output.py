@@ -31,8 +31,7 @@ def _print(answers: Sequence[dict[str, Any]], sweep: Sweep | None, figure: chart
     from rich.text import Text
 
     console = rich_console()
-    first = answers[0]
-    console.print(Text(f"Simulated: {_scenario(first)}", style="bold"))
+    console.print(Text(f"Simulated: {_scenario(answers)}", style="bold"))
     console.print(_table("", _HEAD if sweep is None else (sweep.key, *_HEAD), [_row(one, sweep) for one in answers]))
     for one in answers:
         console.print(Text(_intervals(one, sweep), style="dim"))
@@ -61,14 +60,21 @@ def _print(answers: Sequence[dict[str, Any]], sweep: Sweep | None, figure: chart
     console.print(Text(f"simulated in {sum(one['wall_s'] for one in answers):.1f} s of computing", style="dim"))
 
 
-def _scenario(one: dict[str, Any]) -> str:
+def _scenario(answers: Sequence[dict[str, Any]]) -> str:
+    """What all the answers have in common: a sweep changes one of it."""
+    first, *others = map(_parts, answers)
+    return ", ".join(part for part in first if all(part in other for other in others))
+
+
+def _parts(one: dict[str, Any]) -> tuple[str, ...]:
     seeds = one["seeds"]
-    said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-    jobs = "" if one["jobs"] == 1 else f", {one['jobs']} jobs"
     return (
-        f"{counted(one['nodes'], 'node')} of {counted(one['gpus_per_node'], 'GPU')}{jobs}, "
-        f"{counted(one['spare_nodes'], 'spare')}, {counted(one['days'], 'day')}, "
-        f"failures as {one['failures']}, {said}"
+        f"{counted(one['nodes'], 'node')} of {counted(one['gpus_per_node'], 'GPU')}",
+        *(() if one["jobs"] == 1 else (f"{one['jobs']} jobs",)),
+        counted(one["spare_nodes"], "spare"),
+        counted(one["days"], "day"),
+        f"failures as {one['failures']}",
+        f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}",
     )
 
 
@@ -141,7 +147,7 @@ def _days(answers: Sequence[dict[str, Any]]) -> chart.Figure:
         for one in answers
     )
     return chart.Figure(
-        title=f"Simulated ETTR so far ({_scenario(answers[0])})",
+        title=f"Simulated ETTR so far ({_scenario(answers)})",
         x_label="day",
         y_label="ETTR",
         curves=curves,
@@ -175,7 +181,7 @@ def _swept(answers: Sequence[dict[str, Any]], sweep: Sweep) -> chart.Figure:
     }
     least, most, written = min(sweep.places), max(sweep.places), dict(zip(sweep.places, sweep.texts, strict=True))
     return chart.Figure(
-        title=f"Simulated ETTR by {sweep.key} ({_scenario(answers[0])})",
+        title=f"Simulated ETTR by {sweep.key} ({_scenario(answers)})",
         x_label=sweep.key,
         y_label="ETTR",
         curves=curves,

@@ -77,7 +77,9 @@ def test_a_sweep_gives_one_answer_for_each_value(tmp_path: Path) -> None:
 def test_a_sweep_over_a_single_day_has_no_intervals_to_draw(tmp_path: Path) -> None:
     few = ("--nodes", "16", "--days", "1", "--sweep", "spares=0,1", "--plot", str(tmp_path / "spares.svg"))
     assert [one["ettr_interval"] for one in answers(*few)] == [None, None]
-    assert "95 % interval" not in (tmp_path / "spares.svg").read_text()
+    text = (tmp_path / "spares.svg").read_text()
+    assert "95 % interval" not in text
+    assert "(16 nodes of 8 GPUs, 1 day, failures as llama3," in text, "what is swept is no part of the title's scenario"
 
 
 def test_a_setting_can_be_swept_and_a_policy_given(tmp_path: Path) -> None:
