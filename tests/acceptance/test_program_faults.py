@@ -18,7 +18,7 @@ def test_an_exception_on_all_ranks_is_told_once(story: Story):
     assert told["scope"] == "application"
     assert told["job"] == job.id
     line = (
-        f"sentinel: attempt 0: user_code; the job is held and keeps its id; mend what is wrong, "
+        f"sentinel: attempt 0: the program failed by itself; the job is held and keeps its id; mend what is wrong, "
         f"then: scontrol release {job.id}"
     )
     until(lambda: job.log.count(line) == 1, lambda: f"the job's own log to say it:\n{job.log[-800:]}")
