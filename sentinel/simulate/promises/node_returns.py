@@ -8,9 +8,12 @@ from typing import Any
 from sentinel.engine.node_return.state import KEPT
 from sentinel.model.records import Cause, StepKind
 from sentinel.simulate.agents import signatures
+from sentinel.simulate.crossings import SLURM_DEADLINE_S
 from sentinel.simulate.happened import AttemptBegan, Happened, SlurmWrite
 from sentinel.simulate.observer import Observer, puts_back
+from sentinel.simulate.slurm.records import SimulatedJob
 
+_REQUEST_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
 _LAUNCHER = (StepKind.STOP_RUN, StepKind.START_RUN)
 
 
@@ -105,8 +108,14 @@ def lends_to_who_lost_a_node(seen: Observer, what: Happened) -> Iterator[str]:
     lost = [name for name, one in verdicts.items() if one.drain and incidents[name].job == what.job.id]
     if not lost:
         yield f"job {what.job.id} may start on spare nodes, and no verdict says that it lost a node"
-    elif what.job.state != "PENDING":
+    elif what.job.state != "PENDING" and not _began_just_now(seen, what.job):
         yield f"job {what.job.id} is {what.job.state}, and is lent spare nodes"
+
+
+def _began_just_now(seen: Observer, job: SimulatedJob) -> bool:
+    """Whether the job began while the request was on its way: it is compared again with the next snapshot."""
+    under_way_s = SLURM_DEADLINE_S if seen.world.crossings.slurm == "slow" else _REQUEST_S
+    return job.state == "RUNNING" and seen.world.now_s - seen.world.began_s(job.id, job.restarts) <= under_way_s
 
 
 def loans_end(seen: Observer) -> Iterator[str]:

@@ -26,6 +26,7 @@ from sentinel.model.spares import Spares
 from sentinel.ports import Clock
 from sentinel.simulate.slurm.people import PeopleUseScontrol
 from sentinel.simulate.slurm.records import (
+    LIMITS_S,
     KeptNodes,
     SimulatedJob,
     SimulatedNode,
@@ -181,10 +182,10 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         for job in jobs.values():
             now = self.jobs.get(job.id)
             if job.state == "RUNNING" and (now is None or now.state != "RUNNING" or now.restarts != job.restarts):
-                job.ghost = True
-                self.later(self.times.ghost_s, partial(self._find_ghost, job.id))
-        running = {job.id: job for job in self.jobs.values() if job.state == "RUNNING"}
-        for number, job in running.items():
+                job.ghost, limit = True, now is not None and now.state == "TIMEOUT"  # slurmctld looks at limits itself
+                found = partial(self._find_ghost, job.id, "TIMEOUT" if limit else "NODE_FAIL")
+                self.later(LIMITS_S if limit else self.times.ghost_s, found)
+        for number, job in [(job.id, job) for job in self.jobs.values() if job.state == "RUNNING"]:
             known = jobs.get(number)
             if known is None or known.restarts != job.restarts:
                 continue
@@ -199,10 +200,10 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self.booted = self.clock.now().replace(microsecond=0)
         self.schedule()
 
-    def _find_ghost(self, job: int) -> None:
+    def _find_ghost(self, job: int, state: str) -> None:
         this = self.jobs.get(job)
         if this is not None and this.ghost and this.state == "RUNNING":
-            self._stop(this, "NODE_FAIL", requeues=this.requeue and this.batch)
+            self._stop(this, state, requeues=state == "NODE_FAIL" and this.requeue and this.batch)
             self.schedule()
 
     def launch_fails_later(self, job: SimulatedJob) -> None:
@@ -231,8 +232,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
 
     def catch_up(self) -> None:
         """Do what has become due, in order of time."""
-        now = self.time_s()
-        while self._due and self._due[0][0] <= now:
+        while self._due and self._due[0][0] <= self.time_s():
             heapq.heappop(self._due)[2]()
         self.schedule()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sentinel.simulate.slurm.cluster import SimulatedSlurm
 
 REQUEUE_WAIT_S = 121  # Slurm's own wait before a requeued job may start again
+LIMITS_S = 30.0  # between two looks of slurmctld at the time limits of running jobs
 FOREVER_PRIORITY = 4_294_901_760
 _OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"})
 

@@ -79,6 +79,20 @@ SUSPECT_SPARE = History(
     986.3,
 )  # fmt: skip
 
+LIMIT_FORGOTTEN = History(
+    8009, 152, "watched", Setup(nodes=6, jobs=(JobSpec(),), watched=True),
+    (Happening("time-limit", 90.33883341257464, "job0"), Happening("slurmctld-crash", 93.7029887, data={"for_s": 2.0})),
+    515.7,
+)  # fmt: skip
+LENT_AS_IT_BEGAN = History(
+    8009, 8566, "spares", Setup(nodes=7, jobs=(JobSpec(nodes=3), JobSpec(nodes=3, user="bob")), spares=1),
+    (
+        Happening("gpu-lost-silently", 56.403008893140715, "job1/0"),
+        Happening("kill", 56.403008893140715, data={"nth": 37, "after": False, "down_s": 10.0}),
+    ),
+    979.7,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -89,6 +103,8 @@ SUSPECT_SPARE = History(
         SUSPECT_CONVICTED_LATE,
         REBOOTED_MEANWHILE,
         SUSPECT_SPARE,
+        LIMIT_FORGOTTEN,
+        LENT_AS_IT_BEGAN,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
