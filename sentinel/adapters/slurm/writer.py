@@ -27,9 +27,9 @@ MAX_ARGUMENT = 1024  # Slurm cuts comments there
 # old ("Job credential revoked") and the restarted job fails at once (seen with 24.11). And it forgets the ended job only
 # when it last looked two seconds ago: a start before that is taken for the same job and its Prolog is not run (22.05).
 REVOKED_S = 2.05
-# slurmctld takes a time that is past for its own now. What scontrol calls "now" is this host's: a job waited as long as this
-# clock is ahead (22.05).
-AT_ONCE = "2000-01-01T00:00:00"
+# By the clock of this host: scontrol makes any earlier time its own now (22.05).
+# A job waits for as long as this clock is ahead of slurmctld's.
+AT_ONCE = "now"
 DEFERRED = "now+30days"  # a start this far off is none; a person who finds such a job sets StartTime=now
 NO_MORE_WORK = frozenset({"drain", "fail"})
 

@@ -181,14 +181,6 @@ async def test_a_deferred_job_starts_in_the_next_second(later_s: float, waits_s:
     assert slurm.jobs[job].state == "RUNNING"
 
 
-async def test_a_start_is_at_once_by_slurmctld_s_clock_however_far_ahead_this_host_s_is() -> None:
-    slurm = FakeSlurm()
-    job = slurm.submit(held=True)
-    await Writer(slurm._verbs).update_job(job, start_now=True)
-    (at,) = (word.partition("=")[2] for call in slurm.calls for word in call if word.startswith("StartTime="))
-    assert at == "2000-01-01T00:00:00", "scontrol reads now, and now+..., by the clock of its host"
-
-
 async def test_a_job_that_never_ran_is_released_at_once() -> None:
     slurm = FakeSlurm()
     job = slurm.submit(held=True)
