@@ -9,6 +9,7 @@ would otherwise take the next bad step for it.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -43,10 +44,11 @@ class OnsetTracker:
         self._limits = limits
         self._losses: dict[Attempt, Losses] = {}
         self._runs: dict[Attempt, Run] = {}
+        self._of_job: defaultdict[int, set[int]] = defaultdict(set)  # the attempts in ``_runs``
         self._changed = False  # what must survive a restart
         for name, value in (kept or {}).items():
             job, _, attempt = name.partition(".")
-            self._runs[int(job), int(attempt)] = _read(value)
+            self._keep((int(job), int(attempt)), _read(value))
 
     def with_findings(self, items: Sequence[Evidence]) -> list[Evidence]:
         """``items`` with the onset step added to bad-number evidence, and with findings of loss spikes and of numbers that
@@ -106,9 +108,9 @@ class OnsetTracker:
 
     def _onset_left(self, job: int, attempt: int) -> int | None:
         """The step from which on checkpoints of earlier attempts hold bad numbers, by the newest that has shown either."""
-        for earlier in range(attempt - 1, -1, -1):
-            run = self._runs.get((job, earlier))
-            if run is not None and (run.told or run.onset is None):
+        for earlier in sorted((known for known in self._of_job.get(job, ()) if known < attempt), reverse=True):
+            run = self._runs[job, earlier]
+            if run.told or run.onset is None:
                 return run.onset
         return None
 
@@ -132,7 +134,11 @@ class OnsetTracker:
     def _step(self, attempt: Attempt, item: Evidence, step: int) -> list[Evidence]:
         if attempt not in self._runs and len(self._runs) >= _MOST_ATTEMPTS:
             self._losses = {name: losses for name, losses in self._losses.items() if not self._cluster.ended(*name)}
-            self._runs = {name: run for name, run in self._runs.items() if not self._cluster.ended(*name)}
+            left = {name: run for name, run in self._runs.items() if not self._cluster.ended(*name)}
+            self._runs.clear()
+            self._of_job.clear()
+            for name, run in left.items():
+                self._keep(name, run)
         spike, loss = None, item.data.get("loss")
         if isinstance(loss, (int, float)):
             self._losses[attempt], spike = observe(self._losses.get(attempt, NO_LOSSES), step, float(loss))
@@ -160,7 +166,11 @@ class OnsetTracker:
             return
         self._changed |= (before.onset, before.told) != (run.onset, run.told)
         self._changed |= not run.told and before.prints != run.prints and run.onset is not None
+        self._keep(attempt, run)
+
+    def _keep(self, attempt: Attempt, run: Run) -> None:
         self._runs[attempt] = run
+        self._of_job[attempt[0]].add(attempt[1])
 
     def _begun(self, attempt: Attempt, before: Run, run: Run) -> Run:
         """The bad run with its onset moved to the beginning of a loss spike that led to it."""
