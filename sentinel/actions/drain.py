@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import LEFT_IN_SERVICE, OURS, SEEN_DRAINED, NodeView, Outcome, Task
+from sentinel.model.records import ANSWERS_AGAIN, LEFT_IN_SERVICE, OURS, SEEN_DRAINED, NodeView, Outcome, Task
 
 _RETURNED = "was returned to service by somebody else: left there"
 _STALE = timedelta(seconds=60)  # what says that a node is gone is asked again when older: in that time a node boots
@@ -69,7 +69,7 @@ async def down(task: Task, means: Means) -> Outcome:
     if task.step.tries and not node.drained and not await _was_lost(task, means):
         return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
     if node.state != "down" and await _answers_again(node, task, means):
-        return means.done(task, "answers again: left in service", {LEFT_IN_SERVICE: True})
+        return means.done(task, "answers again: left in service", {LEFT_IN_SERVICE: True, ANSWERS_AGAIN: True})
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
         await means.writer.down(node.name, task.reason)

@@ -13,7 +13,20 @@ from datetime import datetime, timedelta
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.launching import run_of
-from sentinel.model.records import OURS, REQUEUED_AT, JobView, Kind, Outcome, Result, Scalar, Step, StepKind, Task
+from sentinel.model.records import (
+    ANSWERS_AGAIN,
+    NODE_STEPS,
+    OURS,
+    REQUEUED_AT,
+    JobView,
+    Kind,
+    Outcome,
+    Result,
+    Scalar,
+    Step,
+    StepKind,
+    Task,
+)
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
@@ -49,7 +62,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
     asked = before is not None and bool(before.data.get("asked"))
-    if not asked and (words := goes_on(task, means, job)):
+    if not asked and (words := goes_on(task, means, job) or _nodes_answer_again(task, means, job)):
         return means.failed(task, words, GOES_ON)
     if words := await _began_after_all(task, means):
         return means.failed(task, words, GOES_ON)
@@ -123,6 +136,15 @@ def goes_on(task: Task, means: Means, job: JobView) -> str:
     if reached is None or reached <= after:
         return ""
     return f"job {task.job} makes steps again (step {reached}, it was silent after {after}): it is left alone"
+
+
+def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
+    """Why a job that runs is not stopped: the nodes that were gone, for which it was to be, are there. Empty otherwise."""
+    out = [step for step in task.plan.steps if step.kind in NODE_STEPS]
+    outcomes = [means.ledger.outcome(task.incident.id, step) for step in out]
+    if job.state != "running" or not out or not all(found and found.data.get(ANSWERS_AGAIN) for found in outcomes):
+        return ""
+    return f"job {task.job} runs, and {', '.join(str(step.node) for step in out)} answers again: it is left alone"
 
 
 async def _began_after_all(task: Task, means: Means) -> str:

@@ -34,6 +34,9 @@ class Run:
     numbered: bool = False  # whether this attempt prints numbers at all
     quiet: int = 0
     told: bool = False
+    steps: frozenset[int] = (
+        frozenset()
+    )  # those that were counted, SCALING at most: they may come again, and in any order
 
 
 NO_RUN = Run()
@@ -50,7 +53,7 @@ def after_print(run: Run, step: int, at: datetime, data: Mapping[str, Scalar]) -
             return run
         return replace(run, quiet=run.quiet + 1) if run.quiet + 1 < QUIET else Run()
     if not bad(numbers.values()):
-        return _GOOD
+        return _after_good(run, at)
     named = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in numbers.items() if not isfinite(value))
     return _counted(replace(run, numbered=True, what=named), step, at)
 
@@ -84,12 +87,31 @@ def persists(run: Run, *, prints: int, for_s: float) -> bool:
     return run.prints >= prints or (run.prints >= LEAST and lasted_s >= for_s)
 
 
+def _after_good(run: Run, at: datetime) -> Run:
+    """The run after a good print, which may come late: after the daemon was away, lines come in any order."""
+    if run.since is None or run.newest is None or run.last is None or at >= run.newest:
+        return _GOOD
+    if at < run.since:
+        return replace(run, numbered=True)
+    return replace(run, numbered=True, onset=run.last, since=run.newest, prints=1, steps=frozenset({run.last}))
+
+
 def _counted(run: Run, step: int, at: datetime) -> Run:
     """Count one bad step; a step reported by several lines or sent again counts once."""
     if run.onset is None or run.last is None:
         onset = step if run.onset is None else min(run.onset, step)
-        return replace(run, onset=onset, last=step, prints=1, since=run.since or at, newest=at, quiet=0)
-    if run.onset <= step <= run.last:
+        since, steps = run.since or at, frozenset({step})
+        return replace(run, onset=onset, last=step, prints=1, since=since, newest=at, quiet=0, steps=steps)
+    unsure = len(run.steps) < run.prints and run.onset <= step <= run.last
+    if step in run.steps or unsure:
         return run
-    onset, last = min(run.onset, step), max(run.last, step)
-    return replace(run, onset=onset, last=last, prints=run.prints + 1, newest=at, quiet=0)
+    return replace(
+        run,
+        onset=min(run.onset, step),
+        last=max(run.last, step),
+        prints=run.prints + 1,
+        since=min(run.since or at, at),
+        newest=max(run.newest or at, at),
+        quiet=0,
+        steps=run.steps | {step} if len(run.steps) < SCALING else run.steps,
+    )

@@ -192,7 +192,7 @@ def _written(run: Run) -> dict[str, Any]:
     return {
         "onset": run.onset, "told": run.told, "last": run.last, "prints": run.prints, "what": run.what,
         "since": to_json(run.since), "newest": to_json(run.newest), "numbered": run.numbered,
-        "scaling": run.scaling, "exhausted": run.exhausted,
+        "scaling": run.scaling, "exhausted": run.exhausted, "steps": sorted(run.steps),
     }  # fmt: skip
 
 
@@ -201,6 +201,7 @@ def _read(value: Mapping[str, Any]) -> Run:
         onset=value["onset"], told=value["told"], what=value["what"], numbered=value["numbered"],
         since=_time(value["since"]), newest=_time(value["newest"]), last=value["last"], prints=value["prints"],
         scaling=value.get("scaling", False), exhausted=value.get("exhausted", False),
+        steps=frozenset(value.get("steps", ())),
     )  # fmt: skip
 
 

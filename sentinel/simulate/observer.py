@@ -97,7 +97,7 @@ class Observer:
                 self.cancelled.pop(job, None)
 
     def _may_be_ours(self, job: int) -> bool:
-        """Whether a hold on the job looks like Sentinel's own: the daemon died after it said that it would hold the job.
+        """Whether a hold on the job looks like Sentinel's own: it said that it would hold the job, and has no answer.
 
         Slurm answers alike whoever did (docs/limits.md).
         """
@@ -106,7 +106,7 @@ class Observer:
             for row in self.world.store.steps.values()
             if row.step.kind is StepKind.REQUEUE_HOLD and row.step.job == job
         )
-        return self._nobody_looks() and any(asked)
+        return any(asked)
 
     def _nobody_looks(self) -> bool:
         return self.world.daemon is None or not self.world.daemon.ready

@@ -85,7 +85,8 @@ class Programs:
         kept = self.checkpoints(job.id)
         found = int(values["SENTINEL_RESUME_STEP"]) if ordered else max(kept, default=None)
         valid = found is None or found in self.good(job.id)
-        program = Program(job.id, job.restarts, nodes, self._world.now_s, found or 0, run=run)
+        onset = found if found in self.saves[job.id].bad else None  # saved in bad numbers: it goes on with them
+        program = Program(job.id, job.restarts, nodes, self._world.now_s, found or 0, onset=onset, run=run)
         if self._world.spec_of(job.id).trains_on:
             self._world.slurm.begin_step(job, f"{STEP_NAME}{run}", nodes)
         self.newest[job.id] = program

@@ -58,6 +58,8 @@ def unknown_drains_nobody(seen: Observer, what: Happened) -> Iterator[str]:
             yield f"{what.target} is set down, and answers again since {back_s:.1f} s"
     if not isinstance(what, SlurmWrite) or not takes_out(what) or what.target in {*seen.broken, *seen.accused}:
         return
+    if seen.world.now_s - seen.resumed.get(what.target, -1e9) <= _flight_s(seen):
+        return  # repaired and put back between the requests of one step
     if what.task is None or not seen.seems_forgotten(what.target, what.task.incident.id):
         yield f"{what.target} is taken out of service and nothing broke there: {what.fields['reason']}"
 

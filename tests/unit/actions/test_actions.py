@@ -29,6 +29,20 @@ def task(world: World, kind: StepKind, *, node: str | None = None, attempt: int 
     return Task(incident(ended(world.job), job=world.job), ECC, plan(step), step)
 
 
+@dataclasses.dataclass
+class Known:
+    """A ledger that knows how one step ended."""
+
+    step: Step
+    ended: Outcome
+
+    def outcome(self, _incident: str, step: Step) -> Outcome | None:
+        return self.ended if step == self.step else None
+
+    async def progressed(self, _task: Task, _data: Mapping[str, Scalar]) -> None:
+        return None
+
+
 async def do(world: World, kind: StepKind, **how: Any) -> Outcome:
     return await ACTIONS[kind](task(world, kind, **how), means(world))
 
@@ -124,6 +138,19 @@ async def test_lost_node_is_down_and_stays_drained_when_it_answers_again(world: 
     assert there.slurm.nodes["n1"].down and there.slurm.nodes["n1"].drained
     there.slurm.revive("n1")
     assert there.slurm.nodes["n1"].drained
+
+
+@pytest.mark.parametrize("back", [True, False])
+async def test_job_that_runs_is_not_stopped_for_nodes_that_are_there_again(world: Worlds, back: bool) -> None:
+    there = world()
+    out = Step(StepKind.DOWN, node="n1")
+    whole = task(there, StepKind.REQUEUE_HOLD)
+    whole = dataclasses.replace(whole, plan=dataclasses.replace(whole.plan, steps=(out, whole.step)))
+    data = {"left_in_service": True, "answers_again": back}
+    ledger = dataclasses.replace(means(there), ledger=Known(out, Outcome(out, Result.DONE, AT, "", data)))
+    found = await ACTIONS[StepKind.REQUEUE_HOLD](whole, ledger)
+    assert there.slurm.jobs[there.job].state == ("RUNNING" if back else "PENDING")
+    assert bool(found.data.get("goes_on")) is back
 
 
 async def test_lost_node_that_a_person_drained_keeps_their_reason(world: Worlds) -> None:

@@ -49,6 +49,20 @@ def test_one_good_number_clears_all() -> None:
     assert not told(run) and run.onset == 7
 
 
+@given(st.permutations([(8, 2.0), (9, 2.0), *((step, NAN) for step in range(10, 16))]))
+def test_lines_may_come_in_any_order_and_again(lines: list[tuple[int, float]]) -> None:
+    """As they do after the daemon was away or its store full."""
+    run = Run()
+    for step, loss in [*lines, *lines]:
+        run = after(loss, run=run, first=step)
+    assert told(run) and run.onset == 10 and (run.prints, run.last) == (6, 15)
+
+
+def test_a_good_number_that_comes_late_ends_what_was_before_it() -> None:
+    run = after(2.0, run=after(NAN, NAN, run=after(NAN, NAN, first=1), first=5), first=4)
+    assert run.onset == 6 and run.prints == 1
+
+
 def test_few_that_are_far_apart_are_enough() -> None:
     assert told(after(2.0, NAN, NAN, gap_s=600.0)) and not told(after(2.0, NAN, gap_s=600.0))
     assert not told(after(2.0, NAN, NAN, gap_s=300.0))

@@ -93,6 +93,31 @@ LENT_AS_IT_BEGAN = History(
     979.7,
 )  # fmt: skip
 
+HELD_BEFORE_OUR_REQUEST_CAME = History(
+    8010, 6023, "requeue-held", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("gpu-memory", 40.962, "job0/1"),
+        Happening("lose", 40.962, data={"nth": 10, "after": False, "times": 2}),
+        Happening("requeue-hold", 50.859, "job0"),
+    ),
+    420.0,
+)  # fmt: skip
+BACKLOG_OUT_OF_ORDER = History(
+    8010, 4221, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("store-full", 41.576, data={"for_s": 120.0}),
+        Happening("gpu-firmware", 44.337, "job0/1"),
+        Happening("reboot", 45.311, "job1/0"),
+        Happening("bad-numbers", 49.765, "job0/1"),
+    ),
+    1300.0,
+)  # fmt: skip
+REPAIRED_BETWEEN_TWO_REQUESTS = History(
+    8011, 5790, "returned", Setup(nodes=8, jobs=TWO, returns=True),
+    (Happening("node-lost", 88.94287683738804, "job0/0"), Happening("repair", 97.49265316010941)),
+    1057.5,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -105,6 +130,9 @@ LENT_AS_IT_BEGAN = History(
         SUSPECT_SPARE,
         LIMIT_FORGOTTEN,
         LENT_AS_IT_BEGAN,
+        HELD_BEFORE_OUR_REQUEST_CAME,
+        BACKLOG_OUT_OF_ORDER,
+        REPAIRED_BETWEEN_TWO_REQUESTS,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
