@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import ANSWERS_AGAIN, LEFT_IN_SERVICE, OURS, SEEN_DRAINED, NodeView, Outcome, Task
+from sentinel.model.records import ANSWERS_AGAIN, LEFT_IN_SERVICE, OURS, SEEN_DRAINED, NodeView, Outcome, Scalar, Task
 
 _RETURNED = "was returned to service by somebody else: left there"
+_LEFT: dict[str, Scalar] = {LEFT_IN_SERVICE: True}  # outcome data
 _STALE = timedelta(seconds=60)  # what says that a node is gone is asked again when older: in that time a node boots
 
 
@@ -22,7 +23,7 @@ async def drain(task: Task, means: Means) -> Outcome:
     if node.drained:
         return means.done(task, "" if node.reason.startswith(OURS) else "was drained by somebody else already")
     if task.step.tries and not await _was_lost(task, means):
-        return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
+        return means.done(task, _RETURNED, _LEFT)
     asked_at = means.clock.now()
     try:
         await means.writer.drain(node.name, task.reason)
@@ -30,7 +31,7 @@ async def drain(task: Task, means: Means) -> Outcome:
         return means.done(task, error.message)
     after = await means.reader.node(node.name)
     if await _returned_since(after, asked_at, means):
-        return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
+        return means.done(task, _RETURNED, _LEFT)
     if after is None or not after.drained:
         raise Unavailable(f"node {node.name} does not show as drained yet")
     return means.done(task)
@@ -67,15 +68,15 @@ async def down(task: Task, means: Means) -> Outcome:
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
     if task.step.tries and not node.drained and not await _was_lost(task, means):
-        return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
+        return means.done(task, _RETURNED, _LEFT)
     if node.state != "down" and await _answers_again(node, task, means):
-        return means.done(task, "answers again: left in service", {LEFT_IN_SERVICE: True, ANSWERS_AGAIN: True})
+        return means.done(task, "answers again: left in service", {**_LEFT, ANSWERS_AGAIN: True})
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
         await means.writer.down(node.name, task.reason)
         node = await means.reader.node(node.name)
         if await _returned_since(node, asked_at, means):
-            return means.done(task, _RETURNED, {LEFT_IN_SERVICE: True})
+            return means.done(task, _RETURNED, _LEFT)
     if node is None or node.state != "down":
         raise Unavailable(f"node {task.step.node} does not show as down yet")
     return means.done(task)

@@ -6,9 +6,7 @@ from datetime import datetime, timedelta
 
 from sentinel.model.records import Incident, Kind, Source
 
-_UNHEARD = (
-    3  # times as long where no line of it is known: on a busy node, or of a job that ended at once, it comes late
-)
+_UNHEARD = 3  # times as long where no line is known: of a job that ended at once, or on a busy node, it comes late
 
 
 def log_may_still_come(incident: Incident, log_settle_s: float, now: datetime) -> bool:

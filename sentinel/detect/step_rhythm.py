@@ -29,9 +29,7 @@ ANNOUNCED_S = 300.0  # an announced pause whose length is not known yet
 TOLD_S = 120.0  # an announced pause of a job whose pauses are known: the same text may announce another kind of pause
 TOLD = 3  # announced pauses from which the job's pauses are known
 SHORT_TOLD = 4  # so many announced short gaps tell as much as one pause: the same words may yet announce a long one
-OFTEN_TOLD = (
-    8  # pauses of a kind from which another of it is expected to be like them, also at a round step that is new
-)
+OFTEN_TOLD = 8  # pauses of a kind from which on the next is expected to be like them, also at a round step that is new
 # A line that comes later than this, and than a usual gap, announced nothing: it was held in a buffer.
 TOLD_EARLY_S = 5.0
 ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25, 20, 10)  # steps at which people evaluate and save

@@ -83,11 +83,7 @@ def settle_timer_due(
         return
     if is_over(incident, state.plans.get(incident_id)) and not late_evidence.on_nodes_taken_out(state, incident):
         # late evidence that explains a closed incident is only stored
-        out.save(
-            IncidentChanged(
-                late_evidence.without_new_convictions(state, incident, under_way.news, partial(looks, now=now))
-            )
-        )
+        _save_closed(state, out, incident, now, looks)
         _end_judgement(state, out, incident_id, now)
         return
     if incident_id not in state.plans and not backlog.is_in(state, incident, now):
@@ -122,16 +118,19 @@ def answer_arrived(
         _proceed(state, out, incident_id, now, looks)
 
 
+def _save_closed(state: State, out: Transition, incident: Incident, now: datetime, looks: PreliminaryVerdicts) -> None:
+    """Store the evidence that came late to a closed incident; what of it is another failure is grouped anew."""
+    news = state.judging[incident.id].news
+    kept = late_evidence.without_new_convictions(state, incident, news, partial(looks, now=now))
+    out.save(IncidentChanged(kept))
+
+
 def _proceed(state: State, out: Transition, incident_id: str, now: datetime, looks: PreliminaryVerdicts) -> None:
     """With a fresh snapshot: ask the questions if they were not asked yet, otherwise decide."""
     under_way, incident = state.judging[incident_id], late_evidence.without_new_failures(state, incident_id)
     if incident is None or is_over(incident, state.plans.get(incident_id)) or state.cluster.fleet is None:
         if incident is not None and incident.state is IncidentState.CLOSED:
-            out.save(
-                IncidentChanged(
-                    late_evidence.without_new_convictions(state, incident, under_way.news, partial(looks, now=now))
-                )
-            )
+            _save_closed(state, out, incident, now, looks)
         _end_judgement(state, out, incident_id, now)
         return
     if not under_way.asked:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sentinel.correlate import incidents
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
-from sentinel.model.records import NODE_STEPS, Incident, Verdict, stable_id
+from sentinel.model.records import NODE_STEPS, Evidence, Incident, Verdict, stable_id
 
 
 def on_nodes_taken_out(state: State, incident: Incident) -> bool:
@@ -38,12 +38,7 @@ def without_new_failures(state: State, incident_id: str) -> Incident | None:
         for item in incident.evidence
         if item.id not in state.grouped_before and node_proof.is_of_returned_node(state, plan, item)
     ]
-    if new:
-        kept = tuple(item for item in incident.evidence if item not in new)
-        incident = dataclasses.replace(incident, evidence=kept)
-        state.put(incident)
-        state.regrouped.extend(new)
-    return incident
+    return _without(state, incident, new)
 
 
 def without_new_convictions(
@@ -67,9 +62,14 @@ def without_new_convictions(
         alone = dataclasses.replace(incident, id=own_id, job=None, nodes=(name,), evidence=own)
         if own and name not in look(alone).drain:
             new = [item for item in new if item not in own]
+    return _without(state, incident, new)
+
+
+def _without(state: State, incident: Incident, new: Sequence[Evidence]) -> Incident:
+    """The incident without these reports, which are grouped anew."""
     if not new:
         return incident
-    incident = dataclasses.replace(incident, evidence=tuple(i for i in incident.evidence if i not in new))
+    incident = dataclasses.replace(incident, evidence=tuple(item for item in incident.evidence if item not in new))
     state.put(incident)
     state.regrouped.extend(new)
     return incident
