@@ -100,10 +100,10 @@ def _of_the_next_job(incident: Incident, plan: Plan | None, item: Evidence, clus
 
 def is_our_doing(plan: Plan | None, item: Evidence) -> bool:
     """Whether ``item`` only shows how the job ended after Sentinel decided to end it: no reason for another verdict."""
-    if plan is None or all(step.job is None for step in plan.steps) or item.seen_at < plan.at:
-        return False
-    if any(step.kind is StepKind.HOLD for step in plan.steps) and item.at < plan.at:
+    if plan is None or all(step.job is None for step in plan.to_do) or item.seen_at < plan.at:
+        return False  # a plan that waits, for a pause too, ends nothing
+    if any(step.kind is StepKind.HOLD for step in plan.to_do) and item.at < plan.at:
         return False  # it may explain what the job is held for
-    if item.kind == Kind.JOB_ENDED and any(step.kind is StepKind.START_RUN for step in plan.steps):
+    if item.kind == Kind.JOB_ENDED and any(step.kind is StepKind.START_RUN for step in plan.to_do):
         return False  # a restart in its allocation ends no job
     return item.source in USER_SOURCES or item.source is Source.PROCESS or item.kind == Kind.JOB_ENDED

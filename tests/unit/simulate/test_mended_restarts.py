@@ -117,6 +117,16 @@ REPAIRED_BETWEEN_TWO_REQUESTS = History(
     (Happening("node-lost", 88.94287683738804, "job0/0"), Happening("repair", 97.49265316010941)),
     1057.5,
 )  # fmt: skip
+ENDED_BY_ITSELF_IN_A_PAUSE = History(
+    8012, 2595, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("pause", 23.194),
+        Happening("gpu-memory-contained", 42.216, "job0/1"),
+        Happening("node-lost", 58.706, "job0/1"),
+        Happening("resume", 223.194),
+    ),
+    1123.7,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -133,6 +143,7 @@ REPAIRED_BETWEEN_TWO_REQUESTS = History(
         HELD_BEFORE_OUR_REQUEST_CAME,
         BACKLOG_OUT_OF_ORDER,
         REPAIRED_BETWEEN_TWO_REQUESTS,
+        ENDED_BY_ITSELF_IN_A_PAUSE,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
