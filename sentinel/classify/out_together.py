@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,14 +11,13 @@ from itertools import islice
 from sentinel.classify.history import APPLICATION
 from sentinel.classify.readings import Reading
 from sentinel.config.rules import Drain, Form, Rules
+from sentinel.errors import ProtocolError
+from sentinel.model.hostlist import names_in
 from sentinel.model.records import Scope, Trust
 
 MANY = 3  # nodes that are out at once for one reason
 AT_ONCE_S = 300.0  # slurmctld pings nodes in turn, and nodes boot for minutes
-_MOST = 256  # counted no further: users can have written "n[1-999999999]"
-_NAME = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
-_BRACKETS = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST = 256  # counted no further: users can have written "n[1-999999]"
 
 
 def out_together(readings: Sequence[Reading], rules: Rules) -> tuple[list[Reading], list[Reading]]:
@@ -70,21 +68,8 @@ def most_at_once(group: Sequence[Reading]) -> int:
 
 
 def nodes_of(name: str) -> frozenset[str]:
-    """The nodes that a name or Slurm's short form (``n[1-3,07],m2``) stands for, at most ``_MOST``."""
-    found: set[str] = set()
-    for text in _NAME.findall(name):
-        names = [""]
-        for number, part in enumerate(_BRACKETS.split(text)):
-            choices = _numbers(part) if number % 2 else [part]
-            names = list(islice((start + end for start in names for end in choices), _MOST))
-        found.update(names[: _MOST - len(found)])
-    return frozenset(found)
-
-
-def _numbers(ranges: str) -> list[str]:
-    numbers = (
-        f"{number:0{len(first)}}"
-        for first, last in _RANGE.findall(ranges)
-        for number in range(int(first), int(last or first) + 1)
-    )
-    return list(islice(numbers, _MOST))
+    """The nodes that a name or Slurm's short form (``n[1-3,07],m2``) stands for, ``_MOST`` at most; damaged, it is one."""
+    try:
+        return frozenset(islice(names_in(name), _MOST))
+    except ProtocolError:
+        return frozenset({name})

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sentinel.adapters.slurm.hostlist import expand
 from sentinel.adapters.slurm.process import Commands
 from sentinel.config.settings import Slurm
 from sentinel.errors import SentinelError, Timeout, Unavailable
 from sentinel.model.accounting import AccountedAttempt
+from sentinel.model.hostlist import expand
 from sentinel.text import whole_number
 
 FIELDS = ("JobIDRaw", "User", "Partition", "State", "ExitCode", "Start", "End", "AllocTRES", "NodeList", "JobID")

@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from sentinel.adapters.slurm.hostlist import expand
 from sentinel.adapters.slurm.parse import Record, array_spec, fleet_of, job_of, node_of, record_of, records
 from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, uncounted
 from sentinel.adapters.slurm.topology import Topology
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import Denied, ProtocolError, Unavailable
+from sentinel.model.hostlist import expand
 from sentinel.model.records import Fleet, JobView, NodeView
 from sentinel.model.spares import Spares
 from sentinel.text import text_of

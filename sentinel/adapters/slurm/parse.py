@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sentinel.adapters.slurm.hostlist import expand
 from sentinel.adapters.slurm.pyslurm_child import UNREAD
 from sentinel.errors import ProtocolError, Unavailable
+from sentinel.model.hostlist import expand
 from sentinel.model.records import Fleet, JobView, NodeView, Unread, utc
 from sentinel.text import plain
 from sentinel.wire import large_json

@@ -7,9 +7,9 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from sentinel.adapters.slurm.hostlist import expand
 from sentinel.adapters.slurm.parse import Record
 from sentinel.errors import ProtocolError, Unavailable
+from sentinel.model.hostlist import expand
 from sentinel.text import text_of
 
 _KEPT_S = 600.0  # topology.conf changes when racks do, and slurmctld must be started again for it

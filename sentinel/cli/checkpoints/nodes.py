@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from sentinel.adapters.slurm.hostlist import expand
 from sentinel.errors import ProtocolError, UserError
+from sentinel.model.hostlist import expand
 from sentinel.text import visible
 
 MOST_NODES = 100_000

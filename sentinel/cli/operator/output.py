@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sentinel.adapters.slurm.hostlist import fold
+from sentinel.model.hostlist import fold
 from sentinel.text import printable
 
 if TYPE_CHECKING:

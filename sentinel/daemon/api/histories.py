@@ -10,10 +10,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sentinel.adapters.slurm.hostlist import expand
 from sentinel.classify.history import BURST
 from sentinel.engine.history import as_corrected
 from sentinel.errors import ProtocolError, UserError
+from sentinel.model.hostlist import expand
 from sentinel.model.records import Cause
 
 _MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel import __version__
-from sentinel.adapters.slurm.hostlist import fold
 from sentinel.adapters.store.store import Store
 from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.config.settings import Settings
@@ -37,6 +36,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
 from sentinel.engine.node_return import state as returns
 from sentinel.errors import Unavailable, UserError
+from sentinel.model.hostlist import fold
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
 from sentinel.text import whole_number

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.adapters.slurm.hostlist import fold
+from sentinel.model.hostlist import fold
 from sentinel.model.topology import leaf_of
 
 ROW = 32  # nodes per group where neither switch nor rack is known

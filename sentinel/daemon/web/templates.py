@@ -16,8 +16,8 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from sentinel.adapters.slurm.hostlist import fold
 from sentinel.alerts.text import culprit_words
+from sentinel.model.hostlist import fold
 from sentinel.model.vocabulary import cause_words, words_of
 from sentinel.text import printable
 

@@ -314,9 +314,9 @@ def test_nodes_that_are_out_at_once_are_counted_once_each_and_by_the_system_s_wo
 def test_a_short_form_of_nodes_that_a_user_wrote_takes_no_time_to_count() -> None:
     assert nodes_of("n[1-3,07],m2") == {"n1", "n2", "n3", "n07", "m2"}
     assert nodes_of("n[08-10]-a") == {"n08-a", "n09-a", "n10-a"} and len(nodes_of("r[1-2]c[1-3]")) == 6
-    assert len(nodes_of("n[1-999999999],m[1-999999999]")) == 256
+    assert len(nodes_of("n[1-999999],m[1-999999]")) == len(nodes_of("[1-999999]" * 3)) == 256
     for written in ("n1,[" + "1" * 200, "n[" + "1" * 200, "n[" + "1" * 200 + "]", "n" + "[1" * 100, "n[3-1]", ""):
-        assert len(nodes_of(written)) <= 101  # the first took minutes at 30 digits
+        assert len(nodes_of(written)) <= 1  # the first took minutes at 30 digits
 
 
 def test_a_gpu_that_was_lost_when_many_nodes_went_down_keeps_its_drain() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.adapters.slurm.hostlist import expand, fold
 from sentinel.errors import ProtocolError
+from sentinel.model.hostlist import expand, fold, names_in
 
 
 @pytest.mark.parametrize(
@@ -45,11 +47,16 @@ def test_short_forms(text: str, names: list[str]) -> None:
         "n1 n2",
         "n[1-99999999999]",
         "n[1-999]" * 3,
+        "n" + "[1]" * 10_000,
     ],
 )
 def test_damaged_lists_are_not_guessed(text: str) -> None:
     with pytest.raises(ProtocolError):
         expand(text)
+
+
+def test_the_first_names_come_without_the_others() -> None:
+    assert list(islice(names_in("n[1-3],m[1-999999]p[1-999999],["), 5)) == ["n1", "n2", "n3", "m1p1", "m1p2"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["n", "gpu-", "r1c"]), st.integers(0, 9999)), min_size=1, max_size=40))

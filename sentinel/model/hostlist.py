@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import product
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from sentinel.errors import ProtocolError
 
 MAX_NAMES = 1_000_000  # more than any cluster has: a damaged "n[1-99999999999]" must not fill the memory
-
+_MOST_PARTS = 64  # of one name, in brackets and between them: Slurm writes a pair of brackets for each dimension
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?\Z")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
 _UNFOLDABLE = re.compile(r"[\[\],\s]")
 _NOTHING = {"", "(null)", "None", "N/A"}
+
+_Range = tuple[range, int]  # numbers, and to how many digits they are padded
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -22,15 +24,17 @@ def expand(text: str) -> tuple[str, ...]:
     Raises:
         ProtocolError: unbalanced brackets, a range that is none, or an absurd number of names.
     """
-    if text.strip() in _NOTHING:
-        return ()
-    names: list[str] = []
-    for element in _elements(text.strip()):
-        for name in _names(element, text):
-            names.append(name)
-            if len(names) > MAX_NAMES:
-                raise ProtocolError(f"node list has more than {MAX_NAMES} names: {text!r:.120}")
-    return tuple(names)
+    names = tuple(islice(names_in(text), MAX_NAMES + 1))
+    if len(names) > MAX_NAMES:
+        raise ProtocolError(f"node list has more than {MAX_NAMES} names: {text!r:.120}")
+    return names
+
+
+def names_in(text: str) -> Iterator[str]:
+    """As ``expand``, name by name, for a text of which the first few are wanted: it fails where it comes to the damage."""
+    if text.strip() not in _NOTHING:
+        for element in _elements(text.strip()):
+            yield from _names(element, text)
 
 
 def _elements(text: str) -> Iterator[str]:
@@ -56,19 +60,28 @@ def _names(element: str, whole: str) -> Iterator[str]:
     if not element or any(character.isspace() for character in element):
         raise ProtocolError(f"empty or blank name in a node list: {whole!r:.120}")
     parts = re.split(r"\[([^\]]*)\]", element)
-    choices = [_numbers(part, whole) if index % 2 else [part] for index, part in enumerate(parts)]
-    size = 1
-    for choice in choices:
-        size *= len(choice)
-    if size > MAX_NAMES:
-        raise ProtocolError(f"node list has more than {MAX_NAMES} names: {whole!r:.120}")
-    for combination in product(*choices):
-        yield "".join(combination)
+    if len(parts) > _MOST_PARTS:
+        raise ProtocolError(f"more brackets than a node's name has: {whole!r:.120}")
+    yield from _joined([_ranges_in(part, whole) if index % 2 else part for index, part in enumerate(parts)])
 
 
-def _numbers(ranges: str, whole: str) -> list[str]:
-    numbers: list[str] = []
-    for item in ranges.split(","):
+def _joined(parts: Sequence[str | Sequence[_Range]]) -> Iterator[str]:
+    """Every name that begins with one of the first part's texts and goes on with one of each other's."""
+    if not parts:
+        yield ""
+        return
+    first, rest = parts[0], parts[1:]
+    if isinstance(first, str):
+        yield from (first + end for end in _joined(rest))
+        return
+    for numbers, digits in first:
+        for number in numbers:
+            yield from (f"{number:0{digits}}{end}" for end in _joined(rest))
+
+
+def _ranges_in(text: str, whole: str) -> list[_Range]:
+    ranges: list[_Range] = []
+    for item in text.split(","):
         match = _RANGE.match(item)
         if match is None:
             raise ProtocolError(f"not a range: {item!r:.40} in node list {whole!r:.120}")
@@ -76,8 +89,8 @@ def _numbers(ranges: str, whole: str) -> list[str]:
         low, high = int(first), int(last)
         if high < low or high - low > MAX_NAMES:
             raise ProtocolError(f"not a range: {item!r:.40} in node list {whole!r:.120}")
-        numbers.extend(str(number).zfill(len(first)) for number in range(low, high + 1))
-    return numbers
+        ranges.append((range(low, high + 1), len(first)))
+    return ranges
 
 
 def fold(names: Iterable[str]) -> str:
