@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.host.environ import environment_of
-from sentinel.agent.probes.job_processes import job_of_group
+from sentinel.agent.probes.job_processes import Groups
 
 _DEVICE = re.compile(r"^/dev/nvidia(\d+)$")
 _LEAST_UID = 1
@@ -59,12 +59,12 @@ def left_behind(
     elsewhere = set(others.values())
     alone = uid is not None and uid not in elsewhere and None not in elsewhere
     uuids = gpu_uuids(proc)
-    found = []
+    found, groups = [], Groups(proc)
     for entry in sorted((e for e in proc.iterdir() if e.name.isdigit()), key=lambda e: int(e.name)):
         seen = _process(entry)
         if seen is None or seen.uid < _LEAST_UID:
             continue
-        group = job_of_group(entry)
+        group = groups.job_of(entry)
         if group != job and uid not in (None, seen.uid):
             continue  # of another user, outside the job's control group: what it says of itself counts for nothing
         environment = _environment(entry)

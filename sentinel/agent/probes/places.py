@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentinel.adapters.host.environ import environment_of
 from sentinel.agent.probes import begin, say
-from sentinel.agent.probes.job_processes import may_be_of
+from sentinel.agent.probes.job_processes import Groups
 
 # Variable -> kind of path in its value, including PyTorch's older names.
 VARIABLES = {
@@ -25,9 +25,10 @@ LONGEST = 1024
 def places_of(job: int, uid: int | None, node: str, proc: Path = Path("/proc")) -> dict[str, list[str]]:
     """Absolute paths by kind, each once, in the order of the processes."""
     found: dict[str, dict[str, None]] = {kind: {} for kind in VARIABLES.values()}
+    groups = Groups(proc)
     for entry in sorted((e for e in proc.iterdir() if e.name.isdigit()), key=lambda e: int(e.name)):
         try:
-            if not may_be_of(entry, job, uid):
+            if not groups.may_be_of(entry, job, uid):
                 continue
             pairs = environment_of(entry, _NAMES)
         except OSError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.adapters.host.environ import environment_of
 from sentinel.agent.probes import begin, say
-from sentinel.agent.probes.job_processes import job_of_group, may_be_of
+from sentinel.agent.probes.job_processes import Groups
 from sentinel.text import whole_number
 
 # Processes between slurmd and the training processes.
@@ -114,11 +114,12 @@ def own_gpus(gpus: object, environments: Iterable[dict[str, str]]) -> object:
 
 
 def _processes(job: int, proc: Path, ticks: int, uid: int | None) -> Iterator[_Process]:
+    groups = Groups(proc)
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            if not may_be_of(entry, job, uid):
+            if not groups.may_be_of(entry, job, uid):
                 continue
             environment = environment_of(entry, _NAMES)
             if environment.get("SLURM_JOB_ID") != str(job):
@@ -166,7 +167,8 @@ def answer_of(arguments: dict[str, Any], proc: Path = Path("/proc")) -> dict[str
     if uid is None:
         return {"error": f"whose job {job} is is not known on this node: its processes are not known"}
     tasks = tasks_of(job, proc, node=node, uid=uid)
-    if not tasks and any(entry.name.isdigit() and job_of_group(entry) == job for entry in proc.iterdir()):
+    groups = Groups(proc)
+    if not tasks and any(entry.name.isdigit() and groups.job_of(entry) == job for entry in proc.iterdir()):
         return {"error": f"there are processes in the control group of job {job}, and what they are cannot be read"}
     result = {"tasks": [asdict(task) for task in tasks], "at_s": time.monotonic()}
     result.update({name: arguments[name] for name in ("gpus", "has_gpus") if name in arguments})

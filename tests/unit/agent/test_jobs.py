@@ -373,10 +373,21 @@ def test_a_rank_that_is_no_number_hides_no_task(proc: Proc, rank: str) -> None:
 
 
 V1, V2 = "/slurm_n1/uid_1000/job_{}/step_0/task_0", "/system.slice/n1_slurmstepd.scope/job_{}/step_0/user/task_0"
+# Slurm 26.05: the run's SLUID stands for the job.
+SLUID = "/system.slice/slurmstepd.scope/s0QE9CV4YR{:04}/step_0/user/task_0"
+GROUPS = pytest.mark.parametrize("group", [V1, V2, SLUID])
 
 
-@pytest.mark.parametrize("group", [V1, V2])
+def step_daemon(proc: Proc, pid: int, job: int) -> None:
+    group = SLUID.format(job).replace("/user/task_0", "/slurm")
+    proc.add(pid, 1, "slurmstepd", "S", uid=0, group=group, SLURM_JOB_ID="")
+    (proc.folder / str(pid) / "cmdline").write_bytes(b"slurmstepd: [%d.0]\0" % job)
+
+
+@GROUPS
 def test_a_process_of_another_jobs_control_group_is_not_of_this_one(proc: Proc, group: str) -> None:
+    step_daemon(proc, 3, 5)
+    step_daemon(proc, 4, 55)
     proc.add(11, 1, "python", SLURM_PROCID="0", group=group.format(5))
     proc.add(12, 1, "stopped", "T", SLURM_PROCID="0", group=group.format(55))
     proc.add(13, 1, "python", SLURM_PROCID="1", group="/user.slice/job_55")  # no group of Slurm's
@@ -390,13 +401,22 @@ def test_a_process_of_another_user_is_not_of_the_job_and_without_a_user_none_is(
     assert tasks_of(5, proc.folder, ticks=100, uid=None) == []
 
 
-@pytest.mark.parametrize("group", [V1, V2])
+def test_a_process_that_calls_itself_a_step_daemon_stands_for_no_job(proc: Proc) -> None:
+    """No user gets into a step daemon's group, and whose SLUID it is is not known without one."""
+    proc.add(11, 1, "python", SLURM_PROCID="0", group=SLUID.format(5))
+    (proc.folder / "11" / "cmdline").write_bytes(b"slurmstepd: [55.0]\0")
+    assert [task.pid for task in tasks_of(5, proc.folder, ticks=100, uid=UID)] == [11]
+
+
+@GROUPS
 def test_processes_that_may_not_be_read_are_not_none(proc: Proc, group: str) -> None:
     """No list of processes may be told empty while one is in the job's control group: the job would count as ended."""
     asked = {"job": 5, "uid": UID}
+    step_daemon(proc, 4, 55)
     proc.add(20, 1, "python", SLURM_JOB_ID="55", group=group.format(55))
     assert answer_of(asked, proc.folder)["result"]["tasks"] == []  # type: ignore[index]
     proc.add(11, 1, "python", group=group.format(5))
+    step_daemon(proc, 3, 5)
     (proc.folder / "11" / "environ").unlink()
     assert "control group of job 5" in str(answer_of(asked, proc.folder).get("error"))
 

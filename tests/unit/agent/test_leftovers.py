@@ -13,7 +13,7 @@ import pytest
 from sentinel.agent.probes import leftovers, places
 from sentinel.agent.probes.collect import Bundle
 from sentinel.agent.probes.finding import file_system
-from sentinel.agent.probes.job_processes import job_of_group
+from sentinel.agent.probes.job_processes import Groups
 from sentinel.agent.probes.leftovers import end, gpu_uuids, left_behind
 
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="optional: gives files to another user, which only root can")
@@ -82,7 +82,7 @@ def test_by_the_job_in_its_environment_with_the_gpus_it_holds(proc: Proc) -> Non
 def test_a_control_group_that_a_user_made_is_no_jobs(tmp_path: Path, groups: str, job: int | None) -> None:
     """Below user.slice users name theirs as they like: a process stood in for one of another user's job."""
     (tmp_path / "cgroup").write_text(f"{groups}\n")
-    assert job_of_group(tmp_path) == job
+    assert Groups(tmp_path).job_of(tmp_path) == job
 
 
 @ROOT_ONLY
