@@ -251,14 +251,15 @@ def run_probe(probe: str, arguments: dict[str, Any]) -> subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("uid", "gid"), [(0, 0), (0, 100), (JOB_UID, 0), (True, 1), ("0", None), (None, None), (-1, None), (JOB_UID, "100")]
 )
-@pytest.mark.parametrize("probe", ["inventory", "quarantine", "ask_job", "joblog"])
+@pytest.mark.parametrize("probe", ["inventory", "inventory, to move", "ask_job", "joblog"])
 def test_no_probe_of_users_files_stays_root(tmp_path: Path, probe: str, uid: object, gid: object) -> None:
     (tmp_path / "run" / "step-10").mkdir(parents=True)
     root = str(tmp_path / "run")
     arguments = {"node": "n1", "job": JOB, "attempt": 0, "level": "structural", "roots": [{"tier": "local", "path": root}],
-                 "root": root, "paths": [f"{root}/step-10"], "steps": [10], "path": f"{root}/log", "ras": False,
-                 "deadline_s": 5.0, "uid": uid, "gid": gid}  # fmt: skip
-    done = run_probe(probe, arguments)
+                 "path": f"{root}/log", "ras": False, "deadline_s": 5.0, "uid": uid, "gid": gid}  # fmt: skip
+    if probe.endswith("to move"):
+        arguments |= {"root": root, "paths": [f"{root}/step-10"], "steps": [10]}
+    done = run_probe(probe.partition(",")[0], arguments)
     assert done.returncode != 0 and "not touched as root" in done.stderr
     assert '"result"' not in done.stdout and '"index"' not in done.stdout
     assert (tmp_path / "run" / "step-10").exists()

@@ -183,32 +183,61 @@ def open_to_all() -> Iterator[Path]:
         yield Path(folder)
 
 
+class Lister:
+    """The process that lists and moves a user's checkpoints, asked as the agent asks it."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._ended = threading.Semaphore(0)
+        self.uid, self.gid = os.getuid() or 65534, os.getgid() or 65534
+        self.messages: list[dict[str, Any]] = []
+        self.pids: set[int] = set()
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        self.pids.update(child.process.pid for child in self._children._running.values())
+
+    def ask(self, name: str, **asked: Any) -> None:
+        user = {"node": "n1", "uid": self.uid, "gid": self.gid, "deadline_s": 60.0}
+        program = Program(
+            name, probe_command(INVENTORY), {**user, **asked}, silent_s=60.0, shared_by=str(self.uid), stays_s=60.0,
+            environment=probe_environment(), on_message=self._heard, on_end=lambda _: self._ended.release(),
+        )  # fmt: skip
+        assert self._children.start(program)
+        assert self._ended.acquire(timeout=60.0)
+
+    def steps(self, name: str, root: Path) -> set[int]:
+        self.messages.clear()
+        self.ask(name, level="structural", roots=[{"tier": "local", "path": str(root)}])
+        (listing,) = (message["listing"] for message in self.messages if "listing" in message)
+        return {part["step"] for part in listing}
+
+
 def test_the_lister_sees_at_each_request_what_lies_there_now(children: Children, open_to_all: Path) -> None:
     """Nothing is remembered from one listing to the next but the program itself."""
-    uid = os.getuid() or 65534
-    root = open_to_all / "run"
-    root.mkdir()
-    ended, listings, pids = threading.Semaphore(0), list[set[Any]](), set[int]()
+    lister, root = Lister(children), open_to_all / "run"
+    (root / "checkpoint-10").mkdir(parents=True)
+    assert lister.steps("order:1", root) == {10}
+    (root / "checkpoint-20").mkdir()
+    assert lister.steps("held:1", root) == {10, 20}
+    (root / "checkpoint-10").rmdir()
+    assert lister.steps("order:2", root) == {20}
+    assert len(lister.pids) == 1
 
-    def heard(message: dict[str, Any]) -> None:
-        if "listing" in message:
-            listings.append({part["step"] for part in message["listing"]})
-            pids.update(child.process.pid for child in children._running.values())
 
-    for name, steps in (("order:1", (10,)), ("held:1", (20,)), ("order:2", ())):
-        for step in steps:
-            (root / f"checkpoint-{step}").mkdir()
-        if name == "order:2":
-            (root / "checkpoint-10").rmdir()
-        asked = {
-            "node": "n1", "level": "structural", "uid": uid, "gid": os.getgid() or 65534,
-            "roots": [{"tier": "local", "path": str(root)}],
-        }  # fmt: skip
-        assert children.start(
-            Program(
-                name, probe_command(INVENTORY), asked, silent_s=60.0, shared_by=str(uid), stays_s=60.0,
-                environment=probe_environment(), on_message=heard, on_end=lambda _: ended.release(),
-            )
-        )  # fmt: skip
-        assert ended.acquire(timeout=60.0)
-    assert listings == [{10}, {10, 20}, {20}] and len(pids) == 1
+def test_the_process_that_listed_moves_aside_as_well(children: Children, open_to_all: Path) -> None:
+    """A restart waits for both, and a start of Python takes twenty times as long as either."""
+    lister, root = Lister(children), open_to_all / "runs" / "run"
+    for step in (10, 20):
+        (root / f"checkpoint-{step}").mkdir(parents=True)
+    for folder in (root.parent, root, *root.iterdir()):
+        os.chown(folder, lister.uid, lister.gid)
+    assert lister.steps("order:1", root) == {10, 20}
+    lister.messages.clear()
+    lister.ask("order:2", job=7, root=str(root), paths=[f"{root}/checkpoint-20"], steps=[20], reason="torn")
+    (answer,) = lister.messages
+    assert [source for source, _ in answer["result"]["moved"]] == [f"{root}/checkpoint-20"], answer
+    lister.messages.clear()
+    lister.ask("order:3", job=7, root=str(root), paths=[f"{root}/checkpoint-30"], steps=[30], reason="torn")
+    assert "is not there" in lister.messages[0]["error"]
+    assert lister.steps("order:4", root) == {10} and len(lister.pids) == 1

@@ -1,9 +1,10 @@
-"""Lists and checks a job's checkpoints under given roots, as the job's user.
+"""Lists and checks a job's checkpoints under given roots, and moves some of them aside, as the job's user.
 
-It first sends a default answer for each root, and then each root's listing as soon as it is made: if a file system
+For a listing it first sends a default answer for each root, and then each root's listing as soon as it is made: if a file system
 hangs and this process is killed, the agent still has the listings of the other roots.
 
-Afterwards it waits for the next request for this user, since a start takes twenty times as long as a listing.
+Afterwards it waits for the next request for this user, since a start takes twenty times as long as a listing, and as a move:
+a restart waits for both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.probes import account, become, begin, next_request, say
+from sentinel.agent.probes import account, become, begin, next_request, quarantine, say
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.kept_manifest import default_folder
 from sentinel.checkpoints.records import Part, Tier, parse_level, parse_tier
@@ -32,13 +33,15 @@ def main() -> None:
     while arguments is not None:
         if (arguments["uid"], arguments["gid"]) != user:
             raise PermissionError(f"asked as user and group {user}, then as another")
-        say({"listings": _unanswered(arguments)})
+        moves = "paths" in arguments
+        if not moves:
+            say({"listings": _unanswered(arguments)})
         if arguments is first:
             become(*user)
             os.environ["HOME"] = account()[1]
-        _answer(arguments)
+        answer = quarantine.answer(arguments) if moves else _list(arguments)
         stays = _memory_bytes() < STAYS_BYTES
-        say({"finished": True, "stays": stays})
+        say({**answer, "finished": True, "stays": stays})
         arguments = next_request() if stays else None
 
 
@@ -55,7 +58,8 @@ def _unanswered(arguments: Mapping[str, Any]) -> list[list[dict[str, object]]]:
     ]  # fmt: skip
 
 
-def _answer(arguments: Mapping[str, Any]) -> None:
+def _list(arguments: Mapping[str, Any]) -> dict[str, object]:
+    """Say each root's listing; nothing is left for the last message."""
     settings = Settings(manifests=default_folder() if os.environ["HOME"] else None)
     for index, (path, tier) in enumerate(_roots(arguments)):
         parts = listing(
@@ -69,6 +73,7 @@ def _answer(arguments: Mapping[str, Any]) -> None:
             settings=settings,
         )
         say({"index": index, "listing": [part.to_json() for part in parts], "space": _space(path)})
+    return {}
 
 
 def _roots(arguments: Mapping[str, Any]) -> list[tuple[Path, Tier]]:

@@ -1,4 +1,6 @@
-"""Moves a job's checkpoints aside, as the job's user. Idempotent: repeating it gives the same state and answer.
+"""Moves a job's checkpoints aside, in the process that lists them as the job's user (``sentinel.agent.probes.inventory``).
+
+Idempotent: repeating it gives the same state and answer.
 
 The daemon is not trusted with what the job named: slurmctld is asked for the job's comment. Where it does not answer, the
 order counts: a checkpoint can be moved back, and a broken one that stays in its place may be loaded.
@@ -10,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.probes import become, begin, say
 from sentinel.agent.probes.job_owner import named_roots
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.own_folders import exists_below, opened_folder
@@ -70,18 +71,12 @@ def require_named(arguments: Mapping[str, Any]) -> None:
         raise Refused(f"job {job} does not name {root} in its comment", fix="move it aside with sentinel quarantine")
 
 
-def main() -> None:
-    arguments = begin()
+def answer(arguments: Mapping[str, Any]) -> dict[str, object]:
+    """The answer to an order ``MoveAside``."""
     try:
         require_named(arguments)
-        become(arguments["uid"], arguments["gid"])
         reason = str(arguments.get("reason", ""))
         moves = move_aside(Path(arguments["root"]), arguments["paths"], arguments.get("steps"), reason)
     except SentinelError as error:
-        say({"error": str(error)})
-        return
-    say({"result": {"moved": [[move.source, move.target] for move in moves]}})
-
-
-if __name__ == "__main__":
-    main()
+        return {"error": str(error)}
+    return {"result": {"moved": [[move.source, move.target] for move in moves]}}

@@ -51,7 +51,7 @@ OWNER = "sentinel.agent.probes.job_owner"
 REMEMBERED = 200  # acknowledged results kept, in case an order comes again
 PROGRAMS = {
     OrderKind.INVENTORY: INVENTORY,
-    OrderKind.QUARANTINE: "sentinel.agent.probes.quarantine",
+    OrderKind.QUARANTINE: INVENTORY,  # by the process that listed
     OrderKind.TASK_STATES: "sentinel.agent.probes.tasks",
     OrderKind.COLLECTED: "sentinel.agent.probes.collected",
     OrderKind.JOB_LOG: "sentinel.agent.user_files.write_log",
