@@ -1,7 +1,7 @@
 """Lists and checks a job's checkpoints under given roots, and moves some of them aside, as the job's user.
 
-For a listing it first sends a default answer for each root, and then each root's listing as soon as it is made: if a file system
-hangs and this process is killed, the agent still has the listings of the other roots.
+Asked for listings it first sends a default answer for each root, and then each root's listing as soon as it is made: if a
+file system hangs and this process is killed, the agent still has the listings of the other roots.
 
 Afterwards it waits for the next request for this user, since a start takes twenty times as long as a listing, and as a move:
 a restart waits for both.

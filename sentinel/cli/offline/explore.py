@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.cli.operator.arguments import refuse_unused
 from sentinel.cli.operator.output import counted, say
 from sentinel.errors import UserError
 from sentinel.text import printable
@@ -46,8 +47,11 @@ def explore(seed: int, histories: int, story: str | None, replay: str | None, as
 
     _within("--seed", seed, 0, MOST_SEED)
     _within("--histories", histories, 1, MOST_HISTORIES)
+    if replay is not None:
+        fix = f"sentinel explore --seed {seed} --replay {replay!a:.60}"
+        refuse_unused("beside --replay, whose id names the story and one history of it", fix, "story", "histories")
     if story == "list":
-        _list_stories()
+        _list_stories(as_json)
         return
     known_story(story)
     broken = _replay(seed, replay, as_json) if replay is not None else _explore(seed, histories, story, as_json)
@@ -60,12 +64,15 @@ def _within(option: str, value: int, least: int, most: int) -> None:
         raise UserError(f"{option} {value}: from {least} to {most}", fix=f"sentinel explore {option} {max(least, 1)}")
 
 
-def _list_stories() -> None:
+def _list_stories(as_json: bool) -> None:
     from sentinel.simulate.stories import STORIES
 
-    for name, story in STORIES.items():
-        about = (story.__doc__ or "").strip().splitlines()
-        say(f"{name:14} {about[0] if about else ''}".rstrip(), hanging=15)
+    found = {name: (story.__doc__ or "").strip().partition("\n")[0] for name, story in STORIES.items()}
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name, about in found.items():
+        say(f"{name:14} {about}".rstrip(), hanging=15)
 
 
 def _explore(seed: int, histories: int, story: str | None, as_json: bool) -> bool:

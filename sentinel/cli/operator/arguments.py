@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from sentinel.cli.operator.daemon_client import CONFIG, view
@@ -83,6 +84,25 @@ def rules_option(words: str) -> Callable[[F], F]:
         return path
 
     return click.option("--rules", "rules_path", type=ExistingPath(), callback=checked, help=words)
+
+
+def was_given(name: str) -> bool:
+    """Whether this option stands on the command line: no default, nor from the environment."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def refuse_unused(why: str, fix: str, *names: str) -> None:
+    """
+    Args:
+        why: the options of these names would change nothing, e.g. "beside --replay".
+
+    Raises:
+        UserError: one of them was given.
+    """
+    options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
+    unused = [options[name] for name in names if was_given(name)]
+    if unused:
+        raise UserError(f"{' and '.join(unused)} would change nothing {why}", fix=fix)
 
 
 NODES = Named("nodes", "nodes")

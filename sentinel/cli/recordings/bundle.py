@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.operator.arguments import since_option, since_time
+from sentinel.cli.operator.arguments import refuse_unused, since_option, since_time
 from sentinel.cli.operator.daemon_client import config_option
 from sentinel.cli.operator.output import counted, say
 from sentinel.errors import UserError
@@ -37,11 +37,15 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
     WHAT is the id of an incident, or a node. The store is read as a file or over its URL, so run it as the account of the
     daemon. The file can be read by its owner only; give it to `sentinel replay`.
     """
-    from sentinel.cli.recordings.sources import recording_of, store_of
+    from sentinel.cli.recordings.sources import is_taken_whole, recording_of, store_of
     from sentinel.config.settings import Settings, load
     from sentinel.replay.anonymise import Pseudonyms
     from sentinel.replay.bundle import lines_of, write_bundle
 
+    if source is not None:
+        refuse_unused("beside --store, which names the store", "leave --config out", "config")
+        if is_taken_whole(source):
+            refuse_unused("of a bundle or a folder of logs: these are taken whole", "leave --since out", "since")
     where = source or store_of(load(config, Settings))
     begin = since_time(since, datetime.now(UTC))
     recording = None
@@ -51,7 +55,9 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
         except UserError as error:
             if "no incident" not in error.message:
                 raise
-    if recording is None:
+    if recording is not None:
+        refuse_unused("for an incident: it is exported whole, whenever it was", "leave --since out", "since")
+    else:
         recording = recording_of(where, since=begin, node=what)
     named = "anonymised" if anonymise else what or "all"  # a node's name is not told by that of the file
     made = out or Path(f"sentinel-{named}-{datetime.now(UTC):%Y%m%d-%H%M%S}.bundle")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
-from sentinel.cli.operator.arguments import since_option, since_time
+from sentinel.cli.operator.arguments import refuse_unused, since_option, since_time
 from sentinel.cli.operator.daemon_client import CONFIG
 from sentinel.cli.operator.output import counted, say, table
 from sentinel.errors import FileError, UserError
@@ -49,7 +49,7 @@ Examples:
     "--logs", type=click.Path(path_type=Path), help="Folder of old job logs; a job's id stands in their names."
 )
 @since_option("30d")
-@click.option("--gpus-per-node", default=8, show_default=True, type=click.IntRange(1, 64))
+@click.option("--gpus-per-node", default=8, show_default=True, type=click.IntRange(1, 64), help="Of the file --out.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Write the failures for plan --history and simulate --failures."
 )
@@ -72,6 +72,8 @@ def import_jobs(
     if slurm_accounting == (file is not None):
         words = "--slurm-accounting and --from name two sources" if slurm_accounting else "where from?"
         raise UserError(words, fix="sentinel import --slurm-accounting, or --from FILE with what sacct printed")
+    if out is None:
+        refuse_unused("without --out: GPU-hours are what Slurm counted", "add --out history.json", "gpus_per_node")
     until = datetime.now(UTC)
     begin = since_time(since, until)
     if file is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
-from sentinel.cli.operator.arguments import rules_option, since_option, since_time
+from sentinel.cli.operator.arguments import refuse_unused, rules_option, since_option, since_time
 from sentinel.cli.operator.daemon_client import CONFIG
 from sentinel.cli.operator.output import counted, say, shown
 
@@ -54,16 +54,18 @@ def replay(
 
     SOURCE is a bundle, the folder of a store, its SQLite file, the URL of its database, or a folder of logs whose lines have
     times: jobs' logs with the job's id in their names, machines' logs with the node's, and a file sacct*.txt (as sentinel
-    import --from takes it) for nodes and times of jobs. Bundles and logs are taken whole, whatever --since says. It is only
+    import --from takes it) for nodes and times of jobs. Bundles and logs are taken whole, without --since. It is only
     read; nothing is done anywhere. Steps of plans end as the recorded ones did. With --against or --against-rules the past
     is judged twice, and a difference is due to what differs between the two. Exit status: 0 all the same, 1 some differ,
     2 a wrong argument.
     """
-    from sentinel.cli.recordings.sources import recording_of
+    from sentinel.cli.recordings.sources import is_taken_whole, recording_of
     from sentinel.config.rules_files import load_rules
     from sentinel.replay.compare import as_decided, compare, counts
     from sentinel.replay.run import Replay
 
+    if is_taken_whole(source):
+        refuse_unused("of a bundle or a folder of logs: these are taken whole", "leave --since out", "since")
     settings = _settings(policy)
     site = rules_path or (Path(settings.judgement.rules) if settings.judgement.rules else None)
     recording = recording_of(source, since=since_time(since, datetime.now(UTC)), rules=site)

@@ -31,12 +31,12 @@ def recording_of(
         raise FileError(
             path, "is not there", fix="name a bundle, the folder of a store or of logs, or the URL of a database"
         )
-    if "://" not in source and path.is_file() and _begins(path, 2) == b"\x1f\x8b":
+    if _is_bundle(source):
         from sentinel.replay.bundle import read_bundle
 
         _refuse_a_part(path, incident or node)
         return read_bundle(path)
-    if "://" not in source and path.is_dir() and not (path / STORE).exists():
+    if _is_logs(source):
         from sentinel.cli.recordings.log_recording import recording_of_logs
         from sentinel.config.rules_files import load_rules
         from sentinel.evidence.logs.reader import Signatures
@@ -44,6 +44,19 @@ def recording_of(
         _refuse_a_part(path, incident or node)
         return recording_of_logs(path, Signatures(load_rules(site=rules)))
     return _of_store(_url(source, path), since, datetime.now(UTC), incident, node)
+
+
+def is_taken_whole(source: str) -> bool:
+    """Whether it is a bundle or a folder of logs, of which no time, incident or node is picked."""
+    return _is_bundle(source) or _is_logs(source)
+
+
+def _is_bundle(source: str) -> bool:
+    return "://" not in source and Path(source).is_file() and _begins(Path(source), 2) == b"\x1f\x8b"
+
+
+def _is_logs(source: str) -> bool:
+    return "://" not in source and Path(source).is_dir() and not (Path(source) / STORE).exists()
 
 
 def _refuse_a_part(path: Path, what: str | None) -> None:

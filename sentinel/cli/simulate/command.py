@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from sentinel.cli.offline.progress_bar import count_bar
+from sentinel.cli.operator.arguments import refuse_unused, was_given
 from sentinel.cli.operator.output import say
 from sentinel.errors import UserError
 
 if TYPE_CHECKING:
+    from sentinel.cli.simulate.scenarios import Sweep
     from sentinel.simulate.long_run.scenario import Scenario
     from sentinel.simulate.long_run.seeds import Ran
 
@@ -93,10 +94,13 @@ def simulate(
         raise UserError(f"--seed {seed}: from 0 to {MOST_SEED}", fix="sentinel simulate --seed 1")
     if not 1 <= seeds <= MOST_SEEDS:
         raise UserError(f"--seeds {seeds}: from 1 to {MOST_SEEDS}", fix="sentinel simulate --seeds 5")
-    if not 0 <= slurm <= MOST_TASKS or (sbatch and not slurm):
+    if not slurm:
+        refuse_unused("without --slurm N", '--seeds 40 --slurm 8 --sbatch "..."', "sbatch")
+    if not 0 <= slurm <= MOST_TASKS:
         raise UserError(f"--slurm {slurm}: from 1 to {MOST_TASKS} tasks", fix='--seeds 40 --slurm 8 --sbatch "..."')
     file, names = check_file(plot), names_of(behaviours)
     values, scenarios = scenarios_of(given)
+    _refuse_unused(names, values)
     days = sum(scenario.days for scenario in scenarios) * seeds * len(names)
     found: dict[tuple[int, str], list[Ran]] = {}
     with count_bar("days", round(days), least=BAR_FROM_DAYS) as advance:
@@ -122,6 +126,22 @@ def simulate(
     show(answers, values, file, quiet=as_json, curve=not no_chart)
 
 
+def _refuse_unused(names: Sequence[str], sweep: Sweep | None) -> None:
+    """
+    Raises:
+        UserError: an option that was given would change nothing.
+    """
+    if sweep is not None and "." not in sweep.key:
+        fix = f"leave --{sweep.key} out"
+        refuse_unused("beside --sweep, which gives it its values", fix, sweep.key.replace("-", "_"))
+    if "sentinel" not in names:
+        fix = f"--as {','.join(['sentinel', *names])}, or leave it out"
+        refuse_unused(f"for {', '.join(names)}: only Sentinel has one", fix, "policy")
+        refuse_unused(f"for {', '.join(names)}: only Sentinel reads the jobs' comments", fix, "errors")
+        if sweep is not None and (sweep.key == "errors" or "." in sweep.key):
+            raise UserError(f"--sweep {sweep.key} would change nothing for {', '.join(names)}", fix=fix)
+
+
 def _runs(
     scenarios: Sequence[Scenario], seeds: range, names: Sequence[str], slurm: int, sbatch: str, days: int,
     advance: Callable[[int], None],
@@ -141,7 +161,7 @@ def _given_again() -> list[str]:
     words: list[str] = []
     for option in context.command.params:
         value, name = context.params.get(option.name or ""), option.name or ""
-        if name in _NOT_OF_TASKS or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        if name in _NOT_OF_TASKS or not was_given(name):
             continue
         if name in ("policy", "failures") and Path(str(value)).exists():
             value = Path(str(value)).absolute()

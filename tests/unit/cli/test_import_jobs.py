@@ -164,6 +164,7 @@ def test_an_accounting_that_does_not_answer_is_not_an_empty_one(
         (("--from", "/no/such/file"), "cannot be read"),
         (("--from", "{empty}"), "no attempt of a job"),
         (("--from", "{file}", "--since", "30"), "is no time"),
+        (("--from", "{file}", "--gpus-per-node", "4"), "--gpus-per-node would change nothing without --out"),
         (("--from", "{file}", "--logs", "{file}"), "is no folder"),
         (("--from", "{file}", "--out", "{file}"), "is there already"),
         (("--from", "{file}", "--out", "/no/such/folder/x"), "cannot be written"),

@@ -132,10 +132,10 @@ def test_what_sacct_printed_is_bounded_over_all_its_files(logs: Path, monkeypatc
     (logs / "sacct_2.txt").write_text(SACCT)
     size = (logs / "sacct.txt").stat().st_size + len(SACCT)
     monkeypatch.setattr("sentinel.adapters.slurm.accounting.MOST_BYTES", size)
-    call("replay", str(logs), LONG)
+    call("replay", str(logs))
     monkeypatch.setattr("sentinel.adapters.slurm.accounting.MOST_BYTES", size - 1)
     with pytest.raises(UserError, match="and those before it are larger"):
-        call("replay", str(logs), LONG)
+        call("replay", str(logs))
 
 
 def test_logs_without_accounting_and_without_times_are_not_judged_at_a_guess(logs: Path) -> None:
@@ -169,6 +169,16 @@ def test_no_part_of_a_bundle_or_of_logs_is_exported(store: str, logs: Path, what
         with pytest.raises(UserError, match="taken whole"):
             call("bundle", what, "--store", source, "--out", "part")
     assert not Path("part").exists()
+
+
+def test_no_time_is_picked_of_what_is_taken_whole(store: str, logs: Path) -> None:
+    call("bundle", LONG, "--store", store, "--out", "whole")
+    for source in ("whole", str(logs)):
+        for words in (["replay", source], ["bundle", "--store", source, "--out", "part"]):
+            with pytest.raises(UserError, match="--since would change nothing"):
+                call(*words, "--since", "7d")
+    with pytest.raises(UserError, match="--config would change nothing"):
+        call("bundle", LONG, "--store", store, "--config", "sentinel.toml", "--out", "part")
 
 
 def test_a_store_is_only_read(store: str) -> None:

@@ -67,6 +67,8 @@ def test_people_read_how_to_replay_it(unsigned_drains: None) -> None:
 def test_stories_are_listed() -> None:
     lines = called("--story", "list").output.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(STORIES)
+    told = json.loads(called("--story", "list", "--json").output)
+    assert list(told) == list(STORIES) and all(told.values())
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,8 @@ def test_stories_are_listed() -> None:
     [
         ("--histories", "0"), ("--histories", "-5"), ("--histories", str(MOST_HISTORIES + 1)), ("--histories", "9" * 40),
         ("--seed", "-1"), ("--seed", str(MOST_SEED + 1)), ("--story", "nobody"), ("--story", ""), ("--replay", "x"),
-        ("--replay", "killed-1:7"), ("--replay", ""),
+        ("--replay", "killed-1:7"), ("--replay", ""), ("--replay", "killed-1", "--story", "people"),
+        ("--replay", "killed-1", "--histories", "5"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_what_to_give(arguments: tuple[str, ...]) -> None:

@@ -135,6 +135,11 @@ def test_the_history_of_a_site_is_taken(tmp_path: Path) -> None:
         (("--sweep", "spares=1,2000000000"), "beyond"),
         (("--plot", "curve.jpeg"), "neither PNG nor SVG"),
         (("--jobs", "500"), "two of"),
+        (("--sbatch", "--partition=cpu"), "--sbatch would change nothing without --slurm"),
+        (("--spares", "3", "--sweep", "spares=1,2"), "--spares would change nothing"),
+        (("--as", "stock", "--errors", "hold"), "--errors would change nothing for stock"),
+        (("--as", "stock", "--sweep", "errors=hold,retry"), "would change nothing for stock"),
+        (("--as", "on-call", "--sweep", "limits.drain_count=1,2"), "would change nothing for on-call"),
     ],
 )
 def test_bad_input_is_refused_with_the_sentence_that_helps(arguments: tuple[str, ...], words: str) -> None:
