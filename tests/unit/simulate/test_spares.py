@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from planted_faults import lends_to_anybody, loans_never_end
 
 from sentinel.daemon.effects.perform import Effects
 from sentinel.engine.events import SparesLent
@@ -74,13 +75,13 @@ def test_access_ends_when_the_job_is_cancelled_or_held() -> None:
 
 
 def test_the_promises_notice_a_loan_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spares, "compare", lambda *_: None)
+    loans_never_end(monkeypatch)
     world = World(History(7, 1, "spares", Setup(nodes=7, jobs=JOBS, spares=1), (FAULT,), 900.0))
     assert {one.promise for one in world.run()} == {"loans-end"}
 
 
 def test_the_promises_notice_a_loan_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spares, "may_use", lambda state, _incident, _job: state.settings.recovery.spares)
+    lends_to_anybody(monkeypatch)
     storage = Happening("storage", 60.0, "job0")
     world = World(History(7, 1, "spares", Setup(nodes=7, jobs=JOBS, spares=1), (storage,), 900.0))
     assert "lends-to-who-lost-a-node" in {one.promise for one in world.run()}
