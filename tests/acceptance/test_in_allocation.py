@@ -31,7 +31,7 @@ def test_it_trains_on_without_the_node_that_breaks(fresh: Story, fault: str):
     assert job.nodes_now() == [first, spare] and "Restarts=0" in job.shown()
     assert job.resumed()[0] in job.saved(job.resumed()[1])
     said = story.sentinel("why", str(job.id)).stdout
-    assert "is restarted in its allocation" in said and "start_run" in said
+    assert "is restarted in its allocation" in said and "start the next job step" in said
 
 
 def test_requeued_where_too_few_nodes_are_left_for_its_spare_it_starts_without_it(fresh: Story):
