@@ -14,7 +14,7 @@ from slurm_cluster import Cluster
 from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
 from sentinel.adapters.slurm.connect import connect
 from sentinel.config.settings import Slurm
-from sentinel.errors import Denied, Timeout, Unavailable
+from sentinel.errors import Denied, Refused, Timeout, Unavailable
 
 
 def settings(cluster: Cluster) -> dict[str, str]:
@@ -189,3 +189,19 @@ async def test_every_request_is_counted_and_how_it_ended(tmp_path: Path) -> None
     with pytest.raises(Unavailable):
         await reader.version()
     assert asked == ["answered", "answered", "unavailable", "answered"]
+
+
+async def test_a_user_who_may_not_be_let_into_a_reservation_is_a_no_and_munge_away_is_none(tmp_path: Path) -> None:
+    """26.05 knows no user nobody, for one: a restart must not wait for ever for a node that is not lent."""
+    said = "echo 'slurm_update error: Invalid user id' >&2; exit 1"
+    kept = "ReservationName=spares Nodes=n1 Users=root Groups=(null)"
+    command(tmp_path, "scontrol", f"[ $1 = update ] || {{ echo '{kept}'; exit 0; }}\n{said}\n")
+    writer = CommandWriter(bin=f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(Refused, match="users of reservation spares"):
+        await writer.give_access("spares", "nobody")
+    await writer.end_access("spares", "nobody")
+    with pytest.raises(Refused):
+        await writer.end_access("spares", "root")
+    command(tmp_path, "scontrol", said)
+    with pytest.raises(Denied):
+        await writer.give_access("spares", "nobody")

@@ -195,10 +195,11 @@ class CommandVerbs:
         pairs = [f"{key}={value}" for key, value in fields.items()]
         try:
             await self._commands.run("scontrol", "update", f"ReservationName={name}", *pairs)
-        except Denied:  # 24.11 says so also of a user to be taken away who is not named any more
-            kept = await self._reader.spares(name) if (user := fields.get("Users-")) else None
-            if kept is None or user in kept.users:
-                raise
+        except Denied as no:
+            # So answers 24.11 where a user to be taken away is not named any more, and 26.05 of one whom it does not know.
+            kept = await self._reader.spares(name)  # we are let in: it is an answer
+            if (user := fields.get("Users-")) is None or kept is None or user in kept.users:
+                raise SlurmSaidNo(Answer.OTHER, no.message) from no
 
     async def end_step(self, job: str, step: int) -> None:
         await self._commands.run("scancel", f"{job}.{step}")
