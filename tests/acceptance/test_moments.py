@@ -130,7 +130,8 @@ while ! tr '\\0' ' ' < /proc/$up/cmdline | grep -q 'slurmd -D -N '; do
 done
 node=$(tr '\\0' ' ' < /proc/$up/cmdline | sed 's/.* -N \\(n[0-9]*\\).*/\\1/')
 PYTHONPATH={root}:{root}/deploy setsid {python} -c "
-import sys
+import os, sys
+os.closerange(3, 1024)  # since 24.11 the port of a slurmd that was told to reconfigure is open in its children
 from pathlib import Path
 from lab import layout, processes, services, slurm
 lab = layout.load(Path(sys.argv[1]))
