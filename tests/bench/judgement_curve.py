@@ -21,6 +21,7 @@ from pathlib import Path
 COUNTS = Path(__file__).with_suffix(".csv")
 BINS = (0.0, 0.5, 0.65, 0.79, 0.865, 1.001)
 LEFT, TOP, SIDE, GAP = 52, 34, 220, 84  # of the two panels, in pixels
+_ON_WHITE = 'paint-order="stroke" stroke="#fff" stroke-width="3"'  # over another point's interval
 Z = 1.96  # of the interval that holds 95 %
 Count = tuple[float | None, int, int]  # confidence, right, wrong
 
@@ -69,7 +70,7 @@ def svg(counts: Sequence[Count]) -> str:
         parts += [
             _line([(mean, least), (mean, most)], 0, "#1f6f9f"),
             f'<circle cx="{x:.0f}" cy="{y:.0f}" r="4" fill="#1f6f9f"/>',
-            f'<text x="{x - 7:.0f}" y="{y + 4:.0f}" text-anchor="end">{right}/{n}</text>',
+            f'<text x="{x - 7:.0f}" y="{y + 4:.0f}" text-anchor="end" {_ON_WHITE}>{right}/{n}</text>',
         ]
     parts += _axes(1, "least confidence that counts", "what is kept where less is ignored")
     curves: dict[str, list[tuple[float, float]]] = {"answered": [], "right of answered": [], "right of all": []}

@@ -14,7 +14,7 @@ from pathlib import Path
 from sentinel.errors import FileError, Unavailable, UserError
 
 FILE_KINDS = (".png", ".svg")
-_TITLE_WIDTH = 84  # characters of the file's title in a line
+_TITLE_WIDTH = 78  # characters of the file's title in a line
 _SYMBOLS = {True: "●◆■▲▼★", False: "o#%@+x"}  # of marks, with Unicode and without
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # braille cell: 4 rows of 2
 
@@ -79,15 +79,21 @@ def terminal(figure: Figure, width: int, height: int = 12, *, unicode: bool = Tr
         column = round(x_axis.at(x) * (columns - 1))
         cells[round((1 - y_axis.at(y)) * (height - 1))][column] = _SYMBOLS[unicode][number % 6]
     bar, corner, line = ("│", "└", "─") if unicode else ("|", "+", "-")
-    lines = [figure.title]
+    lines = textwrap.wrap(figure.title, width)
     for row in range(height):
         lines.append(f"{labels[row]:>{margin}} {bar}{''.join(cells[row])}".rstrip())
     lines.append(f"{'':>{margin}} {corner}{line * columns}")
     lines.append(f"{'':>{margin}}  {_ticks(figure, x_axis, columns)}".rstrip())
     legend = [f"{_SYMBOLS[unicode][i % 6]} {name}" for i, (name, _, _) in enumerate(figure.marks)]
-    lines.append(
-        f"{'':>{margin}}  {figure.y_label} against {figure.x_label}{'   ' if legend else ''}{'   '.join(legend)}"
-    )
+    words = f"{figure.y_label} against {figure.x_label}"
+    indent = " " * (margin + 2)
+    for entry in legend:
+        if len(indent) + len(words) + 3 + len(entry) > width:
+            lines.append(indent + words)
+            words = entry
+        else:
+            words += f"   {entry}"
+    lines.append(indent + words)
     return [entry if len(entry) <= width else entry[: width - 1] + "…" for entry in lines]
 
 
@@ -162,7 +168,11 @@ def write(figure: Figure, path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "sentinel"  # the same input gives the same file
     sheet = Sheet(figsize=(8, 4.8), dpi=150, layout="constrained")
     axes = sheet.add_subplot()
-    told = {name: f"{name} ({figure.show_x(x)}, {figure.show_y(y)})" for name, x, y in figure.marks}
+    at_one_x = len({x for _, x, _ in figure.marks}) == 1 and len(figure.marks) > 1  # where the curves end
+    told = {
+        name: f"{name} ({figure.show_y(y)})" if at_one_x else f"{name} ({figure.show_x(x)}, {figure.show_y(y)})"
+        for name, x, y in figure.marks
+    }
     colours = {}
     for name, curve in figure.curves:
         (line,) = axes.plot(
@@ -189,7 +199,7 @@ def write(figure: Figure, path: Path) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if figure.x_ticks:
         axes.set_xticks([x for x, _ in figure.x_ticks], [text for _, text in figure.x_ticks])
-    axes.set_title(textwrap.fill(figure.title, _TITLE_WIDTH), fontsize="medium")
+    axes.set_title(_lines(figure.title), fontsize="medium")
     axes.set_xlabel(figure.x_label)
     axes.set_ylabel(figure.y_label)
     axes.grid(visible=True, alpha=0.3)
@@ -200,6 +210,15 @@ def write(figure: Figure, path: Path) -> None:
         raise FileError(
             path, f"cannot be written: {error.strerror}", fix="Check the folder's rights and free space."
         ) from error
+
+
+def _lines(title: str) -> str:
+    """The title; one that is too long is cut before what stands in brackets, and again where that is too long."""
+    if len(title) <= _TITLE_WIDTH:
+        return title
+    what, bracket, about = title.partition(" (")
+    parts = [what, f"({about}"] if bracket else [what]
+    return "\n".join(line for part in parts for line in textwrap.wrap(part, _TITLE_WIDTH))
 
 
 def _formatter(show: Callable[[float], str]) -> Callable[[float, int], str]:

@@ -34,6 +34,16 @@ def test_no_line_is_wider_than_the_terminal(figure: chart.Figure, width: int) ->
     assert max(map(len, chart.terminal(figure, width))) <= width
 
 
+def test_every_mark_is_named_in_a_narrow_terminal() -> None:
+    names = ("sentinel", "byterobust", "on-call", "nccl-timeout", "stock")
+    title = "Simulated ETTR so far (256 nodes of 8 GPUs, 4 spares, 20 days, failures as llama3, seed 3)"
+    curves = tuple((name, ((1.0, 90.0), (20.0, 90.0 + n))) for n, name in enumerate(names))
+    marks = tuple((name, 20.0, 90.0 + n) for n, name in enumerate(names))
+    text = "\n".join(chart.terminal(chart.Figure(title, "day", "ETTR", curves, marks), 60))
+    assert all(name in text for name in names) and "…" not in text
+    assert title in " ".join(text.split())
+
+
 def test_terminals_without_unicode_get_ascii(figure: chart.Figure) -> None:
     text = "\n".join(chart.terminal(figure, 60, unicode=False))
     assert text.isascii() and "*" in text and "o lowest" in text
@@ -75,6 +85,17 @@ def test_bars() -> None:
     assert lengths[0] == 2 * lengths[1] > 0 == lengths[2]
     assert chart.bars([], 40) == []
     assert chart.bars([("a", 0.0, "")], 40)[0].count("█") == 0
+
+
+def test_a_long_title_is_cut_before_its_brackets_and_ends_of_curves_are_named_by_their_height(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    title = "Simulated ETTR so far (256 nodes of 8 GPUs, 4 spares, 20 days, failures as llama3, seed 3)"
+    curves = tuple((name, ((1.0, 90.0), (20.0, end))) for name, end in (("us", 99.0), ("them", 91.0)))
+    marks = tuple((name, points[-1][0], points[-1][1]) for name, points in curves)
+    chart.write(chart.Figure(title, "day", "ETTR", curves, marks), tmp_path / "t.svg")
+    told = (tmp_path / "t.svg").read_text()  # matplotlib says each text in a comment
+    assert "Simulated ETTR so far -->" in told and "seed 3) -->" in told
+    assert "us (99) -->" in told and "us (20" not in told
 
 
 def test_plot_files_are_checked(tmp_path: Path) -> None:
