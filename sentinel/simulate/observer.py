@@ -101,12 +101,8 @@ class Observer:
 
         Slurm answers alike whoever did (docs/limits.md).
         """
-        asked = (
-            row.outcome is not None and row.outcome.result is Result.NOT_KNOWN and row.outcome.data.get("asked")
-            for row in self.world.store.steps.values()
-            if row.step.kind is StepKind.REQUEUE_HOLD and row.step.job == job
-        )
-        return any(asked)
+        rows = self._in_doubt(StepKind.REQUEUE_HOLD)
+        return any(row.step.job == job and row.outcome is not None and row.outcome.data.get("asked") for row in rows)
 
     def _nobody_looks(self) -> bool:
         return self.world.daemon is None or not self.world.daemon.ready
@@ -134,19 +130,17 @@ class Observer:
         drain, or the daemon before it knew that the drain was done, and nobody looked in between."""
         if node not in self.resumed_unseen:
             return False
-        if any(row.step.kind is StepKind.DRAIN and row.step.node == node for row in self._in_doubt(incident)):
+        if any(row.step.node == node and row.incident == incident for row in self._in_doubt(StepKind.DRAIN)):
             return True
         drains = [drain.at_s for drain in self.drains if drain.node == node and drain.incident == incident]
         return any(
             0.0 <= at_s - drained_s <= SAVED.total_seconds() for at_s in self.slurmctld_died for drained_s in drains
         )
 
-    def _in_doubt(self, incident: str) -> list[StoredStep]:
-        """The incident's steps that began, and of which nobody knows whether they were done."""
-        rows = self.world.store.steps.values()
-        return [
-            r for r in rows if r.incident == incident and (r.outcome is None or r.outcome.result is Result.NOT_KNOWN)
-        ]
+    def _in_doubt(self, kind: StepKind) -> list[StoredStep]:
+        """The steps of this kind that began, and of which nobody knows whether they were done."""
+        rows = [row for row in self.world.store.steps.values() if row.step.kind is kind]
+        return [row for row in rows if row.outcome is None or row.outcome.result is Result.NOT_KNOWN]
 
     def repaired(self, node: str) -> None:
         self.broken.pop(node, None)
