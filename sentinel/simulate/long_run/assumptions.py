@@ -36,10 +36,11 @@ class Times:
 
     tell: Span = Span(0.2, 0.5)  # from a line to the daemon
     slurm_read: Span = Span(0.1, 0.3)  # a snapshot
-    slurm_write: Span = Span(0.15, 0.4)  # a request that changes something
+    slurm_write: Span = Span(0.15, 0.4)  # a request that changes something; a node that moves saves aside takes as long
     job_end: Span = Span(0.5, 1.5)  # from the end of a program to Slurm's final state, with the epilogs
-    requeue: Span = Span(1.5, 2.5)  # until a stopped job is pending and holds no node
+    requeue: Span = Span(1.2, 2.5)  # until a stopped job is pending and holds no node
     choose: Span = Span(0.5, 3.0)  # nodes list and check the checkpoints
+    write_resume: Span = Span(0.04, 0.3)  # a file; Slurm is not asked
     ask: Span = Span(0.5, 2.0)  # nodes answer what their processes do
     start: Span = Span(1.5, 3.0)  # from the release to RUNNING; slurmd takes no start within 2 s of the requeue
 

@@ -109,7 +109,7 @@ class Scenario:
     def assumptions(self) -> list[Assumption]:
         """What was given and what was assumed, for the user."""
         given = (
-            Assumption("nodes", self.nodes, "nodes", f"{self.jobs} jobs of {self.job_nodes} nodes"),
+            Assumption("nodes", self.nodes, "nodes", f"{self.jobs} job{'s' * (self.jobs > 1)} of {self.job_nodes} nodes"),
             Assumption("spare_nodes", self.spare_nodes, "nodes", "given" if self.spares is not None else "one in 64"),
             Assumption("interval_s", self.interval_s, "s of work", "between two checkpoints that outlive a node (copies)"),
             Assumption("save_s", self.save_s, "s", "that a save stops the training"),

@@ -28,14 +28,14 @@ class Steps:
         self._chosen: dict[int, float] = {}  # by job: work in the chosen checkpoint
 
     def begin(self, effect: CarryOutStep) -> None:
-        times, rng = self._run.scenario.times, self._run.rng
-        kind = effect.task.step.kind
-        if kind is StepKind.CHOOSE_CHECKPOINT:
-            took_s = times.choose.draw(rng)
-        elif kind in (StepKind.REQUEUE_HOLD, StepKind.HOLD):
-            took_s = times.requeue.draw(rng)
-        else:
-            took_s = times.slurm_write.draw(rng)
+        times, kind = self._run.scenario.times, effect.task.step.kind
+        spans = {
+            StepKind.CHOOSE_CHECKPOINT: times.choose,
+            StepKind.REQUEUE_HOLD: times.requeue,
+            StepKind.HOLD: times.requeue,
+            StepKind.WRITE_RESUME: times.write_resume,
+        }
+        took_s = spans.get(kind, times.slurm_write).draw(self._run.rng)
         self._run.counts.steps_s[str(kind)].append(took_s)
         self._run.later(took_s, partial(self._done, effect))
 

@@ -23,6 +23,8 @@ def drawn(times: Times) -> Mapping[str, Sequence[float]]:
     return {
         "requeue_hold": [times.requeue.draw(rng) for _ in range(500)],
         "choose_checkpoint": [times.choose.draw(rng) for _ in range(500)],
+        "write_resume": [times.write_resume.draw(rng) for _ in range(500)],
+        "quarantine": write,
         "drain": write,
         "exclude": write,
         "release": write,
@@ -33,7 +35,7 @@ def differing(name: str, times: Times) -> dict[str, str]:
     """The steps that the lab and the simulator tell apart."""
     lab, slowdown = MEASURED[name]["phases"], min(MOST, MEASURED[name]["slowdown"])
     found = {kind: apart(lab[kind], there, slowdown) for kind, there in drawn(times).items() if kind in lab}
-    assert {"requeue_hold", "choose_checkpoint", "exclude", "release"} <= found.keys()
+    assert {"requeue_hold", "choose_checkpoint", "quarantine", "write_resume", "exclude", "release"} <= found.keys()
     return {kind: why for kind, why in found.items() if why}
 
 
@@ -49,11 +51,20 @@ def test_minutes_in_place_of_seconds_and_what_is_left_out_are_told_apart(name: s
     assert all("simulated longer" in minutes[kind] for kind in ("choose_checkpoint", "requeue_hold"))
     nothing = Span(0.001, 0.001)
     left_out = differing(name, Times(choose=nothing, requeue=nothing, slurm_write=nothing))
-    assert all("simulated shorter" in left_out[kind] for kind in ("choose_checkpoint", "requeue_hold", "release"))
+    assert all(
+        "simulated shorter" in left_out[kind] for kind in ("choose_checkpoint", "requeue_hold", "quarantine", "release")
+    )
 
 
 def test_a_choice_of_the_checkpoint_as_long_as_it_once_was_is_told_apart() -> None:
     assert "simulated longer" in differing("xid", Times(choose=Span(2.3, 4.5)))["choose_checkpoint"]
+
+
+def test_a_process_started_for_each_move_as_it_once_was_is_told_apart() -> None:
+    """It took 0.8 to 1.4 s at a load of 12, each time with something to move; and 1.3 to 3.0 s at one of 16."""
+    simulated = drawn(Times())["quarantine"]
+    assert "simulated shorter" in apart([1.426, 0.844, 0.997, 0.82], simulated, 1.0)
+    assert "simulated shorter" in apart([1.26, 1.5, 2.2, 3.0], simulated, MOST)
 
 
 def test_the_criterion_needs_the_intervals_to_meet() -> None:
