@@ -30,7 +30,7 @@ def test_a_node_that_an_operator_returns_during_the_recovery_stays_returned(stor
     job = story.job(2)
     victim = job.nodes[1]
     lose_gpu(story, victim)
-    story.wait_daemon_log(f"kind=drain target={victim} result=done")
+    story.wait_daemon_log(f'kind=drain target={victim} result=done reason=""')  # and not the earlier one's return
     resume(story, victim)
     story.expect(drains=[victim], returns=[victim], restarts=[job], messages=[GPU])
     assert victim not in job.nodes_now()  # its agent still calls it bad: this job does not get it
