@@ -59,6 +59,7 @@ def command(lab: Lab, request: Request) -> list[str]:
         "--parsable",
         f"--nodes={request.nodes + request.spares}",
         *(["--no-kill"] if request.spares else []),
+        *([] if "--oversubscribe" in request.sbatch else ["--exclusive"]),  # newer releases refuse both
         f"--ntasks-per-node={request.tasks_per_node}",
         *gres,
         *account(lab.spec.python).sbatch,
