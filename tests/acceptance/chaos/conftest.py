@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from chaos.drawn import GPUS, MOST_ACTS, NODES
+from chaos.drawn import GPUS, LARGE, SMALL, Size
 from timeline import Story
 
 FIXED = [(2026, 1)]  # what CI runs
@@ -22,7 +22,10 @@ LEAST_KILLS = 4  # of a round, as a rule
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="random stories of this seed (default: a few fixed ones)")
     parser.addoption("--stories", type=int, default=10, help="... so many")
-    parser.addoption("--acts", type=int, default=MOST_ACTS, help="... of at most so many acts")
+    parser.addoption(
+        "--large", action="store_true", help=f"... on {LARGE.nodes} nodes, with more jobs and faults at once"
+    )
+    parser.addoption("--acts", type=int, help="... of at most so many acts")
     parser.addoption("--replay", type=int, help="... only the one of this number")
     parser.addoption("--minutes", type=float, help="none is begun after this time")
     parser.addoption("--kills", type=int, default=KILLS, help="of the daemon during recoveries")
@@ -66,15 +69,22 @@ def began() -> float:
     return time.monotonic()
 
 
+@pytest.fixture(scope="session")
+def size(request: pytest.FixtureRequest) -> Size:
+    found = LARGE if request.config.getoption("--large", False) else SMALL
+    most = request.config.getoption("--acts", None)
+    return found if most is None else replace(found, acts=(min(found.acts[0], most), most))
+
+
 @pytest.fixture
 def stage(
-    new_lab: Callable[..., Any], made: list[Any], request: pytest.FixtureRequest, began: float
+    new_lab: Callable[..., Any], made: list[Any], request: pytest.FixtureRequest, began: float, size: Size
 ) -> Iterator[Story]:
     """A story in a lab of its own: what happened to nodes and jobs before counts for judgements."""
     minutes = request.config.getoption("--minutes", None)
     if minutes is not None and time.monotonic() - began > 60 * minutes:
         pytest.skip(f"optional: {minutes} minutes are over")
-    lab = new_lab("--nodes", str(NODES), "--gpus", str(GPUS))
+    lab = new_lab("--nodes", str(size.nodes), "--gpus", str(GPUS))
     # Stories follow one another faster than failures on a real cluster do.
     Story(lab).restart_daemon({"drain_count = 100": "drain_count = 100\nbreaker_nodes = 1000"})
     yield Story(lab)

@@ -2,6 +2,7 @@
 
 python -m pytest tests/acceptance/chaos/test_stories.py --seed 7 --stories 500 --minutes 300
 python -m pytest tests/acceptance/chaos/test_stories.py --seed 7 --stories 500 --minutes 300 --acts 24
+python -m pytest tests/acceptance/chaos/test_stories.py --seed 7 --stories 500 --minutes 300 --large
 python -m pytest tests/acceptance/chaos/test_stories.py --seed 7 --replay 31
 """
 
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from chaos.acts import perform, thaw
-from chaos.drawn import MOST_ACTS, draw
+from chaos.drawn import Size, draw
 from chaos.performance import Performance
 from chaos.promises import broken, look
 from timeline import Story
@@ -23,8 +24,8 @@ WITHIN_S = 300.0
 AGAIN_S = 4.0  # between two looks, in which a job that runs gains steps
 
 
-def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any, request: pytest.FixtureRequest):
-    drawn = draw(*chance, request.config.getoption("--acts", MOST_ACTS))
+def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any, size: Size):
+    drawn = draw(*chance, size)
     print(drawn)
     counted.stories += 1
     performance = Performance(stage, drawn)
@@ -43,6 +44,7 @@ def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any
             before, right = now, 0 if wrong else right + 1
             if time.monotonic() > deadline and wrong:
                 pytest.fail(f"within {WITHIN_S:.0f} s:\n" + "\n".join([*wrong, str(drawn), *facts.said]))
+        print(f"right after {WITHIN_S - deadline + time.monotonic():.0f} s more")
         counted.stories_right += 1
         counted.acts_right += len(facts.said)
     finally:

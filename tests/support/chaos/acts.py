@@ -15,21 +15,39 @@ from timeline import Story, until
 from witnesses import wait_jobs_saved
 
 from chaos import people
-from chaos.drawn import Act
+from chaos.drawn import JOB_FAULTS, NODE_FAULTS, Act
 from chaos.jobs import nodes_of, submit, wait_running
 from chaos.performance import Facts, Performance, undo
+
+FAULTS = frozenset(NODE_FAULTS) | frozenset(JOB_FAULTS)
+OF_RUNNING_NODES = FAULTS - {"node-crash"}  # a node that crashed starts no service again
 
 
 def perform(self: Performance) -> Facts:
     self.facts.jobs += [submit(self.story, place, asked) for place, asked in enumerate(self.drawn.jobs)]
     for job in self.facts.jobs:
         wait_running(self.story, job)
-    for act in self.drawn.acts:
-        self.wait_for(act)
-        with contextlib.suppress(LabError, subprocess.TimeoutExpired):  # its victim is gone by now
-            ACTS[act.what](self, act)
+    while self.left:
+        _next(self)
     people.resume_acting(self)
     return self.facts
+
+
+def _next(self: Performance) -> None:
+    act = self.left.pop(0)
+    self.wait_for(act)
+    with contextlib.suppress(LabError, subprocess.TimeoutExpired):  # its victim is gone by now
+        ACTS[act.what](self, act)
+
+
+def _away(self: Performance, seconds: float, *, faults: frozenset[str] = FAULTS) -> None:
+    """What is drawn next happens meanwhile, where it is a fault that waits for nothing."""
+    back = time.monotonic() + seconds
+    while self.left and self.left[0].what in faults and not self.left[0].after:
+        if time.monotonic() + self.left[0].pause_s >= back:
+            break
+        _next(self)
+    time.sleep(max(0.0, back - time.monotonic()))
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -38,7 +56,7 @@ def perform(self: Performance) -> Facts:
 def _node_goes_bad(inject: Callable[[Performance, Act, str], None]) -> Callable[[Performance, Act], None]:
     def act_on(self: Performance, act: Act) -> None:
         node = self.node(act)
-        if node in self.facts.ever_faulty or len(self.facts.ever_faulty) >= 2:
+        if node in self.facts.ever_faulty or len(self.facts.ever_faulty) >= self.drawn.size.bad_nodes:
             return
         hit = self.jobs_on(node)
         self.facts.faulty.add(node)
@@ -133,7 +151,7 @@ def _storage(self: Performance, act: Act) -> None:
 def _kill(self: Performance, act: Act) -> None:
     self.say(f"daemon killed, away for {act.lasts_s} s")
     self.story.kill_daemon()
-    time.sleep(act.lasts_s)
+    _away(self, act.lasts_s)
     self.story.start_daemon()
 
 
@@ -148,7 +166,7 @@ def _freeze(self: Performance, act: Act) -> None:
     assert daemon is not None, "the daemon ended by itself"
     self.say(f"daemon stopped for {act.lasts_s} s")
     daemon.send(signal.SIGSTOP)
-    time.sleep(act.lasts_s)
+    _away(self, act.lasts_s)
     daemon.send(signal.SIGCONT)
 
 
@@ -158,7 +176,7 @@ def _agent(self: Performance, act: Act) -> None:
         return
     self.say(f"agent of {node} killed, away for {act.lasts_s} s")
     self.story.stop_agent(node)
-    time.sleep(act.lasts_s)
+    _away(self, act.lasts_s, faults=OF_RUNNING_NODES)
     self.story.start_agent(node)
 
 
@@ -169,7 +187,7 @@ def _agent_frozen(self: Performance, act: Act) -> None:
         return
     self.say(f"agent of {node} stopped for {act.lasts_s} s")
     agent.send(signal.SIGSTOP)
-    time.sleep(act.lasts_s)
+    _away(self, act.lasts_s, faults=OF_RUNNING_NODES)
     agent.send(signal.SIGCONT)
 
 
@@ -184,7 +202,7 @@ def _slurmd(self: Performance, act: Act) -> None:
     self.say(f"slurmd of {node} restarted, away for {act.lasts_s} s")
     slurmd.send(signal.SIGTERM)
     processes.wait_gone([slurmd], 30)
-    time.sleep(act.lasts_s)
+    _away(self, act.lasts_s, faults=OF_RUNNING_NODES)
     self.story.call_lab(f"from lab import slurm; slurm.start_slurmd(lab, {node!r})")
 
 

@@ -9,10 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-NODES = 8
 GPUS = 2
-BAD_NODES = 2  # at most so many are taken out in one story: every job can still run
-MOST_ACTS = 10
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a story and its lab; ranges are from the least to the most."""
+
+    nodes: int
+    bad_nodes: int  # at most so many are taken out: every job can still run
+    jobs: tuple[int, int]
+    acts: tuple[int, int]
+
+
+SMALL = Size(nodes=8, bad_nodes=2, jobs=(1, 3), acts=(4, 10))
+LARGE = Size(nodes=16, bad_nodes=5, jobs=(4, 7), acts=(24, 40))
 KINDS = {"plain": 6, "shared": 2, "array": 1, "het": 1, "elastic": 1, "not ours": 1}  # kind of job: weight
 NODES_OF = {"plain": (1, 2), "shared": (1, 1), "array": (1, 1), "het": (2, 2), "elastic": (2, 2), "not ours": (1, 1)}
 
@@ -73,6 +84,7 @@ class Drawn:
     number: int
     jobs: tuple[JobAsked, ...]
     acts: tuple[Act, ...]
+    size: Size = SMALL
 
     def __str__(self) -> str:
         jobs = [f"  job {place}: {job}" for place, job in enumerate(self.jobs)]
@@ -83,27 +95,29 @@ def chosen(random: Random, weights: dict[str, int]) -> str:
     return random.choices(list(weights), list(weights.values()))[0]
 
 
-def draw(seed: int, number: int, most: int = MOST_ACTS) -> Drawn:
-    """Story ``number`` of ``seed``, with at most so many acts: longer ones cost less of a machine's time for each act."""
+def draw(seed: int, number: int, size: Size = SMALL) -> Drawn:
+    """Story ``number`` of ``seed``."""
     random = Random(f"{seed}:{number}")
-    jobs = _jobs(random)
+    jobs = _jobs(random, size)
     # One node that goes bad under a job is in every story: without it nothing of ours is put to the test.
     first = Act(chosen(random, NODE_FAULTS), random.randrange(len(jobs)), random.randrange(2))
     acts = [_numbered(random, first)]
     bad = 1
-    for _ in range(random.randint(3, most - 1)):
-        group = chosen(random, {"node": 3 if bad < BAD_NODES else 0, "job": 4, "people": 3, "ours": 5, "storage": 1})
+    for _ in range(random.randint(size.acts[0] - 1, size.acts[1] - 1)):
+        group = chosen(
+            random, {"node": 3 if bad < size.bad_nodes else 0, "job": 4, "people": 3, "ours": 5, "storage": 1}
+        )
         bad += group == "node"
         acts.append(_numbered(random, _when(random, _act(random, group, len(jobs)))))
     if random.random() < 0.4:  # something is going on already
         acts[0], acts[1] = _at_once(acts[1]), acts[0]
-    return Drawn(seed, number, tuple(jobs), tuple(acts))
+    return Drawn(seed, number, tuple(jobs), tuple(acts), size)
 
 
-def _jobs(random: Random) -> list[JobAsked]:
-    left = NODES - BAD_NODES - 1  # a person may drain one more
+def _jobs(random: Random, size: Size) -> list[JobAsked]:
+    left = size.nodes - size.bad_nodes - 1  # a person may drain one more
     jobs = []
-    for _ in range(random.randint(1, 3)):
+    for _ in range(random.randint(*size.jobs)):
         kind = chosen(random, KINDS)
         nodes = random.randint(*NODES_OF[kind])
         if nodes <= left:

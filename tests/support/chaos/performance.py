@@ -41,6 +41,7 @@ class Performance:
         self.slurm = story.lab.slurm
         self.drawn = drawn
         self.facts = Facts([])
+        self.left = list(drawn.acts)
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:

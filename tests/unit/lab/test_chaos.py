@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from chaos.acts import ACTS
-from chaos.drawn import BAD_NODES, JOB_FAULTS, NODE_FAULTS, NODES, OURS, PEOPLE, SHARED_FAULTS, Act, draw
+from chaos.drawn import JOB_FAULTS, LARGE, NODE_FAULTS, OURS, PEOPLE, SHARED_FAULTS, SMALL, Act, Size, draw
 from chaos.jobs import Witnessed
 from chaos.performance import Facts, Performance
 from chaos.promises import Seen, blamed, expanded, promise_of_job
@@ -24,12 +24,27 @@ def test_every_act_can_be_performed():
     assert {act.what for number in range(300) for act in draw(1, number).acts} == drawable
 
 
-def test_every_story_has_a_bad_node_and_leaves_room_for_its_jobs():
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_every_story_has_a_bad_node_and_leaves_room_for_its_jobs(size: Size):
     for number in range(300):
-        story = draw(2, number)
+        story = draw(2, number, size)
         bad = [act for act in story.acts if act.what in NODE_FAULTS]
-        assert 1 <= len(bad) <= BAD_NODES
-        assert sum(job.nodes for job in story.jobs) + BAD_NODES < NODES
+        assert 1 <= len(bad) <= size.bad_nodes
+        assert sum(job.nodes for job in story.jobs) + size.bad_nodes < size.nodes
+        assert size.acts[0] <= len(story.acts) <= size.acts[1]
+
+
+def test_faults_that_wait_for_nothing_happen_while_the_daemon_is_away(monkeypatch: pytest.MonkeyPatch):
+    done: list[str] = []
+    for what in ("kill", "hang", "crash", "drain"):
+        monkeypatch.setitem(ACTS, what, lambda _, act: done.append(act.what))
+    daemon = SimpleNamespace(send=lambda _: done.append("stopped or continued"))
+    monkeypatch.setattr("chaos.acts.processes.known", lambda *_: daemon)
+    play = Performance(SimpleNamespace(lab=Slurm(), paths=None), draw(1, 1))
+    play.left = [Act("hang", 0), Act("crash", 0, pause_s=9.0), Act("drain")]
+    ACTS["freeze"](play, Act("freeze", lasts_s=0.01))
+    assert done == ["stopped or continued", "hang", "stopped or continued"]
+    assert [act.what for act in play.left] == ["crash", "drain"]
 
 
 def test_node_lists_are_read_as_slurm_writes_them():
