@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sentinel.alerts import Thread, unreadable_state
@@ -28,8 +28,8 @@ from sentinel.engine.unreadable_slurm import BLIND
 from sentinel.engine.watch import restored_attempts
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, IncidentChanged, SettingChanged
-from sentinel.model.records import NODE_STEPS, RESTARTS, Cause, IncidentState, Result, StepKind
-from sentinel.model.stored import JUDGED_UNTIL, Stored
+from sentinel.model.records import RESTARTS, Cause, IncidentState, Result, StepKind
+from sentinel.model.stored import Stored
 from sentinel.policy import PastRestart
 from sentinel.wire import time_from
 
@@ -80,7 +80,7 @@ def state_of(
             state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
     answers = approvals.stored_answers(stored.settings.get(approvals.ANSWERS))
     state.answers = {name: given for name, given in answers.items() if name in state.incidents}
-    _saved_drains(state, stored)
+    state.seen_drained = node_proof.drains_seen(stored.settings.get(node_proof.DRAINS_SEEN))
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
     state.diagnostics.known = read(stored.settings.get(KEPT))
@@ -94,20 +94,6 @@ def state_of(
         state.blind_told = time_from(told)
     _past(state, stored)
     return state
-
-
-def _saved_drains(state: State, stored: Stored) -> None:
-    """Drains that the previous daemon saw for long enough to see them lost: a node in service was put back since."""
-    if not (noted := stored.settings.get(JUDGED_UNTIL)):
-        return
-    blind = stored.settings.get(BLIND)  # noted when Slurm could not be read for blind_s
-    alive = datetime.fromisoformat(noted) + state.window
-    seen = time_from(blind) if blind else alive - timedelta(seconds=state.settings.slurm.blind_s)
-    for plan in state.plans.values():
-        for step in plan.to_do:
-            outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
-            if outcome is not None and outcome.result is Result.DONE and seen - outcome.at > node_proof.SAVED:
-                state.seen_drained[step.key(plan.incident)] = outcome.at + node_proof.SAVED + timedelta(seconds=1)
 
 
 def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> None:

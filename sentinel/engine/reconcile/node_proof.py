@@ -5,13 +5,31 @@ Silence proves nothing: a node of which nothing is heard stays as it was judged.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from sentinel.engine.state import State
-from sentinel.model.records import NODE_STEPS, SEEN_DRAINED, Evidence, Incident, Kind, Outcome, Plan, Result, Step
+from sentinel.engine.transition import Transition
+from sentinel.errors import ProtocolError
+from sentinel.model.changes import SettingChanged
+from sentinel.model.records import (
+    NODE_STEPS,
+    SEEN_DRAINED,
+    Evidence,
+    Fleet,
+    Incident,
+    Kind,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+)
+from sentinel.wire import time_from
 
+DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
 SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 _GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
@@ -77,6 +95,33 @@ def good_since(state: State, node: str, since: datetime) -> bool:
     if tested is not None and tested.passed is not None and tested.passed > since and tested.suspect is None:
         return True
     return any(item.kind == Kind.DIAG_PASSED and item.at > since for item in seen.pool)
+
+
+def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
+    """Note which drains of ours the snapshot shows. Saved until slurmctld has surely saved them, for the next daemon: a node
+    that it finds in service was then put back by a person."""
+    seen, news = {}, False
+    for plan in state.plans.values():
+        for step in (step for step in plan.to_do if step.kind in NODE_STEPS and step.node is not None):
+            outcome, node = state.ledger.outcome(plan.incident, step), fleet.nodes.get(step.node or "")
+            key = step.key(plan.incident)
+            if key in state.seen_drained:
+                seen[key] = state.seen_drained[key]
+            if outcome is not None and fleet.at > outcome.at and node is not None and node.drained:
+                news = news or not was_saved(state, key, outcome)
+                seen[key] = fleet.at
+    state.seen_drained = seen
+    if news:
+        out.save(SettingChanged(DRAINS_SEEN, {key: at.isoformat() for key, at in seen.items()}))
+
+
+def drains_seen(value: Any) -> dict[str, datetime]:
+    """What ``see_drains`` saved. A time that cannot be read is left out."""
+    found = {}
+    for key, at in value.items() if isinstance(value, dict) else ():
+        with contextlib.suppress(ProtocolError):
+            found[key] = time_from(at)
+    return found
 
 
 def was_saved(state: State, drain: str, outcome: Outcome) -> bool:

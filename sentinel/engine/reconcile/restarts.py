@@ -51,13 +51,13 @@ _RELEASE = frozenset({StepKind.RELEASE, StepKind.CONFIRM})
 
 def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
     """Compare what was done with what the snapshot shows."""
+    node_proof.see_drains(state, out, fleet)
     for name in sorted(state.plans.keys() & state.incidents.keys() & state.verdicts.keys()):
         plan, incident = state.plans[name], state.incidents[name]
         if not any(step.kind in NODE_STEPS or step.job in fleet.jobs for step in plan.to_do):
             continue  # neither its job nor a drain of it is there any more
         known = state.recoveries.get(name)
         busy = known is not None and recovery.is_busy(known)
-        _see_drains(state, plan, fleet)
         if not plan.to_do or state.paused or busy:
             continue
         lost = _lost_drains(state, plan, fleet, now) | _lost_of_job(state, plan, fleet, now)
@@ -78,14 +78,6 @@ def _do_again(state: State, out: Transition, incident: Incident, lost: frozenset
     if lost & _RESTART and incident.state is not IncidentState.WATCHING:
         recovery.close(state, out, incident.id, IncidentState.OPEN, "", now)
     recovery.start(state, out, incident.id, now)
-
-
-def _see_drains(state: State, plan: Plan, fleet: Fleet) -> None:
-    for step in plan.to_do:
-        outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
-        node = fleet.nodes.get(step.node or "")
-        if outcome is not None and fleet.at > outcome.at and node is not None and node.drained:
-            state.seen_drained[step.key(plan.incident)] = fleet.at
 
 
 def _with_drains_seen(state: State, plan: Plan, lost: frozenset[StepKind]) -> Plan:

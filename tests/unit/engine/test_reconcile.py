@@ -189,6 +189,23 @@ async def test_a_drain_that_outlived_a_restart_of_slurmctld_and_was_then_taken_b
     assert not there.slurm.nodes["n1"].drained, daemon.said
 
 
+async def test_the_next_daemon_knows_that_a_drain_outlived_a_restart_of_slurmctld(world: Worlds) -> None:
+    there = silent(world())
+    first = Daemon(there)
+    await fail(first, bus("n1"))
+    there.slurm.clock.advance(2.0)
+    there.slurm.save_state()
+    there.slurm.crash()
+    there.slurm.clock.advance(3.0)
+    await first.fleets.take()
+    await first.quiet()
+    there.slurm.person_resumes("n1")
+    second = Daemon(there)
+    await second.start()
+    await second.pass_time(20.0)
+    assert not there.slurm.nodes["n1"].drained, second.said
+
+
 async def test_what_was_lost_is_found_by_the_next_daemon_too(world: Worlds) -> None:
     there = silent(world())
     first = Daemon(there)
