@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from lab import cluster, processes
 from lab.layout import LabError
@@ -41,13 +42,17 @@ def _next(self: Performance) -> None:
 
 
 def _away(self: Performance, seconds: float, *, faults: frozenset[str] = FAULTS) -> None:
-    """What is drawn next happens meanwhile, where it is a fault that waits for nothing."""
     back = time.monotonic() + seconds
-    while self.left and self.left[0].what in faults and not self.left[0].after:
-        if time.monotonic() + self.left[0].pause_s >= back:
-            break
-        _next(self)
-    time.sleep(max(0.0, back - time.monotonic()))
+    _meanwhile(self, lambda: time.monotonic() >= back, faults)
+
+
+def _meanwhile(self: Performance, over: Callable[[], bool], faults: frozenset[str] = FAULTS) -> None:
+    """What is drawn next happens meanwhile, where it is a fault that waits for nothing."""
+    while not over():
+        if self.left and self.left[0].what in faults and not self.left[0].after:
+            _next(self)
+        else:
+            time.sleep(0.05)
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -152,7 +157,10 @@ def _kill(self: Performance, act: Act) -> None:
     self.say(f"daemon killed, away for {act.lasts_s} s")
     self.story.kill_daemon()
     _away(self, act.lasts_s)
-    self.story.start_daemon()
+    with ThreadPoolExecutor() as pool:
+        started = pool.submit(self.story.start_daemon)
+        _meanwhile(self, started.done)
+    started.result()
 
 
 def _kill_twice(self: Performance, act: Act) -> None:

@@ -20,10 +20,18 @@ class Size:
     bad_nodes: int  # at most so many are taken out: every job can still run
     jobs: tuple[int, int]
     acts: tuple[int, int]
+    groups: tuple[tuple[str, int], ...]  # of acts: weight
 
 
-SMALL = Size(nodes=8, bad_nodes=2, jobs=(1, 3), acts=(4, 10))
-LARGE = Size(nodes=16, bad_nodes=5, jobs=(4, 7), acts=(24, 40))
+_GROUPS = (("node", 3), ("job", 4), ("people", 3), ("ours", 5), ("storage", 1))
+SMALL = Size(nodes=8, bad_nodes=2, jobs=(1, 3), acts=(4, 10), groups=_GROUPS)
+LARGE = Size(
+    nodes=16,
+    bad_nodes=5,
+    jobs=(6, 9),
+    acts=(24, 40),
+    groups=(("node", 4), ("job", 8), ("people", 3), ("ours", 4), ("storage", 1)),
+)
 KINDS = {"plain": 6, "shared": 2, "array": 1, "het": 1, "elastic": 1, "not ours": 1}  # kind of job: weight
 NODES_OF = {"plain": (1, 2), "shared": (1, 1), "array": (1, 1), "het": (2, 2), "elastic": (2, 2), "not ours": (1, 1)}
 
@@ -104,9 +112,8 @@ def draw(seed: int, number: int, size: Size = SMALL) -> Drawn:
     acts = [_numbered(random, first)]
     bad = 1
     for _ in range(random.randint(size.acts[0] - 1, size.acts[1] - 1)):
-        group = chosen(
-            random, {"node": 3 if bad < size.bad_nodes else 0, "job": 4, "people": 3, "ours": 5, "storage": 1}
-        )
+        groups = {name: weight for name, weight in size.groups if name != "node" or bad < size.bad_nodes}
+        group = chosen(random, groups)
         bad += group == "node"
         acts.append(_numbered(random, _when(random, _act(random, group, len(jobs)))))
     if random.random() < 0.4:  # something is going on already

@@ -13,6 +13,8 @@ from timeline import Story, until
 
 from chaos.drawn import JobAsked
 
+FORGOTTEN = "Invalid job id"
+
 
 @dataclass(eq=False)
 class Witnessed(Job):
@@ -29,10 +31,22 @@ class Witnessed(Job):
     requeued_by_user: bool = False
     bad_numbers: bool = False
     program_fails: bool = False  # something was done to its program, or to the disks that it writes to
+    last_shown: str = ""
 
     @property
     def log(self) -> str:
         return self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+
+    def shown(self) -> str:
+        """What Slurm says, or said before it forgot the job: it forgets those that ended 300 s ago (MinJobAge)."""
+        try:
+            self.last_shown = super().shown()
+        except AssertionError as error:
+            if FORGOTTEN not in str(error) or not self.last_shown:
+                raise
+            ended = "COMPLETED" if "done: " in self.log else "CANCELLED" if self.cancelled else "FAILED"
+            self.last_shown = re.sub(r"^   JobState=\S+", f"   JobState={ended}", self.last_shown, flags=re.MULTILINE)
+        return self.last_shown
 
     @property
     def asks(self) -> bool:
@@ -68,7 +82,12 @@ def nodes_of(job: Witnessed) -> list[str]:
     """Where it runs now, all components; empty while it runs nowhere."""
     found: list[str] = []
     for number in (job.id, *job.others):
-        said = job.lab.slurm("squeue", "-h", "-j", str(number), "-t", "running,completing,suspended", "-o", "%A %N")
+        try:
+            said = job.lab.slurm("squeue", "-h", "-j", str(number), "-t", "running,completing,suspended", "-o", "%A %N")
+        except AssertionError as error:
+            if FORGOTTEN not in str(error):
+                raise
+            continue
         rows = [line.split(None, 1) for line in said.splitlines()]
         for row in rows:
             if len(row) == 2 and row[0] == str(number):

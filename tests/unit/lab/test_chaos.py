@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chaos.acts import ACTS
 from chaos.drawn import JOB_FAULTS, LARGE, NODE_FAULTS, OURS, PEOPLE, SHARED_FAULTS, SMALL, Act, Size, draw
-from chaos.jobs import Witnessed
+from chaos.jobs import Witnessed, nodes_of
 from chaos.performance import Facts, Performance
 from chaos.promises import Seen, blamed, expanded, promise_of_job
 
@@ -36,15 +36,15 @@ def test_every_story_has_a_bad_node_and_leaves_room_for_its_jobs(size: Size):
 
 def test_faults_that_wait_for_nothing_happen_while_the_daemon_is_away(monkeypatch: pytest.MonkeyPatch):
     done: list[str] = []
-    for what in ("kill", "hang", "crash", "drain"):
+    for what in ("hang", "crash", "drain"):
         monkeypatch.setitem(ACTS, what, lambda _, act: done.append(act.what))
     daemon = SimpleNamespace(send=lambda _: done.append("stopped or continued"))
     monkeypatch.setattr("chaos.acts.processes.known", lambda *_: daemon)
     play = Performance(SimpleNamespace(lab=Slurm(), paths=None), draw(1, 1))
-    play.left = [Act("hang", 0), Act("crash", 0, pause_s=9.0), Act("drain")]
+    play.left = [Act("hang", 0), Act("drain"), Act("crash", 0)]
     ACTS["freeze"](play, Act("freeze", lasts_s=0.01))
     assert done == ["stopped or continued", "hang", "stopped or continued"]
-    assert [act.what for act in play.left] == ["crash", "drain"]
+    assert [act.what for act in play.left] == ["drain", "crash"]
 
 
 def test_node_lists_are_read_as_slurm_writes_them():
@@ -70,6 +70,18 @@ class Slurm:
             return ""
         self.looks += 1
         return self.states[0 if self.looks <= self.change_after else -1]
+
+
+def test_a_job_that_ended_and_that_slurm_forgot_is_as_it_was_last_seen():
+    slurm = Slurm(shown("RUNNING", "None", 2))
+    job = Witnessed(slurm, 7, "job0", cancelled=True)
+    assert job.state() == "RUNNING"
+
+    def forgotten(*command: str) -> str:
+        raise AssertionError("scontrol show job 7: slurm_load_jobs error: Invalid job id specified")
+
+    slurm.slurm = forgotten
+    assert (job.state(), job.restarts(), nodes_of(job)) == ("CANCELLED", 2, [])
 
 
 class Unheard:
