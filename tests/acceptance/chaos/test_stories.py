@@ -33,7 +33,7 @@ def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any
         facts = perform(performance)
         print("\n".join(facts.said))
         deadline = time.monotonic() + WITHIN_S
-        right = 0
+        right, last = 0, ["nothing"]
         before = look(stage, facts)
         while right < 2:  # and it stays so
             time.sleep(AGAIN_S)
@@ -41,10 +41,13 @@ def test_every_promise_holds(stage: Story, chance: tuple[int, int], counted: Any
             wrong = broken(stage, facts, before, now)
             if not stage.quiet():
                 wrong.append(f"an incident is open: {stage.view('incidents')}")
+            last = wrong or last
             before, right = now, 0 if wrong else right + 1
             if time.monotonic() > deadline and wrong:
                 pytest.fail(f"within {WITHIN_S:.0f} s:\n" + "\n".join([*wrong, str(drawn), *facts.said]))
-        print(f"right after {WITHIN_S - deadline + time.monotonic():.0f} s more")
+        print(
+            f"right after {WITHIN_S - deadline + time.monotonic():.0f} s more; last of what was not:", *last, sep="\n"
+        )
         counted.stories_right += 1
         counted.acts_right += len(facts.said)
     finally:
