@@ -111,19 +111,30 @@ def simulate(
         return
     for number, ran in runs:
         found.setdefault((number, ran.behaviour), []).append(ran)
-    answers = [
+    answers: list[dict[str, Any]] = [
         summary(scenarios[number], found[number, name])
         | ({"sweep": {values.key: values.texts[number]}} if values else {})
         for number in range(len(scenarios))
         for name in names
     ]
+    if values is not None and len(values.texts) > 1 and _all_the_same(answers):
+        words = f"no value of {values.key} changed anything: the simulation does not use it, or too little failed"
+        answers = [answer | {"warnings": [*answer["warnings"], words]} for answer in answers]
     if as_json:
         for answer in answers:
             click.echo(json.dumps(answer, allow_nan=False))
-    warnings = {scenario.rates.warning for scenario in scenarios} - {""}
-    for words in () if as_json else sorted(warnings):  # the JSON has its own
+    for words in () if as_json else sorted({words for answer in answers for words in answer["warnings"]}):
         say(f"warning: {words}", hanging=2, err=True)
     show(answers, values, file, quiet=as_json, curve=not no_chart)
+
+
+def _all_the_same(answers: Sequence[dict[str, Any]]) -> bool:
+    """Whether each behaviour did the same for all values of a sweep."""
+    for name in {answer["as"] for answer in answers}:
+        first, *others = [(one["lost_by_cause"], one["drains"], one["waits"]) for one in answers if one["as"] == name]
+        if any(other != first for other in others):
+            return False
+    return True
 
 
 def _refuse_unused(names: Sequence[str], sweep: Sweep | None) -> None:

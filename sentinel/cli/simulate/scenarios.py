@@ -12,7 +12,7 @@ from sentinel.cli.plan.history import read_history
 from sentinel.cli.plan.inputs import answering
 from sentinel.config.settings import Settings
 from sentinel.config.settings_toml import parsed
-from sentinel.errors import UserError
+from sentinel.errors import FileError, UserError
 from sentinel.given_files import file_text, toml_of
 from sentinel.planning import quantities
 from sentinel.simulate.long_run.rates import PRESETS, Rates, rates_of
@@ -127,6 +127,10 @@ def _swept(text: str, fields: Mapping[str, Any]) -> tuple[Sweep, list[Scenario]]
     key, texts = key.strip(), tuple(part.strip() for part in values.split(",") if part.strip())
     if not equals or not texts:
         raise UserError(f"--sweep {text!r:.80}: not KEY=VALUE,VALUE", fix="--sweep interval=1min,5min,15min")
+    if len(set(texts)) < len(texts):
+        raise UserError(
+            f"--sweep {key}: a value stands there twice", fix=f"--sweep {key}={','.join(dict.fromkeys(texts))}"
+        )
     if len(texts) > MOST_VALUES:
         raise UserError(f"--sweep: {len(texts)} values, at most {MOST_VALUES}", fix="leave some out")
     if key in _OPTIONS:
@@ -145,14 +149,17 @@ def _with(settings: Settings, key: str, text: str) -> Settings:
     part, _, name = key.partition(".")
     section = getattr(settings, part, None) if part in {field.name for field in dataclasses.fields(settings)} else None
     old = getattr(section, name, None) if dataclasses.is_dataclass(section) and name else None
-    if old is None or isinstance(old, (bool, list, dict)) or section is None:
+    if not isinstance(old, (int, float)) or isinstance(old, bool) or section is None:
         raise UserError(
             f"--sweep {key!r:.80}: neither an option ({', '.join(_OPTIONS)}) nor a setting that is a number",
             fix="--sweep spares=2,8,32, or --sweep limits.drain_count=4,8,16; sentinel config shows the settings",
         )
-    value: Any = text if isinstance(old, str) else _number(text)
-    if isinstance(old, int):
-        value = int(value)
+    _number(text)
+    try:
+        read = parsed(Path("--sweep"), f"{key} = {text}", Settings)  # with the bounds of a settings file
+    except FileError as error:
+        raise UserError(f"--sweep {error.message.partition(': ')[2]}", fix=error.fix) from error
+    value = getattr(getattr(read, part), name)
     return dataclasses.replace(settings, **{part: dataclasses.replace(section, **{name: value})})
 
 

@@ -82,6 +82,12 @@ def test_a_sweep_over_a_single_day_has_no_intervals_to_draw(tmp_path: Path) -> N
     assert "(16 nodes of 8 GPUs, 1 day, failures as llama3," in text, "what is swept is no part of the title's scenario"
 
 
+def test_a_sweep_that_changes_nothing_says_so() -> None:
+    small = ("--nodes", "8", "--days", "1", "--no-chart")
+    assert "no value of daemon.lease_s changed anything" in called(*small, "--sweep", "daemon.lease_s=15,20").output
+    assert "changed anything" not in called(*small, "--sweep", "spares=2").output
+
+
 def test_a_setting_can_be_swept_and_a_policy_given(tmp_path: Path) -> None:
     policy = tmp_path / "sentinel.toml"
     policy.write_text("[limits]\ndrain_count = 3\n")
@@ -132,6 +138,11 @@ def test_the_history_of_a_site_is_taken(tmp_path: Path) -> None:
         (("--sweep", "interval"), "not KEY=VALUE"),
         (("--sweep", "colour=red,blue"), "neither an option"),
         (("--sweep", "limits.drain_count=few"), "not a number"),
+        (("--sweep", "limits.drain_count=1.5,2"), "--sweep limits.drain_count: must be int, not 1.5"),
+        (("--sweep", "limits.drain_fraction=0.1,2"), "above 1.0"),
+        (("--sweep", "modes.default=1,2"), "nor a setting that is a number"),
+        (("--sweep", "returns.automatic=0,1"), "nor a setting that is a number"),
+        (("--sweep", "spares=2,8,2"), "stands there twice"),
         (("--sweep", "spares=1,2000000000"), "beyond"),
         (("--plot", "curve.jpeg"), "neither PNG nor SVG"),
         (("--jobs", "500"), "two of"),
