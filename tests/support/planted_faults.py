@@ -104,6 +104,26 @@ def drains_again(patch: Patch) -> None:
     instead_of(patch, StepKind.RELEASE, release)
 
 
+def stops_again(patch: Patch) -> None:
+    real = ACTIONS[StepKind.RELEASE]
+
+    async def release(task: Task, means: Means) -> Outcome:
+        outcome = await real(task, means)
+        await asyncio.sleep(10.0)
+        assert isinstance(means.writer, Writer)
+        await means.writer.verbs.requeue_hold(f"{task.job}", incomplete=False)
+        return outcome
+
+    instead_of(patch, StepKind.RELEASE, release)
+
+
+def plans_no_drain(patch: Patch) -> None:
+    def change(plan: Plan) -> Plan:
+        return dataclasses.replace(plan, steps=tuple(step for step in plan.steps if step.kind is not StepKind.DRAIN))
+
+    planned(patch, change)
+
+
 def a_start_forgets(patch: Patch) -> None:
     patch.setattr(loading, "carry_on", lambda *_what: None)
 
@@ -304,9 +324,9 @@ PLANTED: dict[str, Callable[[Patch], None]] = {
     "never-drained-on-user-words": words_convict,
     "saved-before-done": nothing_in_the_ledger,
     "audited-before-done": nothing_in_the_audit,
-    "nothing-twice": drains_again,
+    "nothing-twice": stops_again,
     "one-daemon-acts": the_lease_is_by_the_clock_only,
-    "nothing-lost": a_start_forgets,
+    "nothing-lost": plans_no_drain,
     SAME_END: a_start_forgets,
     "blast-radius": no_partition_limit,
     "breaker": no_breaker,
@@ -314,7 +334,7 @@ PLANTED: dict[str, Callable[[Patch], None]] = {
     "left-to-people": no_reservation_is_seen,
     "brought-back": drains_only,
     "only-what-is-ours": requeues_whatever_it_finds,
-    "done-stays-done": never_asks_whether_it_was_done,
+    "done-stays-done": requeues_whatever_it_finds,
     "holds-stay": requeues_whatever_it_finds,
     "our-reason": unsigned_drains,
     "proof-before-return": returns_without_proof,

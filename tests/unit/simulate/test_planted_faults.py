@@ -65,7 +65,7 @@ WHERE: dict[str, str | list[History]] = {
     "never-drained-on-user-words": "again",
     "saved-before-done": "killed",
     "audited-before-done": "killed",
-    "nothing-twice": BUS_RESUMED,
+    "nothing-twice": "killed",
     "one-daemon-acts": "doubled",
     "nothing-lost": "killed",
     SAME_END: "killed",
@@ -121,6 +121,9 @@ PLANTED_IN_STORIES: list[tuple[str, Callable[[Patch], None], list[History]]] = [
         [history_of(SEED, n, "slow-end") for n in range(MOST)],
     ),
     ("only-what-is-ours", faults.lets_go_whoever_holds, BUS_REQUEUED_AND_HELD),
+    ("nothing-twice", faults.drains_again, BUS_RESUMED),
+    ("nothing-lost", faults.a_start_forgets, [history_of(SEED, n, "killed") for n in range(MOST)]),
+    ("done-stays-done", faults.never_asks_whether_it_was_done, [history_of(SEED, n, "done") for n in range(MOST)]),
 ]
 
 
