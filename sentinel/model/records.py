@@ -211,7 +211,9 @@ class JobView:
     restarts: int = 0
     reason: str = ""
     held: bool = False  # waits, and does not start before somebody releases it
-    exit_held: bool = False  # failed, and RequeueExitHold of slurm.conf requeued and held it; ``exit_code`` is of then
+    exit_held: bool = (
+        False  # failed; RequeueExitHold or an expedited requeue requeued and held it; ``exit_code`` is of then
+    )
     hold_kept: bool = False  # runs, ends or has ended, and a hold will keep it from starting again
     comment: str = ""
     admin_comment: str = ""

@@ -229,7 +229,7 @@ def test_jobs_of_ordinary_users_whose_files_nobody_else_may_read(story: Story):
     )
     for job in jobs:
         assert job.resumed()[0] in job.saved(job.resumed()[1])
-        assert "gpu_fallen_off_bus" in job.log, "its own log says it, written as its user"
+        assert "a GPU fell off the bus" in job.log, "its own log says it, written as its user"
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -181,10 +181,10 @@ def job_view(record: Record) -> JobView:
     if job is None:
         raise ProtocolError(f"job without an id: {record!r:.200}")
     state = job_state(record.get("job_state"))
-    exit_held = state == "special_exit"
+    reason = text_of(record.get("state_reason"))
+    exit_held = state == "special_exit" or _held_by_expedited_requeue(record, state, reason)
     state = "pending" if exit_held else state
     ended = state in ENDED
-    reason = text_of(record.get("state_reason"))
     code, signal = exit_of(record.get("exit_code")) if ended or exit_held else (None, None)
     uid = whole(record.get("user_id"))
     return JobView(
@@ -231,6 +231,19 @@ def _is_batch(record: Record) -> bool | None:
     if not isinstance(flag, bool):
         return None
     return flag or bool(whole(record.get("restart_cnt")))
+
+
+def _held_by_expedited_requeue(record: Record, state: str, reason: str) -> bool:
+    """A job that asked for one (25.11 and newer), failed, and whose epilogs all passed.
+
+    Of other holds at a requeue this flag stays only on a job whose launches failed too often, which has another reason.
+    """
+    return (
+        state == "pending"
+        and reason == "JobHeldUser"
+        and "requeue_hold" in _words(record.get("job_state"))
+        and exit_of(record.get("exit_code")) not in ((None, None), (0, 0))
+    )
 
 
 def depends_of(text: str) -> tuple[tuple[str, int], ...]:

@@ -81,6 +81,37 @@ def test_job_states(state: object, seen: str) -> None:
     assert job_view(OLD_JOB | {"job_state": state}).state == seen
 
 
+# From scontrol --json of Slurm 26.05 after a program's error; the job had asked for an expedited requeue.
+_EXPEDITED: dict[str, Any] = {
+    "job_state": ["PENDING", "REQUEUE_HOLD"],
+    "state_reason": "JobHeldUser",
+    "priority": {"set": True, "infinite": False, "number": 0},
+    "restart_cnt": 1,
+    "exit_code": {
+        "status": ["ERROR"],
+        "return_code": {"set": True, "infinite": False, "number": 1},
+        "signal": {"id": {"set": False, "infinite": False, "number": 0}, "name": ""},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "by_slurm"),
+    [
+        ({}, True),
+        ({"job_state": ["PENDING"]}, False),  # somebody's requeuehold
+        ({"job_state": ["PENDING", "COMPLETING", "EXPEDITING"]}, False),  # its epilogs run
+        ({"state_reason": "JobHoldMaxRequeue"}, False),  # it could not be launched
+        ({"exit_code": {"return_code": 0}}, False),
+        ({"exit_code": None}, False),
+    ],
+)
+def test_a_failed_job_that_an_expedited_requeue_holds(change: dict[str, Any], by_slurm: bool) -> None:
+    seen = job_view(OLD_JOB | _EXPEDITED | change)
+    assert seen.exit_held is by_slurm
+    assert seen.exit_code == (1 if by_slurm else None)
+
+
 @pytest.mark.parametrize(
     ("change", "held"),
     [
