@@ -77,16 +77,9 @@ async def exclude(task: Task, means: Means) -> Outcome:
     The step names the nodes to exclude now, and those that Sentinel excluded before: of these, others are removed.
     """
     job = await means.reader.job(task.job)
-    if job is not None and job.state == "cancelled":
-        return means.failed(task, f"job {task.job} was cancelled", CANCELLED)
-    if job is not None and job.state != "pending" and job.restarts <= task.attempt:
-        raise Unavailable(
-            f"slurmctld no longer knows that job {task.job} was requeued"
-        )  # it is compared with snapshots
-    if job is not None and job.state != "pending" and task.step.tries:  # it started on the earlier list
-        return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
-    if job is None or job.state != "pending":
-        return means.failed(task, f"job {task.job} is not pending any more")
+    if (over := _waits_no_more(task, means, job)) is not None:
+        return over
+    assert job is not None
     ours = job.admin_comment.startswith(OURS)
     if ours and not job.admin_comment.startswith(f"{OURS}{task.incident.id} ") and (words := overtaken(task, job)):
         return means.done(task, f"{words}: another incident wrote its list", {"added": ""})
@@ -112,8 +105,32 @@ async def exclude(task: Task, means: Means) -> Outcome:
             return means.done(task, data={**data, "spares": reservation})
         except Refused as no:
             said = f"no spare node is lent: {no.message}"
-    await update()
+    try:
+        await update()
+    except Refused:  # perhaps since it started between our look and our request
+        if (over := _waits_no_more(task, means, await means.reader.job(task.job))) is not None:
+            return over
+        raise
     return means.done(task, said, data)
+
+
+def _waits_no_more(task: Task, means: Means, job: JobView | None) -> Outcome | None:
+    """How the step ends for a job whose nodes cannot be excluded any more; None: it is pending.
+
+    Raises:
+        Unavailable: Slurm forgot the requeue.
+    """
+    if job is not None and job.state == "pending":
+        return None
+    if job is not None and job.state == "cancelled":
+        return means.failed(task, f"job {task.job} was cancelled", CANCELLED)
+    if job is not None and job.restarts <= task.attempt:
+        raise Unavailable(
+            f"slurmctld no longer knows that job {task.job} was requeued"
+        )  # it is compared with snapshots
+    if job is not None and task.step.tries:  # it started on the earlier list
+        return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
+    return means.failed(task, f"job {task.job} is not pending any more")
 
 
 async def _accessible_spares(task: Task, means: Means, job: JobView) -> tuple[str, str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from core_records import ended, incident, plan
 from core_world import ECC, Fate, World
 
 from sentinel.actions import ACTIONS, Means, Task
-from sentinel.errors import Unavailable
+from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Outcome, Result, Step, StepKind
 
 Worlds = Callable[..., World]
@@ -206,3 +207,23 @@ async def test_a_hold_that_is_tried_again_leaves_the_next_attempt_alone(world: W
     assert there.slurm.jobs[there.job].state == "RUNNING" and there.slurm.jobs[there.job].restarts == 1
     outcome, asked = await do(there, StepKind.HOLD)
     assert outcome.result is Result.FAILED and "restarted by somebody else" in outcome.reason and asked == []
+
+
+@pytest.mark.parametrize(("tries", "result"), [(0, Result.FAILED), (1, Result.DONE)])
+async def test_job_that_starts_while_its_list_is_to_be_changed_keeps_the_earlier_one(
+    world: Worlds, tries: int, result: Result
+) -> None:
+    """Seen: it was let go, another node broke, and the job started before the longer list came: it counted as held."""
+    there = world()
+    await do(there, StepKind.REQUEUE_HOLD)
+    made, _ = means(there)
+
+    async def update_job(job: int, **_: object) -> None:
+        there.slurm.jobs[job].state = "RUNNING"
+        raise Refused(f"job {job} is running: Job is no longer pending execution")
+
+    made = dataclasses.replace(made, writer=cast("Any", SimpleNamespace(update_job=update_job)))
+    step = Step(StepKind.EXCLUDE, job=there.job, attempt=0, data={"nodes": "n1,n2"}, tries=tries)
+    task = Task(incident(ended(there.job), job=there.job), ECC, plan(step), step)
+    found = await ACTIONS[StepKind.EXCLUDE](task, made)
+    assert found.result is result and ("its list stays" in found.reason) is bool(tries)
