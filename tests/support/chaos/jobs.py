@@ -44,6 +44,7 @@ class Witnessed(Job):
         except AssertionError as error:
             if FORGOTTEN not in str(error) or not self.last_shown:
                 raise
+            self.forges = True  # it may have been restarted since
             ended = "COMPLETED" if "done: " in self.log else "CANCELLED" if self.cancelled else "FAILED"
             self.last_shown = re.sub(r"^   JobState=\S+", f"   JobState={ended}", self.last_shown, flags=re.MULTILINE)
         return self.last_shown
@@ -74,6 +75,7 @@ def submit(story: Story, place: int, asked: JobAsked) -> Witnessed:
 def wait_running(story: Story, job: Witnessed) -> None:
     until(lambda: job.nodes_now() and STEP.search(job.log), lambda: f"job {job.id} to train: {job.shown()}\n{job.log}")
     job.nodes = nodes_of(job)
+    job.shown()
     if job.asked.kind != "het":
         story.wait_saved(job)
 

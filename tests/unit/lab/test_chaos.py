@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from chaos.acts import ACTS
-from chaos.drawn import JOB_FAULTS, LARGE, NODE_FAULTS, OURS, PEOPLE, SHARED_FAULTS, SMALL, Act, Size, draw
-from chaos.jobs import Witnessed, nodes_of
+from chaos.drawn import JOB_FAULTS, LARGE, NODE_FAULTS, OURS, PEOPLE, SHARED_FAULTS, SMALL, Act, JobAsked, Size, draw
+from chaos.jobs import Witnessed, nodes_of, wait_running
 from chaos.performance import Facts, Performance
 from chaos.promises import Seen, blamed, expanded, promise_of_job
 
@@ -72,10 +72,11 @@ class Slurm:
         return self.states[0 if self.looks <= self.change_after else -1]
 
 
-def test_a_job_that_ended_and_that_slurm_forgot_is_as_it_was_last_seen():
+def test_a_job_that_ended_and_that_slurm_forgot_is_as_it_was_last_seen(monkeypatch: pytest.MonkeyPatch):
     slurm = Slurm(shown("RUNNING", "None", 2))
-    job = Witnessed(slurm, 7, "job0", cancelled=True)
-    assert job.state() == "RUNNING"
+    job = Witnessed(slurm, 7, "job0", cancelled=True, asked=JobAsked("het", 2))
+    monkeypatch.setattr("chaos.jobs.until", lambda *_: None)
+    wait_running(cast(Any, None), job)
 
     def forgotten(*command: str) -> str:
         raise AssertionError("scontrol show job 7: slurm_load_jobs error: Invalid job id specified")
