@@ -111,6 +111,16 @@ SUBJECT = Named("what", "incidents", "nodes", "jobs")
 INCIDENT = Named("incident", "incidents")
 
 
+def nodes_argument(*, required: bool = True) -> Callable[[F], F]:
+    """Nodes, each argument one name or a list as Slurm writes them: ``n2 n3``, ``n[2-3] n7``. The command gets one list."""
+
+    def joined(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
+        return ",".join(given) or None
+
+    metavar = "NODES..." if required else "[NODES]..."
+    return click.argument("nodes", nargs=-1, required=required, type=NODES, metavar=metavar, callback=joined)
+
+
 def since_time(text: str, now: datetime) -> datetime:
     """The moment that ``text`` means: a length of time before now (``7d``, ``90min``), or a date or time of this zone.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.operator.arguments import NODES
+from sentinel.cli.operator.arguments import nodes_argument
 from sentinel.cli.operator.daemon_client import ask, config_option, view
 from sentinel.cli.operator.output import counted, echo, folded, json_option, print_json, shown
 from sentinel.errors import Refused, SentinelError, UserError
@@ -67,7 +67,7 @@ def _bad(row: Mapping[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("nodes", type=NODES)
+@nodes_argument()
 @click.option("--reason", required=True, help="Why; it shows in sinfo -R.")
 @_yes_option
 @config_option
@@ -78,6 +78,7 @@ def drain(nodes: str, reason: str, yes: bool, config: Path, as_json: bool) -> No
     \b
     Examples:
       sentinel drain n7 --reason "fan broken"
+      sentinel drain n2 n3 --reason "cables"
       sentinel drain 'n[1-3]' --reason "switch repair" --yes
     """
     rows = _shown_first(config, nodes, as_json)
@@ -88,12 +89,19 @@ def drain(nodes: str, reason: str, yes: bool, config: Path, as_json: bool) -> No
 
 
 @click.command()
-@click.argument("nodes", type=NODES)
+@nodes_argument()
 @_yes_option
 @config_option
 @json_option
 def release(nodes: str, yes: bool, config: Path, as_json: bool) -> None:
-    """Return NODES, if Sentinel drained them. What others drained is left alone."""
+    """Return NODES, if Sentinel drained them. What others drained is left alone.
+
+    \b
+    Examples:
+      sentinel release n7
+      sentinel release n2 n3
+      sentinel release 'n[1-3,7]' --yes
+    """
     rows = _shown_first(config, nodes, as_json)
     if not yes:
         bad = [row for row in rows if _bad(row)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.operator.arguments import NODES, asked_filters, since_option
+from sentinel.cli.operator.arguments import asked_filters, nodes_argument, since_option
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.incident_table import incident_table
 from sentinel.cli.operator.output import (
@@ -29,7 +29,7 @@ from sentinel.model.vocabulary import cause_words
 
 
 @click.command()
-@click.argument("nodes", required=False, type=NODES, metavar="[NODES]")
+@nodes_argument(required=False)
 @click.option("--suspects", is_flag=True, help="Only nodes that fail more than others, or whose parts age.")
 @since_option()
 @config_option

@@ -113,6 +113,19 @@ def test_several_nodes_are_shown_asked_about_once_and_changed_one_by_one(asked: 
     assert [body["arguments"]["node"] for _, body in asked.made] == ["n1", "n2"]
 
 
+@pytest.mark.parametrize("words", [("drain", "--reason", "fan"), ("release",)])
+def test_nodes_may_be_several_arguments(asked: Asked, words: tuple[str, ...]) -> None:
+    asked.views["nodes"] = {"nodes": [NODE | {"node": name} for name in ("n2", "n3", "n7")]}
+    found = asked.run(*words, "n[2-3]", "n7", "--yes")
+    assert found.exit_code == 0 and asked.seen == [("nodes", {"node": "n[2-3],n7"})]
+    assert [body["arguments"]["node"] for _, body in asked.made] == ["n2", "n3", "n7"]
+
+
+@pytest.mark.parametrize("words", [("drain", "--reason", "fan", "--yes"), ("release", "--yes")])
+def test_no_node_is_a_usage_error(asked: Asked, words: tuple[str, ...]) -> None:
+    assert asked.run(*words).exit_code == 2 and asked.made == [] and asked.seen == []
+
+
 def test_refused_node_does_not_keep_the_others_from_their_turn(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     from sentinel.cli.operator import commands
 
