@@ -7,7 +7,17 @@ from datetime import datetime, timedelta
 
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import ANSWERS_AGAIN, LEFT_IN_SERVICE, OURS, SEEN_DRAINED, NodeView, Outcome, Scalar, Task
+from sentinel.model.records import (
+    ANSWERS_AGAIN,
+    LEFT_IN_SERVICE,
+    OURS,
+    SEEN_DRAINED,
+    NodeView,
+    Outcome,
+    Scalar,
+    Task,
+)
+from sentinel.model.vocabulary import ABSENCE
 
 _RETURNED = "was returned to service by somebody else: left there"
 _LEFT: dict[str, Scalar] = {LEFT_IN_SERVICE: True}  # outcome data
@@ -61,7 +71,8 @@ async def _was_lost(task: Task, means: Means) -> bool:
 async def down(task: Task, means: Means) -> Outcome:
     """Set the node down, so that Slurm ends its jobs at once instead of waiting for the node.
 
-    Not one that answers again by now: Slurm may have begun a job there, which this would end.
+    Not one that answers again by now: Slurm may have begun a job there, which this would end. It is drained if more than
+    its absence convicts it.
     """
     assert task.step.node is not None
     node = await means.reader.node(task.step.node)
@@ -70,6 +81,8 @@ async def down(task: Task, means: Means) -> Outcome:
     if task.step.tries and not node.drained and not await _was_lost(task, means):
         return means.done(task, _RETURNED, _LEFT)
     if node.state != "down" and await _answers_again(node, task, means):
+        if node.name in task.verdict.broken:
+            return await drain(task, means)
         return means.done(task, "answers again: left in service", {**_LEFT, ANSWERS_AGAIN: True})
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
@@ -84,5 +97,7 @@ async def down(task: Task, means: Means) -> Outcome:
 
 async def _answers_again(node: NodeView, task: Task, means: Means) -> bool:
     """Whether a node that was gone answers now. Asked only when nobody has looked for a while (the daemon was away)."""
-    looked = max((item.at for item in task.incident.evidence if item.where.node == node.name), default=None)
+    own = [item for item in task.incident.evidence if item.where.node == node.name]
+    gone = [item for item in own if item.kind in ABSENCE] or own  # what else is said of it may be of after its return
+    looked = max((item.at for item in gone), default=None)
     return looked is not None and means.clock.now() - looked > _STALE and await means.answers(node)

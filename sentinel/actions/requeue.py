@@ -62,7 +62,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
     asked = before is not None and bool(before.data.get("asked"))
-    if not asked and (words := goes_on(task, means, job) or _nodes_answer_again(task, means, job)):
+    if not asked and (words := goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
     if words := await _began_after_all(task, means):
         return means.failed(task, words, GOES_ON)
@@ -128,9 +128,14 @@ def overtaken(task: Task, job: JobView) -> str:
 
 
 def goes_on(task: Task, means: Means, job: JobView) -> str:
-    """Why a job that seemed to hang is left running: it has made steps since. Empty if it must be stopped."""
+    """Why a job is left running: it seemed to hang and has made steps since, or the nodes that were gone, for which it was
+    to be stopped, are there. Empty if it must be stopped."""
+    if job.state != "running" or job.restarts != task.attempt:
+        return ""
+    if words := _nodes_answer_again(task, means, job):
+        return words
     after = task.step.data.get("silent_after")
-    if not isinstance(after, int) or job.state != "running" or job.restarts != task.attempt:
+    if not isinstance(after, int):
         return ""
     reached = means.progress.last_step(task.job, task.attempt)
     if reached is None or reached <= after:
@@ -139,12 +144,12 @@ def goes_on(task: Task, means: Means, job: JobView) -> str:
 
 
 def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
-    """Why a job that runs is not stopped: the nodes that were gone, for which it was to be, are there. Empty otherwise."""
     out = [step for step in task.plan.steps if step.kind in NODE_STEPS]
     outcomes = [means.ledger.outcome(task.incident.id, step) for step in out]
-    if job.state != "running" or not out or not all(found and found.data.get(ANSWERS_AGAIN) for found in outcomes):
+    if not out or not all(found and found.data.get(ANSWERS_AGAIN) for found in outcomes):
         return ""
-    return f"job {task.job} runs, and {', '.join(str(step.node) for step in out)} answers again: it is left alone"
+    nodes = ", ".join(str(step.node) for step in out)
+    return f"job {job.id} runs, and {nodes} {'answers' if len(out) == 1 else 'answer'} again: it is left alone"
 
 
 async def _began_after_all(task: Task, means: Means) -> str:

@@ -46,6 +46,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
+from sentinel.model.vocabulary import ABSENCE
 from sentinel.policy import Situation
 
 _OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
@@ -275,7 +276,8 @@ def _keep(
     before = state.plans.get(incident.id)
     plan = decision.extend(before, _with_new_ids(state, before, plan))
     previous = state.verdicts.get(incident.id)
-    same = plan == before and previous is not None and previous.cause is verdict.cause
+    known = (previous.cause, previous.broken) if previous is not None else None
+    same = plan == before and known == (verdict.cause, verdict.broken)
     if not same or previous is not verdict:
         out.save(IncidentChanged(incident, job.user if job else None))
     if same:
@@ -324,7 +326,21 @@ def decide(
     elif verdict.onset_step is None and verdict.restart is not Restart.NONE:
         # Whatever ended the job: if its numbers were bad, it must resume from before they went bad.
         verdict = dataclasses.replace(verdict, onset_step=situation.onset_step)
+    broken = _broken(verdict, incident, history, rules, settings.judgement.act_confidence, now)
+    verdict = dataclasses.replace(verdict, broken=broken)
     return Decision(verdict, plan_for(verdict, incident, situation, settings=settings, now=now))
+
+
+def _broken(
+    verdict: Verdict, incident: Incident, history: History, rules: Rules, act_confidence: float, now: datetime
+) -> tuple[str, ...]:
+    """Those of the nodes to drain that are convicted, surely enough to act, without what says that they are gone."""
+    there = tuple(item for item in incident.evidence if item.kind not in ABSENCE)
+    if not verdict.drain or len(there) == len(incident.evidence):
+        return verdict.drain
+    found = classify(dataclasses.replace(incident, evidence=there), history=history, rules=rules, now=now)
+    sure = found.confidence >= act_confidence
+    return tuple(name for name in verdict.drain if name in found.drain) if sure else ()
 
 
 def plan_for(verdict: Verdict, incident: Incident, situation: Situation, *, settings: Settings, now: datetime) -> Plan:

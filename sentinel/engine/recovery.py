@@ -15,6 +15,7 @@ from sentinel.engine.state import Recovery, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
 from sentinel.model.records import (
+    ANSWERS_AGAIN,
     NODE_STEPS,
     OPTIONAL_STEPS,
     REQUEUED_AT,
@@ -204,6 +205,9 @@ def step_progressed(state: State, out: Transition, incident_id: str, outcome: Ou
 def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome, now: datetime) -> None:
     """Record a step's outcome and go on with the plan. If the plan was dropped, the outcome is only recorded."""
     recovery, plan, step = state.recoveries.get(incident_id), state.plans.get(incident_id), outcome.step
+    verdict = state.verdicts.get(incident_id)
+    if outcome.data.get(ANSWERS_AGAIN) and verdict is not None and step.node in verdict.broken:
+        outcome = dataclasses.replace(outcome, result=Result.NOT_KNOWN, data={})  # convicted meanwhile: done once more
     if outcome.result is Result.NOT_KNOWN and not outcome.data:
         before = state.ledger.outcome(incident_id, step)  # keep the requests recorded by earlier tries
         outcome = dataclasses.replace(outcome, data=before.data if before is not None else {})

@@ -154,6 +154,7 @@ class Verdict:
     confidence: float  # 0..1, calibrated
     culprits: Culprits = Culprits()
     drain: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()  # those of ``drain`` that more than their absence convicts: also if they answer again
     suspect: tuple[str, ...] = ()  # excluded for this job's retry and tested, never drained
     drain_recommended: bool = False  # also where no node name is in the text
     restart: Restart = Restart.NONE
@@ -167,9 +168,7 @@ class Verdict:
     unknown_kind: UnknownKind | None = None  # where the cause is unknown
 
 
-_NO_WORK = frozenset(
-    {"drain", "fail", "not_responding", "maintenance", "power_down", "powered_down", "planned_down"}
-)  # flags
+_NO_WORK = frozenset({"drain", "fail", "not_responding", "maintenance", "power_down", "powered_down", "planned_down"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,5 +219,7 @@ def result_words(result: str | None) -> str:
     return result.replace("_", " ") if result else "under way"
 
 
+# What says of a node only that it is gone; it may be there again by now.
+ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 # What says that the numbers of a training are bad.
 BAD_NUMBER_KINDS = frozenset({"nan", Kind.NUMBERS})

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
-from sentinel.model.records import OURS, Cause, Fleet, Incident, Kind, Scalar, Step, StepKind, Verdict, Wait
+from sentinel.model.records import OURS, Cause, Fleet, Incident, Scalar, Step, StepKind, Verdict, Wait
 from sentinel.model.topology import leaf_of
+from sentinel.model.vocabulary import ABSENCE
 from sentinel.policy.situation import Situation, in_maintenance
 
 SWITCH = "switch"  # code of the wait of nodes that failed together with others under their switch
 _HOUR = timedelta(hours=1)
-_GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +162,11 @@ def _switch_limit(switch: str, asked: Sequence[str], fleet: Fleet, limits: Limit
 
 def _lost(verdict: Verdict, incident: Incident) -> frozenset[str]:
     """Those of the nodes to drain that are gone and must be set down instead; of nodes failing together, maybe only one."""
-    gone = {item.where.node for item in incident.evidence if item.kind in _GONE}
+    gone = {item.where.node for item in incident.evidence if item.kind in ABSENCE}
     lost = frozenset(name for name in verdict.drain if name in gone)
     if verdict.cause is Cause.NODE_FAILURE:
         return lost or frozenset(verdict.drain)
-    led = {ground.evidence.where.node for ground in verdict.grounds if ground.evidence.kind not in _GONE}
+    led = {ground.evidence.where.node for ground in verdict.grounds if ground.evidence.kind not in ABSENCE}
     return lost - led  # a broken GPU whose node Slurm sets down as well is drained
 
 

@@ -16,6 +16,7 @@ from sentinel.engine.transition import Transition
 from sentinel.errors import ProtocolError
 from sentinel.model.changes import SettingChanged
 from sentinel.model.records import (
+    ANSWERS_AGAIN,
     NODE_STEPS,
     SEEN_DRAINED,
     Evidence,
@@ -27,12 +28,12 @@ from sentinel.model.records import (
     Result,
     Step,
 )
+from sentinel.model.vocabulary import ABSENCE
 from sentinel.wire import time_from
 
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
 SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
-_GONE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 
 
 def watch_agents(state: State, now: datetime) -> None:
@@ -158,6 +159,8 @@ def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool
         outcome = taken_out(state, plan, step)
         if outcome is None:
             continue
+        if outcome.data.get(ANSWERS_AGAIN) and item.kind not in ABSENCE:
+            return True  # it was never out: what else is said of it, however late, nobody judges here any more
         seen, fleet = state.cluster.nodes.get(step.node), state.cluster.fleet
         if seen is not None and seen.released_at is not None and outcome.at < seen.released_at:
             return item.at > seen.released_at
@@ -205,7 +208,7 @@ def _is_good(state: State, incident: Incident, node: str, against: Mapping[str |
 
 def _is_back(state: State, node: str, own: Sequence[Evidence]) -> bool:
     """Whether a node against which only its absence spoke is heard again, and in service."""
-    if not own or any(item.kind not in _GONE for item in own):
+    if not own or any(item.kind not in ABSENCE for item in own):
         return False
     seen = state.cluster.nodes.get(node)
     view = state.cluster.fleet.nodes.get(node) if state.cluster.fleet is not None else None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from core_daemon import Daemon
 from core_records import AT, ended, evidence, incident, plan
-from core_world import ECC, FakeCheckpoints, Fate, World
+from core_world import ECC, LOST, FakeCheckpoints, Fate, World
 from fake_slurm import FakeSlurm
 
 from sentinel.actions import ACTIONS, Means, Task
@@ -131,6 +131,30 @@ async def test_node_that_answers_again_when_its_absence_is_old_news_is_not_set_d
     assert found.data.get("left_in_service", False) is left
 
 
+@pytest.mark.parametrize("drained_before", [False, True])
+async def test_node_that_answers_again_and_is_convicted_all_the_same_is_drained(
+    world: Worlds, drained_before: bool
+) -> None:
+    """Its newest line, of the kernel, says that the machine runs; only its absence asks whether it is still gone."""
+    there = world()
+    there.slurm.clock.advance(100.0)
+    if drained_before:
+        there.slurm.person_drains("n1", "sentinel:other gpu_memory_ecc")
+
+    async def there_again(_node: Any) -> bool:
+        return True
+
+    told = evidence(Kind.NODE_UNREACHABLE, node="n1"), evidence(Kind.XID, node="n1", at_s=99.0, data={"xid": 79})
+    judged = dataclasses.replace(LOST, broken=("n1",))
+    asked = dataclasses.replace(
+        task(there, StepKind.DOWN, node="n1"), incident=incident(*told, job=there.job), verdict=judged
+    )
+    found = await ACTIONS[StepKind.DOWN](asked, dataclasses.replace(means(there), answers=there_again))
+    assert (found.result, found.reason, dict(found.data)) == (Result.DONE, "", {})
+    node = there.slurm.nodes["n1"]
+    assert node.drained and not node.down and there.slurm.jobs[there.job].state == "RUNNING"
+
+
 async def test_lost_node_is_down_and_stays_drained_when_it_answers_again(world: Worlds) -> None:
     there = world()
     there.slurm.lose("n1")
@@ -140,17 +164,35 @@ async def test_lost_node_is_down_and_stays_drained_when_it_answers_again(world: 
     assert there.slurm.nodes["n1"].drained
 
 
+@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD, StepKind.STOP_RUN])
 @pytest.mark.parametrize("back", [True, False])
-async def test_job_that_runs_is_not_stopped_for_nodes_that_are_there_again(world: Worlds, back: bool) -> None:
+async def test_job_that_runs_is_not_stopped_for_nodes_that_are_there_again(
+    world: Worlds, kind: StepKind, back: bool
+) -> None:
     there = world()
     out = Step(StepKind.DOWN, node="n1")
-    whole = task(there, StepKind.REQUEUE_HOLD)
+    whole = task(there, kind)
     whole = dataclasses.replace(whole, plan=dataclasses.replace(whole.plan, steps=(out, whole.step)))
     data = {"left_in_service": True, "answers_again": back}
     ledger = dataclasses.replace(means(there), ledger=Known(out, Outcome(out, Result.DONE, AT, "", data)))
-    found = await ACTIONS[StepKind.REQUEUE_HOLD](whole, ledger)
-    assert there.slurm.jobs[there.job].state == ("RUNNING" if back else "PENDING")
-    assert bool(found.data.get("goes_on")) is back
+    found = await ACTIONS[kind](whole, ledger)
+    assert there.slurm.jobs[there.job].state == ("RUNNING" if back or kind is StepKind.STOP_RUN else "PENDING")
+    assert bool(found.data.get("goes_on")) is back and ("n1 answers again" in found.reason) is back
+
+
+async def test_several_nodes_answer_again(world: Worlds) -> None:
+    there = world()
+    out = tuple(Step(StepKind.DOWN, node=name) for name in ("n1", "n2"))
+    whole = task(there, StepKind.REQUEUE_HOLD)
+    whole = dataclasses.replace(whole, plan=dataclasses.replace(whole.plan, steps=(*out, whole.step)))
+
+    class Both(Known):
+        def outcome(self, _incident: str, step: Step) -> Outcome | None:
+            return Outcome(step, Result.DONE, AT, "", {"answers_again": True}) if step in out else None
+
+    known = Both(out[0], Outcome(out[0], Result.DONE, AT))
+    found = await ACTIONS[StepKind.REQUEUE_HOLD](whole, dataclasses.replace(means(there), ledger=known))
+    assert found.reason == "job 101 runs, and n1, n2 answer again: it is left alone"
 
 
 async def test_lost_node_that_a_person_drained_keeps_their_reason(world: Worlds) -> None:

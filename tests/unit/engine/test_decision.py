@@ -31,6 +31,7 @@ from sentinel.model.records import (
     Verdict,
     Where,
 )
+from sentinel.model.vocabulary import ABSENCE
 from sentinel.policy import Situation
 
 ACT = Settings(
@@ -55,6 +56,18 @@ def test_trusted_evidence_drains() -> None:
     """Without this the property below would hold for a core that never drains."""
     made = judging.decide(incident(BUS, nodes=("n1",)), situation(), history=EMPTY, rules=RULES, settings=ACT, now=AT)
     assert made.verdict.drain == ("n1",) and made.plan.steps[0].kind is StepKind.DRAIN
+
+
+@pytest.mark.parametrize(
+    ("beside", "broken"), [((), ()), ((BUS,), ("n1",)), ((REMAP,), ())], ids=["only gone", "off the bus", "remapped"]
+)
+def test_the_judgement_says_what_convicts_a_node_without_its_absence(
+    beside: tuple[Evidence, ...], broken: tuple[str, ...]
+) -> None:
+    gone = [evidence(kind, node="n1", source=Source.PROBE) for kind in sorted(ABSENCE)]
+    happened = incident(*gone, *beside, nodes=("n1",))
+    made = judging.decide(happened, situation(), history=EMPTY, rules=RULES, settings=ACT, now=AT).verdict
+    assert (made.cause, made.drain, made.broken) == (Cause.NODE_FAILURE, ("n1",), broken)
 
 
 RULE_IDS = [rule.id for rule in RULES.rules]

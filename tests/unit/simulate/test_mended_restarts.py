@@ -129,9 +129,22 @@ ENDED_BY_ITSELF_IN_A_PAUSE = History(
 )  # fmt: skip
 
 
+# Made up: the kernel's line is read after the daemon has found that the node is there again.
+BROKEN_ON_ITS_RETURN = History(
+    12, 1, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("reboot", 44.0, "job0/0"),
+        kill(44.0, 3, after=True),
+        Happening("gpu-lost-silently", 106.0, "n1"),
+    ),
+    1300.0,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "history",
     [
+        BROKEN_ON_ITS_RETURN,
         RELEASE_WITHOUT_ANSWER,
         TWO_OF_THREE_NODES,
         LAPSED_APPROVAL,
@@ -161,6 +174,13 @@ def test_a_node_that_came_back_while_no_daemon_lived_keeps_the_job_that_slurm_be
     world = World(REBOOTED_MEANWHILE)
     assert world.run() == []
     assert not world.slurm.nodes["n2"].out and world.slurm.jobs[101].restarts == 2
+
+
+def test_a_node_that_comes_back_broken_is_drained_and_its_job_restarted() -> None:
+    world = World(BROKEN_ON_ITS_RETURN)
+    assert world.run() == []
+    assert world.slurm.nodes["n1"].drained and not world.slurm.nodes["n1"].down
+    assert "n1" not in world.slurm.jobs[101].on
 
 
 def test_a_job_is_not_stopped_for_a_suspicion_against_a_node_that_it_only_holds() -> None:
