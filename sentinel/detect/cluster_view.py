@@ -16,6 +16,7 @@ from sentinel.detect.change_point import WINDOW
 from sentinel.detect.hang import SilenceSeen
 from sentinel.detect.listings import Listings
 from sentinel.detect.observed_silence import Observed
+from sentinel.detect.own_host import ahead_s
 from sentinel.detect.progress_curve import Point, ProgressCurve
 from sentinel.detect.step_rhythm import Rhythm, observe
 from sentinel.evidence.logs.timers import TIMERS, Report, report_of
@@ -133,6 +134,10 @@ class ClusterView:
         if seen is None:
             seen = self.nodes[name] = NodeSeen()
         return seen
+
+    def own_clock_ahead_s(self) -> float | None:
+        known = (seen for seen in self.nodes.values() if seen.state == "heard")
+        return ahead_s([seen.clock_offset_s for seen in known if seen.clock_offset_s is not None])
 
     def see_fleet(self, fleet: Fleet) -> None:
         """Update nodes and attempts from a snapshot; an attempt keeps its nodes after it ended."""

@@ -13,6 +13,7 @@ from sentinel.cli.install.host import Write
 from sentinel.cli.operator.output import counted, folded
 from sentinel.cli.operator.status import unread_words
 from sentinel.config.settings import Settings
+from sentinel.detect.own_host import MOST_SKEW_S, ahead_s, in_words
 from sentinel.wire import to_json
 
 Answer = Literal["good", "bad", "not known"]
@@ -20,7 +21,6 @@ GOOD: Answer = "good"
 BAD: Answer = "bad"
 NOT_KNOWN: Answer = "not known"
 ORDER = (BAD, NOT_KNOWN, GOOD)  # as they are shown
-_MOST_SKEW_S = 1.0  # of clocks: evidence of several hosts is put in order by them
 _RENEW_DAYS = 14  # a certificate that ends sooner should have been renewed: most are a month before
 _AUDIT_WAITING = 100  # entries; what one burst of drains and restarts writes
 _TOLD = timedelta(days=1)
@@ -237,11 +237,16 @@ def _telemetry(nodes: Mapping[str, Any]) -> list[Finding]:
 
 def _clocks(nodes: Mapping[str, Any]) -> Finding:
     told = {name: node["clock_offset_s"] for name, node in nodes.items() if node["clock_offset_s"] is not None}
-    skewed = [name for name, offset_s in told.items() if abs(offset_s) > _MOST_SKEW_S]
+    own_s = ahead_s(told.values()) or 0.0
+    skewed = [name for name, offset_s in told.items() if abs(offset_s + own_s) > MOST_SKEW_S]
     untold = [name for name in nodes if name not in told]
+    if own_s:
+        others = f"; off by more than {MOST_SKEW_S:g} s from those: {folded(skewed)}" if skewed else ""
+        seen = f"the daemon's own is {in_words(own_s)} the clocks of most nodes{others}"
+        return Finding("clocks", BAD, seen, "check NTP or chrony on the daemon's host")
     if skewed:
-        seen = f"off by more than {_MOST_SKEW_S:g} s: {folded(skewed)}"
+        seen = f"off by more than {MOST_SKEW_S:g} s: {folded(skewed)}"
         return Finding("clocks", BAD, seen, "check NTP or chrony on them")
     if untold:
         return Finding("clocks", NOT_KNOWN, f"not told by {folded(untold)}", "are their agents heard?")
-    return Finding("clocks", GOOD, f"within {_MOST_SKEW_S:g} s on {counted(len(told), 'node')}")
+    return Finding("clocks", GOOD, f"within {MOST_SKEW_S:g} s on {counted(len(told), 'node')}")

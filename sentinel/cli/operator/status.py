@@ -26,6 +26,7 @@ from sentinel.cli.operator.output import (
     span,
     when,
 )
+from sentinel.detect.own_host import in_words
 from sentinel.errors import SentinelError, UserError
 from sentinel.model.vocabulary import words_of
 
@@ -111,6 +112,8 @@ def show(seen: dict[str, Any]) -> None:
             say(f"{shown(name)}: {_partition_words(entry)}", "  ")
     _daemons(seen.get("daemons") or ())
     _slurm(seen["slurm"])
+    if ahead_s := seen.get("clock_ahead_s"):
+        say(f"Clock:  the daemon's is {in_words(ahead_s)} its nodes': check NTP or chrony on its host")
     _breakers(seen["breakers"])
     _budget(seen["budget"])
     say(f"Nodes:  {_counts(seen['nodes'])}")

@@ -123,9 +123,8 @@ class Views:
             },
             **await asyncio.to_thread(self._acting, fleet, {row["id"] for row in rows}),
             "nodes": dict(Counter(_shown_state(node) for node in nodes)),
-            "agents": dict(
-                Counter(self._live.nodes[n.name].state if n.name in self._live.nodes else "unknown" for n in nodes)
-            ),
+            "agents": dict(Counter(self._agent(node.name)["agent"] for node in nodes)),
+            "clock_ahead_s": self._live.own_clock_ahead_s(),
             "jobs": dict(Counter(job.state for job in fleet.jobs.values())) if fleet else {},
             "drained_by_us": sorted(node.name for node in nodes if node.drained and node.reason.startswith(OURS)),
             "prometheus": self._signals.shown if self._signals is not None else None,

@@ -52,6 +52,7 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     watch.reconciling_at = None
     if watch.reconcile_again:
         request(state, out, now)
+    _look_at_own_clock(state, out)
     if fleet is None or state.blind_since is not None:
         return
     items = [ended(state, job, now) for job in fleet.jobs.values() if job.state in _ENDED and _is_news(state, job, now)]
@@ -66,6 +67,14 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     for name in [name for name in state.cluster.nodes if not fleet.may_have_node(name)]:
         del state.cluster.nodes[name]  # nothing is expected of a node that Slurm does not have
         watch.transits.pop(name, None)
+
+
+def _look_at_own_clock(state: State, out: Transition) -> None:
+    """Log once that this host's clock is off, and that it is right again."""
+    ahead_s, watch = state.cluster.own_clock_ahead_s(), state.watch
+    if (ahead_s is not None) != watch.own_clock_logged:
+        watch.own_clock_logged = ahead_s is not None
+        out.say("own-clock-off" if watch.own_clock_logged else "own-clock-right", ahead_s=ahead_s, warning=True)
 
 
 def ended(state: State, job: JobView, now: datetime) -> Evidence:

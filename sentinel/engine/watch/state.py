@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.observed_silence import Transit
-from sentinel.detect.own_delays import OwnDelays
+from sentinel.detect.own_host import OwnDelays
 from sentinel.detect.slow_steps import SlowdownWatch
 from sentinel.detect.visibility import Visibility
 from sentinel.model.changes import AttemptSeen
@@ -68,6 +68,7 @@ class WatchState:
     lost_ends: dict[tuple[int, int], LostEnd] = field(default_factory=dict)
     saved: dict[tuple[int, int], AttemptSeen] = field(default_factory=dict)  # attempts as they are in the store
     examined: tuple[int, int] | None = None  # the attempt that is being examined, in case of an exception
+    own_clock_logged: bool = False  # whether the log says that the daemon's clock is off
     set_aside: dict[tuple[int, int], datetime] = field(default_factory=dict)  # attempts whose examination failed
 
 

@@ -170,6 +170,18 @@ def test_agents_that_are_silent_and_clocks_that_are_off(asked: Asked, cluster: C
     assert found["daemon and Slurm"]["answer"] == "bad"
 
 
+@pytest.mark.parametrize(("off_s", "words"), [(-300.0, "300.0 s ahead of"), (40.0, "40.0 s behind")])
+def test_a_clock_that_is_off_from_most_nodes_is_the_daemons_own(
+    asked: Asked, cluster: Cluster, config: Path, off_s: float, words: str
+) -> None:
+    nodes: dict[str, object] = {f"n{i}": {"agent": "heard", "clock_offset_s": off_s} for i in range(3)}
+    asked.views["doctor"] = DAEMON | {"nodes": nodes | {"m1": HEARD}}
+    _, found = examine(asked, config)
+    assert found["clocks"]["answer"] == "bad" and found["clocks"]["fix"] == "check NTP or chrony on the daemon's host"
+    seen = f"the daemon's own is {words} the clocks of most nodes; off by more than 1 s from those: m1"
+    assert found["clocks"]["seen"] == seen
+
+
 def test_clock_that_nobody_told_is_not_known(asked: Asked, cluster: Cluster, config: Path) -> None:
     nodes = {"n1": HEARD, "n2": {"agent": "heard", "clock_offset_s": None}}
     asked.views["doctor"] = DAEMON | {"nodes": nodes}

@@ -37,6 +37,13 @@ def test_quiet_status(asked: Asked) -> None:
     assert asked.seen == [("status", {})] and objects(asked.run("status", "--json").output) == [STATUS]
 
 
+@pytest.mark.parametrize(("ahead_s", "words"), [(300.0, "300.0 s ahead of"), (-4.5, "4.5 s behind")])
+def test_a_daemon_whose_own_clock_is_off_says_so(asked: Asked, ahead_s: float, words: str) -> None:
+    asked.views["status"] = STATUS | {"clock_ahead_s": ahead_s}
+    said = f"Clock:  the daemon's is {words} its nodes': check NTP or chrony on its host"
+    assert said in asked.run("status", columns=200).output.splitlines()
+
+
 @pytest.mark.parametrize(
     ("mode", "words"),
     [

@@ -18,8 +18,8 @@ from sentinel.daemon.effects import perform
 from sentinel.daemon.effects.slurmd_probe import slurmd_answers
 from sentinel.detect.visibility import is_sufficient
 from sentinel.engine.events import EffectCompleted, SlurmReported
-from sentinel.engine.transition import ObserveFleet
-from sentinel.engine.watch import nodes
+from sentinel.engine.transition import ObserveFleet, Transition
+from sentinel.engine.watch import nodes, reconciliation
 from sentinel.engine.watch.events import ConnectionLost, NodeProbed, RequestDelayed
 from sentinel.errors import Unavailable
 from sentinel.model.records import Kind, NodeView, Source
@@ -486,3 +486,13 @@ async def test_a_look_that_comes_late_excuses_as_well(opened: Open) -> None:
     scene.world.slurm.clock.advance(20.0)  # the process stood still
     await scene.check_nodes()
     assert set(state(scene).values()) == {"heard"}
+
+
+async def test_a_clock_of_our_own_that_is_off_is_said_once(opened: Open) -> None:
+    scene = await opened()
+    for off_s, said in ((-300.0, ["own-clock-off"]), (-300.2, []), (0.1, ["own-clock-right"]), (0.1, [])):
+        for number, seen in enumerate(scene.state.cluster.nodes.values()):
+            seen.clock_offset_s = off_s if number else 0.0  # one node has the daemon's clock
+        out = Transition()
+        reconciliation.snapshot_taken(scene.state, out, scene.now)
+        assert [remark.name for remark in out.remarks if remark.name.startswith("own-clock")] == said

@@ -1,8 +1,13 @@
-"""Measures the daemon's own delays: while it is late, nodes may seem silent because of it."""
+"""The daemon's own host: while the daemon is late, nodes may seem silent; while its clock is off, theirs seem wrong."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Collection
+
 _MOST_S = 10.0  # silence of nodes is excused for at most twice this, however late the daemon is
+MOST_SKEW_S = 1.0  # evidence of several hosts is put in order by their clocks
+_FEWEST = 3  # nodes: of two clocks that differ nobody knows which one is right
 
 
 class OwnDelays:
@@ -29,3 +34,21 @@ class OwnDelays:
         """Extra patience with heartbeats: twice the longest wait, since an agent sends the next one after the answer to the
         last, so that both delays add up."""
         return 2 * min(self._longest_s, _MOST_S)
+
+
+def ahead_s(offsets_s: Collection[float]) -> float | None:
+    """How far this host's clock is ahead of its nodes' clocks (negative: behind). None: it is right, or not known.
+
+    Args:
+        offsets_s: of each node heard, its clock minus this host's.
+    """
+    if len(offsets_s) < _FEWEST:
+        return None
+    usual_s = statistics.median(offsets_s)
+    alike = sum(abs(offset_s - usual_s) <= MOST_SKEW_S for offset_s in offsets_s)
+    return round(-usual_s, 1) if abs(usual_s) > MOST_SKEW_S and 2 * alike > len(offsets_s) else None
+
+
+def in_words(ahead_s: float) -> str:
+    """``300.0 s ahead of``, to stand before whose clocks."""
+    return f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'}"
