@@ -61,7 +61,7 @@ def load(path: Path, kind: type[T]) -> T:
     Raises:
         FileError: unreadable, not TOML, an unknown key, a wrong type, or a value out of bounds.
     """
-    return parsed(path, file_text(path, fix="name an existing file with --config"), kind)
+    return parsed(path, file_text(path, fix="name an existing settings file"), kind)
 
 
 def parsed(path: Path, text: str, kind: type[T]) -> T:

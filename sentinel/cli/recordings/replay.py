@@ -90,8 +90,11 @@ def replay(
         unreadable = f"; {counted(recording.unreadable, 'record')} could not be read" if recording.unreadable else ""
         sums = counts(found)
         for side, name in (("was", "then"), ("now", "now")):
-            said = ", ".join(f"{number:,} {what}" for what, number in sums[side].items())
-            say(f"{name}: {said}")
+            said = [
+                counted(number, what.removesuffix("s")) if what.endswith("s") else f"{number:,} {what}"
+                for what, number in sums[side].items()
+            ]
+            say(f"{name}: {', '.join(said)}")
         say(
             f"{counted(len(found), 'incident')}: {len(found) - len(differing)} the same, {len(differing)} differ{unreadable}"
         )

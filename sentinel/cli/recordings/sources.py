@@ -107,6 +107,7 @@ def _of_store(url: str, since: datetime, until: datetime, incident: str | None, 
     if not found.incidents:
         if incident is not None:
             raise UserError(f"no incident {incident!r} in the store", fix="sentinel incidents lists them")
-        what = f"names node {node}" if node else "was opened in that time"
+        recent = f"opened since {since:%Y-%m-%d %H:%M}Z"
+        what = f"{recent} names node {node}, and none has that id" if node else f"was {recent}"
         raise UserError(f"no incident in the store {what}", fix="give a longer --since")
     return found

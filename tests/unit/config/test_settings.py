@@ -111,7 +111,7 @@ def test_not_utf8(tmp_path: Path) -> None:
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
         load(tmp_path / "none.toml", Settings)
-    assert "cannot be read: No such file" in caught.value.message and "--config" in caught.value.fix
+    assert "cannot be read: No such file" in caught.value.message and "settings file" in caught.value.fix
 
 
 @pytest.mark.parametrize("kind", [Settings, AgentSettings])

@@ -58,6 +58,7 @@ def test_a_store_and_its_bundle_replay_the_same(store: str, tmp_path: Path) -> N
     for bundle in ("plain", "hidden"):
         status, output = call("replay", bundle, "--json")
         assert (status, counts(output)) == (0, same), output
+    assert "now: 1 incident, 1 drain, 1 restart, 0 holds, 0 refused" in call("replay", "plain")[1]
 
 
 def test_a_difference_is_an_exit_status_and_says_why(store: str, tmp_path: Path) -> None:
@@ -151,14 +152,17 @@ def test_logs_without_accounting_and_without_times_are_not_judged_at_a_guess(log
     [
         (["replay", "nowhere"], "is not there"), (["replay", "."], "holds no store .* and no logs"),
         (["replay", "text"], "neither a bundle"),
-        (["replay", "STORE", "--since", "7"], "is no time"), (["bundle", "ghost", "--store", "STORE"], "names node ghost"),
-        (["replay", "STORE", "--since", "1s"], "opened in that time"),
+        (["replay", "STORE", "--since", "7"], "is no time"),
+        (["bundle", "ghost", "--store", "STORE"], "opened since .* names node ghost, and none has that id"),
+        (["replay", "STORE", "--since", "1s"], "opened since"),
+        (["replay", "STORE", "--policy", "nothing.toml"], "nothing.toml: cannot be read"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_replayed_is_said(store: str, tmp_path: Path, arguments: list[str], words: str) -> None:
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as refused:
         call(*[store if argument == "STORE" else argument for argument in arguments])
+    assert "--config" not in refused.value.fix, "there is no such option"
 
 
 @pytest.mark.parametrize("what", ["n1", "ghost"])
