@@ -333,14 +333,19 @@ def _due(rhythm: Rhythm) -> float | None:
     return None if _shared(rhythm.pauses, rhythm.stride) else _due_in_time(rhythm)
 
 
-def pauses_fitting(rhythm: Rhythm) -> list[Pause]:
+def pauses_fitting(rhythm: Rhythm) -> Sequence[Pause]:
     """Earlier pauses that are a multiple of a known period away from the last step."""
+    return _fitting(rhythm.pauses, tuple(_unsaid(rhythm)), rhythm.stride, rhythm.last_step)
+
+
+@lru_cache(maxsize=64)  # asked many times in one silence
+def _fitting(pauses: tuple[Pause, ...], unsaid: tuple[Pause, ...], stride: int, step: int) -> tuple[Pause, ...]:
     fits: list[Pause] = []
-    unsaid = [(rhythm.last_step - pause.step, pause) for pause in _unsaid(rhythm)]
-    for period in _periods(rhythm.pauses, rhythm.stride):
-        slack = rhythm.stride - 1 if period > 8 * rhythm.stride else 0
-        fits.extend(pause for apart, pause in unsaid if (rest := apart % period) <= slack or period - rest <= slack)
-    return fits
+    apart = [(step - pause.step, pause) for pause in unsaid]
+    for period in _periods(pauses, stride):
+        slack = stride - 1 if period > 8 * stride else 0
+        fits.extend(pause for steps, pause in apart if (rest := steps % period) <= slack or period - rest <= slack)
+    return tuple(fits)
 
 
 @lru_cache(maxsize=64)  # asked many times in one silence

@@ -11,8 +11,11 @@ Simulated, also what looks show: no field data of that is public; scenes.py besi
 reason. The hang begins at a random moment, in a step or in a pause, and the delay counts from there ("from_line": from the
 last step line before it, which is longer). The target is max(15 s, 3 gaps between step lines), as a log tells of steps.
 
+The same seed gives the same jobs and hangs whatever is concluded of them: two programs are compared by hang (--each).
+
 Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--hangs N] [--provable P] [--joined P]
-[--answers P] [--lulls P] [--blink P] [--slow] [--kinds]; on SIGTERM it ends after the job it is at, and tells what it has.
+[--answers P] [--lulls P] [--blink P] [--slow] [--kinds] [--each FILE];
+on SIGTERM it ends after the job it is at, and tells what it has.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import signal
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,6 +40,7 @@ from scenes import Gpus, Job, Scene, draw, hang_scene, lines, name_of
 from sentinel.config.settings import Judgement
 from sentinel.detect.activity import Motion
 from sentinel.detect.hang import (
+    ASK_LEAST_S,
     PEEK_EVERY_S,
     PEEK_STILL_S,
     SilenceObservations,
@@ -48,7 +53,7 @@ from sentinel.detect.hang import (
     next_look_s,
     peek_after_s,
 )
-from sentinel.detect.step_rhythm import Rhythm, allowed_s, observe, usual_s
+from sentinel.detect.step_rhythm import Rhythm, allowed_s, announced, announces, observe, pauses_alike, usual_s
 from sentinel.model.records import Evidence, Kind, Source, Where
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,21 +72,24 @@ def evidence(seconds: float, step: int, kind: str, text: str) -> Evidence:
 
 
 def waits_until(
-    rhythm: Rhythm, watched: SilenceObservations, end_s: float, scene: Scene, gpus: Gpus, rng: random.Random
+    told: Sequence[tuple[float, Rhythm]],
+    watched: SilenceObservations,
+    end_s: float,
+    scene: Scene,
+    gpus: Gpus,
+    rng: random.Random,
 ) -> tuple[float | None, SilenceObservations]:
-    """The silence at which the daemon would call it a hang, if that is before ``end_s``; and what it saw."""
+    """The silence at which the daemon would call it a hang, if that is before ``end_s``; and what it saw.
+
+    ``told``: the rhythm after each line since the last step line, with the seconds between them.
+    """
+    rhythm = told[0][1]
     last, ask, peek = rhythm.last_at, ask_after_s(rhythm), peek_after_s(rhythm)
     assert last is not None and ask is not None
-    watched = replace(
-        watched,
+    watched = SilenceObservations(
         step=rhythm.last_step,
-        motion=None,
-        waits_since=None,
-        waits_s=0.0,
-        waits_looks=0,
-        gpu_idleness=None,
-        blocked_looks=0,
-        proven=False,
+        longest_lull_s=watched.longest_lull_s,
+        longest_pause_lull_s=watched.longest_pause_lull_s,
     )
     now_s, began_s, looks, asked_s = ask, None, 0, FOR_EVER_S
     answer_s = min(MOST_ANSWER_S, max(LEAST_ANSWER_S, ANSWER_STEPS * (rhythm.gap_s or 0.0))) + ANSWER_S
@@ -93,6 +101,7 @@ def waits_until(
                 break
             peek += PEEK_EVERY_S
     while now_s < end_s:
+        rhythm = next(known for at_s, known in reversed(told) if at_s <= now_s)
         motion = scene.motion(now_s, began_s, gpus, rng)
         stands = scene.gpu_idleness(now_s, gpus, last)
         if scene.at(now_s).alone and motion is not Motion.WORKS:
@@ -139,6 +148,7 @@ class Count:
     targets: list[float] = field(default_factory=list)
     kinds: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     alarms: list[str] = field(default_factory=list)
+    each: dict[str, dict[str, object]] = field(default_factory=dict)  # name of the hang -> what was known of it
 
     def add(self, delay: float, onset: float, target: float, kinds: list[str]) -> None:
         self.delays.append(delay - onset)
@@ -178,13 +188,16 @@ def _shares(found: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def run(options: argparse.Namespace) -> dict[str, object]:
-    rng = random.Random(options.seed)
     counts = {rule: Count() for rule in RULES}
     hours, done, stop = 0.0, 0, Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     while done < options.jobs and not stop.is_set():
+        world = random.Random(f"{options.seed} job {done}")
+        job = draw(world, options.lulls, options.answers, slow=options.slow)
+        hours += follow(job, world, f"{options.seed} job {done}", options, counts)
         done += 1
-        hours += follow(draw(rng, options.lulls, options.answers, slow=options.slow), rng, options, counts)
+    if options.each:
+        options.each.write_text(json.dumps({"hangs": counts["looks"].each, "alarms": counts["looks"].alarms}, indent=0))
     return {
         "jobs": done,
         "seed": options.seed,
@@ -194,16 +207,35 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: dict[str, Count]) -> float:
-    """One job to the last of its hangs, each of which is tried by itself; returns the hours watched."""
+def follow(job: Job, world: random.Random, name: str, options: argparse.Namespace, counts: dict[str, Count]) -> float:
+    """One job to the last of its hangs, each of which is tried by itself; returns the hours watched.
+
+    What happens to the job, when and how it hangs, and what each silence's looks show are drawn from streams of their own:
+    another way of looking meets the same jobs and hangs.
+    """
     rhythm, watched, gpus, before = Rhythm(), SilenceObservations(), Gpus(job), 0.0
-    hangs = sorted(rng.uniform(0.3, 1.0) * options.hours * 3600 for _ in range(options.hangs))
-    for seconds, step, line, text, scene in lines(job, rng, options.hours, options.blink):
+    told = [(0.0, rhythm)]
+    fate = random.Random(f"{name} hangs")
+    hangs = sorted(
+        (fate.uniform(0.3, 1.0) * options.hours * 3600, hang_scene(fate, options.provable, options.joined))
+        for _ in range(options.hangs)
+    )
+    for seconds, step, line, text, scene in lines(job, world, options.hours, options.blink):
         ask = None
-        if line == Kind.STEP and rhythm.last_at is not None and (seconds - before > 5.0 or seconds > hangs[0]):
+        if (
+            line == Kind.STEP
+            and rhythm.last_at is not None
+            and (seconds - before > ASK_LEAST_S or seconds > hangs[0][0])
+        ):
             ask = ask_after_s(rhythm)
-        while ask is not None and hangs and seconds > hangs[0]:
-            _hang(job, rhythm, watched, gpus, scene, max(hangs.pop(0) - before, 0.0), rng, options, counts)
+        while ask is not None and hangs and seconds > hangs[0][0]:
+            at_s, (kind, hang) = hangs.pop(0)
+            onset = max(at_s - before, 0.0)
+            looks = random.Random(f"{name} hang at {at_s:.3f}")
+            said = [item for item in told if item[0] <= onset]
+            found, seen = waits_until(said, watched, FOR_EVER_S, scene.then(onset, hang), gpus, looks)
+            assert found is not None
+            _count(f"{name} {at_s:.3f}", job, said[-1][1], seen, scene, kind, onset, found, counts)
         if not hangs:
             break
         mistaken_s = 0.0
@@ -215,7 +247,8 @@ def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: di
                 for rule, least_s in thresholds(rhythm).items():
                     if silent_s > least_s:
                         counts[rule].alarms.append(what)
-                found, watched = waits_until(rhythm, watched, silent_s, scene, gpus, rng)
+                looks = random.Random(f"{name} silence at {before:.3f}")
+                found, watched = waits_until(told, watched, silent_s, scene, gpus, looks)
                 if found is not None:
                     counts["looks"].alarms.append(what)
                     mistaken_s = silent_s
@@ -225,24 +258,24 @@ def follow(job: Job, rng: random.Random, options: argparse.Namespace, counts: di
         rhythm = observe(rhythm, evidence(seconds, step, line, text))
         if line == Kind.STEP:
             watched = after_step(watched, rhythm.last_step, mistaken_s)
+            told = []
+        told.append((seconds - before, rhythm))
     return before / 3600
 
 
-def _hang(
+def _count(
+    name: str,
     job: Job,
     rhythm: Rhythm,
-    watched: SilenceObservations,
-    gpus: Gpus,
+    seen: SilenceObservations,
     scene: Scene,
+    kind: str,
     onset: float,
-    rng: random.Random,
-    options: argparse.Namespace,
+    found: float,
     counts: dict[str, Count],
 ) -> None:
-    """The job hangs ``onset`` after its last step line, in ``scene``."""
-    kind, hang = hang_scene(rng, options.provable, options.joined)
+    """The job hung ``onset`` after its last step line, in ``scene``, and ``found`` after it that was seen."""
     target = max(15.0, 3.0 * (rhythm.gap_s or 0.0))
-    found, _ = waits_until(rhythm, watched, FOR_EVER_S, scene.then(onset, hang), gpus, rng)
     names = [
         f"hang: {kind}",
         f"begins: {name_of(scene)}",
@@ -252,8 +285,28 @@ def _hang(
         f"{kind}, begun {name_of(scene)}, {job.telemetry}",
     ]
     for rule, delay in {**thresholds(rhythm), "looks": found}.items():
-        assert delay is not None
         counts[rule].add(max(delay, onset), onset, target, names)
+    counts["looks"].each[name] = {
+        "late": max(found, onset) - onset > 1.001 * target,
+        "hang": kind,
+        "scene": scene.name,
+        "telemetry": job.telemetry,
+        "jitter": job.jitter,
+        "gap_s": round(rhythm.gap_s or 0.0, 2),
+        "onset_s": round(onset, 1),
+        "target_s": round(target, 1),
+        "found_s": round(found, 1),
+        "usual_s": round(usual_s(rhythm, LIMITS) or 0.0, 1),
+        "allowed_s": round(allowed_s(rhythm, LIMITS) or 0.0, 1),
+        "in_pause": in_pause(rhythm, LIMITS),
+        "alike": pauses_alike(rhythm),
+        "pauses": len(rhythm.pauses),
+        "announced": announced(rhythm),
+        "announces": announces(rhythm),
+        "motion": seen.motion,
+        "lulls_s": [round(seen.longest_lull_s, 1), round(seen.longest_pause_lull_s, 1)],
+        "still_s": round(seen.gpu_idleness.still_s, 1) if seen.gpu_idleness is not None else None,
+    }
 
 
 def _rhythm_name(rhythm: Rhythm) -> str:
@@ -280,6 +333,9 @@ if __name__ == "__main__":
     parser.add_argument("--slow", action="store_true", help="only jobs with steps of 20 to 120 s")
     parser.add_argument(
         "--kinds", action="store_true", help="also by kind of hang, of pause, of telemetry; each false alarm"
+    )
+    parser.add_argument(
+        "--each", type=Path, help="file for what was known of each hang, to compare two programs by hang"
     )
     given = parser.parse_args()
     LIMITS = replace(LIMITS, stall_confirm=given.confirm)
