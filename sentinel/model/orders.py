@@ -201,8 +201,9 @@ class MoveAside(Record):
 
 @dataclass(frozen=True, slots=True)
 class TaskStates(Record):
-    """→ ``{tasks: [{rank, pid, state, cpu_s, command, read_bytes, written_bytes}], at_s, has_gpus, gpus: [{index,
-    utilisation, power_w, usual_w, traffic, still_s, stood}]|null}``: the job's processes here, and what its GPUs do."""
+    """→ ``{tasks: [{rank, pid, state, cpu_s, command, read_bytes, written_bytes}], at_s, network_bytes,
+    has_gpus, gpus: [{index, utilisation, power_w, usual_w, traffic, still_s, stood}]|null}``: the job's processes here, and
+    what its GPUs and the node's network adapters do."""
 
     kind: ClassVar[OrderKind] = OrderKind.TASK_STATES
     job: int = key(whole(1, MOST_JOB))

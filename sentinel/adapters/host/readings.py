@@ -18,6 +18,14 @@ _VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
 _JOB_ID = frozenset({"SLURM_JOB_ID"})
 _COUNTERS = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
 
+_MOVED = (
+    ("counters/port_xmit_data", 4),
+    ("counters/port_rcv_data", 4),
+    ("hw_counters/tx_bytes", 1),
+    ("hw_counters/rx_bytes", 1),
+)
+_STOPPED = 2**32 - 1  # where a counter of 32 bits stops
+
 
 def ports(sysfs: Path) -> list[dict[str, Any]]:
     """Every port of every InfiniBand or RoCE adapter with its state and its error counters."""
@@ -33,6 +41,30 @@ def ports(sysfs: Path) -> list[dict[str, Any]]:
             }
         )
     return made
+
+
+def network_bytes(sysfs: Path) -> int | None:
+    """Bytes sent and received since the start by all hardware network adapters; None when there is none, or not all tell.
+
+    InfiniBand and RoCE ports count words of 4 bytes, old ones only up to 32 bits, where they stop (the kernel's
+    Documentation/ABI/stable/sysfs-class-infiniband); EFA counts bytes. An Ethernet interface does not count RDMA.
+    """
+    counters = [
+        (folder / name, size)
+        for folder in sysfs.glob("class/infiniband/*/ports/*")
+        for name, size in _MOVED
+        if (folder / name).exists()
+    ]
+    for interface in sysfs.glob("class/net/*"):
+        if (interface / "device").exists():  # no bridge, tunnel or loopback, whose bytes do not leave the node
+            counters += [(interface / "statistics" / name, 1) for name in ("rx_bytes", "tx_bytes")]
+    total = 0
+    for path, size in counters:
+        found = _number(path)
+        if found is None or found == _STOPPED:
+            return None
+        total += size * found
+    return total if counters else None
 
 
 def uncorrected(sysfs: Path) -> dict[str, int]:

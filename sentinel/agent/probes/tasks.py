@@ -1,4 +1,7 @@
-"""Reads the states of a job's processes on this node from /proc. Reading /proc of a stuck process may itself hang."""
+"""Reads the states of a job's processes on this node from /proc, and how much its network adapters moved.
+
+Reading /proc of a stuck process, or the counters of a broken adapter, may itself hang.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.host.environ import environment_of
+from sentinel.adapters.host.readings import network_bytes
 from sentinel.agent.probes import begin, say
 from sentinel.agent.probes.job_processes import Groups
 from sentinel.text import whole_number
@@ -157,7 +161,7 @@ def _rank(environment: dict[str, str]) -> int | None:
     return whole_number(text)
 
 
-def answer_of(arguments: dict[str, Any], proc: Path = Path("/proc")) -> dict[str, object]:
+def answer_of(arguments: dict[str, Any], proc: Path = Path("/proc"), sysfs: Path = Path("/sys")) -> dict[str, object]:
     """The answer to the order: a result, or an error if the job's processes cannot be determined.
 
     An empty list means that no process is left, and the daemon relies on it: processes that cannot be read give an
@@ -171,6 +175,7 @@ def answer_of(arguments: dict[str, Any], proc: Path = Path("/proc")) -> dict[str
     if not tasks and any(entry.name.isdigit() and groups.job_of(entry) == job for entry in proc.iterdir()):
         return {"error": f"there are processes in the control group of job {job}, and what they are cannot be read"}
     result = {"tasks": [asdict(task) for task in tasks], "at_s": time.monotonic()}
+    result["network_bytes"] = network_bytes(sysfs)
     result.update({name: arguments[name] for name in ("gpus", "has_gpus") if name in arguments})
     if result.get("gpus"):
         here = (p.environment for p in _processes(job, proc, 100, uid))

@@ -274,3 +274,23 @@ def test_port_counters_age_too(site: tuple[PeriodicChecks, Bench, list[Evidence]
         {"ports": [{"name": "mlx5_0:1", "state": "ACTIVE", "counters": {"link_downed": 4}}]}
     )
     assert [(item.kind, dict(item.data)) for item in kept] == [(Kind.COUNTERS, {"mlx5_0:1/link_downed": 4.0})]
+
+
+def test_what_the_network_adapters_moved(tmp_path: Path) -> None:
+    port, ethernet = tmp_path / "class/infiniband/mlx5_0/ports/1/counters", tmp_path / "class/net/eth0"
+    efa, bridge = tmp_path / "class/infiniband/rdmap0/ports/1/hw_counters", tmp_path / "class/net/docker0/statistics"
+    for folder in (port, efa, bridge, ethernet / "statistics", ethernet / "device"):
+        folder.mkdir(parents=True)
+    assert readings.network_bytes(tmp_path / "nothing") is None
+    for name in ("rx_bytes", "tx_bytes"):
+        (ethernet / "statistics" / name).write_text("7\n")
+        (bridge / name).write_text("1000000\n")  # no hardware
+    (port / "port_xmit_data").write_text("1000\n")
+    (port / "port_rcv_data").write_text("2000\n")
+    (efa / "tx_bytes").write_text("500\n")
+    assert readings.network_bytes(tmp_path) == 4 * 3000 + 500 + 14
+    (port / "port_xmit_data").write_text(f"{2**32 - 1}\n")  # an old adapter whose counter stands at its end
+    assert readings.network_bytes(tmp_path) is None
+    (port / "port_xmit_data").unlink()
+    (ethernet / "statistics" / "rx_bytes").write_text("\n")
+    assert readings.network_bytes(tmp_path) is None

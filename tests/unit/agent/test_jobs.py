@@ -421,6 +421,18 @@ def test_processes_that_may_not_be_read_are_not_none(proc: Proc, group: str) -> 
     assert "control group of job 5" in str(answer_of(asked, proc.folder).get("error"))
 
 
+def test_what_the_nodes_network_moved_comes_with_the_processes(proc: Proc, tmp_path: Path) -> None:
+    proc.add(11, 1, "python", SLURM_PROCID="0")
+    statistics = tmp_path / "sys/class/net/eth0/statistics"
+    statistics.mkdir(parents=True)
+    (statistics.parent / "device").mkdir()
+    for name in ("rx_bytes", "tx_bytes"):
+        (statistics / name).write_text("21\n")
+    for sysfs, moved in ((tmp_path / "sys", 42), (tmp_path / "nothing", None)):
+        answer = answer_of({"job": 5, "uid": UID}, proc.folder, sysfs)["result"]
+        assert answer["network_bytes"] == moved  # type: ignore[index]
+
+
 # --- the log -----------------------------------------------------------------------------------------------------------
 
 
