@@ -25,12 +25,17 @@ IDLE = 0.1  # utilisation up to which a GPU is idle
 QUIET = 0.03  # traffic share (see ``GpuActivity``) up to which a GPU only waits: polling a flag in memory takes less
 BUSY = 0.1  # traffic share from which it works
 WAITING_WORDS = frozenset({"spins", "idle"})
+QUIET_BYTES_PER_S = (
+    1_000_000.0  # what ssh, Slurm, monitoring and keepalives send is less; a step's collectives are more
+)
+CARRIES_BYTES_PER_S = 10_000_000.0  # mean from which a job trains over these adapters: its gradients, once in each step
 FEW = 0.25  # share of a job's GPUs that may work while it is told for how long the others have waited
 
 
 class Motion(StrEnum):
     STOPPED = "stopped"  # a task was stopped by a signal: not a pause
     WAITS = "waits"  # every process and GPU of the job was observed, and all only wait
+    QUIET = "quiet"  # no process and no network adapter moves data; what the GPUs do is not known
     LOOPS = "loops"  # all GPUs are idle and no data moves, but a process uses a core: the host computes, or loops
     STORAGE = "storage"  # a process is in uninterruptible sleep: storage or a driver, which have their own timeouts
     WRITES = "writes"  # data is written: a save
@@ -100,6 +105,7 @@ class Look:
     at_s: float
     processes: tuple[Process, ...]
     gpus: tuple[GpuActivity, ...] | None
+    network_bytes: int | None = None  # sent and received by the node's adapters since it started; None: not known
 
 
 def read_look(answer: object, at_s: float) -> Look | None:
@@ -118,10 +124,11 @@ def read_look(answer: object, at_s: float) -> Look | None:
         return Look(at_s, processes, None)
     told = answer.get("at_s")
     at_s = found if (found := seconds_of(told)) is not None else at_s
-    gpus = answer.get("gpus")
+    gpus, network_bytes = answer.get("gpus"), _whole(answer.get("network_bytes"))
     if not isinstance(gpus, list):
-        return Look(at_s, processes, None if gpus is None and answer.get("has_gpus", True) is not False else ())
-    return Look(at_s, processes, tuple(_gpu(item) for item in gpus if isinstance(item, dict)))
+        none = gpus is None and answer.get("has_gpus", True) is not False
+        return Look(at_s, processes, None if none else (), network_bytes)
+    return Look(at_s, processes, tuple(_gpu(item) for item in gpus if isinstance(item, dict)), network_bytes)
 
 
 def _process(item: Mapping[str, object]) -> Process | None:
@@ -209,16 +216,17 @@ def motion_of_node(before: Look, after: Look) -> Motion:
         return Motion.WORKS
     if moved > STILL_BYTES_PER_S * over_s or unread:
         return Motion.UNCLEAR
-    return _by_gpus(words, active)
+    return _by_gpus(words, active, quiet=_network_rate(before, after, QUIET_BYTES_PER_S) < QUIET_BYTES_PER_S)
 
 
-def _by_gpus(words: Sequence[str] | None, active: int) -> Motion:
-    """The motion when no data moves, from GPU activities and the number of processes that use a core.
+def _by_gpus(words: Sequence[str] | None, active: int, *, quiet: bool) -> Motion:
+    """The motion when no process moves data, from GPU activities, the number of processes that use a core, and whether the
+    network is quiet.
 
     A process may use a core only to poll its GPU, which then spins.
     """
     if words is None or not WAITING_WORDS.issuperset(words):
-        return Motion.UNCLEAR
+        return Motion.QUIET if quiet and (words is None or "moves" not in words) else Motion.UNCLEAR
     if active and not words:
         return Motion.UNCLEAR
     if active and "idle" in words and active != words.count("spins"):
@@ -230,8 +238,31 @@ def _grown(before: int | None, after: int | None) -> float:
     return max(0, (after or 0) - (before or 0))
 
 
-def motion_of_job(nodes: Sequence[str], before: Mapping[str, Look], after: Mapping[str, Look]) -> Motion:
+def _network_rate(before: Look, after: Look, unknown: float) -> float:
+    """Bytes a second that the node's adapters moved between two observations; ``unknown`` if that is not known."""
+    first, last, over_s = before.network_bytes, after.network_bytes, after.at_s - before.at_s
+    if (
+        first is None or last is None or last < first or over_s <= 0.0
+    ):  # the node was started again, or an adapter is gone
+        return unknown
+    return (last - first) / over_s
+
+
+def trains_over_network(nodes: Sequence[str], earlier: Mapping[str, Look], now: Mapping[str, Look]) -> bool:
+    """Whether the job's nodes moved as much since earlier observations of some of them as steps of several nodes do.
+
+    Else its collectives may take a way whose counters are not seen, and quiet adapters say nothing of it.
+    """
+    rates = [_network_rate(earlier[node], now[node], 0.0) for node in nodes if node in earlier and node in now]
+    return len(nodes) > 1 and min(rates, default=0.0) >= CARRIES_BYTES_PER_S
+
+
+def motion_of_job(
+    nodes: Sequence[str], before: Mapping[str, Look], after: Mapping[str, Look], *, by_network: bool = False
+) -> Motion:
     """The motion of the whole job: the strongest activity of any node; WAITS only if every node waits.
+
+    ``by_network``: the job trains over the network (``trains_over_network``), so that a quiet one says something.
 
     If some nodes do not answer, the others count if they are at least half: otherwise one frozen node, for which all wait,
     would hide the hang. If most do not answer, the fault is more likely ours, and nothing is known of the job.
@@ -245,8 +276,9 @@ def motion_of_job(nodes: Sequence[str], before: Mapping[str, Look], after: Mappi
     unknown = each.count(Motion.UNKNOWN)
     if unknown == len(each) or 2 * unknown > len(each):
         return Motion.UNSEEN
-    found = set(each)
-    for motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS, Motion.UNCLEAR, Motion.UNKNOWN, Motion.LOOPS):
+    found = {Motion.UNCLEAR if motion is Motion.QUIET and not by_network else motion for motion in each}
+    weaker = (Motion.UNKNOWN, Motion.LOOPS, Motion.QUIET)
+    for motion in (Motion.WRITES, Motion.STORAGE, Motion.WORKS, Motion.UNCLEAR, *weaker):
         if motion in found:
             return motion
     return Motion.WAITS
@@ -296,6 +328,7 @@ def gpu_idleness(nodes: Sequence[str], looks: Mapping[str, Look], now: datetime)
 MOTION_TEXT = {
     Motion.STOPPED: "a task is stopped",
     Motion.WAITS: "no process of the job computes, reads or writes, and its GPUs only wait",
+    Motion.QUIET: "no process and no network adapter of its nodes moves data; what its GPUs do is not known",
     Motion.LOOPS: "all its GPUs stand and no data moves, while a process takes a core",
     Motion.STORAGE: "processes sleep in the kernel",
     Motion.WRITES: "it writes data",

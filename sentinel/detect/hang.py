@@ -7,6 +7,8 @@ Unusual silence alone may be an unforeseen pause. The activity of the job's proc
   process uses a core, in the middle of a long step, and in a pause of a kind that was seen often enough.
 - If every process and GPU only waits, the job is hung as soon as its step times do not explain the silence and it has waited
   longer than it ever did before it made another step. In a pause that is due or announced it must wait for much longer.
+- If it is not known what the GPUs do, a network over which the job trains and that is quiet counts as waiting, once the
+  job's pauses are known: in a step for as long as a usual step, and for much longer than ever before.
 - If every GPU waits inside a collective, nobody is left who could release the others: the job is hung, also where a pause
   may be due or its pauses are not known.
 - A job that writes, sleeps in the kernel, or uses its GPUs as in its steps is given more time than one without activity.
@@ -29,6 +31,7 @@ from sentinel.detect.activity import GpuIdleness, Look, Motion
 from sentinel.detect.step_rhythm import (
     FIRST_PAUSE_S,
     PAUSES,
+    UNNAMED,
     Limits,
     Pause,
     Rhythm,
@@ -54,11 +57,12 @@ WAITS_LEAST_S = 5.0  # least observed waiting: a single comparison may fall betw
 ESTABLISHED_GAPS = 64  # gaps from which the first pause of a job is not expected at just any step
 PAUSES_KNOWN = 3  # pauses of a kind from which it is known whether waiting is unusual in them
 KNOWN_S = 3600.0  # a job that made steps for so long has shown its pauses: people evaluate and save at least hourly
+QUIET_GAPS = 1.0  # usual gaps of a quiet network, where the GPUs are not known: each step moves its gradients once
 WAITS_IN_PAUSE_S = 10.0  # least observed waiting in a pause of a known kind ...
 WAITS_IN_PAUSE_LOOKS = 4  # ... in so many comparisons in a row, since single ones mislead
 BLOCKED_LOOKS = 2  # comparisons in a row in which all GPUs wait inside a collective: nobody is left to release them
 LULL_TIMES = 1.5  # and this many times the longest waiting in an earlier pause ...
-LULL_MORE_S = 5.0  # ... plus this
+LULL_MORE_S = 2.5  # ... plus this, the time between two observations
 LULL_MOST_S = 20.0  # a job that waited longer than this in a pause may do so in every one: waiting is no evidence
 IDLE_LEAST_GAPS = 16  # gaps from which it is known how long the GPUs are idle within a step
 IDLE_TIMES = 1.5  # idle time that is a hang: this many times the longest earlier one ...
@@ -70,7 +74,7 @@ NEAR_LOOKS = 24  # observations up to which the interval is the middle one
 SMALL_NODES = 64  # nodes up to which a job counts as small there
 ASK_SHARE = 0.75  # share of the silence that would be a hang after which the job itself is asked who blocks it
 ASK_LATER_S = 2.0  # but not sooner than this after its nodes were asked
-HELD_UP = 1.15  # factor on the usual silence where a few GPUs work and all others wait: it may be one slow step
+HELD_UP = 1.1  # factor on the usual silence where a few GPUs work and all others wait: it may be one slow step
 ALIVE = 2.0  # factor on the allowed silence while data is written, a process sleeps in the kernel, or a GPU works
 
 
@@ -92,7 +96,7 @@ class SilenceObservations:
     waits_since: datetime | None = None  # first of the observations since which the job only waits
     waits_s: float = 0.0  # time from there to the newest observation
     waits_looks: int = 0  # number of comparisons in that time
-    lull_s: float = 0.0  # longest waiting in this silence while its step times might explain the silence
+    lull_s: float = 0.0  # longest waiting in this silence while only its step times might explain the silence
     pause_lull_s: float = 0.0  # longest waiting in a pause, or after that time
     longest_lull_s: float = 0.0  # the same in earlier silences that ended: so much waiting proves nothing
     longest_pause_lull_s: float = 0.0
@@ -128,6 +132,7 @@ class SilenceSeen:
 
     watched: SilenceObservations = field(default_factory=SilenceObservations)
     looks: dict[str, Look] = field(default_factory=dict)  # the newest observation, by node
+    earlier: dict[str, Look] = field(default_factory=dict)  # the first ones of the attempt
     count: int = 0  # of observations of all nodes
     looked_at: datetime | None = None  # time of the newest one
     tasks: list[Evidence] = field(default_factory=list)  # of the newest observation
@@ -158,7 +163,7 @@ def after_look(
     inside a collective.
     """
     watched = replace(watched, gpu_idleness=gpu_idleness)
-    if motion is not Motion.WAITS:
+    if motion not in (Motion.WAITS, Motion.QUIET):
         return replace(watched, motion=motion, waits_since=None, waits_s=0.0, waits_looks=0, blocked_looks=0)
     since = watched.waits_since or began
     waits_s = (now - since).total_seconds()
@@ -169,7 +174,7 @@ def after_look(
         waits_s=waits_s,
         waits_looks=watched.waits_looks + 1,
         blocked_looks=watched.blocked_looks + 1 if blocked else 0,
-        lull_s=watched.lull_s if beyond else max(watched.lull_s, waits_s),
+        lull_s=watched.lull_s if pause or beyond else max(watched.lull_s, waits_s),
         pause_lull_s=max(watched.pause_lull_s, waits_s) if pause or beyond else watched.pause_lull_s,
     )
 
@@ -231,7 +236,7 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
         return None
     if watched.motion is Motion.STOPPED:
         return asked
-    young = len(rhythm.pauses) < PAUSES_KNOWN
+    young = _is_young(rhythm)
     pause = _may_pause(rhythm, allowed, usual)
     unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
     shown = len(rhythm.gaps) >= ESTABLISHED_GAPS and (watched.proven or _age_s(rhythm) >= KNOWN_S)
@@ -246,7 +251,7 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
         return ALIVE * unexplained
     if watched.motion is Motion.WORKS:
         return HELD_UP * unexplained
-    if watched.motion not in (Motion.WAITS, Motion.LOOPS):
+    if watched.motion not in (Motion.WAITS, Motion.LOOPS, Motion.QUIET) or (watched.motion is Motion.QUIET and young):
         return unexplained
     unsaid = not young and announces(rhythm) and not announced(rhythm)  # who says so before each pause makes none now
     soon = _if_it_waits(rhythm, watched, limits, allowed, unexplained, pause=pause and not unsaid)
@@ -256,6 +261,11 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     if watched.motion is Motion.WAITS and not watched.proven and unknown:
         return max(soon, min(limits.stall_first_pause_s, unexplained))
     return soon
+
+
+def _is_young(rhythm: Rhythm) -> bool:
+    """Whether the job's pauses are not known yet. Of a job with long steps those that it announced may all be short."""
+    return len(rhythm.pauses) < PAUSES_KNOWN and not announces(rhythm)
 
 
 def _age_s(rhythm: Rhythm) -> float:
@@ -268,9 +278,10 @@ def _if_it_waits(
     rhythm: Rhythm, watched: SilenceObservations, limits: Patience, allowed: float, unexplained: float, *, pause: bool
 ) -> float:
     """Silence in seconds that is a hang of a job that only waits, or whose GPUs only wait, and whose pauses are known."""
-    young, gap_s = len(rhythm.pauses) < PAUSES_KNOWN, rhythm.gap_s or 0.0
+    young, gap_s = _is_young(rhythm), rhythm.gap_s or 0.0
     known = not pause or pauses_alike(rhythm) >= PAUSES_KNOWN
-    waits = watched.motion is Motion.WAITS
+    quiet = watched.motion is Motion.QUIET
+    waits = watched.motion is Motion.WAITS or quiet
     if known and (waits or not young) and _idle_for_longer_than_ever(rhythm, watched.gpu_idleness, limits, pause=pause):
         return min(limits.stall_floor_s, allowed)
     if not waits:
@@ -278,8 +289,11 @@ def _if_it_waits(
     if pause:
         if not known or not _waits_too_long(rhythm, watched):
             return allowed
-    elif watched.waits_s < WAITS_LEAST_S or watched.waits_s <= watched.longest_lull_s:
-        return unexplained
+    else:
+        least_s, times = (max(WAITS_LEAST_S, QUIET_GAPS * gap_s), LULL_TIMES) if quiet else (WAITS_LEAST_S, 1.0)
+        lull_s = max(watched.longest_lull_s, watched.longest_pause_lull_s if young else 0.0)
+        if watched.waits_s < least_s or watched.waits_s <= times * lull_s:
+            return unexplained
     return min(max(limits.stall_floor_s, WAITS_STEPS * gap_s), allowed)
 
 
@@ -307,18 +321,25 @@ def _idle_for_longer_than_ever(
         or not gpus_worked(rhythm, gpu_idleness)
     ):
         return False
-    since = rhythm.pauses[0].at if len(rhythm.pauses) >= PAUSES else rhythm.first_at  # older pauses are not kept
-    idle_periods = [item for item in gpu_idleness.idle_periods if item[0] >= since]
-    inside = [item for item in idle_periods if _within(item[0], rhythm.pauses)]
+    kept = [pauses[0].at for pauses in (rhythm.pauses, rhythm.short) if len(pauses) >= PAUSES]  # older ones are not
+    inside = [item for item in gpu_idleness.idle_periods if _within(item[0], (*rhythm.pauses, *rhythm.short))]
+    since = max((rhythm.first_at, *kept))
+    idle_periods = [item for item in gpu_idleness.idle_periods if item[0] >= since and item not in inside]
     if pause:
-        # A pause made by time falls on arbitrary steps: an announced pause is compared with all earlier ones.
-        alike = rhythm.pauses if announced(rhythm) else pauses_fitting(rhythm) or rhythm.pauses
-        idle_periods = [item for item in idle_periods if item not in inside or _within(item[0], alike)]
-    else:
-        idle_periods = [item for item in idle_periods if item not in inside]
+        # A pause made by time falls on arbitrary steps: an announced pause is compared with all earlier ones of its kind.
+        alike = _announced_alike(rhythm) if announced(rhythm) else pauses_fitting(rhythm) or rhythm.pauses
+        idle_periods += [item for item in inside if _within(item[0], alike)]
     longest_s = max((length_s for _, length_s in idle_periods), default=0.0)
     other_s = _announced_after_s(rhythm, rhythm.last_at)
     return gpu_idleness.still_s >= other_s + max(limits.stall_floor_s, IDLE_TIMES * longest_s + IDLE_MORE_S)
+
+
+def _announced_alike(rhythm: Rhythm) -> Sequence[Pause]:
+    """The earlier pauses of the kind that is announced, short ones too; all if too few of it are known."""
+    pauses = (*rhythm.pauses, *rhythm.short)
+    alike = [pause for pause in pauses if pause.kind in (rhythm.announced, UNNAMED)]
+    named = rhythm.announced != UNNAMED and sum(pause.kind == rhythm.announced for pause in alike) >= PAUSES_KNOWN
+    return alike if named else pauses
 
 
 def gpus_worked(rhythm: Rhythm, gpu_idleness: GpuIdleness) -> bool:

@@ -65,6 +65,7 @@ class Pause:
     at: datetime
     length_s: float
     told: bool = False  # announced before anybody could take it for a hang
+    kind: str = ""  # what was announced last: "save", "evaluation" or ``UNNAMED``
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,13 @@ class Rhythm:
     stride: int = 1  # steps between two lines
     gaps: tuple[float, ...] = ()  # seconds between step lines, pauses left out
     pauses: tuple[Pause, ...] = ()
+    short: tuple[Pause, ...] = ()  # announced ones that took no longer than a long step may, and are no ``pauses``
     passed: tuple[tuple[int, int], ...] = ()  # round number -> multiples passed without a pause that was not announced
     visited: tuple[tuple[int, int], ...] = ()  # round number -> multiples seen, with a pause or without
     announced_at: datetime | None = None
-    announced: str = ""  # kind of the announced pause: "save", "evaluation" or ``UNNAMED``
+    announced: str = (
+        ""  # kind of the announced pause: "save", "evaluation"; ``UNNAMED`` if none is, or of an unknown kind
+    )
     told_early: bool = False  # whether that line came soon after the last step
     told: int = 0  # number of announced pauses, also of those that took no longer than a step may
     told_of: tuple[tuple[str, int], ...] = ()  # the same by kind, a pause as ``SHORT_TOLD``
@@ -119,7 +123,7 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     if rhythm.last_at is None or (step < rhythm.last_step and not epoch):
         return replace(
             rhythm, where=evidence.where, lines=1, first_at=evidence.at, last_at=evidence.at, last_step=step,
-            gaps=(), times=(), announced_at=None, numbered=numbered, last_line=last_line,
+            gaps=(), times=(), announced_at=None, announced=UNNAMED, numbered=numbered, last_line=last_line,
         )  # fmt: skip
     if step == rhythm.last_step:  # another rank says the same
         return replace(rhythm, numbered=numbered, last_line=last_line)
@@ -131,7 +135,7 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     pauses, gaps, passed = rhythm.pauses, rhythm.gaps, rhythm.passed
     visited = _pass(rhythm.visited, rhythm.last_step) if usual is not None else rhythm.visited
     if is_pause:
-        pauses = (*pauses, Pause(rhythm.last_step, rhythm.last_at, gap_s, told))[-PAUSES:]
+        pauses = (*pauses, Pause(rhythm.last_step, rhythm.last_at, gap_s, told, rhythm.announced))[-PAUSES:]
     elif not announced(rhythm) and (rhythm.lines > 1 or gap_s < 60.0):
         gaps = (*gaps, gap_s)[-GAPS:]
     if told or (not is_pause and gaps is not rhythm.gaps):
@@ -148,6 +152,7 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
         passed=passed,
         visited=visited,
         announced_at=None,
+        announced=UNNAMED,
         times=rhythm.times if is_pause else (*rhythm.times, _seconds(evidence, gap_s, steps))[-TIMES:],
         numbered=numbered,
         last_line=last_line,
@@ -157,14 +162,14 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
 def _saved(rhythm: Rhythm, at: datetime) -> Rhythm:
     """The rhythm after a save ended: its duration is a pause, and the silence is counted from its end."""
     if rhythm.last_at is None or rhythm.gap_s is None or at <= rhythm.last_at:
-        return replace(rhythm, announced_at=None)
+        return replace(rhythm, announced_at=None, announced="")
     took_s = (at - rhythm.last_at).total_seconds()
-    told = announced(rhythm) and rhythm.told_early
+    told, kind = announced(rhythm) and rhythm.told_early, rhythm.announced
     is_pause = took_s > max(2.5 * rhythm.gap_s, LEAST_PAUSE_S)
-    rhythm = replace(_learned(rhythm, took_s, is_pause=is_pause) if told else rhythm, announced_at=None)
+    rhythm = replace(_learned(rhythm, took_s, is_pause=is_pause) if told else rhythm, announced_at=None, announced="")
     if not is_pause or rhythm.last_at is None:
         return rhythm  # asynchronous or quick
-    pauses = (*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s, told))[-PAUSES:]
+    pauses = (*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s, told, kind))[-PAUSES:]
     return replace(rhythm, last_at=at, pauses=pauses)
 
 
@@ -177,10 +182,13 @@ def _early(rhythm: Rhythm, at: datetime) -> bool:
 
 def _learned(rhythm: Rhythm, length_s: float, *, is_pause: bool) -> Rhythm:
     """The rhythm after an announced pause, or an announced gap that was none."""
-    counts = dict(rhythm.told_of)
+    counts, short = dict(rhythm.told_of), rhythm.short
     counts[rhythm.announced] = counts.get(rhythm.announced, 0) + (SHORT_TOLD if is_pause else 1)
+    if not is_pause and length_s > LEAST_PAUSE_S and rhythm.last_at is not None:
+        short = (*short, Pause(rhythm.last_step, rhythm.last_at, length_s, True, rhythm.announced))[-PAUSES:]
     return replace(
         rhythm,
+        short=short,
         told=rhythm.told + 1,
         told_of=tuple(sorted(counts.items())),
         longest_told_s=max(rhythm.longest_told_s, length_s),

@@ -14,7 +14,7 @@ last step line before it, which is longer). The target is max(15 s, 3 gaps betwe
 The same seed gives the same jobs and hangs whatever is concluded of them: two programs are compared by hang (--each).
 
 Run: python tests/bench/judgement_hang.py [--jobs N] [--hours H] [--seed S] [--hangs N] [--provable P] [--joined P]
-[--answers P] [--lulls P] [--blink P] [--slow] [--kinds] [--each FILE];
+[--answers P] [--counters P] [--lulls P] [--blink P] [--slow] [--kinds] [--each FILE];
 on SIGTERM it ends after the job it is at, and tells what it has.
 """
 
@@ -193,7 +193,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     while done < options.jobs and not stop.is_set():
         world = random.Random(f"{options.seed} job {done}")
-        job = draw(world, options.lulls, options.answers, slow=options.slow)
+        job = draw(world, options.lulls, options.answers, options.counters, slow=options.slow)
         hours += follow(job, world, f"{options.seed} job {done}", options, counts)
         done += 1
     if options.each:
@@ -249,6 +249,7 @@ def follow(job: Job, world: random.Random, name: str, options: argparse.Namespac
                         counts[rule].alarms.append(what)
                 looks = random.Random(f"{name} silence at {before:.3f}")
                 found, watched = waits_until(told, watched, silent_s, scene, gpus, looks)
+                gpus.seen_before = True
                 if found is not None:
                     counts["looks"].alarms.append(what)
                     mistaken_s = silent_s
@@ -327,6 +328,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--answers", type=float, default=0.0, help="share of jobs whose flight recorder answers when it is asked"
     )
+    parser.add_argument("--counters", type=float, default=0.9, help="share of jobs whose network counters can be read")
     parser.add_argument("--lulls", type=float, default=0.03, help="share of jobs whose pauses look like waiting")
     parser.add_argument("--blink", type=float, default=0.02, help="chance that one comparison in a pause looks so")
     parser.add_argument("--confirm", type=float, default=LIMITS.stall_confirm, help="as [judgement] stall_confirm")

@@ -10,11 +10,19 @@ silence, with a fresh report on the job's log, while enough of the cluster is in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.detect.activity import Motion, all_blocked, gpu_idleness, motion_of_job, stopped
+from sentinel.detect.activity import (
+    Look,
+    Motion,
+    all_blocked,
+    gpu_idleness,
+    motion_of_job,
+    stopped,
+    trains_over_network,
+)
 from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.hang import (
     PEEK_EVERY_S,
@@ -101,7 +109,7 @@ def _examine(
         called = silence.called_after
         mistaken_s = (rhythm.last_at - called).total_seconds() if called is not None else 0.0
         watched = after_step(silence.watched, rhythm.last_step, max(mistaken_s, 0.0))
-        seen.silence = silence = SilenceSeen(watched=watched)
+        seen.silence = silence = SilenceSeen(watched=watched, earlier=silence.earlier)
     elapsed_s = now_s - seen.observed.since_s
     ask_s = ask_after_s(rhythm) or state.settings.judgement.stall_floor_s
     if elapsed_s <= ask_s and not _all_nodes_early(state, out, key, seen, now, elapsed_s):
@@ -205,7 +213,7 @@ def observed(state: State, out: Transition, event: JobObserved) -> None:
             limits = state.settings.judgement
             silence.watched = after_look(
                 silence.watched,
-                Motion.STOPPED if halted else motion_of_job(question.nodes, silence.looks, event.looks),
+                Motion.STOPPED if halted else _motion(question.nodes, silence, event.looks),
                 question.before or question.at,
                 question.at,
                 pause=in_pause(rhythm, limits),
@@ -215,12 +223,18 @@ def observed(state: State, out: Transition, event: JobObserved) -> None:
             )
             silence.early = silence.early and still is not None
         silence.looks = dict(event.looks)
+    silence.earlier = silence.earlier or dict(event.looks)
     if not seen.ended and not seen.stalled and seen.view.state == "running":
         now_s = seconds_of(event)
         state.watch.examined = key
         counts = log_coverage.silence_counts(state, out, event.at, now_s)
         _examine(state, out, key, seen, event.at, now_s, counts=counts)
         state.watch.examined = None
+
+
+def _motion(nodes: tuple[str, ...], silence: SilenceSeen, looks: Mapping[str, Look]) -> Motion:
+    by_network = trains_over_network(nodes, silence.earlier, silence.looks)
+    return motion_of_job(nodes, silence.looks, looks, by_network=by_network)
 
 
 def _log(

@@ -26,6 +26,11 @@ No field data of this is public. What is assumed, and why:
   2.8; it answers where its pipe or its debug server is set). Only a collective that all joined and none completes proves a
   hang. In all other hangs a rank is missing, as in a healthy pause in which the others wait for rank 0, and that proves
   nothing; nor do NCCL's counts that are equal and do not move. 0 unless asked for.
+- Each job trains over the network. In COUNTERS of the jobs the adapters' counters can be read on each node (sysfs has them;
+  in a virtual machine they may be missing). A step moves nothing in its first part: up to 0.4 of it in seven jobs of ten
+  (gradients are reduced while they are computed), up to 0.9 in the others (they accumulate first). In a hiccup nothing is
+  moved. An evaluation on GPUs moves data in half of the jobs (shards, scores of each batch), all other pauses none unless
+  they write or read storage, which processes show.
 - A job may hang in any second of its time, so that as many hangs begin in pauses as these take of it.
 """
 
@@ -42,6 +47,7 @@ from sentinel.model.records import Kind
 
 TRAFFIC, POWER, NONE = "profiling", "power", "none"
 LOW_POWER, FULL_POWER = 0.75, 0.9  # of the usual; see sentinel.detect.activity
+FOR_EVER_S = 1e9
 STRETCHES, NEWEST, STRETCH_S = 24, 6, 4.0  # as the agent remembers them
 
 
@@ -55,6 +61,7 @@ class Scene:
     power: float = 1.0
     blink: float = 0.0
     joined: bool = False  # every rank waits inside the collective, so that a kernel runs on each GPU
+    quiet_s: float = FOR_EVER_S  # for so long after the last step line no network adapter moves data
     alone: bool = False  # where ``stands`` is false: one GPU works, and all others wait for it
     later: tuple[float, Scene] | None = None
 
@@ -75,8 +82,9 @@ class Scene:
             return Motion.STOPPED
         if scene.processes == "silent":
             return Motion.UNKNOWN
-        if rng.random() < scene.blink:
-            return Motion.WAITS
+        unseen = gpus.job.telemetry == NONE
+        if rng.random() < scene.blink and (not unseen or gpus.counted):
+            return Motion.QUIET if unseen else Motion.WAITS
         found = {"writes": Motion.WRITES, "storage": Motion.STORAGE}.get(scene.processes)
         if found is not None:
             return found
@@ -84,7 +92,7 @@ class Scene:
         if word == "works":
             return Motion.WORKS
         if word == "unclear":
-            return Motion.UNCLEAR
+            return Motion.QUIET if gpus.counted and now_s <= scene.quiet_s else Motion.UNCLEAR
         return Motion.LOOPS if scene.processes == "host" else Motion.WAITS
 
     def blocked(self, now_s: float, gpus: Gpus) -> bool:
@@ -126,6 +134,8 @@ class Job:
     evaluation: Scene
     save: Scene
     answers: bool = False
+    counters: bool = False  # whether what its network adapters moved can be read
+    quiet: float = 0.0  # share of each step before they move anything
 
 
 @dataclass
@@ -134,6 +144,12 @@ class Gpus:
 
     job: Job
     idle_periods: list[tuple[datetime, float]] = field(default_factory=list)
+    seen_before: bool = False  # whether its nodes were asked in an earlier silence, so that it shows what they move
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is known that the job trains over the network."""
+        return self.job.counters and self.seen_before
 
     def word(self, scene: Scene) -> str:
         """ "stands", "works" or "unclear", as far as the telemetry of the job's nodes can tell."""
@@ -171,7 +187,7 @@ class Gpus:
             self.idle_periods.remove(min(self.idle_periods[:-NEWEST], key=lambda item: item[1]))
 
 
-def draw(rng: random.Random, lulls: float, answers: float, *, slow: bool = False) -> Job:
+def draw(rng: random.Random, lulls: float, answers: float, counters: float, *, slow: bool = False) -> Job:
     step_s = rng.uniform(20, 120) if slow else 10 ** rng.uniform(-0.7, 1.3)  # 0.2 to 20 s
     eval_every, save_every = rng.choice([0, 100, 200, 250, 500, 1000]), rng.choice([100, 250, 500, 1000, 2000])
     if slow:
@@ -194,6 +210,8 @@ def draw(rng: random.Random, lulls: float, answers: float, *, slow: bool = False
         evaluation=_evaluation(rng, lulls),
         save=_save(rng, lulls),
         answers=rng.random() < answers,
+        counters=rng.random() < counters,
+        quiet=rng.uniform(0.0, 0.4) if rng.random() < 0.7 else rng.uniform(0.4, 0.9),
     )
 
 
@@ -203,7 +221,9 @@ def _evaluation(rng: random.Random, lulls: float) -> Scene:
     kind = rng.choices(("works", "alone", "host", "storage"), (6, 1.5, 1.5, 1))[0]
     if kind in ("works", "alone"):
         power, alone = rng.uniform(0.5, 1.0), kind == "alone"
-        return Scene("evaluation by rank 0" if alone else "evaluation", "waits", stands=False, power=power, alone=alone)
+        quiet_s = FOR_EVER_S if alone or rng.random() < 0.5 else 0.0
+        name = "evaluation by rank 0" if alone else "evaluation"
+        return Scene(name, "waits", stands=False, power=power, alone=alone, quiet_s=quiet_s)
     return Scene(f"evaluation on {kind}", kind, stands=True)
 
 
@@ -228,7 +248,7 @@ def hang_scene(rng: random.Random, provable: float, joined: float = 0.0) -> tupl
 
 def lines(job: Job, rng: random.Random, hours: float, blink: float) -> Iterator[tuple[float, int, str, str, Scene]]:
     """(seconds, step, kind, text, what the time since the last step line looked like) of every line the job prints."""
-    step_scene = Scene("step", "host", stands=False, blink=blink)
+    step_scene = Scene("step", "host", stands=False, blink=blink, quiet_s=job.quiet * job.step_s)
     hiccup = Scene("hiccup", "host", stands=False, blink=blink, alone=True)
     evaluation, save = replace(job.evaluation, blink=blink), replace(job.save, blink=blink)
     scene = step_scene
@@ -243,6 +263,8 @@ def lines(job: Job, rng: random.Random, hours: float, blink: float) -> Iterator[
             took += job.compile_s
         now += took
         if step % job.stride == 0:
+            if scene is step_scene and took > job.step_s:
+                scene = replace(step_scene, quiet_s=job.quiet * took)
             yield now, step, Kind.STEP, "", scene
             scene = step_scene
         if job.eval_every and step % job.eval_every == 0:

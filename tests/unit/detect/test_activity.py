@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from sentinel.detect.activity import (
     gpu_idleness,
     motion_of_job,
     read_look,
+    trains_over_network,
 )
 from sentinel.model.records import utc
 
@@ -89,6 +91,56 @@ def test_less_than_half_of_the_nodes_say_nothing_of_the_job(answer: int, motion:
     after = {name: look(5.0, 1.0, gpus=(SPINS,)) for name in nodes[:answer]}
     assert motion_of_job(nodes, before, after) is motion
     assert motion_of_job(nodes, {}, after) is Motion.UNSEEN  # one look compares with nothing
+
+
+NOT_KNOWN = GpuActivity(1, 1.0, 500.0, 600.0, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "moved", "written", "motion"),
+    [
+        (None, 5_000, 0, Motion.QUIET),
+        ((NOT_KNOWN, SPINS), 5_000, 0, Motion.QUIET),
+        ((GpuActivity(1, 0.5, 180.0, 600.0, 0.0), SPINS), 5_000, 0, Motion.UNCLEAR),  # a GPU that works now and then
+        (None, 50_000_000, 0, Motion.UNCLEAR),
+        (None, None, 0, Motion.UNCLEAR),  # no counters
+        (None, -1_000, 0, Motion.UNCLEAR),  # started anew
+        (None, 5_000, 1_000_000, Motion.UNCLEAR),  # a process moves data, which are not on their way yet
+        (None, 5_000, 100_000_000, Motion.WRITES),
+        ((SPINS,), 5_000, 0, Motion.WAITS),  # what the GPUs do is known
+        ((WORKS,), 5_000, 0, Motion.WORKS),
+        ((), 5_000, 0, Motion.UNCLEAR),  # a node without GPUs, whose processes compute
+    ],
+)
+def test_a_quiet_network_tells_where_the_gpus_do_not(
+    gpus: tuple[GpuActivity, ...] | None, moved: int | None, written: int, motion: Motion
+) -> None:
+    before = {"n1": replace(look(0.0, 1.0, gpus=gpus), network_bytes=10**9)}
+    network_bytes = None if moved is None else 10**9 + moved
+    after = {
+        "n1": replace(look(5.0, 6.0 if gpus == () else 1.0, gpus=gpus, written=written), network_bytes=network_bytes)
+    }
+    assert motion_of_job(["n1"], before, after, by_network=True) is motion
+    unseen = Motion.UNCLEAR if motion is Motion.QUIET else motion
+    assert motion_of_job(["n1"], before, after) is unseen  # its collectives may take another way
+
+
+def test_a_job_trains_over_the_network_if_its_nodes_moved_much() -> None:
+    nodes = ["n1", "n2"]
+
+    def moved(at_s: float, *bytes_: int | None) -> dict[str, Look]:
+        looks = (replace(look(at_s, 1.0, gpus=None), network_bytes=each) for each in bytes_)
+        return dict(zip(nodes, looks, strict=False))
+
+    earlier, much = moved(0.0, 0, 0), 600 * 10_000_000
+    assert trains_over_network(nodes, earlier, moved(600.0, much, much))
+    assert trains_over_network(nodes, earlier, moved(600.0, much))  # n2 does not answer
+    assert trains_over_network(nodes, moved(0.0, 0), moved(600.0, much, much))  # n1 alone was asked
+    assert not trains_over_network(nodes, earlier, moved(600.0, much, much // 2))
+    assert not trains_over_network(nodes, {}, moved(600.0, much, much))
+    assert not trains_over_network(nodes, earlier, moved(600.0, much, None))
+    assert not trains_over_network(nodes, moved(900.0, 0, 0), moved(600.0, much, much))  # started anew
+    assert not trains_over_network(nodes[:1], earlier, moved(600.0, much))  # nothing of one node need leave it
 
 
 def test_a_save_shows_before_the_gpus_do() -> None:

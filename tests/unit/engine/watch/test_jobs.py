@@ -15,6 +15,7 @@ from core_world import World
 
 from sentinel.correlate.incidents import opens
 from sentinel.daemon.runner import Perform
+from sentinel.detect.activity import Motion
 from sentinel.engine import Transition
 from sentinel.engine.events import EffectCompleted, TimerDue
 from sentinel.engine.transition import AskHungJob, LookAtJob, ObserveFleet
@@ -310,6 +311,29 @@ async def test_in_a_long_step_one_node_is_asked_and_all_once_its_gpus_stand(worl
         return
     assert scene.kinds == []
     assert {node for node, _, _ in orders.asked} == {"n1"} and len(orders.asked) <= 7
+
+
+@pytest.mark.parametrize(("moved", "motion"), [(10**10, Motion.QUIET), (10**6, Motion.UNCLEAR), (None, Motion.UNCLEAR)])
+async def test_a_network_that_is_quiet_tells_of_gpus_that_are_not_known(
+    world: Worlds, moved: int | None, motion: Motion
+) -> None:
+    """Of a job that moved much before: else its collectives may take a way whose counters are not seen."""
+    orders = FakeOrders()
+    scene = Scene(world(), orders=orders)
+    await steps(scene, 30, last=37, gap_s=10.0)
+
+    def nodes_moved(network_bytes: int | None) -> None:
+        for node in ("n1", "n2"):
+            answer = still("S", "S", has_gpus=True, gpus=None, network_bytes=network_bytes)
+            orders.answers[node, "task_states"] = answer
+
+    nodes_moved(10**9)
+    await look(scene, 14.0)  # one node was asked
+    data, where = {"step": 38}, {"job": scene.world.job, "attempt": 0}
+    scene.live.note(evidence(Kind.STEP, at_s=14.0, source=Source.PROGRESS, data=data, **where))  # type: ignore[arg-type]
+    nodes_moved(10**9 + moved if moved is not None else None)
+    await look(scene, 22.0)
+    assert scene.live.attempts[scene.world.job, 0].silence.watched.motion is motion
 
 
 async def test_one_rank_that_moves_is_no_proof(world: Worlds) -> None:
