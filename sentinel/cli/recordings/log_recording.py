@@ -20,7 +20,7 @@ from sentinel.cli.offline.parallel_logs import Log, on_all_cores, read_log
 from sentinel.cli.offline.progress_bar import count_bar
 from sentinel.cli.recordings.job_logs import jobs_in, old_logs
 from sentinel.detect.job_end import job_ended
-from sentinel.errors import FileError
+from sentinel.errors import FileError, UserError
 from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.accounting import AccountedAttempt
 from sentinel.model.recording import RecordedAttempt, Recording
@@ -46,19 +46,21 @@ def recording_of_logs(folder: Path, signatures: Signatures) -> Recording:
     attempts = _attempts(accounts)
     known = _Known(attempts)
     found: list[Evidence] = []
-    undated = 0
+    undated = unread = 0
     now = datetime.now(UTC)
     tasks = [Log(path, source_of(path), known.node(path, folder)) for path in logs]
     with count_bar("logs", len(tasks), least=_BAR_FROM) as advance:
-        read = on_all_cores(lambda log: read_log(log, signatures, now), tasks)
+        read = on_all_cores(lambda log: _read(log, signatures, now), tasks)
         for log, items in zip(tasks, read, strict=True):
-            dated = known.placed(log, in_order(items, now), now)
+            unread += items is None
+            dated = known.placed(log, in_order(items or [], now), now)
             found += dated
             undated += bool(items) and not dated
             advance(1)
     found += (_end(attempt) for attempt in attempts if is_failure(attempt))
     if not found:
         what = f": nothing in {undated} of them says when it was" if undated else ""
+        what += f"; {unread} are no text or may not be read" if unread else ""
         raise FileError(
             folder, f"holds no store (sentinel.db), and no logs from which anything can be judged{what}",
             fix="name the folder that [daemon] state names, or one with logs whose lines have times",
@@ -66,8 +68,16 @@ def recording_of_logs(folder: Path, signatures: Signatures) -> Recording:
     return Recording(
         evidence=tuple(sorted(found, key=lambda item: item.seen_at)),
         attempts=(*map(_recorded, attempts), *_from_logs(found, attempts)),
-        unreadable=undated,
+        unreadable=undated + unread,
     )
+
+
+def _read(log: Log, signatures: Signatures, now: datetime) -> list[Evidence] | None:
+    """None: it is no text, or may not be read. A folder of old logs has such files, too."""
+    try:
+        return read_log(log, signatures, now)
+    except UserError:
+        return None
 
 
 class _Known:

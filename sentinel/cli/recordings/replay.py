@@ -52,12 +52,13 @@ def replay(
 ) -> None:  # fmt: skip
     """Judge the past again, with the rules and the policy of today, and show what would differ.
 
-    SOURCE is a bundle, the folder of a store, its SQLite file, the URL of its database, or a folder of logs whose lines have
-    times: jobs' logs with the job's id in their names, machines' logs with the node's, and a file sacct*.txt (as sentinel
-    import --from takes it) for nodes and times of jobs. Bundles and logs are taken whole, without --since. It is only
-    read; nothing is done anywhere. Steps of plans end as the recorded ones did. With --against or --against-rules the past
-    is judged twice, and a difference is due to what differs between the two. Exit status: 0 all the same, 1 some differ,
-    2 a wrong argument.
+    SOURCE is a bundle, the folder of a store, its SQLite file, the URL of its database, or a folder of logs whose lines
+    have times: jobs' logs with the job's id in their names; machines' logs, named dmesg, kern.log, kmsg, messages, syslog
+    or journal with the node's name behind that (dmesg-n7.txt) or as that of their folder (n7/kern.log); and a file
+    sacct*.txt (as sentinel import --from takes it) for nodes and times of jobs. Bundles and logs are taken whole, without
+    --since. It is only read; nothing is done anywhere. Steps of plans end as the recorded ones did. With --against or
+    --against-rules the past is judged twice, and a difference is due to what differs between the two. Exit status: 0 all
+    the same, 1 some differ, 2 a wrong argument.
     """
     from sentinel.cli.recordings.sources import is_taken_whole, recording_of
     from sentinel.config.rules_files import load_rules

@@ -115,6 +115,13 @@ def test_logs_with_times_show_what_would_have_been_done(logs: Path) -> None:
     assert (bug["now"]["cause"], bug["now"]["steps"], bug["at"][:10]) == ("user_code", ["hold 4712"], "2026-03-03")
 
 
+def test_what_is_no_log_among_logs_is_counted_and_passed_over(logs: Path) -> None:
+    (logs / "core.4711").write_bytes(b"\x7fELF\x01\x02\x03" * 1000)
+    status, output = call("replay", str(logs), "--json")
+    *found, last = map(json.loads, output.splitlines())
+    assert status == 1 and len(found) == 2 and last["unreadable"] == 1
+
+
 def test_logs_show_the_effect_of_a_budget_alone(logs: Path, tmp_path: Path) -> None:
     acting = '[modes.default]\ndrain = "act"\nrestart = "act"\n'
     (tmp_path / "old.toml").write_text(acting)
