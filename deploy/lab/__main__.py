@@ -37,7 +37,9 @@ def parser() -> argparse.ArgumentParser:
         "--no-sentinel", dest="sentinel", action="store_false", help="Slurm alone: no daemon, agents, hooks"
     )
     up.add_argument("--observe", action="store_true", help="Sentinel judges and tells, and changes nothing")
-    up.add_argument("--ready-s", type=float, default=120.0, help="longest wait for Slurm to be ready, seconds")
+    up.add_argument(
+        "--ready-s", type=float, default=120.0, help="longest wait for Slurm to be ready, and for the daemon, seconds"
+    )
     down = commands.add_parser("down", parents=[common], help="end everything and remove the folder")
     down.add_argument("--keep", action="store_true", help="keep the folder (logs, checkpoints)")
     status = commands.add_parser("status", parents=[common], help="what runs, what is broken on purpose")

@@ -95,7 +95,7 @@ def _start(lab: Lab, ready_s: float) -> None:
     for name in lab.names:
         slurm.start_slurmd(lab, name)
     slurm.wait_ready(lab, ready_s)
-    services.start(lab)
+    services.start(lab, ready_s)
     (lab.dir / UP).touch()
 
 

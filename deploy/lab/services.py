@@ -41,14 +41,14 @@ def start_agent(lab: Lab, name: str) -> None:
     processes.start(lab, f"agent-{name}", command, log=log, env=sentinel_config.agent_environment(lab, name))
 
 
-def start(lab: Lab) -> None:
+def start(lab: Lab, ready_s: float) -> None:
     """Start what this lab was brought up with."""
     start_receiver(lab)
     if not lab.spec.sentinel:
         return
     if "daemon" in sentinel_config.SERVICES:
         start_daemon(lab)
-        wait_daemon(lab)
+        wait_daemon(lab, ready_s)
     if "agent" in sentinel_config.SERVICES:
         for name in lab.names:
             start_agent(lab, name)
