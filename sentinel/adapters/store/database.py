@@ -64,6 +64,8 @@ def _fix(why: str) -> str:
         )
     if "malformed" in why or "not a database" in why:
         return "the file is damaged: stop the daemon and bring back a copy, or move it aside and start without a past"
+    if "connection" in why:
+        return "check that its server runs and can be reached from here"
     return "check disk space and rights of the state folder"
 
 

@@ -14,7 +14,7 @@ from core_records import evidence
 from core_world import World
 
 from sentinel.cli import cli
-from sentinel.errors import UserError
+from sentinel.errors import Unavailable, UserError
 from sentinel.model.records import Kind
 
 BUS = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid (PCI:0000:3b:00): 79, pid=7")
@@ -170,6 +170,13 @@ def test_what_cannot_be_replayed_is_said(store: str, tmp_path: Path, arguments: 
     with pytest.raises(UserError, match=words) as refused:
         call(*[store if argument == "STORE" else argument for argument in arguments])
     assert "--config" not in refused.value.fix, "there is no such option"
+
+
+def test_a_database_that_is_not_reached_is_told_from_a_full_disk() -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1") as refused:
+        CliRunner().invoke(cli, ["replay", "postgresql://u:secret@127.0.0.1:1/x"], catch_exceptions=False)
+    assert "server runs" in refused.value.fix and "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("what", ["n1", "ghost"])
