@@ -134,6 +134,7 @@ import os, sys
 os.closerange(3, 1024)  # since 24.11 the port of a slurmd that was told to reconfigure is open in its children
 from pathlib import Path
 from lab import layout, processes, services, slurm
+Path(sys.argv[1], 'control', 'reboots-' + sys.argv[2]).touch()
 lab = layout.load(Path(sys.argv[1]))
 for name in ('agent', 'slurmd'):
     found = processes.known(lab, name + '-' + sys.argv[2])
@@ -145,6 +146,8 @@ command = [slurm.binary('slurmd'), '-D', '-b', '-N', sys.argv[2]]  # -b: as afte
 processes.start(lab, 'slurmd-' + sys.argv[2], command, log=lab.node(sys.argv[2]) / 'log' / 'slurmd.out')
 services.start_agent(lab, sys.argv[2])
 " {dir} "$node" > {dir}/log/reboot.log 2>&1 < /dev/null &
+# slurmd of 26.05 kills the process group of a program that has ended: not before that one has left it.
+until [ -e {dir}/control/reboots-"$node" ]; do sleep 0.1; done
 """
 
 
