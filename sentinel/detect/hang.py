@@ -31,7 +31,6 @@ from sentinel.detect.activity import GpuIdleness, Look, Motion
 from sentinel.detect.step_rhythm import (
     FIRST_PAUSE_S,
     PAUSES,
-    UNNAMED,
     Limits,
     Pause,
     Rhythm,
@@ -326,20 +325,13 @@ def _idle_for_longer_than_ever(
     since = max((rhythm.first_at, *kept))
     idle_periods = [item for item in gpu_idleness.idle_periods if item[0] >= since and item not in inside]
     if pause:
-        # A pause made by time falls on arbitrary steps: an announced pause is compared with all earlier ones of its kind.
-        alike = _announced_alike(rhythm) if announced(rhythm) else pauses_fitting(rhythm) or rhythm.pauses
-        idle_periods += [item for item in inside if _within(item[0], alike)]
+        # A pause made by time falls on arbitrary steps: an announced pause is compared with all earlier ones, also of other
+        # kinds, since agents remember the longest times and forget those of a shorter kind.
+        fitting = () if announced(rhythm) else pauses_fitting(rhythm)
+        idle_periods += [item for item in inside if not fitting or _within(item[0], fitting)]
     longest_s = max((length_s for _, length_s in idle_periods), default=0.0)
     other_s = _announced_after_s(rhythm, rhythm.last_at)
     return gpu_idleness.still_s >= other_s + max(limits.stall_floor_s, IDLE_TIMES * longest_s + IDLE_MORE_S)
-
-
-def _announced_alike(rhythm: Rhythm) -> Sequence[Pause]:
-    """The earlier pauses of the kind that is announced, short ones too; all if too few of it are known."""
-    pauses = (*rhythm.pauses, *rhythm.short)
-    alike = [pause for pause in pauses if pause.kind in (rhythm.announced, UNNAMED)]
-    named = rhythm.announced != UNNAMED and sum(pause.kind == rhythm.announced for pause in alike) >= PAUSES_KNOWN
-    return alike if named else pauses
 
 
 def gpus_worked(rhythm: Rhythm, gpu_idleness: GpuIdleness) -> bool:

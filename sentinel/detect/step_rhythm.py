@@ -65,7 +65,6 @@ class Pause:
     at: datetime
     length_s: float
     told: bool = False  # announced before anybody could take it for a hang
-    kind: str = ""  # what was announced last: "save", "evaluation" or ``UNNAMED``
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     if rhythm.last_at is None or (step < rhythm.last_step and not epoch):
         return replace(
             rhythm, where=evidence.where, lines=1, first_at=evidence.at, last_at=evidence.at, last_step=step,
-            gaps=(), times=(), announced_at=None, announced=UNNAMED, numbered=numbered, last_line=last_line,
+            gaps=(), times=(), announced_at=None, numbered=numbered, last_line=last_line,
         )  # fmt: skip
     if step == rhythm.last_step:  # another rank says the same
         return replace(rhythm, numbered=numbered, last_line=last_line)
@@ -135,7 +134,7 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
     pauses, gaps, passed = rhythm.pauses, rhythm.gaps, rhythm.passed
     visited = _pass(rhythm.visited, rhythm.last_step) if usual is not None else rhythm.visited
     if is_pause:
-        pauses = (*pauses, Pause(rhythm.last_step, rhythm.last_at, gap_s, told, rhythm.announced))[-PAUSES:]
+        pauses = (*pauses, Pause(rhythm.last_step, rhythm.last_at, gap_s, told))[-PAUSES:]
     elif not announced(rhythm) and (rhythm.lines > 1 or gap_s < 60.0):
         gaps = (*gaps, gap_s)[-GAPS:]
     if told or (not is_pause and gaps is not rhythm.gaps):
@@ -152,7 +151,6 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
         passed=passed,
         visited=visited,
         announced_at=None,
-        announced=UNNAMED,
         times=rhythm.times if is_pause else (*rhythm.times, _seconds(evidence, gap_s, steps))[-TIMES:],
         numbered=numbered,
         last_line=last_line,
@@ -162,14 +160,14 @@ def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
 def _saved(rhythm: Rhythm, at: datetime) -> Rhythm:
     """The rhythm after a save ended: its duration is a pause, and the silence is counted from its end."""
     if rhythm.last_at is None or rhythm.gap_s is None or at <= rhythm.last_at:
-        return replace(rhythm, announced_at=None, announced="")
+        return replace(rhythm, announced_at=None)
     took_s = (at - rhythm.last_at).total_seconds()
-    told, kind = announced(rhythm) and rhythm.told_early, rhythm.announced
+    told = announced(rhythm) and rhythm.told_early
     is_pause = took_s > max(2.5 * rhythm.gap_s, LEAST_PAUSE_S)
-    rhythm = replace(_learned(rhythm, took_s, is_pause=is_pause) if told else rhythm, announced_at=None, announced="")
+    rhythm = replace(_learned(rhythm, took_s, is_pause=is_pause) if told else rhythm, announced_at=None)
     if not is_pause or rhythm.last_at is None:
         return rhythm  # asynchronous or quick
-    pauses = (*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s, told, kind))[-PAUSES:]
+    pauses = (*rhythm.pauses, Pause(rhythm.last_step, rhythm.last_at, took_s, told))[-PAUSES:]
     return replace(rhythm, last_at=at, pauses=pauses)
 
 
@@ -185,7 +183,7 @@ def _learned(rhythm: Rhythm, length_s: float, *, is_pause: bool) -> Rhythm:
     counts, short = dict(rhythm.told_of), rhythm.short
     counts[rhythm.announced] = counts.get(rhythm.announced, 0) + (SHORT_TOLD if is_pause else 1)
     if not is_pause and length_s > LEAST_PAUSE_S and rhythm.last_at is not None:
-        short = (*short, Pause(rhythm.last_step, rhythm.last_at, length_s, True, rhythm.announced))[-PAUSES:]
+        short = (*short, Pause(rhythm.last_step, rhythm.last_at, length_s, told=True))[-PAUSES:]
     return replace(
         rhythm,
         short=short,

@@ -26,12 +26,13 @@ import random
 import signal
 import statistics
 import sys
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "hang"))
 
@@ -41,6 +42,8 @@ from sentinel.config.settings import Judgement
 from sentinel.detect.activity import Motion
 from sentinel.detect.hang import (
     ASK_LEAST_S,
+    LULL_MOST_S,
+    PAUSES_KNOWN,
     PEEK_EVERY_S,
     PEEK_STILL_S,
     SilenceObservations,
@@ -148,7 +151,7 @@ class Count:
     targets: list[float] = field(default_factory=list)
     kinds: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     alarms: list[str] = field(default_factory=list)
-    each: dict[str, dict[str, object]] = field(default_factory=dict)  # name of the hang -> what was known of it
+    each: dict[str, dict[str, Any]] = field(default_factory=dict)  # name of the hang -> what was known of it
 
     def add(self, delay: float, onset: float, target: float, kinds: list[str]) -> None:
         self.delays.append(delay - onset)
@@ -196,14 +199,16 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         job = draw(world, options.lulls, options.answers, options.counters, slow=options.slow)
         hours += follow(job, world, f"{options.seed} job {done}", options, counts)
         done += 1
+    each = counts["looks"].each
     if options.each:
-        options.each.write_text(json.dumps({"hangs": counts["looks"].each, "alarms": counts["looks"].alarms}, indent=0))
+        options.each.write_text(json.dumps({"hangs": each, "alarms": counts["looks"].alarms}, indent=0))
     return {
         "jobs": done,
         "seed": options.seed,
         "job_hours": round(hours, 1),
         "hangs": len(counts["rhythm"].delays),
         **{rule: count.told(hours, options.kinds) for rule, count in counts.items()},
+        "late": Counter(why_late(hang) for hang in each.values() if hang["late"]),
     }
 
 
@@ -308,6 +313,21 @@ def _count(
         "lulls_s": [round(seen.longest_lull_s, 1), round(seen.longest_pause_lull_s, 1)],
         "still_s": round(seen.gpu_idleness.still_s, 1) if seen.gpu_idleness is not None else None,
     }
+
+
+def why_late(hang: Mapping[str, Any]) -> str:
+    """What kept a hang (as ``--each`` has it) from being concluded in time."""
+    if hang["motion"] == Motion.STORAGE:
+        return "asleep in storage"
+    if hang["motion"] == Motion.UNKNOWN:
+        return "a node does not answer"
+    if (hang["in_pause"] and hang["alike"] < PAUSES_KNOWN) or (not hang["announces"] and hang["pauses"] < PAUSES_KNOWN):
+        return "may be the first pause of its kind"
+    if hang["in_pause"] and (hang["lulls_s"][1] >= LULL_MOST_S or hang["motion"] in (Motion.LOOPS, Motion.WORKS)):
+        return "as the job was in its pauses"
+    if hang["usual_s"] > hang["target_s"]:
+        return "its steps differ by as much"
+    return "a GPU works" if hang["motion"] == Motion.WORKS else "margins"
 
 
 def _rhythm_name(rhythm: Rhythm) -> str:

@@ -288,18 +288,6 @@ def test_waiting_in_a_pause_that_was_expected_says_nothing_of_steps_once_pauses_
         assert (hung_after_s(evaluating(2).steps(3).rhythm, again, LIMITS) or 0.0) > 12.0
 
 
-def test_gpus_are_compared_with_pauses_of_the_kind_that_is_announced() -> None:
-    job, saves = Training(2.0).steps(100), []
-    for _ in range(5):
-        job.pause(40.0, "running evaluation").steps(7)
-        saves.append((job.now_s, 60.0))
-        job.pause(60.0, "saving checkpoint").steps(7)
-    job.pause(0.0, "running evaluation")
-    assert job.hung_after_s(20.0, Motion.LOOPS, tuple(saves)) == LIMITS.stall_floor_s
-    job.pause(0.0, "saving checkpoint")
-    assert (job.hung_after_s(20.0, Motion.LOOPS, tuple(saves)) or 0.0) > 60.0
-
-
 def test_many_short_pauses_do_not_displace_what_is_known_of_long_ones() -> None:
     job, saves = Training(2.0).steps(100), []
     for _ in range(4):
@@ -324,6 +312,17 @@ def test_gpus_that_stand_in_short_announced_pauses_say_nothing_of_steps() -> Non
     assert job.hung_after_s(30.0, Motion.LOOPS, tuple(pauses)) == LIMITS.stall_floor_s
     job.pause(0.0, "running evaluation")
     assert (job.hung_after_s(30.0, Motion.LOOPS, tuple(pauses)) or 0.0) > 100.0
+
+
+def test_a_kind_of_pause_whose_times_the_agents_forgot_is_compared_with_the_others() -> None:
+    """They keep the longest: a short evaluation of which nothing is left by longer saves is no hang."""
+    job, saves = Training(40.0).steps(30), []
+    for _ in range(5):
+        job.pause(40.0, "running evaluation").steps(7)
+        saves.append((job.now_s + 5.0, 150.0))
+        job.pause(150.0, "saving checkpoint").steps(7)
+    job.pause(0.0, "running evaluation")
+    assert (job.hung_after_s(80.0, Motion.WAITS, tuple(saves)) or 0.0) > 100.0
 
 
 def test_a_silence_that_was_called_a_hang_and_was_none_teaches_its_length() -> None:
