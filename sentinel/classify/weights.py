@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import exp
 
 from sentinel.classify.readings import Reading
-from sentinel.config.rules import Drain, Role, Rules
+from sentinel.config.rules import Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Ground, Kind
 
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
@@ -18,6 +18,7 @@ EXPLAINED = 0.3  # the same beside a watchdog's message, while no cause is known
 SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
 RIVALS = (2.5, 1.9, 1.5)  # how much likelier what is often mistaken for the leading cause is than the rest
 CLOCKS_S = 30.0  # by which the times of two sources may differ
+LOST_WITHIN_S = 60.0  # a driver's deadlines, from its first unanswered command until it finds the GPU gone
 LEADS = 1.2  # strength from which a cause counts as known
 
 
@@ -60,6 +61,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     """Each reading with the share of its weight that counts."""
     xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
     roles = {id(r): _role(r, xids, rules) for r in readings}
+    roles.update((id(r), Role.CONSEQUENCE) for r in _of_lost_gpus(readings))
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     for reading in readings:
         if roles[id(reading)] is Role.SYMPTOM:
@@ -68,7 +70,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
     hung = any(_points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
-    echoes = _echoes(readings)
+    echoes, noise = _echoes(readings), _noise(readings)
     seen: set[str] = set()
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
@@ -95,8 +97,25 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             factor = max(LATER[rank], LATER_HARD if hard and (gone or hard_line in {None, place}) else 0.0)
             factor = max(factor, LATE if reading.late else 0.0)
             hard_line = place if hard and hard_line is None else hard_line
+        if id(reading) in noise:
+            factor = 0.0
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed
+
+
+def _noise(readings: Sequence[Reading]) -> set[int]:
+    """Readings of a service's line that a rule knows as meaning nothing: an error code in it means nothing either."""
+    nothing = {
+        (reading.evidence.where.path, reading.evidence.line)
+        for reading in readings
+        if reading.evidence.line is not None and reading.role is Role.CONSEQUENCE
+        if not reading.weights and reading.form is not Form.PROGRAM
+    }
+    return {
+        id(reading)
+        for reading in readings
+        if (reading.evidence.where.path, reading.evidence.line) in nothing and reading.drain is Drain.NO
+    }
 
 
 def _echoes(readings: Sequence[Reading]) -> set[int]:
@@ -116,6 +135,29 @@ def _echoes(readings: Sequence[Reading]) -> set[int]:
                 echoes.add(id(reading))
             said |= causes
     return echoes
+
+
+def _of_lost_gpus(readings: Sequence[Reading]) -> list[Reading]:
+    """What the bus and the driver said shortly before a GPU was gone from PCIe: the same event, seen sooner.
+
+    A port reports its link down, firmware stops answering, and the driver then finds that the device reads all ones.
+    """
+    lost = [
+        reading
+        for reading in readings
+        if reading.drain is Drain.YES and reading.role is Role.CAUSE and _points_to(reading) is Cause.GPU_FALLEN_OFF_BUS
+    ]
+    return [reading for reading in readings if any(_announces(reading, gone) for gone in lost)]
+
+
+def _announces(one: Reading, gone: Reading) -> bool:
+    if one.role is not Role.CAUSE or _points_to(one) not in {Cause.PCIE, Cause.GPU_GSP_OR_DRIVER}:
+        return False
+    if one.evidence.where.node != gone.evidence.where.node or one.form is not gone.form:
+        return False
+    parts = one.evidence.data.get("pci"), gone.evidence.data.get("pci")
+    other = _points_to(one) is Cause.GPU_GSP_OR_DRIVER and None not in parts and parts[0] != parts[1]
+    return not other and 0 <= (gone.evidence.at - one.evidence.at).total_seconds() <= LOST_WITHIN_S
 
 
 def _follows(one: Reading, other: Reading) -> bool:

@@ -11,11 +11,12 @@ from shipped import shipped_rules, shipped_signatures
 from sentinel.classify import classify
 from sentinel.classify.weights import with_rivals
 from sentinel.evidence.logs.reader import LogReader
-from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope, Source, Verdict, Where, stable_id
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope, Source, Trust, Verdict, Where, stable_id
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = shipped_rules()
 SIGNATURES = shipped_signatures()
+LOST = "NVRM: Xid (PCI:0000:17:00): 79, pid=7, name=python, GPU has fallen off the bus.\n"
 LAST_WORDS = (
     "srun: error: c4: task 0: Exited with exit code 1\n"
     "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
@@ -167,3 +168,36 @@ def test_a_watchdog_explains_the_abort_that_follows_it() -> None:
     )
     assert judge(log(text)).cause is Cause.NCCL_HANG_UNKNOWN
     assert judge(log(text[text.index("terminate") :])).cause is Cause.SOFTWARE_ENV
+
+
+def on_node(text: str) -> list[Evidence]:
+    reader = LogReader(SIGNATURES, source=Source.KERNEL, trust=Trust.SYSTEM, where=Where(node="c4", path="kern.log"))
+    return reader.feed(text.encode(), NOW) + reader.finish(NOW)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "pcieport 0000:16:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer\n",
+        "amdgpu 0000:17:00.0: amdgpu: MES failed to respond to msg=2\n",
+    ],
+)
+@pytest.mark.parametrize("gone", [LOST, "amdgpu 0000:17:00.0: amdgpu: device lost from bus!\n"])
+def test_a_gpu_that_is_gone_explains_what_its_port_and_its_firmware_said_shortly_before(before: str, gone: str) -> None:
+    verdict = judge(on_node(before + gone))
+    assert (verdict.cause, verdict.drain) == (Cause.GPU_FALLEN_OFF_BUS, ("c4",))
+    assert judge(on_node(before)).cause is not Cause.GPU_FALLEN_OFF_BUS
+
+
+def test_the_firmware_of_another_gpu_is_a_fault_of_its_own() -> None:
+    gone = "amdgpu 0000:17:00.0: amdgpu: device lost from bus!\n"
+    same, other = (f"amdgpu 0000:{bus}:00.0: amdgpu: MES failed to respond to msg=2\n" for bus in ("17", "65"))
+    assert judge(on_node(other + gone)).confidence < judge(on_node(same + gone)).confidence
+    assert judge(on_node(other + gone)).drain == ("c4",)
+
+
+def test_an_error_code_in_a_line_that_means_nothing_means_nothing() -> None:
+    ended = "salloc: Job 52 has exceeded its time limit and its allocation has been revoked.\n"
+    verdict = judge(log(ended + "srun: forcing job termination\ntcsetattr: Input/output error\n"))
+    assert verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert judge(log("tcsetattr: Input/output error\n")).cause is Cause.UNKNOWN
