@@ -140,7 +140,8 @@ QUIET = {
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
         "pending", "slurmd-error", "submit-error", "step-noise", "srun-line", "srun-state", "srun-nodes-boot",
-        "job-not-known", "slurmd-launch-errno", "submit-controller",
+        "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed", "srun-error",
+        "slurmd-syscall",
     },
     Source.DCGM: set(),
 }  # fmt: skip
