@@ -29,7 +29,7 @@ def history_of(given: str) -> history.FleetHistory:
         raise UserError(f"the daemon's history cannot be used: {error.message}", fix=error.fix) from error
 
 
-_FIX = "write it with `sentinel import --out FILE`, or as docs/planning.md says"
+_FIX = "write it with `sentinel import --out FILE`, or as docs/planning.md says"  # where the error has none
 
 
 def read_history(path: Path) -> history.FleetHistory:
@@ -48,9 +48,9 @@ def read_history(path: Path) -> history.FleetHistory:
     try:
         return history.history_from(document)
     except history.HistoryError as error:
-        raise FileError(path, error.message, key=error.key, fix=error.fix) from error
+        raise FileError(path, error.message, key=error.key, fix=error.fix or _FIX) from error
     except PlanningError as error:
-        raise FileError(path, error.message, fix=error.fix) from error
+        raise FileError(path, error.message, fix=error.fix or _FIX) from error
 
 
 def _no_constant(name: str) -> float:

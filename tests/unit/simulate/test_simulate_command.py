@@ -159,6 +159,14 @@ def test_bad_input_is_refused_with_the_sentence_that_helps(arguments: tuple[str,
     assert words in found.exception.message and found.exception.fix
 
 
+def test_a_history_that_cannot_be_is_refused_with_the_way_to_write_one(tmp_path: Path) -> None:
+    history = tmp_path / "site.json"
+    for document in ({"start": "2026-02-01T00:00:00Z", "end": "2025-02-01T00:00:00Z", "gpu_s": 1, "failures": []}, [1]):
+        history.write_text(json.dumps(document))
+        found = called(*SMALL, "--failures", str(history))
+        assert isinstance(found.exception, SentinelError) and "sentinel import --out" in found.exception.fix
+
+
 def test_a_history_with_an_unknown_cause_or_none_is_refused(tmp_path: Path) -> None:
     history = tmp_path / "site.json"
     document: dict[str, Any] = {
