@@ -80,7 +80,7 @@ async def down(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
     if task.step.tries and not node.drained and not await _was_lost(task, means):
         return means.done(task, _RETURNED, _LEFT)
-    if node.state != "down" and await _answers_again(node, task, means):
+    if node.state != "down" and await answers_again(node, task, means):
         if node.name in task.verdict.broken:
             return await drain(task, means)
         return means.done(task, "answers again: left in service", {**_LEFT, ANSWERS_AGAIN: True})
@@ -95,7 +95,7 @@ async def down(task: Task, means: Means) -> Outcome:
     return means.done(task)
 
 
-async def _answers_again(node: NodeView, task: Task, means: Means) -> bool:
+async def answers_again(node: NodeView, task: Task, means: Means) -> bool:
     """Whether a node that was gone answers now. Asked only when nobody has looked for a while (the daemon was away)."""
     own = [item for item in task.incident.evidence if item.where.node == node.name]
     gone = [item for item in own if item.kind in ABSENCE] or own  # what else is said of it may be of after its return

@@ -32,7 +32,7 @@ async def stop_run(task: Task, means: Means) -> Outcome:
     if job is None or over is not None:
         return over or means.failed(task, "")
     before = means.ledger.outcome(task.incident.id, task.step)
-    if not (before is not None and before.data.get("asked")) and (words := goes_on(task, means, job)):
+    if not (before is not None and before.data.get("asked")) and (words := await goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
     steps = await means.reader.steps(task.job)
     if steps and all(run_of(name) is None for name in steps.values()):

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 from datetime import datetime, timedelta
 
+from sentinel.actions.drain import answers_again
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.launching import run_of
@@ -27,6 +28,7 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
+from sentinel.model.vocabulary import ABSENCE
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
@@ -62,7 +64,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if _deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
     asked = before is not None and bool(before.data.get("asked"))
-    if not asked and (words := goes_on(task, means, job)):
+    if not asked and (words := await goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
     if words := await _began_after_all(task, means):
         return means.failed(task, words, GOES_ON)
@@ -127,12 +129,12 @@ def overtaken(task: Task, job: JobView) -> str:
     return f"job {task.job} has run since (attempt {task.attempt + 1}), and that attempt is over"
 
 
-def goes_on(task: Task, means: Means, job: JobView) -> str:
+async def goes_on(task: Task, means: Means, job: JobView) -> str:
     """Why a job is left running: it seemed to hang and has made steps since, or the nodes that were gone, for which it was
     to be stopped, are there. Empty if it must be stopped."""
     if job.state != "running" or job.restarts != task.attempt:
         return ""
-    if words := _nodes_answer_again(task, means, job):
+    if words := await _nodes_answer_again(task, means, job):
         return words
     after = task.step.data.get("silent_after")
     if not isinstance(after, int):
@@ -143,13 +145,25 @@ def goes_on(task: Task, means: Means, job: JobView) -> str:
     return f"job {task.job} makes steps again (step {reached}, it was silent after {after}): it is left alone"
 
 
-def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
+async def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
     out = [step for step in task.plan.steps if step.kind in NODE_STEPS]
     outcomes = [means.ledger.outcome(task.incident.id, step) for step in out]
-    if not out or not all(found and found.data.get(ANSWERS_AGAIN) for found in outcomes):
+    names = [str(step.node) for step in out] or [name for name in task.verdict.drain if name in job.nodes]
+    if not names or not all(found and found.data.get(ANSWERS_AGAIN) for found in outcomes):
         return ""
-    nodes = ", ".join(str(step.node) for step in out)
-    return f"job {job.id} runs, and {nodes} {'answers' if len(out) == 1 else 'answer'} again: it is left alone"
+    # The drain waits, or is another incident's: then nobody has looked whether the node is there.
+    if not out and not all([await _is_there_again(name, task, means) for name in names]):
+        return ""
+    verb = "answers" if len(names) == 1 else "answer"
+    return f"job {job.id} runs, and {', '.join(names)} {verb} again: it is left alone"
+
+
+async def _is_there_again(name: str, task: Task, means: Means) -> bool:
+    gone = any(item.kind in ABSENCE and item.where.node == name for item in task.incident.evidence)
+    if not gone or name in task.verdict.broken:
+        return False
+    node = await means.reader.node(name)
+    return node is not None and not node.drained and node.state != "down" and await answers_again(node, task, means)
 
 
 async def _began_after_all(task: Task, means: Means) -> str:
@@ -368,7 +382,7 @@ async def hold(task: Task, means: Means) -> Outcome:
         return await _without_our_hold(task, means, job)
     if (over := _not_ours_to_stop(task, means, job)) is not None:
         return over
-    if words := goes_on(task, means, job):
+    if words := await goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
     if not (_waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": _held_by_its_user(job, before)})

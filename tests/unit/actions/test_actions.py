@@ -180,6 +180,31 @@ async def test_job_that_runs_is_not_stopped_for_nodes_that_are_there_again(
     assert bool(found.data.get("goes_on")) is back and ("n1 answers again" in found.reason) is back
 
 
+@pytest.mark.parametrize(
+    ("old_s", "broken", "drained", "left"),
+    [(100.0, (), False, True), (30.0, (), False, False), (100.0, ("n1",), False, False), (100.0, (), True, False)],
+    ids=["there again", "not asked again yet", "broken", "drained"],
+)
+async def test_job_is_not_stopped_for_another_incidents_node_that_is_there_again(
+    world: Worlds, old_s: float, broken: tuple[str, ...], drained: bool, left: bool
+) -> None:
+    """A job that shares the node with the incident's own; or the node's drain waits for a budget."""
+    there = world()
+    there.slurm.clock.advance(old_s)
+    if drained:
+        there.slurm.person_drains("n1", "sentinel:other node_failure")
+
+    async def there_again(_node: Any) -> bool:
+        return True
+
+    gone = incident(evidence(Kind.NODE_UNREACHABLE, node="n1"), job=there.job)
+    judged = dataclasses.replace(LOST, broken=broken)
+    whole = dataclasses.replace(task(there, StepKind.REQUEUE_HOLD), incident=gone, verdict=judged)
+    found = await ACTIONS[StepKind.REQUEUE_HOLD](whole, dataclasses.replace(means(there), answers=there_again))
+    assert there.slurm.jobs[there.job].state == ("RUNNING" if left else "PENDING")
+    assert ("n1 answers again" in found.reason) is left
+
+
 async def test_several_nodes_answer_again(world: Worlds) -> None:
     there = world()
     out = tuple(Step(StepKind.DOWN, node=name) for name in ("n1", "n2"))
