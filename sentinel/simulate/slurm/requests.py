@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ class Requests:
 
     def __init__(self, slurm: SimulatedSlurm) -> None:
         self._slurm = slurm
+        self.ahead_s = 0.0  # the clock of the host on which scontrol runs, minus slurmctld's
 
     async def node(self, name: str) -> NodeView | None:
         return await self._slurm.node(name)
@@ -107,10 +109,11 @@ class Requests:
         this.admin_comment = fields.get("AdminComment", this.admin_comment)
         if "Requeue" in fields:
             this.requeue = fields["Requeue"] == "1"
+        now_s = self._slurm.time_s()
         if fields.get("StartTime") == AT_ONCE:
-            this.eligible = self._slurm.time_s()
+            this.eligible = max(now_s, math.floor(now_s + self.ahead_s))  # scontrol sends whole seconds
         elif fields.get("StartTime") == DEFERRED:
-            this.eligible = self._slurm.time_s() + _FAR_S
+            this.eligible = now_s + self.ahead_s + _FAR_S
         self._slurm.schedule()
 
     async def set_reservation(self, name: str, fields: Mapping[str, str]) -> None:

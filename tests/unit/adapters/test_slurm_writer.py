@@ -181,6 +181,29 @@ async def test_a_deferred_job_starts_in_the_next_second(later_s: float, waits_s:
     assert slurm.jobs[job].state == "RUNNING"
 
 
+@pytest.mark.parametrize("ahead_s", [-300.0, -1.0, 0.0, 0.6, 1.5, 2.0, 3.0, 300.0])
+@pytest.mark.parametrize("later_s", [0.0, 0.7, 5.0])
+async def test_clocks_that_are_apart_start_no_job_before_slurmd_has_forgotten_its_last_attempt(
+    ahead_s: float, later_s: float
+) -> None:
+    """What the pause misses where our clock is ahead, scontrol's start time, by the same clock, makes up for."""
+    slurm = FakeSlurm()
+    job = slurm.submit()
+    await slurm.requeue_hold(job)
+    await slurm.defer(job)
+    requeued_s = slurm.jobs[job].submitted
+    slurm.clock.advance(later_s)
+    slurm._verbs.ahead_s = ahead_s
+
+    async def waits(span_s: float) -> None:
+        slurm.clock.advance(span_s)
+
+    writer = Writer(slurm._verbs, now=lambda: slurm.time_s() + ahead_s, sleep=waits)
+    await writer.update_job(job, start_now=True)
+    this, sent_s = slurm.jobs[job], slurm.time_s()
+    assert this.eligible - requeued_s >= 2.0 and this.eligible - sent_s <= max(ahead_s, 0.0)
+
+
 async def test_a_job_that_never_ran_is_released_at_once() -> None:
     slurm = FakeSlurm()
     job = slurm.submit(held=True)
