@@ -336,11 +336,11 @@ async def release(task: Task, means: Means) -> Outcome:
 
 
 async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
-    """Whether the hold is ours: slurmctld was killed after it saved our requeue and before it saved the deferral.
+    """Whether the hold is ours: slurmctld was killed after it saved our requeue and before it saved all of the deferral.
 
-    A hold by somebody else would have left the deferral in place.
+    A hold by somebody else would have left the deferral in place, and is not that of the requeue.
     """
-    if not _waits(job) or _is_far(job, means.clock.now()):
+    if not _waits(job) or (_is_far(job, means.clock.now()) and not job.requeue_held):
         return False
     stop = next(step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job)
     outcome = means.ledger.outcome(task.incident.id, stop)

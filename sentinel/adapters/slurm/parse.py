@@ -37,6 +37,7 @@ JOB_FLAGS_FIRST = ("completing", "stage_out", "stopped", "suspended", "special_e
 WAITING = frozenset(
     {"pending", "completing", "special_exit", "requeued", "requeue_hold", "requeue_fed", "resv_del_hold"}
 )
+REQUEUE_HELD = "job requeued in held state"  # 22.05, 24.11 and 26.05; a release clears it, another hold writes none
 MOST_DEPENDENCIES = 100  # of one job; further ones are not looked at
 NOT_VALUES = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF, 0xFFFE, 0xFFFF})
 LAST_TIME_S = 0xFFFFFFF0  # Slurm marks "no time" with values from here on, and adds to them
@@ -200,6 +201,7 @@ def job_view(record: Record) -> JobView:
         reason="" if reason == "None" else reason,
         held=exit_held or _held(state, reason, record.get("priority")),
         exit_held=exit_held,
+        requeue_held=state == "pending" and record.get("state_description") == REQUEUE_HELD,
         hold_kept=(ended or state in {"running", "suspended", "completing"}) and whole(record.get("priority")) == 0,
         comment=text_of(record.get("comment")),
         admin_comment=text_of(record.get("admin_comment")),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from core_records import ended, incident, plan
 from core_world import ECC, Fate, World
 
 from sentinel.actions import ACTIONS
-from sentinel.model.records import Outcome, Result, Scalar, Step, StepKind, Task
+from sentinel.model.records import JobView, Outcome, Result, Scalar, Step, StepKind, Task
 
 Worlds = Callable[..., World]
 STOPS = [StepKind.REQUEUE_HOLD, StepKind.HOLD]
@@ -91,3 +93,28 @@ async def test_a_job_cancelled_between_requeue_and_deferral_has_it_too(
     monkeypatch.setattr(verbs, "job_record", job_record)
     found = await stop(there, StepKind.REQUEUE_HOLD)
     assert looks and found.result is Result.FAILED and found.data.get("left_hold") is True
+
+
+@pytest.mark.parametrize("by_requeue", [True, False])
+async def test_the_hold_of_our_requeue_that_slurmctld_forgot_to_have_released_is_ours(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, by_requeue: bool
+) -> None:
+    """Seen on 26.05: killed between two savings of a deferral, start time and release; the job was left as somebody's."""
+    there = world()
+    await stop(there, StepKind.REQUEUE_HOLD)
+    job = there.slurm.jobs[there.job]
+    assert not job.held
+    job.held = True
+    there.slurm.booted = there.slurm.clock.now() + timedelta(seconds=1)
+    read = there.slurm.job
+
+    async def shown(number: int) -> JobView | None:
+        seen = await read(number)
+        return dataclasses.replace(seen, requeue_held=by_requeue and seen.held) if seen is not None else None
+
+    monkeypatch.setattr(there.slurm, "job", shown)
+    first = Step(StepKind.REQUEUE_HOLD, job=there.job, attempt=0)
+    step = Step(StepKind.RELEASE, job=there.job, attempt=0)
+    task = Task(incident(ended(there.job), job=there.job), ECC, plan(first, step), step)
+    found = await ACTIONS[StepKind.RELEASE](task, there.means(Fate()))
+    assert found.result is (Result.DONE if by_requeue else Result.FAILED) and job.held is not by_requeue

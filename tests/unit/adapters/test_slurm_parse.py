@@ -112,6 +112,13 @@ def test_a_failed_job_that_an_expedited_requeue_holds(change: dict[str, Any], by
     assert seen.exit_code == (1 if by_slurm else None)
 
 
+@pytest.mark.parametrize(("words", "by_requeue"), [("job requeued in held state", True), ("", False), (None, False)])
+def test_a_hold_by_the_request_that_requeued_the_job(words: object, by_requeue: bool) -> None:
+    """The same of 22.05, 24.11 and 26.05."""
+    record = {"job_state": "PENDING", "priority": 0, "state_reason": "JobHeldUser", "state_description": words}
+    assert job_view(OLD_JOB | record).requeue_held is by_requeue
+
+
 @pytest.mark.parametrize(
     ("change", "held"),
     [
