@@ -30,6 +30,7 @@ from typing import Protocol
 from sentinel.detect.activity import GpuIdleness, Look, Motion
 from sentinel.detect.step_rhythm import (
     FIRST_PAUSE_S,
+    LEAST_PAUSE_S,
     PAUSES,
     Limits,
     Pause,
@@ -263,8 +264,12 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
 
 
 def _is_young(rhythm: Rhythm) -> bool:
-    """Whether the job's pauses are not known yet. Of a job with long steps those that it announced may all be short."""
-    return len(rhythm.pauses) < PAUSES_KNOWN and not announces(rhythm)
+    """Whether the job's pauses are not known yet. Of a job with long steps those that it announced may all be short.
+
+    Saves in the background are announced, too, and stop nothing: they say nothing of its first evaluation.
+    """
+    least_s = (rhythm.gap_s or 0.0) + LEAST_PAUSE_S  # a step follows in the same time
+    return len(rhythm.pauses) + sum(pause.length_s > least_s for pause in rhythm.short) < PAUSES_KNOWN
 
 
 def _age_s(rhythm: Rhythm) -> float:

@@ -314,6 +314,20 @@ def test_gpus_that_stand_in_short_announced_pauses_say_nothing_of_steps() -> Non
     assert (job.hung_after_s(30.0, Motion.LOOPS, tuple(pauses)) or 0.0) > 100.0
 
 
+@pytest.mark.parametrize("gap_s", [2.0, 10.0, 30.0])
+def test_saves_in_the_background_say_nothing_of_a_first_evaluation(gap_s: float) -> None:
+    """They are announced and take no time; the evaluation after an epoch, at just any step, is not."""
+    job = Training(gap_s).steps(49)
+    for _ in range(4):
+        job.pause(0.1, "saving checkpoint").steps(50)
+    job.steps(32)
+    for motion in (Motion.WORKS, Motion.WRITES):
+        assert (hung_after_s(job.rhythm, SilenceObservations(motion=motion), Judgement()) or 0.0) > 600.0
+    quiet = SilenceObservations(motion=Motion.QUIET, waits_s=60.0, waits_looks=9)
+    unclear = replace(quiet, motion=Motion.UNCLEAR)
+    assert hung_after_s(job.rhythm, quiet, Judgement()) == hung_after_s(job.rhythm, unclear, Judgement())
+
+
 def test_a_kind_of_pause_whose_times_the_agents_forgot_is_compared_with_the_others() -> None:
     """They keep the longest: a short evaluation of which nothing is left by longer saves is no hang."""
     job, saves = Training(40.0).steps(30), []
