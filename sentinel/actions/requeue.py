@@ -151,6 +151,10 @@ async def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
     names = [str(step.node) for step in out] or [name for name in task.verdict.drain if name in job.nodes]
     if not names or not all(found and found.data.get(ANSWERS_AGAIN) for found in outcomes):
         return ""
+    stalled_at = [item.data.get("step") for item in task.incident.evidence if item.kind == Kind.STALL]
+    reached = means.progress.last_step(job.id, task.attempt)
+    if any(not isinstance(step, int) or reached is None or reached <= step for step in stalled_at):
+        return ""  # it hangs since, and was reported once: nobody would look at it again
     # The drain waits, or is another incident's: then nobody has looked whether the node is there.
     if not out and not all([await _is_there_again(name, task, means) for name in names]):
         return ""

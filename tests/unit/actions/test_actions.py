@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from core_daemon import Daemon
@@ -203,6 +204,29 @@ async def test_job_is_not_stopped_for_another_incidents_node_that_is_there_again
     found = await ACTIONS[StepKind.REQUEUE_HOLD](whole, dataclasses.replace(means(there), answers=there_again))
     assert there.slurm.jobs[there.job].state == ("RUNNING" if left else "PENDING")
     assert ("n1 answers again" in found.reason) is left
+
+
+@pytest.mark.parametrize("reached", [7, 8])
+async def test_job_that_hangs_since_its_nodes_were_gone_is_stopped_although_they_are_there_again(
+    world: Worlds, reached: int
+) -> None:
+    """Its stall was reported, and nobody watches it for another: left alone, it would hang for ever."""
+    there = world()
+    there.slurm.clock.advance(100.0)
+
+    async def there_again(_node: Any) -> bool:
+        return True
+
+    known = evidence(Kind.NODE_UNREACHABLE, node="n1"), evidence(Kind.STALL, job=there.job, data={"step": 7})
+    whole = dataclasses.replace(
+        task(there, StepKind.REQUEUE_HOLD), incident=incident(*known, job=there.job), verdict=LOST
+    )
+    progress = cast("Any", SimpleNamespace(last_step=lambda _job, _attempt: reached))
+    found = await ACTIONS[StepKind.REQUEUE_HOLD](
+        whole, dataclasses.replace(means(there), answers=there_again, progress=progress)
+    )
+    assert there.slurm.jobs[there.job].state == ("RUNNING" if reached > 7 else "PENDING")
+    assert ("n1 answers again" in found.reason) is (reached > 7)
 
 
 async def test_several_nodes_answer_again(world: Worlds) -> None:
