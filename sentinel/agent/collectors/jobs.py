@@ -136,12 +136,15 @@ class Jobs:
                 self.on_left(ended)
                 self._mark_ended(ended)
         for name, path in present.items():
+            changed = 0
             try:
                 changed = path.stat().st_mtime_ns
                 if self._seen.get(name) == changed:
                     continue
                 self._seen[name] = changed
                 job = read_job(path)
+            except FileNotFoundError:
+                continue  # its job has just left: the next scan finds it gone
             except (OSError, ValueError, ProtocolError) as error:
                 self._seen.pop(name, None)  # may be half written: read it again at the next scan
                 if self._broken.get(name) != changed:

@@ -306,6 +306,20 @@ def test_a_broken_job_file_is_passed_over(site: Site) -> None:
     assert list(site.jobs.jobs) == [5, 9], "it was only half written"
 
 
+def test_a_job_file_that_goes_between_two_looks_at_it_is_a_job_that_left(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.came(5)
+    (file,) = (site.run / "jobs").glob("*.json")
+    listed = [file]
+    file.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", lambda *_: iter(listed))
+        site.jobs.scan()
+    site.jobs.scan()
+    assert not site.jobs.jobs
+
+
 def test_pci_addresses_are_one() -> None:
     assert len({plain_pci(text) for text in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")}) == 1
     assert plain_pci("0001:3b:00") != plain_pci("0000:3b:00")
