@@ -132,7 +132,7 @@ def test_a_job_passes_all_hooks(site: Site) -> None:
     )
     site.cluster.command("scontrol", "release", str(job))
     out = site.etc / f"job-{job}.out"
-    site.cluster.wait(lambda: out.exists() and "from" in out.read_text(), "the job's output")
+    site.cluster.wait(lambda: out.exists() and " at " in out.read_text(), "the job's output")
     assert "from 40 at /nvme/n1/step-40" in out.read_text()
     assert "sentinel: restarted without n2, whose GPU 1 was lost; going on from step 40" in out.read_text()
     ended = site.run("n1") / "ended"

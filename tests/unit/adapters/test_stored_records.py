@@ -54,7 +54,7 @@ incidents = st.builds(
 grounds = st.lists(st.builds(Ground, evidences, st.floats(-9, 9), texts), max_size=2).map(tuple)
 verdicts = st.builds(
     Verdict, st.sampled_from(Cause), st.sampled_from(Scope), st.floats(0, 1),
-    st.builds(Culprits, names, names, st.lists(numbers, max_size=3).map(tuple)), names, names, st.booleans(),
+    st.builds(Culprits, names, names, st.lists(numbers, max_size=3).map(tuple)), names, names, names, st.booleans(),
     st.sampled_from(Restart), st.none() | numbers,
     st.lists(st.builds(Alternative, st.sampled_from(Cause), st.floats(0, 1)), max_size=2).map(tuple),
     grounds, grounds, names, texts,

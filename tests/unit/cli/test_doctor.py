@@ -149,7 +149,7 @@ def test_munge_and_daemon_that_are_gone(asked: Asked, cluster: Cluster, config: 
 
 def test_settings_that_cannot_be_read_are_the_only_finding(asked: Asked, cluster: Cluster, tmp_path: Path) -> None:
     status, found = examine(asked, tmp_path / "nothing.toml")
-    assert status == 1 and list(found) == ["settings"] and "--config" in found["settings"]["fix"]
+    assert status == 1 and list(found) == ["settings"] and "settings file" in found["settings"]["fix"]
 
 
 @pytest.mark.parametrize(("text", "seen"), [("", "not set"), ('[daemon]\nresume = "/nowhere/at/all"\n', "no folder")])
