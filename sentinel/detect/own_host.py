@@ -37,7 +37,7 @@ class OwnDelays:
 
 
 def ahead_s(offsets_s: Collection[float]) -> float | None:
-    """How far this host's clock is ahead of its nodes' clocks (negative: behind). None: it is right, or not known.
+    """How far this host's clock is ahead of its nodes' clocks (negative: behind). 0.0: it is right; None: not known.
 
     Args:
         offsets_s: of each node heard, its clock minus this host's.
@@ -46,7 +46,9 @@ def ahead_s(offsets_s: Collection[float]) -> float | None:
         return None
     usual_s = statistics.median(offsets_s)
     alike = sum(abs(offset_s - usual_s) <= MOST_SKEW_S for offset_s in offsets_s)
-    return round(-usual_s, 1) if abs(usual_s) > MOST_SKEW_S and 2 * alike > len(offsets_s) else None
+    if 2 * alike <= len(offsets_s):
+        return None
+    return round(-usual_s, 1) if abs(usual_s) > MOST_SKEW_S else 0.0
 
 
 def in_words(ahead_s: float) -> str:

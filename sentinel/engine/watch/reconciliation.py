@@ -72,8 +72,8 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
 def _look_at_own_clock(state: State, out: Transition) -> None:
     """Log once that this host's clock is off, and that it is right again."""
     ahead_s, watch = state.cluster.own_clock_ahead_s(), state.watch
-    if (ahead_s is not None) != watch.own_clock_logged:
-        watch.own_clock_logged = ahead_s is not None
+    if ahead_s is not None and bool(ahead_s) != watch.own_clock_logged:
+        watch.own_clock_logged = bool(ahead_s)
         out.say("own-clock-off" if watch.own_clock_logged else "own-clock-right", ahead_s=ahead_s, warning=True)
 
 
