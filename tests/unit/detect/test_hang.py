@@ -323,8 +323,7 @@ def test_saves_in_the_background_say_nothing_of_a_first_evaluation(gap_s: float)
     job.steps(32)
     for motion in (Motion.WORKS, Motion.WRITES):
         assert (hung_after_s(job.rhythm, SilenceObservations(motion=motion), Judgement()) or 0.0) > 600.0
-    quiet = SilenceObservations(motion=Motion.QUIET, waits_s=60.0, waits_looks=9)
-    unclear = replace(quiet, motion=Motion.UNCLEAR)
+    quiet, unclear = (SilenceObservations(motion=each, waits_s=60.0) for each in (Motion.QUIET, Motion.UNCLEAR))
     assert hung_after_s(job.rhythm, quiet, Judgement()) == hung_after_s(job.rhythm, unclear, Judgement())
 
 
