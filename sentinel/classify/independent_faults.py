@@ -1,8 +1,8 @@
 """Separates independent faults on two nodes of one job, so that neither hides the other.
 
 Causes compete for one verdict. Where trusted lines convict a node that the verdict does not name, that node is judged by
-itself, without what the machines of other nodes say, and if need be without what programs say, and is named beside the rest
-if it is convicted then. A fault that many nodes share stays one fault.
+itself, without what the machines of other nodes say, and if need be without what programs say, or by those lines alone of
+which one is enough, and is named beside the rest if it is convicted then. A fault that many nodes share stays one fault.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ def with_others(
     for nodes in list(faults.values())[:MOST_FAULTS]:
         of_nodes = [r for r in readings if r.evidence.where.node in {None, *nodes}]
         without_programs = [r for r in of_nodes if r.evidence.trust is Trust.SYSTEM]
+        alone_enough = [r for r in without_programs if r.drain is Drain.YES]
         leads = verdict.grounds[0].evidence.trust if verdict.grounds else Trust.SYSTEM
-        # What a program prints may outweigh a machine's fault, but hides none.
-        for some in (of_nodes,) if leads is Trust.SYSTEM else (of_nodes, without_programs):
+        # What a program prints may outweigh a machine's fault, but hides none; nothing hides a line that is enough.
+        of_machines = (without_programs,) if leads is not Trust.SYSTEM else ()
+        for some in (of_nodes, *of_machines, *((alone_enough,) if set(nodes) <= set(sure) else ())):
             alone = _with_convicted(judge(some), [node for node in nodes if node in sure], never_drain)
             if set(nodes) <= set(alone.culprits.nodes) and set(nodes) & set(sure) <= set(alone.drain):
                 verdict = _both(verdict, alone)

@@ -92,3 +92,22 @@ def test_what_a_program_prints_hides_no_convicted_node(lines: int) -> None:
     ]  # fmt: skip
     verdict = classify(incident(*printed, ended(at_s=-1.0), xid(48, "n2"), nodes=["n2"]), rules=RULES, now=AT)
     assert verdict.drain == ("n2",) and verdict.drain_recommended, verdict
+
+
+@given(
+    number=st.sampled_from(sorted(XIDS)),
+    programs=st.lists(st.sampled_from(["oom-kill-cgroup", 13, 31, 43]), min_size=1, max_size=3, unique=True),
+    noisy=st.lists(st.sampled_from(["link_down", "nvlink_errors", "pcie_replay", "clocks_slowdown"]), max_size=3),
+    apart_s=st.floats(-20, 20),
+)
+def test_what_the_kernel_says_of_a_program_hides_no_convicted_node(
+    number: int, programs: list[str | int], noisy: list[str], apart_s: float
+) -> None:
+    """Found by explore: out of memory, a link that was down and a GPU off the bus, all on one node, within 6 s."""
+    said = [
+        xid(told, "n1") if isinstance(told, int) else evidence(told, node="n1", text="Memory cgroup out of memory")
+        for told in programs
+    ]
+    items = [*said, *(noise(kind, "n1", 0.5) for kind in noisy), ended(at_s=1.5), xid(number, "n1", apart_s)]
+    verdict = classify(incident(*items, nodes=["n1"]), rules=RULES, now=AT)
+    assert verdict.drain == ("n1",) and verdict.drain_recommended, verdict
