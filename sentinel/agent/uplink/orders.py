@@ -242,7 +242,7 @@ class Orders:
             answer = answers[-1] if answers else {}
             if (listings := _listings(answers)) is not None:
                 self._finish(identity, kind, True, {"listings": listings}, "", request)
-            elif ending.silent:
+            elif ending.silent and "result" not in answer:
                 where = f" while it was in state {ending.where}" if ending.where else ""
                 self._finish(identity, kind, False, None, f"no answer within {deadline_s:g} s{where}: killed", request)
             elif "error" in answer:

@@ -16,7 +16,7 @@ from sentinel.adapters.host.logfile import LogFile
 from sentinel.agent.collectors.gpus import plain_pci
 from sentinel.agent.collectors.jobs import Jobs, first_node, job_from
 from sentinel.agent.collectors.log_path import newest, pattern_of
-from sentinel.agent.probes.tasks import answer_of, tasks_of
+from sentinel.agent.probes.tasks import answer_of, answers, tasks_of
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings
 from sentinel.errors import ProtocolError, Unavailable
@@ -443,8 +443,18 @@ def test_what_the_nodes_network_moved_comes_with_the_processes(proc: Proc, tmp_p
     for name in ("rx_bytes", "tx_bytes"):
         (statistics / name).write_text("21\n")
     for sysfs, moved in ((tmp_path / "sys", 42), (tmp_path / "nothing", None)):
-        answer = answer_of({"job": 5, "uid": UID}, proc.folder, sysfs)["result"]
-        assert answer["network_bytes"] == moved  # type: ignore[index]
+        first, last = answers({"job": 5, "uid": UID}, proc.folder, sysfs)
+        assert last["result"] == {**first["result"], "network_bytes": moved}  # type: ignore[dict-item]
+
+
+def test_an_adapter_that_does_not_answer_costs_only_what_it_moved(proc: Proc, tmp_path: Path) -> None:
+    statistics = tmp_path / "sys/class/net/ib0/statistics"
+    statistics.mkdir(parents=True)
+    (statistics.parent / "device").mkdir()
+    os.mkfifo(statistics / "rx_bytes")  # a read of it never ends
+    proc.add(11, 1, "python", SLURM_PROCID="0")
+    first = next(answers({"job": 5, "uid": UID}, proc.folder, tmp_path / "sys"))
+    assert [task["pid"] for task in first["result"]["tasks"]] == [11]  # type: ignore[index]
 
 
 # --- the log -----------------------------------------------------------------------------------------------------------

@@ -136,6 +136,14 @@ def test_a_child_that_is_killed_is_an_answer(make: Any, bench: Bench) -> None:
     assert "D in rpc_wait" in client.asked[0][1]["error"]
 
 
+def test_what_a_child_said_before_it_hung_is_its_answer(make: Any, bench: Bench) -> None:
+    orders, client = make()
+    orders.take(order())
+    end(bench.programs[0], {"result": {"tasks": []}}, status=None, silent=True)
+    orders.send(client, "o1")
+    assert client.asked[0][1]["ok"] is True and client.asked[0][1]["result"] == {"tasks": []}
+
+
 def test_a_child_that_fails_is_an_answer(make: Any, bench: Bench) -> None:
     orders, client = make()
     orders.take(order())
