@@ -182,6 +182,9 @@ class State:
     seen_drained: dict[str, datetime] = field(
         default_factory=dict
     )  # by drain (key in the ledger): newest snapshot with it
+    seen_in_service: dict[str, datetime] = field(
+        default_factory=dict
+    )  # by drain: the first snapshot after it, and after all that showed it, with the node in service
     called_bad: set[str] = field(default_factory=set)  # nodes that their agent called bad
     called_good: dict[str, datetime] = field(default_factory=dict)  # and when it took that back
     taken_along: set[tuple[str, int, int]] = field(default_factory=set)  # incident, job, attempt: once is enough

@@ -274,7 +274,7 @@ class Fleet:
 
 
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
-SEEN_DRAINED = "seen_drained"  # data of a drain that is done again: when a snapshot last showed it, ISO 8601
+SEEN_DRAINED, SEEN_IN_SERVICE = "seen_drained", "seen_in_service"  # of a drain done again: ``reconcile.restarts``
 ANSWERS_AGAIN = "answers_again"  # data of a drain that found a node that was gone there again: true
 LEFT_IN_SERVICE = "left_in_service"  # data of a drain that found its node put back, or there again: true
 REQUEUED_AT = "requeued_at"  # data of what a requeue_hold did: when Slurm requeued the job, ISO 8601

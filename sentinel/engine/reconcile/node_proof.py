@@ -32,6 +32,9 @@ from sentinel.model.vocabulary import ABSENCE
 from sentinel.wire import time_from
 
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
+IN_SERVICE_SEEN = (
+    "in_service_seen"  # stored setting: by drain, when a snapshot first showed its node in service after it
+)
 SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 
@@ -99,21 +102,38 @@ def good_since(state: State, node: str, since: datetime) -> bool:
 
 
 def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
-    """Note which drains of ours the snapshot shows. Saved until slurmctld has surely saved them, for the next daemon: a node
-    that it finds in service was then put back by a person."""
-    seen, news = {}, False
+    """Note which drains of ours the snapshot shows, and whose nodes are in service again; during a pause too.
+
+    Saved for the next daemon: the former until slurmctld has surely saved the drains, so that a node found in service was
+    then put back by a person; the latter once, as a slurmctld that is started later lost nothing.
+    """
+    seen, back, news = {}, {}, False
     for plan in state.plans.values():
         for step in (step for step in plan.to_do if step.kind in NODE_STEPS and step.node is not None):
             outcome, node = state.ledger.outcome(plan.incident, step), fleet.nodes.get(step.node or "")
             key = step.key(plan.incident)
             if key in state.seen_drained:
                 seen[key] = state.seen_drained[key]
-            if outcome is not None and fleet.at > outcome.at and node is not None and node.drained:
+            if key in state.seen_in_service:
+                back[key] = state.seen_in_service[key]
+            if outcome is None or fleet.at <= outcome.at or node is None:
+                continue
+            if node.drained:
                 news = news or not was_saved(state, key, outcome)
                 seen[key] = fleet.at
+                back.pop(key, None)
+            elif not was_saved(state, key, outcome):
+                back.setdefault(key, fleet.at)
     state.seen_drained = seen
     if news:
-        out.save(SettingChanged(DRAINS_SEEN, {key: at.isoformat() for key, at in seen.items()}))
+        out.save(SettingChanged(DRAINS_SEEN, _as_text(seen)))
+    if back != state.seen_in_service:
+        state.seen_in_service = back
+        out.save(SettingChanged(IN_SERVICE_SEEN, _as_text(back)))
+
+
+def _as_text(times: Mapping[str, datetime]) -> dict[str, str]:
+    return {key: at.isoformat() for key, at in times.items()}
 
 
 def drains_seen(value: Any) -> dict[str, datetime]:

@@ -21,6 +21,7 @@ from sentinel.model.records import (
     NODE_STEPS,
     OURS,
     SEEN_DRAINED,
+    SEEN_IN_SERVICE,
     STOPS,
     Fleet,
     Incident,
@@ -68,7 +69,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
 
 
 def _do_again(state: State, out: Transition, incident: Incident, lost: frozenset[StepKind], now: datetime) -> None:
-    plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost), lost)
+    plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost), lost, now)
     state.plans[incident.id] = plan
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
@@ -80,13 +81,22 @@ def _do_again(state: State, out: Transition, incident: Incident, lost: frozenset
     recovery.start(state, out, incident.id, now)
 
 
-def _with_drains_seen(state: State, plan: Plan, lost: frozenset[StepKind]) -> Plan:
-    """The plan whose lost drains say until when snapshots showed them: a slurmctld started before that lost nothing."""
+def _with_drains_seen(state: State, plan: Plan, lost: frozenset[StepKind], now: datetime) -> Plan:
+    """The plan whose lost drains say (ISO 8601) until when snapshots showed them, and since when, for a while, their nodes
+    were in service: a slurmctld started before the one or after the other lost nothing.
+
+    A node found in service just now says nothing of the second kind: slurmctld may be started again before it is asked.
+    """
     steps = []
     for step in plan.steps:
-        before = dataclasses.replace(step, tries=max(step.tries - 1, 0)).key(plan.incident)
-        seen = state.seen_drained.get(before) if step.kind in NODE_STEPS & lost else None
-        data = step.data if seen is None else {**step.data, SEEN_DRAINED: seen.isoformat()}
+        data = dict(step.data)
+        if step.kind in NODE_STEPS & lost:
+            before = dataclasses.replace(step, tries=max(step.tries - 1, 0)).key(plan.incident)
+            seen, back = state.seen_drained.get(before), state.seen_in_service.get(before)
+            if seen is not None:
+                data[SEEN_DRAINED] = seen.isoformat()
+            if back is not None and now - back > node_proof.SAVED:
+                data[SEEN_IN_SERVICE] = back.isoformat()
         steps.append(dataclasses.replace(step, data=data))
     return dataclasses.replace(plan, steps=tuple(steps))
 

@@ -206,6 +206,55 @@ async def test_the_next_daemon_knows_that_a_drain_outlived_a_restart_of_slurmctl
     assert not there.slurm.nodes["n1"].drained, second.said
 
 
+def paused_after_the_drain(there: World, daemon: Daemon, meanwhile: Callable[[], None]) -> None:
+    write = there.resume.write
+
+    async def pausing(job: int, values: Any) -> None:
+        there.resume.write = write  # type: ignore[method-assign]
+        daemon.state.paused = True
+        there.store.put("paused", True)
+        there.slurm.clock.advance(3.0)
+        await daemon.fleets.take()
+        meanwhile()
+        there.slurm.clock.advance(3.0)
+        await daemon.fleets.take()
+        await write(job, values)
+
+    there.resume.write = pausing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("daemons", [1, 2])
+async def test_a_node_that_a_person_returned_in_a_pause_is_left_there_though_slurmctld_was_restarted_in_it(
+    world: Worlds, daemons: int
+) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    paused_after_the_drain(there, daemon, lambda: there.slurm.person_resumes("n1"))
+    await fail(daemon, bus("n1"))
+    if daemons == 2:
+        daemon = Daemon(there)
+        await daemon.start()
+    await daemon.pass_time(20.0)
+    there.slurm.save_state()
+    there.slurm.crash()
+    daemon.state.paused = False
+    await daemon.pass_time(20.0)
+    assert not there.slurm.nodes["n1"].drained, daemon.said
+
+
+async def test_a_drain_that_slurmctld_lost_in_a_pause_is_done_again_after_it(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    there.slurm.save_state()
+    paused_after_the_drain(there, daemon, there.slurm.crash)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(40.0)
+    assert not there.slurm.nodes["n1"].drained
+    daemon.state.paused = False
+    await daemon.pass_time(20.0)
+    assert there.slurm.nodes["n1"].drained, daemon.said
+
+
 async def test_what_was_lost_is_found_by_the_next_daemon_too(world: Worlds) -> None:
     there = silent(world())
     first = Daemon(there)
