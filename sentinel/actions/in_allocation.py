@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from sentinel.actions.means import Means
-from sentinel.actions.next_attempt import resume_values
 from sentinel.actions.requeue import CANCELLED, GOES_ON, goes_on
+from sentinel.actions.resume_point import resume_values
 from sentinel.errors import Refused
 from sentinel.model.launching import NODES, RUN, run_of
 from sentinel.model.records import JobView, Outcome, StepKind, Task

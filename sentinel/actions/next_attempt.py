@@ -5,11 +5,12 @@ The resume point is what TaskProlog reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
+from sentinel.actions.comments import BESIDE, beside
 from sentinel.actions.means import Means
-from sentinel.actions.requeue import BESIDE, CANCELLED, beside, hold, overtaken
+from sentinel.actions.requeue import CANCELLED, hold, overtaken
+from sentinel.actions.resume_point import resume_values
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import OURS, JobView, Outcome, Result, Scalar, StepKind, Task
 from sentinel.text import names
@@ -54,23 +55,6 @@ async def write_resume(task: Task, means: Means) -> Outcome:
     return means.done(task)
 
 
-def resume_values(task: Task, chosen: Mapping[str, Scalar], attempt: int) -> dict[str, str]:
-    """The resume point for this attempt, with the checkpoint that was chosen."""
-    values = {
-        "SENTINEL_JOB": str(task.job),
-        "SENTINEL_ATTEMPT": str(attempt),
-        "SENTINEL_INCIDENT": task.incident.id,
-    }
-    if chosen.get("path"):
-        values["SENTINEL_RESUME_PATH"] = str(chosen["path"])
-        if chosen.get("step") is not None:  # a checkpoint whose name only counts saves has no step
-            values["SENTINEL_RESUME_STEP"] = str(chosen["step"])
-        values["SENTINEL_RESUME_TIER"] = str(chosen["tier"])
-    if task.step.data.get("message"):
-        values["SENTINEL_MESSAGE"] = str(task.step.data["message"])  # TaskProlog prints it into the job's log
-    return values
-
-
 async def exclude(task: Task, means: Means) -> Outcome:
     """Exclude the faulty nodes from the job's next attempt, and require the nodes of a node-local checkpoint.
 
@@ -81,7 +65,11 @@ async def exclude(task: Task, means: Means) -> Outcome:
         return over
     assert job is not None
     ours = job.admin_comment.startswith(OURS)
-    if ours and not job.admin_comment.startswith(f"{OURS}{task.incident.id} ") and (words := overtaken(task, job)):
+    if (
+        ours
+        and not job.admin_comment.startswith(f"{OURS}{task.incident.id} ")
+        and (words := overtaken(task, means, job))
+    ):
         return means.done(task, f"{words}: another incident wrote its list", {"added": ""})
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []

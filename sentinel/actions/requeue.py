@@ -10,8 +10,10 @@ import asyncio
 import dataclasses
 from datetime import datetime, timedelta
 
+from sentinel.actions.comments import beside
 from sentinel.actions.drain import answers_again
 from sentinel.actions.means import Means
+from sentinel.actions.resume_point import write_again
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.launching import run_of
 from sentinel.model.records import (
@@ -35,8 +37,6 @@ _LOOK_S = 0.2  # first pause between queries of a job that is ending
 _LATER = 0.1
 _MOST_LOOK_S = 2.0
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
-BESIDE = " || "  # separates our part of the admin comment from what somebody else wrote there
-_COMMENT = 1024  # characters that Slurm keeps
 _NEVER = "BadConstraints"  # why Slurm takes the priority of a job that could never start
 _MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by its user, no operator need act
@@ -105,26 +105,29 @@ def _held_by_its_user(job: JobView, before: Outcome | None) -> bool:
 
 def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
     """The outcome if there is nothing to stop, as somebody restarted the job or it had finished; else None."""
-    if words := _restarted_meanwhile(task, job):
+    if words := _restarted_meanwhile(task, means, job):
         return means.failed(task, words, GOES_ON)
     if _was_done(task, job):
         return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
     return None
 
 
-def _restarted_meanwhile(task: Task, job: JobView) -> str:
+def _restarted_meanwhile(task: Task, means: Means, job: JobView) -> str:
     """Why a newer attempt than the failed one is left alone; empty if there is no newer attempt."""
     if job.restarts > task.attempt and job.state not in ("pending", "completing"):
         return f"job {task.job} was restarted by somebody else meanwhile"
-    return overtaken(task, job)
+    return overtaken(task, means, job)
 
 
-def overtaken(task: Task, job: JobView) -> str:
+def overtaken(task: Task, means: Means, job: JobView) -> str:
     """Why this restart leaves the job alone: the attempt that it prepares has begun and is over. Empty otherwise.
 
-    What prepares the attempt after that, such as the restart of another incident, is not disturbed.
+    What prepares the attempt after that, such as the restart of another incident, is not disturbed. slurmctld may count one
+    requeue twice: a late report that the attempt's script is over adds one, and leaves the time of the requeue (22.05).
     """
-    if job.restarts <= task.attempt + 1:
+    requeued_at = means.earlier(task, StepKind.REQUEUE_HOLD).get(REQUEUED_AT)
+    same = _waits(job) and requeued_at is not None and _stopped(job).get(REQUEUED_AT) == requeued_at
+    if same or job.restarts <= task.attempt + 1:
         return ""
     return f"job {task.job} has run since (attempt {task.attempt + 1}), and that attempt is over"
 
@@ -268,7 +271,7 @@ async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobV
             raise Unavailable(f"job {task.job} is gone while it was being requeued")
         if job.state == "cancelled":
             return _cancelled(task, means, job)
-        if words := _restarted_meanwhile(task, job):
+        if words := _restarted_meanwhile(task, means, job):
             raise Unavailable(words)  # a new attempt began: this step does not wait for its end
         if _waits(job) and job.held and not ours and not job.exit_held:
             return _held_meanwhile(task, means, job)
@@ -298,13 +301,6 @@ async def _components_wait(job: JobView, means: Means) -> bool:
     return True
 
 
-def beside(ours: str, before: str) -> str:
-    """Our text for the admin comment, followed by what somebody else had written there."""
-    theirs = before.partition(BESIDE)[2] if before.startswith(OURS) else before
-    text = f"{ours}{BESIDE}{theirs}" if theirs else ours
-    return text if len(text) <= _COMMENT else f"{text[: _COMMENT - 1]}…"
-
-
 async def release(task: Task, means: Means) -> Outcome:
     """Let the job start now, without Slurm's 121 s delay, if this incident stopped it and nobody else holds it."""
     job = await means.reader.job(task.job)
@@ -312,7 +308,7 @@ async def release(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
     if job.state == "cancelled":
         return _cancelled(task, means, job)
-    if words := overtaken(task, job):
+    if words := overtaken(task, means, job):
         return means.done(task, words)
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
@@ -330,6 +326,8 @@ async def release(task: Task, means: Means) -> Outcome:
         if job is None or job.held:
             raise Unavailable(f"job {task.job} does not show as released yet")
     elif _deferred(job, means.clock.now()):
+        if job.restarts > task.attempt + 1:  # counted twice, perhaps since the resume point was written
+            await write_again(task, means, job.restarts)
         await means.writer.update_job(task.job, start_now=True)
         job = await means.reader.job(task.job)
         if job is not None and job.held:
@@ -363,11 +361,12 @@ async def leave_held(task: Task, means: Means) -> None:
     stop = next((step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job is not None), None)
     if task.step.job is None or stop is None or stop.job is None:
         return
-    stopped = means.earlier(dataclasses.replace(task, step=stop), StepKind.REQUEUE_HOLD)
+    task = dataclasses.replace(task, step=stop)
+    stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if not (stopped.get("deferred") or stopped.get("user_hold")):
         return
     job = await means.reader.job(stop.job)
-    if job is None or not _waits(job) or job.restarts != task.attempt + 1:
+    if job is None or not _waits(job) or job.restarts <= task.attempt or overtaken(task, means, job):
         return
     if not job.held:
         await means.writer.requeue_hold(stop.job)

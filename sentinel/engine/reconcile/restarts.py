@@ -20,6 +20,7 @@ from sentinel.model.changes import PlanMade
 from sentinel.model.records import (
     NODE_STEPS,
     OURS,
+    REQUEUED_AT,
     SEEN_DRAINED,
     SEEN_IN_SERVICE,
     STOPS,
@@ -152,7 +153,9 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
     if stop.step.kind is not StepKind.REQUEUE_HOLD:
         return frozenset()
     release = _done(state, plan, frozenset({StepKind.RELEASE}))
-    if release is None or fleet.at <= release.at or job.restarts != attempt + 1 or job.state != "pending":
+    at = job.submitted_at
+    same = job.restarts == attempt + 1 or (at is not None and stop.data.get(REQUEUED_AT) == at.isoformat())
+    if release is None or fleet.at <= release.at or not same or job.state != "pending":
         return frozenset()
     # Held, not deferred: the action asks whose hold it is.
     return _RELEASE if _is_deferred(job, now) != job.held and not release.reason else frozenset()

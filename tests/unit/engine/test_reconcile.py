@@ -496,6 +496,44 @@ async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: W
     assert states(there) == ["closed"], "only the first component prints steps"
 
 
+@pytest.mark.parametrize("late", ["before the resume points", "after them"])
+async def test_a_heterogeneous_job_whose_one_requeue_slurm_counts_twice_is_released(world: Worlds, late: str) -> None:
+    there = silent(world(nodes=6))
+    leader = there.slurm.submit(nodes=1, comment=OPTED_IN, het=0)
+    second = there.slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
+    there.slurm.schedule()
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    write, defer, jobs = there.resume.write, there.slurm.defer, there.slurm.jobs
+    points: dict[int, str] = {}
+
+    def count_again() -> None:
+        """slurmctld hears that the ended attempt's script is over."""
+        for name in (leader, second):
+            jobs[name].restarts = 2
+
+    async def deferring(job: int) -> None:
+        await defer(job)
+        if late.startswith("before"):
+            count_again()
+
+    async def writing(job: int, values: Any) -> None:
+        points[job] = values["SENTINEL_ATTEMPT"]
+        await write(job, values)
+        if len(points) == 2:
+            count_again()
+
+    there.slurm.defer, there.resume.write = deferring, writing  # type: ignore[method-assign]
+    (bad,) = jobs[leader].on
+    await fail(daemon, bus(bad))
+    await daemon.pass_time(20.0)
+    assert [jobs[name].state for name in (leader, second)] == ["RUNNING", "RUNNING"], daemon.said
+    assert points == {leader: "2", second: "2"} and bad not in jobs[leader].on
+    await daemon.observe([printed(leader, 2, 201, 60.0)])
+    await daemon.quiet()
+    assert states(there) == ["closed"], daemon.said
+
+
 async def test_a_job_that_began_after_the_newest_snapshot_is_found_on_its_bad_node(world: Worlds) -> None:
     there = silent(world(nodes=6))
     daemon = Daemon(there, settings=WIDE)

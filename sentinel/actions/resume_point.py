@@ -1,0 +1,35 @@
+"""What a resume point says, and for which attempt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from sentinel.actions.means import Means
+from sentinel.model.records import Scalar, StepKind, Task
+
+
+def resume_values(task: Task, chosen: Mapping[str, Scalar], attempt: int) -> dict[str, str]:
+    """The resume point for this attempt, with the checkpoint that was chosen."""
+    values = {
+        "SENTINEL_JOB": str(task.job),
+        "SENTINEL_ATTEMPT": str(attempt),
+        "SENTINEL_INCIDENT": task.incident.id,
+    }
+    if chosen.get("path"):
+        values["SENTINEL_RESUME_PATH"] = str(chosen["path"])
+        if chosen.get("step") is not None:  # a checkpoint whose name only counts saves has no step
+            values["SENTINEL_RESUME_STEP"] = str(chosen["step"])
+        values["SENTINEL_RESUME_TIER"] = str(chosen["tier"])
+    if task.step.data.get("message"):
+        values["SENTINEL_MESSAGE"] = str(task.step.data["message"])  # TaskProlog prints it into the job's log
+    return values
+
+
+async def write_again(task: Task, means: Means, attempt: int) -> None:
+    """Write this plan's resume points, of each component of a heterogeneous job, for another attempt than was foreseen."""
+    for step in task.plan.steps:
+        if step.kind is StepKind.WRITE_RESUME and step.job is not None:
+            own = dataclasses.replace(task, step=step)
+            chosen = means.earlier(own, StepKind.CHOOSE_CHECKPOINT)
+            await means.resume.write(step.job, resume_values(own, chosen, attempt))
