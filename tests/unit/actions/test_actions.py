@@ -14,6 +14,7 @@ from core_world import ECC, LOST, FakeCheckpoints, Fate, World
 from fake_slurm import FakeSlurm
 
 from sentinel.actions import ACTIONS, Means, Task
+from sentinel.actions.requeue import leave_held
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Kind, Outcome, Plan, Result, Scalar, Step, StepKind
 
@@ -515,6 +516,17 @@ async def test_job_that_ran_since_is_left_to_the_incident_that_stopped_it(world:
     before = len(there.slurm.calls)
     found = await do(there, kind, nodes="n1")
     assert "has run since" in found.reason and there.slurm.calls[before:] == []
+
+
+async def test_a_failed_step_leaves_no_job_deferred_whose_one_requeue_was_counted_twice(world: Worlds) -> None:
+    there = world()
+    stopped = await do(there, StepKind.REQUEUE_HOLD)
+    there.store.intend(plan(stopped.step), stopped.step, AT)
+    there.store.record(plan(stopped.step), stopped)
+    job = there.slurm.jobs[there.job]
+    job.restarts = 2
+    await leave_held(dataclasses.replace(task(there, StepKind.EXCLUDE), plan=plan(stopped.step)), means(there))
+    assert job.held and job.eligible < there.slurm.time_s() + 86_400
 
 
 async def test_only_what_this_incident_held_is_released(world: Worlds) -> None:
