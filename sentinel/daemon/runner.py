@@ -130,6 +130,7 @@ class Runner:
         self._waiting.append((transition, saved))
         if not self._is_saving():
             self._saving = asyncio.create_task(self._save_all())
+            self._saving.add_done_callback(_taken)
         return saved
 
     def _start_timers(self, transition: Transition) -> None:
@@ -351,3 +352,9 @@ class Runner:
     def last_step(self, job: int, attempt: int) -> int | None:
         """See ``sentinel.actions.means.Progress``."""
         return self.state.cluster.last_step(job, attempt)
+
+
+def _taken(saving: asyncio.Task[None]) -> None:
+    """Take the error of what ended: those who wait for its transitions have it, and asyncio logs one that nobody takes."""
+    if not saving.cancelled():
+        saving.exception()

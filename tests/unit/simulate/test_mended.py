@@ -265,7 +265,7 @@ def test_a_node_put_back_between_the_two_requests_of_one_step_is_no_second_drain
 def test_an_end_that_was_not_final_before_the_daemon_died_is_not_its_to_know() -> None:
     """The node boots, so the job is completing for a minute; Slurm forgets it before the next daemon starts."""
     happenings = (
-        Happening("kill", 30.97, data={"after": True, "down_s": 400.0, "nth": 66}),
+        Happening("kill", 30.97, data={"after": True, "down_s": 400.0, "nth": 48}),
         Happening("out-of-memory", 79.49, "job0/0"),
         Happening("reboot", 80.091, "job0/0"),
     )
