@@ -7,13 +7,14 @@ added. What a person changed in the list is left as it is.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from datetime import datetime
 
 from sentinel.engine.reconcile import node_proof, spares
 from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State
 from sentinel.model.intent import intent_of
-from sentinel.model.records import Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
+from sentinel.model.records import NODE_STEPS, Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
 from sentinel.policy.exclusions import BESIDE, IN_TURN, bad_and_suspect
@@ -174,9 +175,12 @@ def more_are_bad(state: State, incident: Incident, now: datetime) -> bool:
     return not set(nodes) <= set(names(outcome.data["excluded"]))
 
 
-def again(plan: Plan, kinds: frozenset[StepKind]) -> Plan:
-    """The plan with its job steps of these kinds to be done once more, under new ids in the ledger."""
+def again(plan: Plan, kinds: frozenset[StepKind], nodes: Collection[str] = ()) -> Plan:
+    """The plan with its steps of these kinds to be done once more, under new ids in the ledger; those of nodes, of these."""
     steps = tuple(
-        dataclasses.replace(step, tries=step.tries + 1) if step.kind in kinds else step for step in plan.steps
+        dataclasses.replace(step, tries=step.tries + 1)
+        if step.kind in kinds and (step.kind not in NODE_STEPS or step.node in nodes)
+        else step
+        for step in plan.steps
     )
     return dataclasses.replace(plan, steps=steps)

@@ -10,6 +10,7 @@ ours that outlived its purpose is taken off.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from sentinel.engine import recovery
@@ -62,15 +63,18 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         busy = known is not None and recovery.is_busy(known)
         if not plan.to_do or state.paused or busy:
             continue
-        lost = _lost_drains(state, plan, fleet, now) | _lost_of_job(state, plan, fleet, now)
+        drains = _lost_drains(state, plan, fleet, now)
+        lost = frozenset(drains.values()) | _lost_of_job(state, plan, fleet, now)
         lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _left_holds(state, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
-            _do_again(state, out, incident, lost, now)
+            _do_again(state, out, incident, lost, drains.keys(), now)
 
 
-def _do_again(state: State, out: Transition, incident: Incident, lost: frozenset[StepKind], now: datetime) -> None:
-    plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost), lost, now)
+def _do_again(
+    state: State, out: Transition, incident: Incident, lost: frozenset[StepKind], nodes: Collection[str], now: datetime
+) -> None:
+    plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost, nodes), lost, nodes, now)
     state.plans[incident.id] = plan
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
@@ -82,7 +86,9 @@ def _do_again(state: State, out: Transition, incident: Incident, lost: frozenset
     recovery.start(state, out, incident.id, now)
 
 
-def _with_drains_seen(state: State, plan: Plan, lost: frozenset[StepKind], now: datetime) -> Plan:
+def _with_drains_seen(
+    state: State, plan: Plan, lost: frozenset[StepKind], nodes: Collection[str], now: datetime
+) -> Plan:
     """The plan whose lost drains say (ISO 8601) until when snapshots showed them, and since when, for a while, their nodes
     were in service: a slurmctld started before the one or after the other lost nothing.
 
@@ -91,7 +97,7 @@ def _with_drains_seen(state: State, plan: Plan, lost: frozenset[StepKind], now: 
     steps = []
     for step in plan.steps:
         data = dict(step.data)
-        if step.kind in NODE_STEPS & lost:
+        if step.kind in NODE_STEPS & lost and step.node in nodes:
             before = dataclasses.replace(step, tries=max(step.tries - 1, 0)).key(plan.incident)
             seen, back = state.seen_drained.get(before), state.seen_in_service.get(before)
             if seen is not None:
@@ -102,9 +108,9 @@ def _with_drains_seen(state: State, plan: Plan, lost: frozenset[StepKind], now: 
     return dataclasses.replace(plan, steps=tuple(steps))
 
 
-def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
-    """Kinds of node steps of ours whose node is in service again."""
-    lost: set[StepKind] = set()
+def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> dict[str, StepKind]:
+    """Nodes that are in service again although nobody put them back, with the kind of our step."""
+    lost: dict[str, StepKind] = {}
     for step in plan.to_do:
         outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
         if outcome is None or not _may_be_lost(outcome, fleet, now) or outcome.reason or step.node is None:
@@ -115,8 +121,8 @@ def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         returned = state.returns.proves(step.node, outcome.at) is True
         released = released or returned
         if node is not None and not node.drained and not released and not node_proof.was_saved(state, key, outcome):
-            lost.add(step.kind)
-    return frozenset(lost)
+            lost[step.node] = step.kind
+    return lost
 
 
 def _outdated_exclusions(

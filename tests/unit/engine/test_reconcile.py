@@ -242,6 +242,23 @@ async def test_a_node_that_a_person_returned_in_a_pause_is_left_there_though_slu
     assert not there.slurm.nodes["n1"].drained, daemon.said
 
 
+async def test_only_the_drain_that_may_be_lost_is_asked_about_and_not_those_beside_it(world: Worlds) -> None:
+    """The other node was seen drained for a minute before a person returned it: that drain was saved."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    paused_after_the_drain(there, daemon, lambda: there.slurm.person_resumes("n2"))
+    await fail(daemon, bus("n1"), bus("n2"))
+    assert there.slurm.nodes["n1"].drained
+    await daemon.pass_time(60.0)
+    there.slurm.person_resumes("n1")
+    await daemon.pass_time(5.0)
+    there.slurm.save_state()
+    there.slurm.crash()
+    daemon.state.paused = False
+    await daemon.pass_time(20.0)
+    assert not there.slurm.nodes["n1"].drained and not there.slurm.nodes["n2"].drained, daemon.said
+
+
 async def test_a_drain_that_slurmctld_lost_in_a_pause_is_done_again_after_it(world: Worlds) -> None:
     there = silent(world())
     daemon = Daemon(there)
