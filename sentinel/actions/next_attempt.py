@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from sentinel.actions import resume_point
 from sentinel.actions.comments import BESIDE, beside
 from sentinel.actions.means import Means
 from sentinel.actions.requeue import CANCELLED, hold, overtaken
-from sentinel.actions.resume_point import resume_values
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import OURS, JobView, Outcome, Result, Scalar, StepKind, Task
 from sentinel.text import names
@@ -50,8 +50,7 @@ async def quarantine(task: Task, means: Means) -> Outcome:
 
 async def write_resume(task: Task, means: Means) -> Outcome:
     """Write the resume point, before the release: a released job may start even while the daemon is down."""
-    chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
-    await means.resume.write(task.job, resume_values(task, chosen, task.attempt + 1))
+    await resume_point.write(task, means, task.attempt + 1)
     return means.done(task)
 
 

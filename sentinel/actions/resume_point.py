@@ -26,10 +26,14 @@ def resume_values(task: Task, chosen: Mapping[str, Scalar], attempt: int) -> dic
     return values
 
 
+async def write(task: Task, means: Means, attempt: int) -> None:
+    """Write the resume point of the step's job for this attempt."""
+    chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
+    await means.resume.write(task.job, resume_values(task, chosen, attempt))
+
+
 async def write_again(task: Task, means: Means, attempt: int) -> None:
     """Write this plan's resume points, of each component of a heterogeneous job, for another attempt than was foreseen."""
     for step in task.plan.steps:
         if step.kind is StepKind.WRITE_RESUME and step.job is not None:
-            own = dataclasses.replace(task, step=step)
-            chosen = means.earlier(own, StepKind.CHOOSE_CHECKPOINT)
-            await means.resume.write(step.job, resume_values(own, chosen, attempt))
+            await write(dataclasses.replace(task, step=step), means, attempt)

@@ -25,9 +25,7 @@ IDLE = 0.1  # utilisation up to which a GPU is idle
 QUIET = 0.03  # traffic share (see ``GpuActivity``) up to which a GPU only waits: polling a flag in memory takes less
 BUSY = 0.1  # traffic share from which it works
 WAITING_WORDS = frozenset({"spins", "idle"})
-QUIET_BYTES_PER_S = (
-    1_000_000.0  # what ssh, Slurm, monitoring and keepalives send is less; a step's collectives are more
-)
+QUIET_BYTES_PER_S = 1_000_000.0  # ssh, Slurm, monitoring and keepalives send less; a step's collectives more
 CARRIES_BYTES_PER_S = 10_000_000.0  # mean from which a job trains over these adapters: its gradients, once in each step
 FEW = 0.25  # share of a job's GPUs that may work while it is told for how long the others have waited
 
@@ -241,9 +239,9 @@ def _grown(before: int | None, after: int | None) -> float:
 def _network_rate(before: Look, after: Look, unknown: float) -> float:
     """Bytes a second that the node's adapters moved between two observations; ``unknown`` if that is not known."""
     first, last, over_s = before.network_bytes, after.network_bytes, after.at_s - before.at_s
-    if (
-        first is None or last is None or last < first or over_s <= 0.0
-    ):  # the node was started again, or an adapter is gone
+    if first is None or last is None or over_s <= 0.0:
+        return unknown
+    if last < first:  # the node was started again, or an adapter is gone
         return unknown
     return (last - first) / over_s
 

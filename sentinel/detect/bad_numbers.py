@@ -34,9 +34,7 @@ class Run:
     numbered: bool = False  # whether this attempt prints numbers at all
     quiet: int = 0
     told: bool = False
-    steps: frozenset[int] = (
-        frozenset()
-    )  # those that were counted, SCALING at most: they may come again, and in any order
+    steps: frozenset[int] = frozenset()  # those counted, SCALING at most: they may come again, and in any order
 
 
 NO_RUN = Run()

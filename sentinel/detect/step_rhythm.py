@@ -83,9 +83,7 @@ class Rhythm:
     passed: tuple[tuple[int, int], ...] = ()  # round number -> multiples passed without a pause that was not announced
     visited: tuple[tuple[int, int], ...] = ()  # round number -> multiples seen, with a pause or without
     announced_at: datetime | None = None
-    announced: str = (
-        ""  # kind of the announced pause: "save", "evaluation"; ``UNNAMED`` if none is, or of an unknown kind
-    )
+    announced: str = ""  # kind of the announced pause: "save", "evaluation"; ``UNNAMED``: none, or of no known kind
     told_early: bool = False  # whether that line came soon after the last step
     told: int = 0  # number of announced pauses, also of those that took no longer than a step may
     told_of: tuple[tuple[str, int], ...] = ()  # the same by kind, a pause as ``SHORT_TOLD``

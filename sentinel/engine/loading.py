@@ -80,8 +80,8 @@ def state_of(
             state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
     answers = approvals.stored_answers(stored.settings.get(approvals.ANSWERS))
     state.answers = {name: given for name, given in answers.items() if name in state.incidents}
-    state.seen_drained = node_proof.drains_seen(stored.settings.get(node_proof.DRAINS_SEEN))
-    state.seen_in_service = node_proof.drains_seen(stored.settings.get(node_proof.IN_SERVICE_SEEN))
+    state.seen_drained = node_proof.times_of_drains(stored.settings.get(node_proof.DRAINS_SEEN))
+    state.seen_in_service = node_proof.times_of_drains(stored.settings.get(node_proof.IN_SERVICE_SEEN))
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
     state.diagnostics.known = read(stored.settings.get(KEPT))

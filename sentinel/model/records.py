@@ -210,9 +210,7 @@ class JobView:
     restarts: int = 0
     reason: str = ""
     held: bool = False  # waits, and does not start before somebody releases it
-    exit_held: bool = (
-        False  # failed; RequeueExitHold or an expedited requeue requeued and held it; ``exit_code`` is of then
-    )
+    exit_held: bool = False  # failed: RequeueExitHold or an expedited requeue held it; ``exit_code`` is of then
     requeue_held: bool = False  # held by the request that requeued it (requeuehold), and released by nobody since
     hold_kept: bool = False  # runs, ends or has ended, and a hold will keep it from starting again
     comment: str = ""

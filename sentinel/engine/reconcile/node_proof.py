@@ -32,9 +32,7 @@ from sentinel.model.vocabulary import ABSENCE
 from sentinel.wire import time_from
 
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
-IN_SERVICE_SEEN = (
-    "in_service_seen"  # stored setting: by drain, when a snapshot first showed its node in service after it
-)
+IN_SERVICE_SEEN = "in_service_seen"  # the same, when a snapshot first showed the node in service after it
 SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 
@@ -136,7 +134,7 @@ def _as_text(times: Mapping[str, datetime]) -> dict[str, str]:
     return {key: at.isoformat() for key, at in times.items()}
 
 
-def drains_seen(value: Any) -> dict[str, datetime]:
+def times_of_drains(value: Any) -> dict[str, datetime]:
     """What ``see_drains`` saved. A time that cannot be read is left out."""
     found = {}
     for key, at in value.items() if isinstance(value, dict) else ():

@@ -493,13 +493,19 @@ async def test_a_hold_that_the_user_put_on_the_running_job_outlives_the_restart(
     assert job.state == "RUNNING", "it starts at once, not after Slurm's two minutes"
 
 
-async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: Worlds) -> None:
-    there = silent(world(nodes=6))
+async def heterogeneous(there: World) -> tuple[int, int, Daemon]:
+    """Its first and second component, which run, and a daemon that knows them."""
     leader = there.slurm.submit(nodes=1, comment=OPTED_IN, het=0)
     second = there.slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
     there.slurm.schedule()
     daemon = Daemon(there, settings=WIDE)
     await daemon.fleets.take()
+    return leader, second, daemon
+
+
+async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    leader, second, daemon = await heterogeneous(there)
     (bad,) = there.slurm.jobs[second].on
     await fail(daemon, bus(bad))
     await daemon.pass_time(20.0)
@@ -516,11 +522,7 @@ async def test_a_heterogeneous_job_is_restarted_with_all_its_components(world: W
 @pytest.mark.parametrize("late", ["before the resume points", "after them"])
 async def test_a_heterogeneous_job_whose_one_requeue_slurm_counts_twice_is_released(world: Worlds, late: str) -> None:
     there = silent(world(nodes=6))
-    leader = there.slurm.submit(nodes=1, comment=OPTED_IN, het=0)
-    second = there.slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
-    there.slurm.schedule()
-    daemon = Daemon(there, settings=WIDE)
-    await daemon.fleets.take()
+    leader, second, daemon = await heterogeneous(there)
     write, defer, jobs = there.resume.write, there.slurm.defer, there.slurm.jobs
     points: dict[int, str] = {}
 
