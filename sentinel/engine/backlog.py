@@ -73,6 +73,8 @@ def housekeeping(state: State, out: Transition, now: datetime) -> None:
     ]
     if state.absence is not None and now < state.absence.waits_until:
         begun.append(state.absence.since)
+    if state.blind_since is not None:
+        begun.append(state.blind_since)  # jobs that ended since then have not been seen
     until = min([now, *begun]) - state.window
     out.save(SettingChanged(JUDGED_UNTIL, until.isoformat()))
 
@@ -92,6 +94,9 @@ def is_in(state: State, incident: Incident, now: datetime) -> bool:
 
 
 def _ended(state: State, since: datetime, now: datetime) -> None:
+    before = state.absence
+    if before is not None and since <= before.waits_until:
+        since = min(since, before.since)  # what happened in the one before has not come in: they are one
     wait = min(timedelta(seconds=state.settings.judgement.view_settle_s), now - since)
     if wait > timedelta(0):
         state.absence = Absence(since, now, now + wait)

@@ -102,3 +102,20 @@ def test_what_waits_for_the_backlog_is_not_judged_yet(state: State) -> None:
     started_after(state, 600.0)
     (noted,) = [c for c in housekeeping(state, later(5.0)).changes if isinstance(c, SettingChanged)]
     assert noted.value == (later(-600.0) - state.window).isoformat()
+
+
+def test_what_slurm_did_not_tell_is_not_judged_yet(state: State) -> None:
+    """Killed while slurmctld is away, the next daemon looks for jobs that ended since this one saw them last."""
+    housekeeping(state, AT)
+    state.blind_since = later(5.0)
+    (noted,) = [c for c in housekeeping(state, later(10.0)).changes if isinstance(c, SettingChanged)]
+    assert noted.value == (later(5.0) - state.window).isoformat()
+
+
+@pytest.mark.parametrize(("blind_s", "since_s"), [(0.0, -600.0), (10.0, -600.0), (10.1, 10.1)])
+def test_an_absence_goes_on_if_slurm_is_away_before_its_backlog_is_in(
+    state: State, blind_s: float, since_s: float
+) -> None:
+    started_after(state, 600.0)
+    backlog.slurm_is_back(state, later(blind_s), later(60.0))
+    assert state.absence is not None and state.absence.since == later(since_s)

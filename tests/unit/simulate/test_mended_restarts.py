@@ -140,6 +140,17 @@ BROKEN_ON_ITS_RETURN = History(
     1300.0,
 )  # fmt: skip
 
+ENDED_WHILE_NO_DAEMON_COULD_SEE = History(
+    15101, 339, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("prints-xid", 77.65912580766465, "job1/1"),
+        Happening("slurmctld-gone", 85.53740652677315, data={"for_s": 200.0}),
+        Happening("kill", 87.70303733962172, data={"nth": 22, "after": True, "down_s": 2.0}),
+        Happening("out-of-memory", 89.68464853555915, "job1/1"),
+    ),
+    1338.1,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -157,6 +168,7 @@ BROKEN_ON_ITS_RETURN = History(
         BACKLOG_OUT_OF_ORDER,
         REPAIRED_BETWEEN_TWO_REQUESTS,
         ENDED_BY_ITSELF_IN_A_PAUSE,
+        ENDED_WHILE_NO_DAEMON_COULD_SEE,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
