@@ -44,6 +44,7 @@ SOURCE = 3.0  # natural-log odds that what the data come from is at fault
 OWN_FAULT = 3.2  # natural-log odds that the library, or its version, is at fault
 UNSEEN = 0.4  # what more it takes to outweigh the user's code where no frame says whose class it is
 REFUSED = 1.0  # the same where the library may only have refused what it was given
+IMPORTED = 4.2  # natural-log odds that a library is at fault that fails while it is imported
 NO_SUCH_NAME = 3.6  # natural-log odds that a setting holds a name that the program's table of names does not know
 CHECKED = 3.0  # natural-log odds that what was asked of a library does not fit, where a check of its own said so
 STATE = 1.6  # the same where it only says in what state it found itself
@@ -138,6 +139,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return moved
     refused = evidence.data.get("refused") is True
     own = _OWN_FAULT.search(evidence.text) is not None
+    if evidence.data.get("function") == "<module>" and "-packages/" in frame:
+        return _moved(weights, {C.SOFTWARE_ENV: IMPORTED})
     said = _first(_PLACES, f"{frame}:{evidence.data.get('function') or ''}")
     if said and not own:
         return _moved(weights, said)

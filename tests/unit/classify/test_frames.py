@@ -36,6 +36,18 @@ def test_the_innermost_frame_decides(prefix: str, raised: str) -> None:
     assert cause(OWN, raised=raised, prefix=prefix) is Cause.USER_CODE
 
 
+def test_a_library_that_fails_while_it_is_imported_is_at_fault() -> None:
+    raised = "RuntimeError: dictionary changed size during iteration"
+    assert cause(OWN, LIBRARY, raised=raised, function="<module>", source="for name in names:") is Cause.SOFTWARE_ENV
+    assert cause(LIBRARY, OWN, raised=raised, function="<module>", source="for name in names:") is Cause.USER_CODE
+
+
+def test_a_folder_that_a_library_refuses_since_it_is_there_was_asked_for() -> None:
+    raised = "FileExistsError: The folder of checkpoints already exists and is not empty: /run/best"
+    assert cause(OWN, LIBRARY, raised=raised, source="raise FileExistsError(") is Cause.USER_CONFIG
+    assert cause(OWN, raised=raised, source="os.mkdir(folder)") is Cause.USER_CODE
+
+
 def test_a_frameworks_own_tree_is_a_library() -> None:
     raised = "AttributeError: 'Plan' object has no attribute 'mesh'"
     assert cause(OWN, "/opt/Megatron-LM/megatron/core/tensor.py", raised=raised) is Cause.SOFTWARE_ENV

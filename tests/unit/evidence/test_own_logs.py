@@ -141,7 +141,7 @@ QUIET = {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
         "pending", "slurmd-error", "submit-error", "step-noise", "srun-line", "srun-state", "srun-nodes-boot",
         "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed", "srun-error",
-        "slurmd-syscall",
+        "slurmd-syscall", "program-not-on-path", "launch-address",
     },
     Source.DCGM: set(),
 }  # fmt: skip
