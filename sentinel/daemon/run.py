@@ -32,6 +32,7 @@ from sentinel.daemon.api.accounts import name_of
 from sentinel.daemon.api.status import settings_digest
 from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.export import EVERY_S as EXPORT_S
+from sentinel.daemon.clock import SteadyClock
 from sentinel.daemon.effects.diagnostics import check_deadlines
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.slurmd_probe import EXHAUSTED
@@ -77,11 +78,6 @@ _PRUNE_FIRST_S = 600.0  # delay of the first pruning: short enough for a daemon 
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 
-class SystemClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-
 async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], None]) -> None:
     """Stand by until this daemon is the active one, then run it until SIGTERM or SIGINT.
 
@@ -111,9 +107,9 @@ async def _act(
     settings: Settings, store: Store, lease: Lease, standby: StandbyServer, syslog: Syslog | None, log: Log
 ) -> None:
     """Load the state, resume interrupted effects, serve until stopped."""
-    live, telemetry = ClusterView(), Telemetry(CollectorRegistry())
+    live, telemetry, clock = ClusterView(), Telemetry(CollectorRegistry()), SteadyClock()
     reader, writer, description = connect(
-        settings.slurm, lambda result: telemetry.slurm.labels(result=result).inc(), lease
+        settings.slurm, lambda result: telemetry.slurm.labels(result=result).inc(), lease, clock.now
     )
     telemetry.active.set_function(lambda: lease.left_s() > 0)
     telemetry.standbys.set_function(lambda: sum(row["state"] == "standby" for row in lease.shown()))
@@ -121,10 +117,12 @@ async def _act(
         log.warning("site-rules-empty", reason=empty)
     log.info("starting", slurm=description, store=store.engine.dialect.name, listen=settings.daemon.listen)
     fleets = FleetSnapshots(reader, live, telemetry, log, spares=settings.recovery.spares)
-    base = DaemonParts(settings, store, live, OrderBook(), reader, writer, fleets, lease, SystemClock(), telemetry, log)
+    base = DaemonParts(settings, store, live, OrderBook(), reader, writer, fleets, lease, clock, telemetry, log)
     known = load_signals(Path(settings.prometheus.rules) if settings.prometheus.rules else None)
     signals = connect_signals(settings, known.signals, clock=base.clock, log=log, telemetry=telemetry)
     stored = await asyncio.to_thread(stored_state, store, settings)
+    if (newest := stored.newest(timedelta(seconds=settings.judgement.group_s))) is not None:
+        clock.go_on_from(newest)
     runner = engine_runner(base, stored, signals, known.counters)
     operators = operators_of(base)
     views = people_views(base, signals, known, operators)

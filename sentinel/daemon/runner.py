@@ -52,6 +52,8 @@ _MOST_CHANGES = 2000  # per transaction: writing them takes a fraction of a seco
 Perform = Callable[[Any], Awaitable[Event | None]]
 Waiting = tuple[Transition, "asyncio.Future[None]"]
 
+_LEAST_WAIT_S = 0.01  # what is left of a wait is not halved for ever
+
 
 class Runner:
     """Connects one engine to its store and to the functions that perform its effects.
@@ -301,7 +303,10 @@ class Runner:
 
     async def _wait(self, timer: str, due: datetime) -> None:
         try:
-            await asyncio.sleep(max(0.0, (due - self._clock.now()).total_seconds()))
+            now, before = self._clock.now(), None
+            while before != now < due:  # ``SteadyClock`` may go slower than sleep; one that stands still ends the wait
+                await asyncio.sleep(max((due - now).total_seconds(), _LEAST_WAIT_S))
+                now, before = self._clock.now(), now
             if self._timers.get(timer) is asyncio.current_task():
                 del self._timers[timer]
             self.handle(TimerDue(self._clock.now(), timer, self.seconds()))

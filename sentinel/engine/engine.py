@@ -157,6 +157,7 @@ class Engine:
 
     def _fleet_observed(self, event: FleetObserved, out: Transition) -> None:
         self.state.cluster.see_fleet(event.fleet)
+        loading.first_snapshot_taken(self.state)
         fleet = self.state.cluster.fleet or event.fleet
         self.state.index.refresh()
         unreadable_slurm.snapshot_taken(self.state, out, event.at)

@@ -97,9 +97,17 @@ def state_of(
     return state
 
 
+def first_snapshot_taken(state: State) -> None:
+    """Note what had begun before: by what was seen, since Slurm's times are those of another clock."""
+    if state.began_before is None and state.cluster.fleet is not None:
+        state.began_before = frozenset(state.cluster.attempts)
+
+
 def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> None:
     """Resume what was under way when the previous daemon ended."""
     state.watching_since = now
+    state.began_before = None
+    first_snapshot_taken(state)
     _observe_if_incomplete(state, out, stored, now)
     backlog.started(state, stored, now)
     restored_attempts.restore_rhythms(state.cluster, now)

@@ -169,6 +169,8 @@ class State:
     deliveries: dict[str, DeliverNotice] = field(default_factory=dict)  # under way, or waiting for another attempt
     paused: bool = False
     watching_since: datetime | None = None  # when this daemon started; None: from the beginning
+    # Attempts that began before this daemon watched; None: no snapshot was taken yet.
+    began_before: frozenset[tuple[int, int]] | None = frozenset()
     housekept_at: datetime | None = None  # the last housekeeping of this daemon
     absence: Absence | None = None  # the last time for which this daemon was away
     answers: dict[str, tuple[Answer, ...]] = field(default_factory=dict)  # by incident: to requests for approval

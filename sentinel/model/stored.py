@@ -60,6 +60,15 @@ class Stored:
         UnreadableRecord, ...
     ] = ()  # left out of the above: a later release wrote it, or the disk lost it
 
+    def newest(self, window: timedelta) -> datetime | None:
+        """The latest time at which a daemon decided, did or noted something; ``window``: ``judgement.group_s``."""
+        times = [plan.at for plan in self.plans.values()]
+        for row in self.steps:
+            times += [row.intended_at] if row.outcome is None else [row.intended_at, row.outcome.at]
+        if noted := self.settings.get(JUDGED_UNTIL):
+            times.append(datetime.fromisoformat(noted) + window)
+        return max(times, default=None)
+
 
 def not_judged_since(settings: Mapping[str, Any], lately: datetime) -> datetime:
     """``lately``, or when the previous daemon had judged all, if that is earlier: it may have ended long ago."""

@@ -59,9 +59,9 @@ class Agents:
     def kernel(self, node: str, text: str) -> None:
         """The kernel of ``node`` prints a line."""
         self._lines += 1
-        now = self._world.now()
+        now = self._dated(node)
         line = KernelLine(text, sequence=self._lines)
-        found = read_message(signatures(), line, at=self._dated(node), now=now, where=Where(node=node), boot="1")
+        found = read_message(signatures(), line, at=now, now=now, where=Where(node=node), boot="1")
         self.say(node, found)
 
     def log(
@@ -73,7 +73,7 @@ class Agents:
         reader = LogReader(signatures(), source=Source.JOB_LOG, where=where, first_line=self._lines)
         prefix = f"[rank{rank}]: " if rank is not None else ""
         data = "".join(f"{prefix}{line}\n" for line in lines).encode()
-        now = self._world.now()
+        now = self._dated(program.nodes[0])
         self.say(program.nodes[0], [*reader.feed(data, now), *reader.finish(now)], heard)
 
     def fact(
@@ -96,12 +96,12 @@ class Agents:
         name = stable_id(kind, source, node, job, self._lines)
         self.say(
             sender or node or "",
-            [Evidence(name, at, self._world.now(), source, kind, where, text, data=data or {}, trust=trust)],
+            [Evidence(name, at, at, source, kind, where, text, data=data or {}, trust=trust)],
         )
 
     def step(self, program: Program, step: int, step_s: float) -> None:
         """A step line, as the reader of logs passes it on."""
-        now = self._world.now()
+        now = self._dated(program.nodes[0])
         where = Where(job=program.job, attempt=program.attempt, path=f"/home/ada/{program.job}.out")
         name = stable_id("step", program.job, program.attempt, step)
         data: dict[str, Scalar] = {"step": step, "step_time_s": step_s, "loss": 2.5}

@@ -10,14 +10,16 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from sentinel.adapters.slurm.commands import by_own_clock
 from sentinel.adapters.slurm.parse import Record
 from sentinel.errors import Denied, SentinelError, Timeout, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView
 from sentinel.model.spares import Spares
+from sentinel.ports import Clock
 from sentinel.simulate.slurm.cluster import SimulatedSlurm
 from sentinel.simulate.slurm.requests import Requests
 
@@ -163,11 +165,15 @@ def _at_once(effect: Callable[[], Awaitable[T]]) -> T:
 class SlurmReading:
     """``SlurmReader`` over the network."""
 
-    def __init__(self, slurm: SimulatedSlurm, crossings: Crossings) -> None:
-        self._slurm, self._crossings = slurm, crossings
+    def __init__(self, slurm: SimulatedSlurm, crossings: Crossings, clock: Clock) -> None:
+        """``clock``: that of who asks."""
+        self._slurm, self._crossings, self._clock = slurm, crossings, clock
 
     async def fleet(self) -> Fleet:
-        return await self._crossings.ask_slurm("fleet", self._slurm.fleet)
+        return await self._crossings.ask_slurm("fleet", self._fleet)
+
+    async def _fleet(self) -> Fleet:
+        return replace(await self._slurm.fleet(), at=self._clock.now())
 
     async def node(self, name: str) -> NodeView | None:
         return await self._crossings.ask_slurm("node", lambda: self._slurm.node(name))
@@ -182,7 +188,12 @@ class SlurmReading:
         return self._slurm.release_name
 
     async def booted_at(self) -> datetime | None:
-        return await self._crossings.ask_slurm("booted_at", self._slurm.booted_at)
+        return await self._crossings.ask_slurm("booted_at", self._booted_at)
+
+    async def _booted_at(self) -> datetime | None:
+        booted = await self._slurm.booted_at()
+        said, now = self._slurm.clock.now().replace(microsecond=0), self._clock.now()
+        return by_own_clock(booted, said=said, asked=now, answered=now) if booted is not None else None
 
     async def spares(self, reservation: str) -> Spares | None:
         return await self._crossings.ask_slurm("spares", lambda: self._slurm.spares(reservation))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -148,15 +149,18 @@ class SimulatedDaemon:
         self.ready = False
         self._begun = False
         self._tasks: set[asyncio.Task[None]] = set()
-        settings, clock, log, telemetry = world.settings, world.clock, StoryLog(world), _telemetry()
+        settings, log, telemetry = world.settings, StoryLog(world), _telemetry()
+        self.clock = clock = world.own_clock()
         self._store = cast(Store, _Saving(world, part))  # held to the real one by a test
         live = ClusterView()
-        reader = SlurmReading(world.slurm, world.crossings)
+        reader = SlurmReading(world.slurm, world.crossings, clock)
         self.fleets = FleetSnapshots(
             reader, live, telemetry, log, seconds=self.loop.time, spares=settings.recovery.spares
         )
-        lately = world.now(-settings.judgement.group_s)
-        self._stored = world.store.load(month=world.now() - WINDOW, lately=lately, evidence_ids=100_000)
+        lately = clock.now() - timedelta(seconds=settings.judgement.group_s)
+        self._stored = world.store.load(month=clock.now() - WINDOW, lately=lately, evidence_ids=100_000)
+        if (newest := self._stored.newest(timedelta(seconds=settings.judgement.group_s))) is not None:
+            clock.go_on_from(newest)
         state = state_of(
             self._stored, live, rules=signatures().rules, settings=settings, receivers=[RECEIVER], metrics=False
         )
@@ -195,9 +199,12 @@ class SimulatedDaemon:
             seconds=self.loop.time,
         )  # fmt: skip
         return Means(
-            clock=world.clock,
+            clock=self.clock,
             reader=reader,
-            writer=Writer(part.fenced(writing) if part is not None else writing, now=world.slurm.time_s),
+            writer=Writer(
+                part.fenced(writing) if part is not None else writing,
+                now=lambda: world.now(world.own_off_s).timestamp(),
+            ),
             ledger=self.runner,
             checkpoints=checkpoints,
             resume=_ResumePoints(world),
@@ -207,6 +214,9 @@ class SimulatedDaemon:
             booted_at=reader.booted_at,
             answers=self._answers,
         )
+
+    def _host_s(self) -> float:
+        return self._world.now(self._world.own_off_s).timestamp()
 
     async def _answers(self, node: NodeView) -> bool:
         await asyncio.sleep(self._world.crossings.latency_s())
@@ -221,7 +231,7 @@ class SimulatedDaemon:
             return await table[CarryOutStep](effect)
 
         async def probe(effect: ProbeNode) -> Event | None:
-            return NodeProbed(self._world.now(), effect.id, None if await self._answers(effect.node) else "no answer")
+            return NodeProbed(self.clock.now(), effect.id, None if await self._answers(effect.node) else "no answer")
 
         async def lend(effect: LendSpares) -> Event | None:
             under_way.set(None)  # it is of no plan, whatever led to the snapshot
@@ -265,7 +275,7 @@ class SimulatedDaemon:
             return
         self.ready = True
         if self._world.watched:
-            self.runner.handle(WatchStarted(self._world.now()))
+            self.runner.handle(WatchStarted(self.clock.now()))
         else:
             self._begin(self._every(self._world.settings.slurm.reconcile_s, self._reconcile))
         self._begin(self._every(_HOUSEKEEPING_S, self._forget))
@@ -279,7 +289,7 @@ class SimulatedDaemon:
             await asyncio.to_thread(lease.renew)
 
     async def _take_up(self) -> None:
-        await self.runner.handle(Started(self._world.now(), self._stored))
+        await self.runner.handle(Started(self.clock.now(), self._stored))
 
     async def _reconcile(self) -> None:
         """Without the checks of silent nodes and jobs: in most histories agents send no heartbeats."""
@@ -295,7 +305,7 @@ class SimulatedDaemon:
             verdict, boot = {"word": world.machines.word(name)}, world.machines.boot(name)
             now_s = self.loop.time()
             await self.runner.handle(
-                HeartbeatReceived(world.now(), name, now_s, verdict=verdict, boot=boot, sent_s=now_s)
+                HeartbeatReceived(self.clock.now(), name, now_s, verdict=verdict, boot=boot, sent_s=now_s)
             )
 
     async def _forget(self) -> None:

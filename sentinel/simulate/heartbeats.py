@@ -43,7 +43,7 @@ class Heartbeats:
         here = world.programs.on(node)
         world.daemon.heartbeat(
             HeartbeatReceived(
-                world.now(),
+                world.daemon.clock.now(),
                 node,
                 spool={"pending": unsent},
                 jobs=tuple((program.job, program.attempt) for program in here),

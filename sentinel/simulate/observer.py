@@ -122,7 +122,7 @@ class Observer:
         daemon = self.world.daemon
         fleet = daemon.runner.state.cluster.fleet if daemon is not None and daemon.ready else None
         for node, at_s in self.resumed.items():
-            if fleet is None or fleet.at < self.world.now(at_s - self.world.now_s):
+            if fleet is None or fleet.at < self.world.own_now(at_s - self.world.now_s):
                 self.resumed_unseen.add(node)
 
     def seems_forgotten(self, node: str, incident: str) -> bool:

@@ -169,7 +169,7 @@ def _answered(world: World, given: ApprovalGiven) -> None:
     if given.approved:
         world.observer.approved[given.incident].update(given.what)
     if world.daemon is not None and world.daemon.ready:
-        world.daemon.answer(dataclasses.replace(given, at=world.now()))
+        world.daemon.answer(dataclasses.replace(given, at=world.daemon.clock.now()))
 
 
 def _command(world: World, command: str) -> None:
@@ -251,6 +251,11 @@ def _clock_off(world: World, happening: Happening) -> None:
         world.clock_off_s[node] = float(happening.data.get("by_s", 30.0))
 
 
+def _own_clock(world: World, happening: Happening) -> None:
+    """The clock of the daemon's host is set, wrong or right again."""
+    world.own_off_s = float(happening.data.get("by_s", 0.0))
+
+
 def _store_full(world: World, happening: Happening) -> None:
     world.store_full = True
     world.away.append((world.now_s, world.now_s + float(happening.data.get("for_s", 30.0))))
@@ -287,5 +292,6 @@ ACTS: Mapping[str, Act] = {
     "lossy": _lossy,
     "cut-off": _cut_off,
     "clock-off": _clock_off,
+    "own-clock": _own_clock,
     "store-full": _store_full,
 }

@@ -36,7 +36,7 @@ def looks_needed(world: World) -> int | None:
         return None
     state, slurm = daemon.runner.state, world.slurm
     waits = [wait for plan in state.plans.values() for wait in plan.waits]
-    ends = world.now(world.history.ends_s - world.now_s)
+    ends = world.now(world.own_off_s + world.history.ends_s - world.now_s)
     beyond = {wait_timer(name) for name in state.plans if all(w.until is None or w.until > ends for w in waits)}
     if (
         world.crossings.slurm != "up"

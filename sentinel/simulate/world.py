@@ -7,9 +7,10 @@ import dataclasses
 import json
 import random
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
+from sentinel.daemon.clock import SteadyClock
 from sentinel.errors import Unavailable
 from sentinel.simulate import faults, people
 from sentinel.simulate.agents import Agents
@@ -38,7 +39,7 @@ _SAVED_S = (0.001, 0.008)  # one transaction
 
 
 class _Clock:
-    """The daemon's clock, and Slurm's."""
+    """slurmctld's clock."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -57,7 +58,7 @@ class World(Timeline):
         self.last_s = max((_lasts_s(one) for one in history.happenings), default=0.0)  # what happens by itself is over
         self.rng = random.Random(f"{history.seed}/{history.number}")  # noqa: S311 - repeatable, not secret
         self.tell = tell
-        self.clock = _Clock(self)
+        self.own_off_s = 0.0  # the daemon's clock minus slurmctld's
         self.settings = settings_of(history.setup)
         self.store = MemoryStore()
         self.store_full = False
@@ -82,7 +83,7 @@ class World(Timeline):
         self.machines = Machines(self)
         self.slurm = SimulatedSlurm(
             history.setup.nodes,
-            clock=self.clock,
+            clock=_Clock(self),
             times=dataclasses.replace(TIMES, ghost_s=_REGISTERS_S) if self.watched else TIMES,
             seconds=lambda: _AT_S + self.now_s,
         )
@@ -97,6 +98,15 @@ class World(Timeline):
         return self.history.setup.watched
 
     # -- time ------------------------------------------------------------------------------------------------------
+
+    def own_clock(self) -> SteadyClock:
+        """That of a daemon that starts."""
+        return SteadyClock(lambda: self.now(self.own_off_s), lambda: self.now_s)
+
+    def own_now(self, more_s: float = 0.0) -> datetime:
+        """By the daemon's clock: that of its plans, outcomes and snapshots."""
+        own = self.daemon.clock.now() if self.daemon is not None else self.now(self.own_off_s)
+        return own + timedelta(seconds=more_s)
 
     def thread_s(self) -> float:
         return self.rng.uniform(*_SAVED_S)

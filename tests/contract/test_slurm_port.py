@@ -215,6 +215,11 @@ async def test_version_is_a_release(world: World) -> None:
     assert re.match(r"\d\d\.\d\d\.\d", await world.reader.version())
 
 
+async def test_slurmctld_says_when_it_was_started(world: World) -> None:
+    booted = await world.reader.booted_at()
+    assert booted is not None and booted <= (await world.reader.fleet()).at
+
+
 async def test_a_frozen_controller_is_not_known_and_passes(world: World) -> None:
     job = world.submit()
     await world.job(job, running)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sentinel.adapters.slurm.parse import Record, array_spec, fleet_of, job_of, node_of, record_of, records
 from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, uncounted
@@ -23,11 +23,24 @@ from sentinel.text import text_of
 
 SCONTROL_JSON = (23, 2)  # first release whose scontrol knows --json
 _RELEASE = re.compile(r"(\d+)\.(\d+)\S*")
+_TIME = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
+_AGREE = timedelta(seconds=2)  # slurmctld says whole seconds
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 
-def _utc_now() -> datetime:
+def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def by_own_clock(at: datetime, *, said: datetime, asked: datetime, answered: datetime) -> datetime:
+    """A time of slurmctld's, by the clock of whoever ``asked`` it for the time and was ``answered``: it ``said`` its own."""
+    if said < asked - _AGREE:
+        return at + (asked - said)
+    return at + (answered - said) if said > answered + _AGREE else at
+
+
+def _utc(time: str) -> datetime:
+    return datetime.fromisoformat(f"{time}+00:00")  # asked with TZ=UTC
 
 
 class CommandReader:
@@ -46,7 +59,7 @@ class CommandReader:
         bin: str | None = None,
         environment: Mapping[str, str] | None = None,
         deadline_s: float = 10.0,
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] = utc_now,
         asked: Asked = uncounted,
     ) -> None:
         self._commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
@@ -95,10 +108,14 @@ class CommandReader:
         return found[1]
 
     async def booted_at(self) -> datetime | None:
-        """When slurmctld was started; None if it does not say."""
+        """When slurmctld was started, by this host's clock; None if it does not say."""
+        asked = self._now()
         said = text_of(await self._ask("scontrol", "show", "config"))
-        found = re.search(r"^BOOT_TIME\s*=\s*(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\s*$", said, re.MULTILINE)
-        return datetime.fromisoformat(f"{found[1]}+00:00") if found is not None else None  # asked with TZ=UTC
+        booted = re.search(rf"^BOOT_TIME\s*=\s*{_TIME}\s*$", said, re.MULTILINE)
+        now = re.search(rf"^Configuration data as of {_TIME}\s*$", said, re.MULTILINE)  # slurmctld's, when it answered
+        if booted is None or now is None:
+            return None
+        return by_own_clock(_utc(booted[1]), said=_utc(now[1]), asked=asked, answered=self._now())
 
     async def spares(self, reservation: str) -> Spares | None:
         """Read from text: only newer releases have reservations in JSON, and this text contains nothing written by users."""

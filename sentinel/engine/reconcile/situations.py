@@ -207,10 +207,8 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
 
 def was_observed(state: State, incident: Incident) -> bool:
     """Whether this daemon watched the incident's attempt from its beginning."""
-    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
-    if seen is None or seen.view.started_at is None or state.watching_since is None:
-        return True
-    return seen.view.started_at >= state.watching_since
+    attempt = incident.job or -1, incident.attempt if incident.attempt is not None else -1
+    return state.began_before is not None and attempt not in state.began_before
 
 
 def frozen_nodes(state: State, fleet: Fleet, kind: str) -> frozenset[str]:

@@ -248,7 +248,7 @@ def left_to_people(seen: Observer, what: Happened) -> Iterator[str]:
     planned_s = (
         seen.world.now_s
         if what.task is None
-        else (what.task.plan.at - seen.world.now(-seen.world.now_s)).total_seconds()
+        else (what.task.plan.at - seen.world.own_now(-seen.world.now_s)).total_seconds()
     )
     if planned_s - since_s > _SNAPSHOT_S + _flight_s(seen):
         yield f"{what.target} is set to {what.fields['state']}, and is in a maintenance reservation since {since_s:.1f} s"
@@ -281,7 +281,7 @@ def not_offered_back(seen: Observer, what: Happened) -> Iterator[str]:
     verdict = seen.world.store.verdicts.get(incident) if incident is not None else None
     if verdict is not None and what.job not in seen.touched:
         back = {node for node in what.nodes if seen.back_since(node) >= 0.0}  # see on_probation
-        at, never = seen.let_go_at[what.job], seen.world.now()
+        at, never = seen.let_go_at[what.job], seen.world.own_now()
         known = {
             node for node in verdict.drain if seen.world.store.convicted_at.get((incident or "", node), never) < at
         }
@@ -346,6 +346,8 @@ def resume_point_first(seen: Observer, what: Happened) -> Iterator[str]:
     if written.get("SENTINEL_INCIDENT") != task.incident.id:
         yield f"job {what.job.id} is let go without a resume point of incident {task.incident.id}"
     elif written.get("SENTINEL_ATTEMPT") != f"{what.job.restarts}":
+        if seen.world.now_s - max(seen.slurmctld_died, default=-1e9) <= SLURM_DEADLINE_S:
+            return  # it forgot the requeue after this request's look at the job
         yield f"job {what.job.id}: the resume point is for attempt {written.get('SENTINEL_ATTEMPT')}"
 
 

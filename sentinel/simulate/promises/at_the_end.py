@@ -147,7 +147,7 @@ def holds_stay(seen: Observer) -> Iterator[str]:
 
 def approved_is_done(seen: Observer) -> Iterator[str]:
     """What a person has approved is not asked again while the approval holds."""
-    store, now = seen.world.store, seen.world.now()
+    store, now = seen.world.store, seen.world.own_now()
     for incident, answers in sorted(stored_answers(store.settings.get(ANSWERS)).items()):
         plan, verdict = store.plans.get(incident), store.verdicts.get(incident)
         asked = (

@@ -42,7 +42,7 @@ def on_probation(seen: Observer, what: Happened) -> Iterator[str]:
     if not isinstance(what, AttemptBegan) or what.job in seen.touched or what.job not in seen.let_go_at:
         return
     world, settings = seen.world, seen.world.settings.returns
-    let_go_s = (seen.let_go_at[what.job] - world.now(-world.now_s)).total_seconds()
+    let_go_s = (seen.let_go_at[what.job] - world.own_now(-world.now_s)).total_seconds()
     for node in what.nodes:
         back_s = seen.returned.get(node)
         record = record_of(seen, node)

@@ -69,6 +69,20 @@ def network(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return Setup(), [draws.fault(rng, at_s), *rng.sample(troubles, rng.randrange(1, 4))]
 
 
+def own_clock(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """The clock of the daemon's host is wrong, and set while a job is recovered; the daemon may be killed beside it.
+
+    MUNGE refuses messages of hosts whose clocks are 300 s apart, and so does Slurm.
+    """
+    at_s = rng.uniform(*draws.FIRST_S)
+    off_s = [-290.0, -20.0, -2.0, 2.0, 20.0, 290.0]
+    wrong = [Happening("own-clock", 0.0, data={"by_s": rng.choice(off_s)})] if rng.random() < 0.5 else []
+    to_s = 0.0 if wrong and rng.random() < 0.7 else rng.choice(off_s)
+    setting = Happening("own-clock", draws.soon(rng, at_s), data={"by_s": to_s})
+    more = [draws.cut(rng, at_s, "kill")] if rng.random() < 0.4 else []
+    return Setup(), [draws.fault(rng, at_s), *wrong, setting, *more]
+
+
 def store(rng: random.Random) -> tuple[Setup, list[Happening]]:
     """The store is full for a while."""
     at_s = rng.uniform(*draws.FIRST_S)
