@@ -13,6 +13,8 @@ Unusual silence alone may be an unforeseen pause. The activity of the job's proc
   may be due or its pauses are not known.
 - A job that writes, sleeps in the kernel, or uses its GPUs as in its steps is given more time than one without activity.
   That a few GPUs work is no sign of life where all others have waited for them for longer than ever before.
+- Of a job that did more in this silence, that it only waits counts once that lasts: single comparisons mislead. Where its
+  pauses are not known, another first one may follow the work that ended.
 - If its nodes could not be observed, nothing is known: they are asked again, however long the job is silent.
 - A job whose pauses are not known yet may be in its first one: unless it only waits or is stopped, it gets the time that a
   first pause may take. If it only waits, its own answer that a collective is stuck makes it a hang at once; without such an
@@ -75,6 +77,7 @@ SMALL_NODES = 64  # nodes up to which a job counts as small there
 ASK_SHARE = 0.75  # share of the silence that would be a hang after which the job itself is asked who blocks it
 ASK_LATER_S = 2.0  # but not sooner than this after its nodes were asked
 HELD_UP = 1.1  # factor on the usual silence where a few GPUs work and all others wait: it may be one slow step
+SIGNS_OF_LIFE = frozenset({Motion.WORKS, Motion.WRITES, Motion.STORAGE})  # a host that loops shows none of these
 ALIVE = 2.0  # factor on the allowed silence while data is written, a process sleeps in the kernel, or a GPU works
 
 
@@ -96,6 +99,8 @@ class SilenceObservations:
     waits_since: datetime | None = None  # first of the observations since which the job only waits
     waits_s: float = 0.0  # time from there to the newest observation
     waits_looks: int = 0  # number of comparisons in that time
+    did: Motion | None = None  # newest motion of this silence that was more than waiting
+    alive_at: datetime | None = None  # newest observation of this silence by which it worked, wrote or used storage
     lull_s: float = 0.0  # longest waiting in this silence while only its step times might explain the silence
     pause_lull_s: float = 0.0  # longest waiting in a pause, or after that time
     longest_lull_s: float = 0.0  # the same in earlier silences that ended: so much waiting proves nothing
@@ -164,7 +169,18 @@ def after_look(
     """
     watched = replace(watched, gpu_idleness=gpu_idleness)
     if motion not in (Motion.WAITS, Motion.QUIET):
-        return replace(watched, motion=motion, waits_since=None, waits_s=0.0, waits_looks=0, blocked_looks=0)
+        did = watched.did if motion in (Motion.UNKNOWN, Motion.UNSEEN) else motion
+        alive_at = now if motion in SIGNS_OF_LIFE else watched.alive_at
+        return replace(
+            watched,
+            motion=motion,
+            did=did,
+            alive_at=alive_at,
+            waits_since=None,
+            waits_s=0.0,
+            waits_looks=0,
+            blocked_looks=0,
+        )
     since = watched.waits_since or began
     waits_s = (now - since).total_seconds()
     return replace(
@@ -236,6 +252,8 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
         return None
     if watched.motion is Motion.STOPPED:
         return asked
+    if (lasting := _lasting(watched)) is not watched.motion:
+        watched = replace(watched, motion=lasting)
     young = _is_young(rhythm)
     pause = _may_pause(rhythm, allowed, usual)
     unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
@@ -249,6 +267,10 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
         unexplained = max(limits.stall_confirm * WAITS_STEPS * rhythm.gap_s, spread_s(rhythm, limits) or allowed)
     if alive:
         return ALIVE * unexplained
+    known = no_pause or (not young and (not pause or pauses_alike(rhythm) >= PAUSES_KNOWN))
+    if not known and (worked_s := _worked_s(rhythm, watched)) is not None:
+        # Work that ended was one pause; another kind of pause may follow it, as a save follows an evaluation.
+        unexplained = max(unexplained, min(ALIVE * unexplained, worked_s + FIRST_PAUSE_S))
     if watched.motion is Motion.WORKS:
         return HELD_UP * unexplained
     if watched.motion not in (Motion.WAITS, Motion.LOOPS, Motion.QUIET) or (watched.motion is Motion.QUIET and young):
@@ -261,6 +283,22 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     if watched.motion is Motion.WAITS and not watched.proven and unknown:
         return max(soon, min(limits.stall_first_pause_s, unexplained))
     return soon
+
+
+def _lasting(watched: SilenceObservations) -> Motion | None:
+    """The motion; where the job did more in this silence, that it only waits counts once it lasts, since single comparisons
+    fall between two batches or writes."""
+    lasts = watched.waits_s >= WAITS_IN_PAUSE_S and watched.waits_looks >= WAITS_IN_PAUSE_LOOKS
+    waits = watched.motion in (Motion.WAITS, Motion.QUIET)
+    if watched.did is None or not waits or lasts or watched.blocked_looks >= BLOCKED_LOOKS:
+        return watched.motion
+    return watched.did
+
+
+def _worked_s(rhythm: Rhythm, watched: SilenceObservations) -> float | None:
+    """Silence in seconds in which the job last was seen to work; None if it was not."""
+    last, alive_at = rhythm.last_at, watched.alive_at
+    return (alive_at - last).total_seconds() if last is not None and alive_at is not None else None
 
 
 def _is_young(rhythm: Rhythm) -> bool:
@@ -291,11 +329,14 @@ def _if_it_waits(
     if not waits:
         return unexplained
     if pause:
+        if not known and (worked_s := _worked_s(rhythm, watched)) is not None:
+            return max(allowed, min(unexplained, worked_s + limits.stall_first_pause_s))
         if not known or not _waits_too_long(rhythm, watched):
             return allowed
     else:
-        least_s, times = (max(WAITS_LEAST_S, QUIET_GAPS * gap_s), LULL_TIMES) if quiet else (WAITS_LEAST_S, 1.0)
         lull_s = max(watched.longest_lull_s, watched.longest_pause_lull_s if young else 0.0)
+        least_s = max(WAITS_LEAST_S, QUIET_GAPS * gap_s) if quiet else WAITS_LEAST_S
+        times = LULL_TIMES if quiet or lull_s > LULL_MOST_S else 1.0  # that was a pause, and the next one may be longer
         if watched.waits_s < least_s or watched.waits_s <= times * lull_s:
             return unexplained
     return min(max(limits.stall_floor_s, WAITS_STEPS * gap_s), allowed)

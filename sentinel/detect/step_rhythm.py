@@ -14,7 +14,6 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
 from math import exp, log
-from statistics import median
 from typing import Protocol
 
 from sentinel.model.records import NOWHERE, Evidence, Kind, Where
@@ -30,8 +29,7 @@ TOLD_S = 120.0  # an announced pause of a job whose pauses are known: the same t
 TOLD = 3  # announced pauses from which the job's pauses are known
 SHORT_TOLD = 4  # so many announced short gaps tell as much as one pause: the same words may yet announce a long one
 OFTEN_TOLD = 8  # pauses of a kind from which on the next is expected to be like them, also at a round step that is new
-# A line that comes later than this, and than a usual gap, announced nothing: it was held in a buffer.
-TOLD_EARLY_S = 5.0
+TOLD_EARLY_S = 5.0  # a line that comes later, and later than a usual gap, announced nothing: it was held in a buffer
 ROUND = (10000, 5000, 2000, 1000, 500, 250, 200, 100, 50, 25, 20, 10)  # steps at which people evaluate and save
 LEAST_PAUSE_S = 11.0  # a shorter gap cannot look like a hang, so it need not be learned
 HICCUP_S = 11.0  # a single delay of a network or a disk, which is no hang
@@ -95,7 +93,8 @@ class Rhythm:
     @property
     def gap_s(self) -> float | None:
         """The usual time between step lines; None while it is not known."""
-        return median(self.gaps) if len(self.gaps) >= EXEMPT_GAPS else None
+        gaps = _sorted(self.gaps)
+        return (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2.0 if len(gaps) >= EXEMPT_GAPS else None
 
 
 def observe(rhythm: Rhythm, evidence: Evidence) -> Rhythm:
@@ -237,15 +236,20 @@ def spread_s(rhythm: Rhythm, limits: Limits) -> float | None:
     return None if rhythm.gap_s is None else _spread_s(rhythm, rhythm.gap_s, limits)
 
 
+@lru_cache(maxsize=64)
+def _sorted(gaps: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(sorted(gaps))
+
+
 def _spread_s(rhythm: Rhythm, usual: float, limits: Limits) -> float:
-    gaps = sorted(rhythm.gaps)
+    gaps = _sorted(rhythm.gaps)
     long = gaps[-max(1, len(gaps) // 20)]
     hiccup = min(usual + HICCUP_S, max(15.0, limits.stall_floor_s))
     tail = usual * exp(min(TAIL * _width(gaps), 3.0)) if len(gaps) >= 16 else 0.0
     return max(limits.stall_floor_s, 1.3 * long, hiccup, tail)
 
 
-def _width(gaps: list[float]) -> float:
+def _width(gaps: Sequence[float]) -> float:
     """Standard deviation of the logarithm of sorted gaps: the larger of the estimates from quartiles and from the 90th
     percentile."""
     low, middle = gaps[len(gaps) // 4], gaps[len(gaps) // 2]
@@ -270,7 +274,7 @@ def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
     if _irregular(rhythm):
         allowed = max(allowed, 1.5 * max(pause.length_s for pause in _unsaid(rhythm)[-3:]))
     if _may_be_first(rhythm):
-        allowed = max(allowed, FIRST_PAUSE_S)
+        allowed = max(allowed, FIRST_PAUSE_S + (rhythm.gap_s or 0.0))  # a step follows before the next line
     return allowed
 
 
