@@ -340,9 +340,11 @@ async def release(task: Task, means: Means) -> Outcome:
 async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
     """Whether the hold is ours: slurmctld was killed after it saved our requeue and before it saved all of the deferral.
 
-    A hold by somebody else would have left the deferral in place, and is not that of the requeue.
+    A hold by somebody else is not that of the requeue: it leaves the deferral in place, or came after the release. Then
+    Slurm empties the eligible time, while a hold of ours comes within 121 s of the requeue, before the job may start.
     """
-    if not _waits(job) or (_is_far(job, means.clock.now()) and not job.requeue_held):
+    others = job.eligible_at is None or _is_far(job, means.clock.now())
+    if not _waits(job) or (others and not job.requeue_held):
         return False
     stop = next(step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job)
     outcome = means.ledger.outcome(task.incident.id, stop)

@@ -53,7 +53,7 @@ class PeopleUseScontrol(ABC):
         """scontrol uhold; of a running job it is kept over a requeue. Slurm leaves a held job as it is."""
         this = self.jobs[job]
         if not this.held and not this.over:
-            this.held, this.held_by = True, "JobHeldUser"
+            this.hold(self.time_s())
 
     def person_releases(self, job: int) -> None:
         this = self.jobs[job]

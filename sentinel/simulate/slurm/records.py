@@ -132,6 +132,11 @@ class SimulatedJob:
     def has_nodes(self) -> bool:
         return self.state == "RUNNING" or self.completing
 
+    def hold(self, now_s: float) -> None:
+        """scontrol hold: of a job that could start already, Slurm empties the eligible time (22.05, 26.05)."""
+        self.held, self.held_by = True, self.held_by or "JobHeldUser"
+        self.eligible = self.eligible if self.eligible >= now_s else 0.0
+
 
 def copied(
     nodes: dict[str, SimulatedNode], jobs: dict[int, SimulatedJob], kept: KeptNodes | None

@@ -73,7 +73,7 @@ class Requests:
         this = self._job("hold", job)
         if this.state != "PENDING":
             raise SlurmSaidNo(Answer.NOT_PENDING, "Job is no longer pending execution")
-        this.held, this.held_by = True, this.held_by or "JobHeldUser"
+        this.hold(self._slurm.time_s())
 
     async def release(self, job: str) -> None:
         this = self._job("release", job)

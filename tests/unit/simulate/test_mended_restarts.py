@@ -151,6 +151,17 @@ ENDED_WHILE_NO_DAEMON_COULD_SEE = History(
     1338.1,
 )  # fmt: skip
 
+# As on a real Slurm, in a chaos story: slurmctld had saved the release, and a person holds the job after the restart.
+HELD_AFTER_SLURMCTLD_CAME_BACK = History(
+    1503, 2, "slurmctld", Setup(nodes=2, jobs=(JobSpec(),)),
+    (
+        Happening("gpu-off-bus", 42.0, "job0/1"),
+        Happening("slurmctld-crash", 55.0, data={"for_s": 5.0}),
+        Happening("hold", 63.0, "job0"),
+    ),
+    400.0,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -169,6 +180,7 @@ ENDED_WHILE_NO_DAEMON_COULD_SEE = History(
         REPAIRED_BETWEEN_TWO_REQUESTS,
         ENDED_BY_ITSELF_IN_A_PAUSE,
         ENDED_WHILE_NO_DAEMON_COULD_SEE,
+        HELD_AFTER_SLURMCTLD_CAME_BACK,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
