@@ -4,7 +4,8 @@ slurmctld saves its state some seconds late. Killed and started again it may hav
 with its old restart count and no processes), the start time of a released job, a hold or a drain that it had acknowledged.
 Nothing else turns a job's restart count back, and nobody but Sentinel defers a job by a month: those are done again. A node
 that is in service again may have been returned by a person: there the action asks when slurmctld was started. And a hold of
-ours that outlived its purpose is taken off.
+ours that outlived its purpose is taken off, and a job sent to the nodes of its own saves that other jobs took meanwhile gets
+another checkpoint.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from sentinel.model.records import (
     Result,
     StepKind,
 )
+from sentinel.text import names
 
 _DEFERRED = timedelta(days=1)  # eligible later than this: deferred by Sentinel, which defers by 30 days
 _LOST_WITHIN = timedelta(hours=1)  # a write that is older was saved by slurmctld long ago
@@ -50,6 +52,8 @@ _RESTART = frozenset(
     }
 )
 _RELEASE = frozenset({StepKind.RELEASE, StepKind.CONFIRM})
+_CHOICE = frozenset({StepKind.CHOOSE_CHECKPOINT, StepKind.WRITE_RESUME, StepKind.EXCLUDE})
+_STARTED_BY = timedelta(seconds=60)  # after its release Slurm has looked at a job, and the epilogs of others are over
 
 
 def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
@@ -66,6 +70,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         drains = _lost_drains(state, plan, fleet, now)
         lost = frozenset(drains.values()) | _lost_of_job(state, plan, fleet, now)
         lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _left_holds(state, plan, fleet)
+        lost |= _taken_nodes(state, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
             _do_again(state, out, incident, lost, drains.keys(), now)
@@ -165,6 +170,21 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     # Held, not deferred: the action asks whose hold it is.
     return _RELEASE if _is_deferred(job, now) != job.held and not release.reason else frozenset()
+
+
+def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
+    """The choice of a node-local checkpoint, if the released job waits for its nodes, and one is another job's by now or
+    drained. That could last for days; the next choice is of what can be had then."""
+    release, written = (_done(state, plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.EXCLUDE))
+    job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
+    if release is None or written is None or job is None or fleet.at - max(release.at, written.at) < _STARTED_BY:
+        return frozenset()
+    hosts = {*names(written.data.get("required"))}
+    if job.state != "pending" or job.held or not hosts or {*job.required} != hosts:
+        return frozenset()
+    taken = any(hosts & {*other.nodes} for other in fleet.jobs.values() if other.state == "running")
+    out = any(fleet.nodes[name].drained for name in hosts & fleet.nodes.keys())
+    return _CHOICE if taken or out else frozenset()
 
 
 def _left_holds(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:

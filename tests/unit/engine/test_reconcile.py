@@ -114,6 +114,31 @@ async def test_a_deferral_and_a_release_that_slurmctld_lost_leave_no_job_held(wo
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
 
 
+async def test_a_job_whose_nodes_another_one_took_before_its_release_does_not_wait_for_them(world: Worlds) -> None:
+    """Its own saves lay there. The other one had waited in the queue, and may run for days."""
+    there = silent(world())
+    shared = there.checkpoints.chosen
+    there.checkpoints.chosen = {"path": "/nvme/step-250", "step": 250, "tier": "local", "hosts": "n2,n3"}
+    daemon = Daemon(there, settings=WIDE)
+    write = there.resume.write
+
+    async def taken_meanwhile(job: int, values: Any) -> None:
+        if len(there.slurm.jobs) == 1:
+            other = there.slurm.submit(nodes=1, required=["n3"])
+            assert there.slurm.jobs[other].on == ("n3",)
+        await write(job, values)
+
+    there.resume.write = taken_meanwhile  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.state == "PENDING" and job.required == ("n2", "n3"), daemon.said
+    there.checkpoints.chosen = shared
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and job.required == () and job.on == ("n2", "n4"), daemon.said
+    assert there.resume.files[there.job]["SENTINEL_RESUME_TIER"] == "global"
+
+
 async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_people_hear_of_it(world: Worlds) -> None:
     there, sink = silent(world(nodes=3)), FakeSink()
     daemon = Daemon(there, [sink], settings=WIDE)
