@@ -409,6 +409,25 @@ async def test_a_deferred_job_waits_without_a_hold_and_its_users_hold_shows(worl
     assert (await world.job(job, running)).restarts == 1
 
 
+async def test_a_hold_of_a_job_that_could_start_empties_its_eligible_time(world: World) -> None:
+    """Not that of a requeued one within Slurm's wait: so one hold is told from the other."""
+    requeued = world.submit()
+    await world.job(requeued, running)
+    world.requeue(requeued)
+    await world.job(requeued, lambda job: waiting(job) and not job.nodes and job.eligible_at is not None)
+    world.hold(requeued)
+    assert (await world.job(requeued, waits_held)).eligible_at is not None
+    await world.job(world.submit(nodes=len(world.names)), running)
+    ready = world.submit()  # no node is free
+    await world.job(ready, lambda job: waiting(job) and job.eligible_at is not None)
+    if isinstance(world, FakeWorld):
+        world.slurm.clock.advance(2.0)
+    else:
+        await asyncio.sleep(2.0)  # Slurm counts whole seconds
+    world.hold(ready)
+    assert (await world.job(ready, waits_held)).eligible_at is None
+
+
 async def test_the_hold_of_a_requeue_outlives_a_cancellation(world: World) -> None:
     """And the restart is counted as soon as the job is stopped, also when it never comes to it."""
     job = world.submit("stubborn")

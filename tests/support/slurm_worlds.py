@@ -126,9 +126,7 @@ class FakeWorld:
         self.slurm.person_requeues(job)
 
     def hold(self, job: int) -> None:
-        this = self.slurm.jobs[job]
-        if not this.held:  # else Slurm leaves everything as it is
-            this.held, this.held_by = True, "JobHeldUser"
+        self.slurm.person_holds(job)
 
     def unhold(self, job: int) -> None:
         self.slurm.jobs[job].held = False

@@ -114,8 +114,11 @@ async def test_a_deferral_and_a_release_that_slurmctld_lost_leave_no_job_held(wo
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
 
 
-async def test_a_job_whose_nodes_another_one_took_before_its_release_does_not_wait_for_them(world: Worlds) -> None:
-    """Its own saves lay there. The other one had waited in the queue, and may run for days."""
+@pytest.mark.parametrize("drained", [False, True])
+async def test_a_job_whose_nodes_are_gone_before_its_release_does_not_wait_for_them(
+    world: Worlds, drained: bool
+) -> None:
+    """Its own saves lay there. Another job that had waited in the queue got one, or a person took one out: for days."""
     there = silent(world())
     shared = there.checkpoints.chosen
     there.checkpoints.chosen = {"path": "/nvme/step-250", "step": 250, "tier": "local", "hosts": "n2,n3"}
@@ -123,7 +126,9 @@ async def test_a_job_whose_nodes_another_one_took_before_its_release_does_not_wa
     write = there.resume.write
 
     async def taken_meanwhile(job: int, values: Any) -> None:
-        if len(there.slurm.jobs) == 1:
+        if drained:
+            there.slurm.person_drains("n3", "ticket 7")
+        elif len(there.slurm.jobs) == 1:
             other = there.slurm.submit(nodes=1, required=["n3"])
             assert there.slurm.jobs[other].on == ("n3",)
         await write(job, values)
