@@ -256,7 +256,7 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
         watched = replace(watched, motion=lasting)
     young = _is_young(rhythm)
     pause = _may_pause(rhythm, allowed, usual)
-    unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S) if young else allowed)
+    unexplained = limits.stall_confirm * (max(allowed, FIRST_PAUSE_S + rhythm.gap_s) if young else allowed)
     shown = len(rhythm.gaps) >= ESTABLISHED_GAPS and (watched.proven or _age_s(rhythm) >= KNOWN_S)
     no_pause = shown and not pause and (announces(rhythm) or not at_round_step(rhythm))
     held_up = no_pause and not young and _idle_for_longer_than_ever(rhythm, watched.gpu_idleness, limits, pause=False)
@@ -270,7 +270,7 @@ def hung_after_s(rhythm: Rhythm, watched: SilenceObservations, limits: Patience)
     known = no_pause or (not young and (not pause or pauses_alike(rhythm) >= PAUSES_KNOWN))
     if not known and (worked_s := _worked_s(rhythm, watched)) is not None:
         # Work that ended was one pause; another kind of pause may follow it, as a save follows an evaluation.
-        unexplained = max(unexplained, min(ALIVE * unexplained, worked_s + FIRST_PAUSE_S))
+        unexplained = max(unexplained, min(ALIVE * unexplained, worked_s + FIRST_PAUSE_S + rhythm.gap_s))
     if watched.motion is Motion.WORKS:
         return HELD_UP * unexplained
     if watched.motion not in (Motion.WAITS, Motion.LOOPS, Motion.QUIET) or (watched.motion is Motion.QUIET and young):

@@ -262,19 +262,19 @@ def allowed_s(rhythm: Rhythm, limits: Limits) -> float | None:
     allowed = usual_s(rhythm, limits)
     if allowed is None or rhythm.last_at is None:
         return None
-    due = _due(rhythm)
+    due, step_s = _due(rhythm), rhythm.gap_s or 0.0  # a step follows a pause before the next line
     new = _new_round(rhythm, rhythm.visited, 1)
     if rhythm.announced_at is not None and announced(rhythm):
         since = (rhythm.announced_at - rhythm.last_at).total_seconds()
         if rhythm.told < TOLD or new:
-            return since + max(allowed, ANNOUNCED_S, 1.6 * rhythm.longest_told_s + 10.0)
-        return since + max(allowed, TOLD_S, 1.6 * max(rhythm.longest_told_s, due or 0.0) + 10.0)
+            return since + max(allowed, ANNOUNCED_S + step_s, 1.6 * rhythm.longest_told_s + 10.0)
+        return since + max(allowed, TOLD_S + step_s, 1.6 * max(rhythm.longest_told_s, due or 0.0) + 10.0)
     if due is not None:
         return max(allowed, 1.6 * due + 10.0 + (FIRST_PAUSE_S if new else 0.0))
     if _irregular(rhythm):
         allowed = max(allowed, 1.5 * max(pause.length_s for pause in _unsaid(rhythm)[-3:]))
     if _may_be_first(rhythm):
-        allowed = max(allowed, FIRST_PAUSE_S + (rhythm.gap_s or 0.0))  # a step follows before the next line
+        allowed = max(allowed, FIRST_PAUSE_S + step_s)
     return allowed
 
 

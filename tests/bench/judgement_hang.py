@@ -240,7 +240,7 @@ def follow(job: Job, world: random.Random, name: str, options: argparse.Namespac
             said = [item for item in told if item[0] <= onset]
             found, seen = waits_until(said, watched, FOR_EVER_S, scene.then(onset, hang), gpus, looks)
             assert found is not None
-            _count(f"{name} {at_s:.3f}", job, said[-1][1], seen, scene, kind, onset, found, counts)
+            _count(f"{name} {at_s:.3f}", job, said[-1][1], seen, scene.at(onset), kind, onset, found, counts)
         if not hangs:
             break
         mistaken_s = 0.0

@@ -6,7 +6,8 @@ No field data of this is public. What is assumed, and why:
 - Evaluations of 10 to 240 s and saves of 5 to 120 s, each at most a twentieth of the time; three jobs in ten do not print a
   line before them; every fourth saves by the clock, announced. Times vary by 15 to 30 %.
 - In each step the GPUs stand for up to 15 % of it (input, optimizer on the host, stragglers); hiccups of 1 to 8 s at up to
-  one step in 1,000, in which all wait for one.
+  one step in 1,000, in which all wait for one. The step after a pause is like any other: until 26 November 2026 it looked
+  like the pause before it, so that a job that waits in its pauses was seen to wait through the whole step, too.
 - Telemetry: six jobs in ten run on nodes with DCGM's profiling fields (dcgm-exporter's defaults have them), three with power
   and utilisation alone, one with none.
 - An evaluation works all GPUs in six jobs of ten and that of rank 0 alone, for which the others wait, in 1.5; in others the
@@ -72,6 +73,14 @@ class Scene:
 
     def at(self, seconds: float) -> Scene:
         return self.later[1].at(seconds) if self.later is not None and seconds >= self.later[0] else self
+
+    def parts(self, length_s: float) -> Iterator[tuple[Scene, float, float]]:
+        """(scene, from, to) of a silence of so many seconds."""
+        part, from_s = self, 0.0
+        while part.later is not None:
+            yield part, from_s, part.later[0]
+            from_s, part = part.later
+        yield part, from_s, length_s
 
     def motion(self, now_s: float, began_s: float | None, gpus: Gpus, rng: random.Random) -> Motion:
         """What the comparison of two looks shows; the former in a comparison that spans both scenes."""
@@ -167,17 +176,20 @@ class Gpus:
 
     def passed(self, scene: Scene, since: datetime, length_s: float) -> None:
         """The time between two step lines is over."""
-        if scene.later is not None and not (self.most_stand(scene) and self.most_stand(scene.later[1])):
-            self.passed(replace(scene, later=None), since, scene.later[0])  # an evaluation, then a save
-            rest_s = length_s - scene.later[0]
-            self.passed(scene.later[1], since + timedelta(seconds=scene.later[0]), rest_s)
-            return
-        if (self.word(scene) == "stands" or scene.alone) and scene.name not in ("step", "hiccup"):
-            self._add(since, length_s)
-        elif scene.name == "hiccup":
-            self._add(since, min(length_s, 8.0))
-        elif self.job.idle * self.job.step_s >= STRETCH_S:
-            self._add(since, self.job.idle * self.job.step_s)
+        stood_from_s: float | None = None
+        for part, from_s, to_s in scene.parts(length_s):
+            if part.name not in ("step", "hiccup") and (self.word(part) == "stands" or part.alone):
+                stood_from_s = from_s if stood_from_s is None else stood_from_s
+                continue
+            if stood_from_s is not None:
+                self._add(since + timedelta(seconds=stood_from_s), from_s - stood_from_s)
+                stood_from_s = None
+            if part.name == "hiccup":
+                self._add(since + timedelta(seconds=from_s), min(to_s - from_s, 8.0))
+            elif part.name == "step" and self.job.idle * self.job.step_s >= STRETCH_S:
+                self._add(since + timedelta(seconds=from_s), self.job.idle * self.job.step_s)
+        if stood_from_s is not None:
+            self._add(since + timedelta(seconds=stood_from_s), length_s - stood_from_s)
 
     def _add(self, since: datetime, length_s: float) -> None:
         if length_s < STRETCH_S or self.job.telemetry == NONE:
@@ -252,7 +264,7 @@ def lines(job: Job, rng: random.Random, hours: float, blink: float) -> Iterator[
     hiccup = Scene("hiccup", "host", stands=False, blink=blink, alone=True)
     evaluation, save = replace(job.evaluation, blink=blink), replace(job.save, blink=blink)
     scene = step_scene
-    now, step, saved = job.compile_s, 0, 0.0
+    now, step, saved, paused_s = job.compile_s, 0, 0.0, 0.0  # ``paused_s``: since the last step line
     while now < hours * 3600:
         step += 1
         took = job.step_s * rng.lognormvariate(0, job.jitter)
@@ -265,21 +277,24 @@ def lines(job: Job, rng: random.Random, hours: float, blink: float) -> Iterator[
         if step % job.stride == 0:
             if scene is step_scene and took > job.step_s:
                 scene = replace(step_scene, quiet_s=job.quiet * took)
+            elif paused_s:  # the step after a pause looks like any other
+                scene = scene.then(paused_s, replace(step_scene, quiet_s=paused_s + job.quiet * took))
             yield now, step, Kind.STEP, "", scene
-            scene = step_scene
+            scene, paused_s = step_scene, 0.0
         if job.eval_every and step % job.eval_every == 0:
             if job.announced:
                 yield now + 0.1, step, PAUSE, "running evaluation", scene
             scene = evaluation
-            took = job.eval_s * rng.uniform(0.85, 1.15)
-            now += took
+            paused_s = job.eval_s * rng.uniform(0.85, 1.15)
+            now += paused_s
         due = now - saved >= job.save_timed_s if job.save_timed_s else step % job.save_every == 0
         if due:
             saved = now
             if job.announced:
                 yield now + 0.1, step, PAUSE, "saving checkpoint", scene
-            scene = evaluation.then(took, save) if scene is evaluation else save
-            now += job.save_s * rng.uniform(0.8, 1.3)
+            scene = evaluation.then(paused_s, save) if scene is evaluation else save
+            save_s = job.save_s * rng.uniform(0.8, 1.3)
+            now, paused_s = now + save_s, paused_s + save_s
 
 
 def name_of(scene: Scene) -> str:

@@ -73,7 +73,7 @@ def test_a_first_pause_may_follow_another_one(then: Motion) -> None:
     at_once = hung_after_s(rhythm, observed(rhythm, [then] * 130), LIMITS)
     after_work = hung_after_s(rhythm, observed(rhythm, [Motion.WORKS] * 100 + [then] * 30), LIMITS)
     assert at_once is not None and after_work is not None
-    assert after_work == pytest.approx(FIRST_S + 100 * LOOK_S + 300.0)
+    assert after_work == pytest.approx(FIRST_S + 100 * LOOK_S + 300.0 + 86.0)
     for_ever = hung_after_s(rhythm, observed(rhythm, [Motion.WORKS] * 1000 + [then] * 30), LIMITS)
     assert for_ever == pytest.approx(2.0 * at_once), "it is no longer than that of a job that works"
 
@@ -86,9 +86,10 @@ def test_waiting_after_the_work_of_a_first_pause_has_the_time_of_a_first_pause()
     assert (hung_after_s(rhythm, observed(rhythm, waits), LIMITS) or 0.0) < (found or 0.0)
 
 
-def test_a_first_pause_and_the_step_after_it_are_one_silence() -> None:
+@pytest.mark.parametrize("announced", ["", "running evaluation"])
+def test_a_first_pause_and_the_step_after_it_are_one_silence(announced: str) -> None:
     """An evaluation of 235 s before a step of 105 s."""
-    rhythm = training(103.0, 25)
+    rhythm = training(103.0, 25, announced)
     assert (hung_after_s(rhythm, observed(rhythm, [Motion.WAITS] * 8), LIMITS) or 0.0) >= 300.0 + 103.0
 
 
