@@ -15,12 +15,21 @@ from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 
 C = Cause
-# What a program tells as a warning it mostly survives: glog's W, logging's WARNING, Python's warnings.
+# What a program tells as a warning it mostly survives: glog's W and I, logging's levels, Python's warnings.
 _WARNING = re.compile(
-    r"(?:^|[\s\]>)])\[?W\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\bWARNING\b|\b\w*Warning: "
+    r"(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"
+    r"|\b\w*Warning: "
     r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
 )
+# What it says that it goes on without, where it raises nothing.
+_GOES_ON = re.compile(
+    r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
+    r"|\bignore (?:the )?error\b|\baccepting this\b|does not currently take into account|\bthrown while requesting\b"
+    r"|\b(?:may|might|can|could) (?:cause|lead|result|harm|break)\b"
+)
+_RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 WARNED = 0.6
+_TOLD = (Role.CAUSE, Role.SYMPTOM)
 GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.PCIE)
 
 
@@ -37,6 +46,7 @@ class Reading:
     advice: str = ""
     late: bool = False
     survived: bool = False  # the job went on after it
+    warned: bool = False  # told as a warning
     generic: bool = False  # it knows the class of the exception only, not the sentence
 
     @property
@@ -68,11 +78,13 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
     if rule is not None:
         if rule.role is Role.PROGRESS or (not rule.weights and rule.role is not Role.CONSEQUENCE):
             return None
+        if evidence.data.get("ignored") is True:
+            return None
         note = rule.kind.replace("_", " ").replace("-", " ")
-        weights, role = by_frame(evidence, rule.weights), rule.role
-        if rule.form is Form.PROGRAM and rule.role is Role.CAUSE and _WARNING.search(evidence.text[:200]):
+        weights, role, warned = by_frame(evidence, rule.weights), rule.role, False
+        if rule.form is Form.PROGRAM and rule.role in _TOLD and _is_warning(evidence.text[:200]):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
-            note = f"{note} (told as a warning)"
+            warned, note = rule.kind != "nan", f"{note} (told as a warning)"
         return Reading(
             evidence,
             rule.id,
@@ -85,10 +97,15 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             advice=rule.advice,
             late=rule.late,
             generic=rule.frame,
+            warned=warned,
         )
     maker = _KINDS.get(evidence.kind, _telemetry)
     reading = maker(evidence)
     return None if reading is None else replace(reading, drain=rules.convictions.of(evidence))
+
+
+def _is_warning(text: str) -> bool:
+    return _WARNING.search(text) is not None or (_GOES_ON.search(text) is not None and not _RAISED.search(text))
 
 
 def _telemetry(evidence: Evidence) -> Reading | None:

@@ -15,10 +15,12 @@ LATER_HARD = 0.9  # the first line that convicts a machine may be written late
 LATE = 0.95  # the same for a line that is always written after what it reports did its harm
 SHADOW = 0.08  # weight of a consequence while its cause is known
 EXPLAINED = 0.3  # the same beside a watchdog's message, while no cause is known
+OUTLIVED = 0.2  # weight of a warning where anything else says how the program ended: it went on after it
 SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
 RIVALS = (2.5, 1.9, 1.5)  # how much likelier what is often mistaken for the leading cause is than the rest
 CLOCKS_S = 30.0  # by which the times of two sources may differ
 LOST_WITHIN_S = 60.0  # a driver's deadlines, from its first unanswered command until it finds the GPU gone
+WAITED = 2.0  # strength from which a line says that ranks waited, and does not only echo that a peer is gone
 LEADS = 1.2  # strength from which a cause counts as known
 
 
@@ -59,24 +61,29 @@ def order(readings: Iterable[Reading]) -> list[Reading]:
 
 def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     """Each reading with the share of its weight that counts."""
+    noise = _noise(readings)
+    silent = [Weighed(reading, 0.0) for reading in readings if id(reading) in noise]
+    readings = [reading for reading in readings if id(reading) not in noise]
     xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
     roles = {id(r): _role(r, xids, rules) for r in readings}
     roles.update((id(r), Role.CONSEQUENCE) for r in _of_lost_gpus(readings))
-    causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
+    known = next((r for r in readings if r.strength >= LEADS and _explains(r, roles[id(r)])), None)
     for reading in readings:
         if roles[id(reading)] is Role.SYMPTOM:
-            follows = bool(causes) and _follows(reading, causes[0]) and _points_to(reading) is not _points_to(causes[0])
+            follows = known is not None and _follows(reading, known) and _points_to(reading) is not _points_to(known)
             roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
+    ended = any(r.role is not Role.CONTEXT and r.strength >= LEADS for r in readings)  # somebody says how
     hung = any(_points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
-    echoes, noise = _echoes(readings), _noise(readings)
+    echoes = _echoes(readings)
+    plain = {reading.key for reading in readings if not reading.warned}
     seen: set[str] = set()
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
     weighed = []
     for reading in readings:
-        if reading.key in seen:
+        if reading.key in seen or (reading.warned and reading.key in plain):  # a warning came true: that line counts
             weighed.append(Weighed(reading, 0.0))
             continue
         seen.add(reading.key)
@@ -88,6 +95,8 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             factor = EXPLAINED  # a watchdog aborts its process, and the launcher tells of the abort
         elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
             factor = 0.4
+        elif reading.warned:
+            factor, ended = OUTLIVED if ended else 1.0, True  # several warnings say no more than one
         elif role in {Role.CAUSE, Role.FALLBACK} and reading.strength >= LEADS:
             place = (reading.evidence.where.path, reading.evidence.line, reading.evidence.at)
             if place not in lines:
@@ -97,14 +106,18 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             factor = max(LATER[rank], LATER_HARD if hard and (gone or hard_line in {None, place}) else 0.0)
             factor = max(factor, LATE if reading.late else 0.0)
             hard_line = place if hard and hard_line is None else hard_line
-        if id(reading) in noise:
-            factor = 0.0
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
-    return weighed
+    return weighed + silent
+
+
+def _explains(reading: Reading, role: Role) -> bool:
+    """Whether what was said may explain symptoms that come after it: a cause, any exception, a watchdog's message."""
+    waited = _points_to(reading) is Cause.NCCL_HANG_UNKNOWN and reading.strength >= WAITED
+    return role in {Role.CAUSE, Role.FALLBACK} or waited
 
 
 def _noise(readings: Sequence[Reading]) -> set[int]:
-    """Readings of a service's line that a rule knows as meaning nothing: an error code in it means nothing either."""
+    """Readings of a service's or tool's line that a rule knows as meaning nothing: so does an error code in it."""
     nothing = {
         (reading.evidence.where.path, reading.evidence.line)
         for reading in readings

@@ -20,6 +20,7 @@ _STANDARD = re.compile(rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<froz
 # What only hands on the exception of another: of a worker, of a wrapped call.
 _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
+_IGNORED = re.compile(rb"(?:Exception ignored in|Error in atexit\._run_exitfuncs)[^\n]{0,240}\n[^\n]{0,40}$")
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 _CHECKS = re.compile(rb"(?: {2,}|\t)(?:raise|assert)\b")
 
@@ -40,6 +41,7 @@ class Frame:
     source: str = ""  # the line itself, where it is a check
     caller: str = ""  # file of the nearest frame above it that is of another package; empty where none is near
     inside: bool = False  # the frame right above it is of its own package: it was called by itself
+    ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
 
 
 def innermost(before: bytes) -> Frame | None:
@@ -55,9 +57,10 @@ def innermost(before: bytes) -> Frame | None:
         return None
     named = [f for f in frames if not _STANDARD.search(f[1]) and not _HANDS_ON.search(f[1]) and f[1][:1] != b"<"]
     last = frames[-1]
+    ignored = _IGNORED.search(before[: max(before.rfind(b"Traceback (most recent"), 0)]) is not None
     standard = f"{_text(last[1]).rsplit('/', 1)[-1]}:{_text(last[2])}" if _STANDARD.search(last[1]) else ""
     if not named:
-        return Frame("", "", False, standard) if standard else None
+        return Frame("", "", False, standard, ignored=ignored) if standard else None
     frame = named[-1]
     source = _source(before, frame) if frame is last else b""
     refused, table = _CHECKS.search(source) is not None, _TABLE.search(source) is not None
@@ -65,7 +68,7 @@ def innermost(before: bytes) -> Frame | None:
     own, above = _package(frame[1]), [_package(f[1]) for f in named[:-1]]
     caller = next((f[1] for f, package in zip(named[-2::-1], above[::-1], strict=True) if package != own), b"")
     inside = own != b"" and bool(above) and above[-1] == own
-    return Frame(_text(frame[1]), _text(frame[2]), refused, standard, table, checked, _text(caller), inside)
+    return Frame(_text(frame[1]), _text(frame[2]), refused, standard, table, checked, _text(caller), inside, ignored)
 
 
 def _package(file: bytes) -> bytes:

@@ -1,0 +1,94 @@
+"""What nearly every job prints as it starts and as it is torn down changes no verdict on what is between.
+
+The messages are those of vocabulary.txt, each alone the cause that an expert gives it; here they stand among warnings of
+libraries, among what other ranks say once one is gone, and among launchers' reports.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import classify
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import Cause, Incident
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
+START = """\
+NOTE: The SHMEM allocation limit is set to the default of 64MB.  This may be insufficient for PyTorch.
+/env/lib/python3.11/site-packages/torch/utils/_pytree.py:185: FutureWarning: optree is installed but the version is too old.
+[W414 10:40:02.0 socket.cpp:752] [c10d] The client socket cannot be initialized to connect to [n1]:29500 (errno: 97).
+n1:77:77 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.
+[WARNING]  async_io requires the dev libaio .so object and headers but these were not found.
+[WARNING]  please install triton==1.0.0 if you want to use sparse attention
+/opt/trainer/specs.py:60: UserWarning: Apex is not installed. Falling back to Torch Norm
+CUDA version 12.1 does not match the version torch was compiled with 12.2, but since the APIs are compatible, accepting it
+Setting `use_cache=False` as it is incompatible with gradient checkpointing.
+Detected kernel version 4.18.0, which is below the recommended minimum of 5.5.0; this can cause the process to hang.
+"""
+PEERS = """\
+[rank3]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited, NCCL 2.27.3
+[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+[rank3]: Last error:
+[rank3]: socketPollConnect: connect to 10.0.0.5<41231> returned Connection refused, exceeded error retry count (35)
+[rank4]:[W1229 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3, remote=[n0]:29500): Connection reset by peer
+torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.
+Exception ignored in: <function _ConnectionBase.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/connection.py", line 132, in __del__
+    self._close()
+OSError: [Errno 9] Bad file descriptor
+wandb: Network error (ConnectionError), entering retry loop.
+"""
+LAUNCHERS = """\
+W0414 10:43:11.6 289 torch/distributed/elastic/multiprocessing/api.py:1010] Sending process 290 closing signal SIGTERM
+E0414 10:43:12.0 289 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 291)
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+srun: error: n1: task 0: Exited with exit code 1
+srun: Terminating StepId=12718546.0
+srun: error: n2: tasks 1-3: Killed
+"""
+
+
+def cause(text: str) -> Cause:
+    reader = LogReader(SIGNATURES)
+    found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+    return classify(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "most"),
+    [(START, "", 0.03), ("", PEERS, 0.03), ("", LAUNCHERS, 0.02), (START, PEERS + LAUNCHERS, 0.08)],
+    ids=["start", "peers", "launchers", "all"],
+)
+def test_surroundings_change_few_verdicts(before: str, behind: str, most: float) -> None:
+    lines = (Path(__file__).parent / "vocabulary.txt").read_text().splitlines()
+    pairs = [line.split(" | ", 1) for line in lines if " | " in line and not line.startswith("#")]
+    said = [
+        (causes.split(","), message.replace("\\n", "\n") + "\n")
+        for causes, message in pairs[::3]
+        if "unknown" not in causes  # where nothing is shown, what stands around it may speak
+    ]
+    changed = [
+        message
+        for causes, message in said
+        if cause(message) in causes and cause(before + message + behind) not in causes
+    ]
+    assert len(changed) <= most * len(said), changed
+
+
+def test_warnings_do_not_add_up() -> None:
+    reader = LogReader(SIGNATURES)
+    found = reader.feed(f"{START}exiting program after 230 minutes\n".encode(), NOW) + reader.finish(NOW)
+    assert classify(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).confidence < 0.75
+
+
+def test_an_exception_that_python_ignores_ended_nothing() -> None:
+    ignored = PEERS[PEERS.index("Exception ignored") : PEERS.index("wandb")]
+    assert cause(ignored) is Cause.UNKNOWN
+    assert cause(ignored.split("\n", 1)[1].replace("OSError: [Errno 9]", "KeyError:")) is Cause.USER_CODE
