@@ -70,7 +70,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     known = next((r for r in readings if r.strength >= LEADS and _explains(r, roles[id(r)])), None)
     for reading in readings:
         if roles[id(reading)] is Role.SYMPTOM:
-            follows = known is not None and _follows(reading, known) and _points_to(reading) is not _points_to(known)
+            follows = known is not None and _comes_of(reading, known, roles[id(known)])
             roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
@@ -108,6 +108,13 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             hard_line = place if hard and hard_line is None else hard_line
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed + silent
+
+
+def _comes_of(symptom: Reading, known: Reading, role: Role) -> bool:
+    """Whether ``known`` explains a symptom. A watchdog waits for minutes: no clocks reverse that."""
+    if _points_to(symptom) is _points_to(known):
+        return False
+    return _follows(symptom, known) if role in {Role.CAUSE, Role.FALLBACK} else _before(known, symptom)
 
 
 def _explains(reading: Reading, role: Role) -> bool:

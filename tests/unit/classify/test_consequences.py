@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 
@@ -201,3 +202,18 @@ def test_an_error_code_in_a_line_that_means_nothing_means_nothing() -> None:
     verdict = judge(log(ended + "srun: forcing job termination\ntcsetattr: Input/output error\n"))
     assert verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
     assert judge(log("tcsetattr: Input/output error\n")).cause is Cause.UNKNOWN
+
+
+NOBODY_THERE = "n1:12:13 [0] misc/socket.cc:400 NCCL WARN Connect to 10.0.0.9<45123> failed : Connection refused\n"
+WAITED = "[rank3]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=91, OpType=ALLREDUCE)\n"
+
+
+def test_a_watchdog_that_comes_later_explains_no_refused_connection() -> None:
+    other = [replace(item, where=Where(job=52, path="other.txt")) for item in log(NOBODY_THERE)]
+    assert judge(other, log(WAITED, at=20.0)).cause is Cause.NETWORK_BOOTSTRAP
+    assert judge(log(WAITED), log(NOBODY_THERE, at=20.0)).cause is Cause.NCCL_HANG_UNKNOWN
+
+
+def test_a_warning_that_came_true_is_heard() -> None:
+    failed = "[c10d] The client socket has failed to connect to [n1]:29500 (errno: 110 - Connection timed out).\n"
+    assert judge(log(f"[W socket.cpp:663] {failed}RuntimeError: {failed}")).cause is Cause.NETWORK_BOOTSTRAP
