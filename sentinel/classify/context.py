@@ -21,6 +21,7 @@ C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
 HOT = 3.0  # natural-log odds from which a line says that a GPU was too hot
 LOST = 3.4  # the same for a GPU that is gone
+ASKED = 2.0  # the same for a job that somebody ended
 MET = 2.0  # the same for ranks that did not find each other
 
 
@@ -193,15 +194,25 @@ def _stopped_task(
 def _self_ended(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """A step is also cancelled when one of its tasks failed by itself: then nobody asked for its end."""
-    exits = [r for r in readings if r.key == "task-exit"]
+    """A step is also cancelled when one of its tasks failed or was killed by itself: then nobody asked for its end."""
     ended = next((r for r in readings if r.key == "step-cancelled"), None)
-    if ended is None or not exits:
+    asked = next((r for r in readings if r.weights.get(C.SCHEDULER_PREEMPT_OR_TIMELIMIT, 0.0) >= ASKED), None)
+    exits = [r for r in readings if r.key == "task-exit" or (r.key in _DIED and asked is ended)]
+    if ended is None or asked is None or not exits or not _earlier(exits[0], asked):
         return []
     weights = {cause: -weight for cause, weight in ended.weights.items() if weight > 0}
     return [
         of_context(exits[0].evidence, "self-ended", weights, "a task failed by itself, and the step was ended for it")
     ]
+
+
+_DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
+
+
+def _earlier(one: Reading, other: Reading) -> bool:
+    """By time, then by line; of two logs nothing is known."""
+    a, b = one.evidence, other.evidence
+    return a.where.path != b.where.path or (a.at, a.line or 0) <= (b.at, b.line or 0)
 
 
 def _reading_if_both(

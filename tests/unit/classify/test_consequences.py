@@ -97,6 +97,18 @@ def test_a_task_that_failed_by_itself_is_why_the_step_was_cancelled(code: int, e
     assert (verdict.cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT) is ended_it
 
 
+def test_what_was_killed_before_the_step_was_cancelled_is_why_it_was() -> None:
+    killed = "srun: error: c4: task 0: Killed\nsrun: Terminating StepId=52.0\n"
+    assert judge(log(killed + CANCELLED)).cause is Cause.APP_OOM_HOST
+    assert judge(log(CANCELLED + killed)).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def test_a_task_that_exits_after_its_job_was_cancelled_did_not_fail_by_itself() -> None:
+    job = "slurmstepd: error: *** JOB 52 ON c4 CANCELLED AT 2026-03-04T12:30:00 ***\n"
+    text = f"{job}srun: error: c4: task 0: Exited with exit code 1\n{CANCELLED}"
+    assert judge(log(text)).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
 def test_slurm_reports_an_oom_kill_after_what_it_did() -> None:
     text = (
         "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly\n"
