@@ -40,7 +40,10 @@ async def drain(task: Task, means: Means) -> Outcome:
         await means.writer.drain(node.name, task.reason)
     except Refused as error:
         return means.done(task, error.message)
-    after = await means.reader.node(node.name)
+    try:
+        after = await means.reader.node(node.name)
+    except Unavailable:
+        return means.done(task)  # it was answered; if a person returns the node before the next look, that stays so
     if await _returned_since(after, asked_at, means):
         return means.done(task, _RETURNED, _LEFT)
     if after is None or not after.drained:
@@ -93,7 +96,10 @@ async def down(task: Task, means: Means) -> Outcome:
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
         await means.writer.down(node.name, task.reason)
-        node = await means.reader.node(node.name)
+        try:
+            node = await means.reader.node(node.name)
+        except Unavailable:
+            return means.done(task)  # see drain
         if await _returned_since(node, asked_at, means):
             return means.done(task, _RETURNED, _LEFT)
     if node is None or node.state != "down":

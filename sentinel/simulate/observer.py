@@ -99,8 +99,11 @@ class Observer:
     def _may_be_ours(self, job: int) -> bool:
         """Whether a hold on the job looks like Sentinel's own: it said that it would hold the job, and has no answer.
 
-        Slurm answers alike whoever did (docs/limits.md).
+        Slurm answers alike whoever did (docs/limits.md), and shows alike who holds a cancelled job that is requeued.
         """
+        this = self.world.slurm.jobs[job]
+        if this.held and this.over:
+            return True
         rows = self._in_doubt(StepKind.REQUEUE_HOLD)
         return any(row.step.job == job and row.outcome is not None and row.outcome.data.get("asked") for row in rows)
 

@@ -162,6 +162,16 @@ HELD_AFTER_SLURMCTLD_CAME_BACK = History(
     400.0,
 )  # fmt: skip
 
+RETURNED_BEFORE_WE_LOOKED = History(
+    8021, 17, "in-allocation", Setup(nodes=8, jobs=(JobSpec(nodes=3, trains_on=3),)),
+    (
+        Happening("gpu-firmware", 30.357, "job0/0"),
+        Happening("lose", 30.357, data={"nth": 6, "after": True, "times": 2}),
+        Happening("resume-node", 35.3, "job0/0"),
+    ),
+    900.0,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -180,6 +190,7 @@ HELD_AFTER_SLURMCTLD_CAME_BACK = History(
         REPAIRED_BETWEEN_TWO_REQUESTS,
         ENDED_BY_ITSELF_IN_A_PAUSE,
         ENDED_WHILE_NO_DAEMON_COULD_SEE,
+        RETURNED_BEFORE_WE_LOOKED,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
