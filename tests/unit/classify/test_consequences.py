@@ -229,3 +229,15 @@ def test_a_watchdog_that_comes_later_explains_no_refused_connection() -> None:
 def test_a_warning_that_came_true_is_heard() -> None:
     failed = "[c10d] The client socket has failed to connect to [n1]:29500 (errno: 110 - Connection timed out).\n"
     assert judge(log(f"[W socket.cpp:663] {failed}RuntimeError: {failed}")).cause is Cause.NETWORK_BOOTSTRAP
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        "xformers 0.0.20 requires torch==2.0.1, but you have torch 2.1.0 which is incompatible.\n",
+        "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0 as it may crash.\n",
+    ],
+)
+def test_what_is_said_in_passing_yields_to_what_the_program_fails_with(passing: str) -> None:
+    assert judge(log(passing)).cause is Cause.SOFTWARE_ENV
+    assert judge(log(f"{passing}KeyError: 'mask'\n")).cause is Cause.USER_CODE
