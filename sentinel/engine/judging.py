@@ -27,7 +27,7 @@ from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
 from sentinel.engine.reconcile import late_evidence
-from sentinel.engine.reconcile.situations import ClusterNow, situation_of
+from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
 from sentinel.model.changes import AttemptSeen, EvidenceAdded, IncidentChanged, PlanMade, VerdictReached
@@ -256,11 +256,12 @@ def recover_other_jobs(
 ) -> None:
     """Open incidents for the other jobs on the nodes being taken out, so that those are recovered too."""
     verdict, plan = state.verdicts[incident.id], state.plans[incident.id]
-    known, opt_in = list(state.incidents.values()), state.settings.recovery.opt_in
+    known = [other for other in state.incidents.values() if not left_alone(state, other)]
+    opt_in = state.settings.recovery.opt_in
     for new in merging.taken_along(incident, verdict, plan, state.cluster, fleet, known, opt_in=opt_in, now=now):
         key = (incident.id, new.job or -1, new.attempt or 0)
-        if key in state.taken_along:
-            continue  # its own incident is over and forgotten
+        if key in state.taken_along or new.id in state.incidents:
+            continue  # its own incident is over, and perhaps forgotten
         state.taken_along.add(key)
         state.put(new)
         situation = situation_of(new, ClusterNow(state, fleet, now, partial(looks, now=now)))

@@ -1,7 +1,8 @@
 """Finds jobs that began on a node which was convicted meanwhile, and has them recovered.
 
 A command of Slurm's that is on its way cannot be stopped: a job may be released, or begin by itself, at the moment at which
-its node is convicted. The next snapshot shows it there.
+its node is convicted. The next snapshot shows it there. The same holds for a job that another incident was to stop then, and
+left alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import datetime, timedelta
 from sentinel.engine import judging
 from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.reconcile import node_proof
+from sentinel.engine.reconcile.situations import left_alone
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.records import NODE_STEPS, Fleet, Result
@@ -19,7 +21,7 @@ _SEEN = timedelta(seconds=10)  # the snapshot that a plan was made with may be t
 
 
 def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts) -> None:
-    """Each attempt is looked at once for each incident."""
+    """Each attempt is looked at once for each incident, and while no other incident has it."""
     for seen in (state.on_bad_nodes, state.taken_along):
         seen &= {(name, job, view.restarts) for name, job, _ in seen if (view := fleet.jobs.get(job))}
     convicting: dict[str, list[str]] = {}
@@ -31,11 +33,17 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
     for job in sorted(fleet.jobs.values(), key=lambda one: one.id):
         if job.state != "running" or job.started_at is None:
             continue
+        if convicting.keys().isdisjoint(job.nodes):
+            continue
+        own = [one for one in state.incidents.values() if (one.job, one.attempt) == (job.id, job.restarts)]
+        left = [one for one in own if left_alone(state, one)]  # which had the attempt while its node was convicted
+        if own != left:
+            continue
         for node in job.nodes:
             for name in convicting.get(node, ()):
                 key = (name, job.id, job.restarts)
                 began_later = job.started_at > state.plans[name].at - _SEEN
-                if not began_later or key in state.on_bad_nodes or _is_asked_about(state, name, node, fleet):
+                if not (began_later or left) or key in state.on_bad_nodes or _is_asked_about(state, name, node, fleet):
                     continue
                 if node not in node_proof.cleared(state, name, (node,)):
                     state.on_bad_nodes.add(key)

@@ -13,7 +13,7 @@ from sentinel.engine.reconcile import in_allocation, node_proof
 from sentinel.engine.state import State
 from sentinel.model.approvals import APPROVAL, LAPSED
 from sentinel.model.intent import intent_of
-from sentinel.model.records import INTERRUPTIONS, Fleet, Incident, Result, StepKind, Verdict, Wait
+from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, Incident, IncidentState, Result, StepKind, Verdict, Wait
 from sentinel.model.taken_along import taken_along_id
 from sentinel.planning.restart_size import remaining_wait_s
 from sentinel.policy import NO_NODE, NodeHurt, Situation, Stop, components_with
@@ -189,6 +189,15 @@ def _recovered_by(state: State, incident: Incident, fleet: Fleet) -> str:
                 if outcome is None or outcome.result is not Result.FAILED:
                     return name
     return ""
+
+
+def left_alone(state: State, incident: Incident) -> bool:
+    """Whether the incident's job was to be stopped and was not, as it goes on: another fault may still concern it."""
+    plan = state.plans.get(incident.id)
+    if plan is None or incident.state is not IncidentState.CLOSED:
+        return False
+    stops = [outcome for outcome in state.ledger.outcomes(incident.id, plan.steps) if outcome.step.kind in STOPS]
+    return any(outcome.result is Result.FAILED and outcome.data.get("goes_on") for outcome in stops)
 
 
 def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], tuple[str, ...]]:

@@ -172,6 +172,20 @@ RETURNED_BEFORE_WE_LOOKED = History(
     900.0,
 )  # fmt: skip
 
+LEFT_ALONE_ON_ANOTHER_BAD_NODE = History(
+    8024, 2098, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("gpu-lost-silently", 34.86377579464142, "job0/1"),
+        Happening("reboot", 35.55472452919626, "job1/0"),
+        Happening("store-full", 41.17271864620966, data={"for_s": 120.0}),
+        Happening("gpu-lost-silently", 41.58972785338517, "job0/1"),
+        Happening("pause", 49.70973193974021),
+        Happening("gpu-memory", 59.70973193974021, "job0/0"),
+        Happening("resume", 249.7097319397402),
+    ),
+    1269.7,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -191,6 +205,7 @@ RETURNED_BEFORE_WE_LOOKED = History(
         ENDED_BY_ITSELF_IN_A_PAUSE,
         ENDED_WHILE_NO_DAEMON_COULD_SEE,
         RETURNED_BEFORE_WE_LOOKED,
+        LEFT_ALONE_ON_ANOTHER_BAD_NODE,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
