@@ -57,6 +57,7 @@ def history_of(seed: int, number: int, story: str | None = None) -> History:
     setup, happenings = STORIES[name](rng)
     happenings.sort(key=lambda one: one.at_s)
     last_s = max((one.at_s for one in happenings), default=0.0)
-    longest_s = max((float(one.data.get(key, 0.0)) for one in happenings for key in ("for_s", "down_s")), default=0.0)
+    # Troubles may last one after the other: a kill strikes a daemon that lives.
+    away_s = sum(float(one.data.get(key, 0.0)) for one in happenings for key in ("for_s", "down_s"))
     rest_s = _REST_S.get(name, REST_S)
-    return History(seed, number, name, setup, tuple(happenings), last_s + longest_s + rest_s)
+    return History(seed, number, name, setup, tuple(happenings), last_s + away_s + rest_s)

@@ -52,3 +52,8 @@ def test_a_job_that_hangs_unseen_is_no_rest() -> None:
     world.later(50.0, lambda: world.programs.hang(world.programs.newest[101], "n1"))
     world.run()
     assert world.now_s == 700.0
+
+
+def test_daemons_killed_one_after_the_other_leave_the_last_one_its_time() -> None:
+    often = history_of(8023, 5050, "killed-often")  # four kills, with 400 s down after three of them
+    assert ran(often).lives == 5
