@@ -120,6 +120,8 @@ class World(Timeline):
             due_s = self.slurm.next_due_s()
             if due_s is not None:
                 moment_s = min(moment_s, due_s - _AT_S)
+            if frozen := self.now_s < self.frozen_until_s:
+                moment_s = min(moment_s, self.frozen_until_s)
             self.now_s = max(self.now_s, moment_s)
             if due_s is not None and due_s - _AT_S <= self.now_s:
                 self.slurm.catch_up()
@@ -134,7 +136,7 @@ class World(Timeline):
                 if until_s is not None:
                     until_s = max(until_s, self.frozen_until_s)
                 continue
-            if something or (until_s is not None and self.now_s >= until_s):
+            if something or frozen or (until_s is not None and self.now_s >= until_s):
                 return
 
     def run(self) -> list[Violation]:

@@ -108,14 +108,15 @@ def lends_to_who_lost_a_node(seen: Observer, what: Happened) -> Iterator[str]:
     lost = [name for name, one in verdicts.items() if one.drain and incidents[name].job == what.job.id]
     if not lost:
         yield f"job {what.job.id} may start on spare nodes, and no verdict says that it lost a node"
-    elif what.job.state != "PENDING" and not _began_just_now(seen, what.job):
+    elif what.job.state != "PENDING" and not _was_pending_just_now(seen, what.job):
         yield f"job {what.job.id} is {what.job.state}, and is lent spare nodes"
 
 
-def _began_just_now(seen: Observer, job: SimulatedJob) -> bool:
-    """Whether the job began while the request was on its way: it is compared again with the next snapshot."""
+def _was_pending_just_now(seen: Observer, job: SimulatedJob) -> bool:
+    """Whether the job began or was cancelled while the request was on its way: the next snapshot tells."""
     under_way_s = SLURM_DEADLINE_S if seen.world.crossings.slurm == "slow" else _REQUEST_S
-    return job.state == "RUNNING" and seen.world.now_s - seen.world.began_s(job.id, job.restarts) <= under_way_s
+    began_s = seen.world.began_s(job.id, job.restarts) if job.state == "RUNNING" else -1e9
+    return seen.world.now_s - max(began_s, seen.cancelled.get(job.id, -1e9)) <= under_way_s
 
 
 def loans_end(seen: Observer) -> Iterator[str]:

@@ -186,6 +186,22 @@ LEFT_ALONE_ON_ANOTHER_BAD_NODE = History(
     1269.7,
 )  # fmt: skip
 
+STARTED_IN_A_FREEZE = History(
+    8025, 3552, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("bad-numbers", 54.63167418121122, "job1/1"),
+        Happening("prints-xid", 65.55167700024879, "job0/1"),
+        Happening("kill", 65.55167700024879, data={"nth": 26, "after": True, "down_s": 60.0}),
+        Happening("freeze", 92.90661535100197, data={"for_s": 100.0}),
+    ),
+    1092.9,
+)  # fmt: skip
+CANCELLED_AS_IT_WAS_LENT = History(
+    8025, 5430, "spares", Setup(nodes=7, jobs=(JobSpec(nodes=3), JobSpec(nodes=3)), spares=1),
+    (Happening("gpu-firmware", 39.21178010412283, "job0/1"), Happening("cancel", 41.598637283474616, "job0")),
+    953.4,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -206,6 +222,8 @@ LEFT_ALONE_ON_ANOTHER_BAD_NODE = History(
         ENDED_WHILE_NO_DAEMON_COULD_SEE,
         RETURNED_BEFORE_WE_LOOKED,
         LEFT_ALONE_ON_ANOTHER_BAD_NODE,
+        STARTED_IN_A_FREEZE,
+        CANCELLED_AS_IT_WAS_LENT,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
