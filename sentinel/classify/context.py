@@ -197,8 +197,10 @@ def _self_ended(
     """A step is also cancelled when one of its tasks failed or was killed by itself: then nobody asked for its end."""
     ended = next((r for r in readings if r.key == "step-cancelled"), None)
     asked = next((r for r in readings if r.weights.get(C.SCHEDULER_PREEMPT_OR_TIMELIMIT, 0.0) >= ASKED), None)
-    exits = [r for r in readings if r.key == "task-exit" or (r.key in _DIED and asked is ended)]
-    if ended is None or asked is None or not exits or not _earlier(exits[0], asked):
+    if ended is None or asked is None:
+        return []
+    exits = [r for r in readings if r.key == "task-exit" or (r.key in _DIED and asked is ended and _same_log(r, asked))]
+    if not exits or not _earlier(exits[0], asked):
         return []
     weights = {cause: -weight for cause, weight in ended.weights.items() if weight > 0}
     return [
@@ -209,10 +211,15 @@ def _self_ended(
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
 
 
+def _same_log(one: Reading, other: Reading) -> bool:
+    """Only then is known which came first: a cancelled step's tasks are killed, too, and say so wherever they write."""
+    return one.evidence.where.path == other.evidence.where.path
+
+
 def _earlier(one: Reading, other: Reading) -> bool:
-    """By time, then by line; of two logs nothing is known."""
+    """By time, then by line. Of two logs it is not known, and a task that ended by itself is believed."""
     a, b = one.evidence, other.evidence
-    return a.where.path != b.where.path or (a.at, a.line or 0) <= (b.at, b.line or 0)
+    return not _same_log(one, other) or (a.at, a.line or 0) <= (b.at, b.line or 0)
 
 
 def _reading_if_both(

@@ -103,6 +103,14 @@ def test_what_was_killed_before_the_step_was_cancelled_is_why_it_was() -> None:
     assert judge(log(CANCELLED + killed)).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
 
 
+def test_what_another_log_says_was_killed_may_have_been_killed_by_the_cancellation() -> None:
+    killed = [
+        replace(item, where=Where(job=52, path="other.txt")) for item in log("script: line 9: 123 Killed  python\n")
+    ]
+    assert judge(killed).cause is Cause.APP_OOM_HOST
+    assert judge(log(CANCELLED), killed).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
 def test_a_task_that_exits_after_its_job_was_cancelled_did_not_fail_by_itself() -> None:
     job = "slurmstepd: error: *** JOB 52 ON c4 CANCELLED AT 2026-03-04T12:30:00 ***\n"
     text = f"{job}srun: error: c4: task 0: Exited with exit code 1\n{CANCELLED}"
