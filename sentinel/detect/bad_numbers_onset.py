@@ -97,7 +97,10 @@ class OnsetTracker:
         if job is None or attempt is None:
             return None
         run = self._begins(job, attempt)
-        return run.onset if run.told or run.since is None else self._onset_left(job, attempt)
+        if run.told or run.since is None or run.onset is None:
+            return run.onset
+        left = self._onset_left(job, attempt)  # a run that began after good numbers has a later onset
+        return run.onset if left is not None and run.onset <= left else None
 
     def _begins(self, job: int, attempt: int) -> Run:
         """The attempt's run; before it has shown anything, the bad one that an earlier attempt left."""
@@ -153,9 +156,8 @@ class OnsetTracker:
         if step is not None:
             run = after_message(before, step, item.at, item.text[:80], exhausted=item.rule == _LEAST_SCALE)
             self._set(attempt, self._begun(attempt, before, run))
-        steps = [step for step in (told, losses.began) if isinstance(step, int)]
-        if not steps and reached is not None:
-            steps = [reached + 1]
+        known = self._begins(*attempt).onset  # also where an earlier daemon saw the losses
+        steps = [step for step in (known, losses.began) if step is not None]
         if not steps or min(steps) == told:
             return item
         return dataclasses.replace(item, data={**item.data, "onset_step": min(steps)})

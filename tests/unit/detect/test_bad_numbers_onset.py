@@ -66,6 +66,22 @@ def test_numbers_that_go_bad_again_have_an_onset_of_their_own(job: Job) -> None:
     assert job.onset(1) == 14 and job.onset(2) == 14
 
 
+def test_an_attempt_that_has_shown_good_numbers_did_not_start_from_bad_ones(job: Job) -> None:
+    job.prints(1, 10, 2.0, 2.0, 2.0, 2.0, nan, nan)
+    assert job.onset(1) is None  # two are not called bad yet
+    job.daemon_restarts()
+    assert job.onset(1) is None
+
+
+@pytest.mark.parametrize("bad", [2, 8])
+def test_a_line_that_the_next_daemon_reads_is_of_numbers_that_went_bad_before_it(bad: int) -> None:
+    job = Job()
+    job.prints(0, 10, 2.0, 2.1, *BAD[:bad])
+    job.daemon_restarts()
+    line = evidence("nan", job=JOB, attempt=0, source=Source.JOB_LOG, data={"step": 20})
+    assert job.tracker.with_findings([line])[0].data["onset_step"] == 12
+
+
 def test_another_job_and_one_that_is_not_known_have_none(job: Job) -> None:
     assert job.tracker.onset_step(2, 1) is None and job.tracker.onset_step(None, 1) is None
     assert job.tracker.onset_step(JOB, None) is None

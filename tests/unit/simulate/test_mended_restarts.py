@@ -201,6 +201,15 @@ CANCELLED_AS_IT_WAS_LENT = History(
     (Happening("gpu-firmware", 39.21178010412283, "job0/1"), Happening("cancel", 41.598637283474616, "job0")),
     953.4,
 )  # fmt: skip
+ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON = History(
+    8024, 8047, "doubled", Setup(nodes=8, jobs=TWO, daemons=2),
+    (
+        Happening("bad-numbers", 52.341, "job1/0"),
+        Happening("freeze", 60.777, data={"for_s": 6.0}),
+        Happening("link-down", 61.506, "job1/1"),
+    ),
+    968.5,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -225,6 +234,7 @@ CANCELLED_AS_IT_WAS_LENT = History(
         STARTED_IN_A_FREEZE,
         CANCELLED_AS_IT_WAS_LENT,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
+        ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
