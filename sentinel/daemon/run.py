@@ -64,6 +64,7 @@ from sentinel.errors import FileError, Superseded, Unavailable, UserError
 from sentinel.log import Log, take_libraries
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, SettingChanged
+from sentinel.ports import Clock
 from sentinel.telemetry import Telemetry
 from sentinel.wire import to_json
 
@@ -127,7 +128,7 @@ async def _act(
     operators = operators_of(base)
     views = people_views(base, signals, known, operators)
     server, page = api_server(base, runner, views), page_server(base, views, operators)
-    asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner))
+    asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner, clock))
     try:
         await fleets.take()  # which job runs where is needed to group the evidence of one failure
     except Unavailable as error:
@@ -135,7 +136,7 @@ async def _act(
     await runner.handle(Started(base.clock.now(), stored))
     await standby.stop()
     await start_listening(server, settings.daemon.listen)
-    await asyncio.to_thread(_note_start, store, settings)
+    await asyncio.to_thread(_note_start, store, settings, clock.now())
     if page is not None:
         await page.start()
     await _serve(base, runner, known, signals, syslog)
@@ -146,22 +147,22 @@ async def _act(
         await page.stop()
     await server.stop()
     with suppress(Unavailable):
-        store.commit([Audited(_of_daemon("stopped", {}, {}))])
+        store.commit([Audited(_of_daemon(clock.now(), "stopped", {}, {}))])
 
 
-def _of_daemon(action: str, before: dict[str, Any], after: dict[str, Any]) -> AuditEntry:
-    now, host = datetime.now(UTC), socket.gethostname()
-    return AuditEntry(now, name_of(os.getuid()), host, action, Stage.DONE, "daemon", before=before, after=after)
+def _of_daemon(now: datetime, action: str, before: dict[str, Any], after: dict[str, Any]) -> AuditEntry:
+    who, host = name_of(os.getuid()), socket.gethostname()
+    return AuditEntry(now, who, host, action, Stage.DONE, "daemon", before=before, after=after)
 
 
-def _note_start(store: Store, settings: Settings) -> None:
+def _note_start(store: Store, settings: Settings, now: datetime) -> None:
     """Record a start in the audit, with the settings before and after it, which may change what Sentinel does."""
     after = {"release": __version__, "settings": settings_digest(settings), "modes": to_json(settings.modes)}
     before = store.get(_SETTINGS_KEY, {})
-    store.commit([Audited(_of_daemon("started", before, after)), SettingChanged(_SETTINGS_KEY, after)])
+    store.commit([Audited(_of_daemon(now, "started", before, after)), SettingChanged(_SETTINGS_KEY, after)])
 
 
-def _report_exhaustion(runner: Runner, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _report_exhaustion(runner: Runner, clock: Clock, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Event-loop exception handler: report when this host runs out of resources (e.g. file descriptors).
 
     This host then refuses connections, so that missing heartbeats prove nothing about nodes.
@@ -169,7 +170,7 @@ def _report_exhaustion(runner: Runner, loop: asyncio.AbstractEventLoop, context:
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
         why = f"no connection can be accepted: {os.strerror(error.errno or 0)}"
-        runner.handle(ResourceExhausted(datetime.now(UTC), why))
+        runner.handle(ResourceExhausted(clock.now(), why))
     loop.default_exception_handler(context)
 
 
@@ -206,7 +207,7 @@ def _periodic(
         await runner.handle(TrendsRead(now, tuple(trend for trend in trends if trend.suspect)))
 
     async def prune() -> None:
-        now = datetime.now(UTC)
+        now = base.clock.now()
         before = now - timedelta(days=settings.daemon.retention_days)
         kept = await asyncio.to_thread(store.forget_beyond, settings.daemon.store_bytes, now, before)
         await runner.handle(HistoryForgotten(now, kept))

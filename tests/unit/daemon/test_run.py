@@ -11,6 +11,7 @@ from core_daemon import Daemon
 from core_world import World
 
 from sentinel.config.settings import Settings
+from sentinel.daemon.clock import SteadyClock
 from sentinel.daemon.run import _report_exhaustion
 from sentinel.daemon.standby import start_listening
 from sentinel.errors import UserError
@@ -26,7 +27,7 @@ async def test_a_connection_that_could_not_be_accepted_makes_silence_say_nothing
 ) -> None:
     daemon = Daemon(world())
     context = {"message": "socket.accept() out of system resource"} | ({"exception": error} if error else {})
-    _report_exhaustion(daemon.runner, asyncio.get_running_loop(), context)
+    _report_exhaustion(daemon.runner, SteadyClock(), asyncio.get_running_loop(), context)
     seen = daemon.state.watch.visibility
     assert (seen is not None and "no connection can be accepted" in seen.why) is ours
 
