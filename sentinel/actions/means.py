@@ -46,6 +46,10 @@ class Progress(Protocol):
         """Newest training step that this attempt printed; None if it printed none."""
         ...
 
+    def has_run(self, job: int, attempt: int) -> bool:
+        """Whether this attempt was seen on its nodes, or printed a step; False if it did not begin, or nobody looked."""
+        ...
+
 
 async def _not_known() -> datetime | None:
     return None

@@ -122,19 +122,19 @@ def _restarted_meanwhile(task: Task, means: Means, job: JobView) -> str:
 def overtaken(task: Task, means: Means, job: JobView) -> str:
     """Why this restart leaves the job alone: the attempt that it prepares has begun and is over. Empty otherwise.
 
-    What prepares the attempt after that, such as the restart of another incident, is not disturbed. slurmctld may count one
-    requeue twice: a late report that the attempt's script is over adds one, and leaves the time of the requeue (22.05).
+    The next incident's restart is not disturbed. slurmctld (22.05) may count one requeue twice, with one time, if the script
+    is reported over late; a later requeue has that time, too, if the job waited for a lost node that was set down.
     """
     requeued_at = means.earlier(task, StepKind.REQUEUE_HOLD).get(REQUEUED_AT)
     same = _waits(job) and requeued_at is not None and _stopped(job).get(REQUEUED_AT) == requeued_at
+    same = same and not means.progress.has_run(task.job, task.attempt + 1)
     if same or job.restarts <= task.attempt + 1:
         return ""
     return f"job {task.job} has run since (attempt {task.attempt + 1}), and that attempt is over"
 
 
 async def goes_on(task: Task, means: Means, job: JobView) -> str:
-    """Why a job is left running: it seemed to hang and has made steps since, or the nodes that were gone, for which it was
-    to be stopped, are there. Empty if it must be stopped."""
+    """Why a job is left running: it steps again, or the nodes that were gone are there. Empty if it must be stopped."""
     if job.state != "running" or job.restarts != task.attempt:
         return ""
     if words := await _nodes_answer_again(task, means, job):

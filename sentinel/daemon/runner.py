@@ -358,6 +358,10 @@ class Runner:
         """See ``sentinel.actions.means.Progress``."""
         return self.state.cluster.last_step(job, attempt)
 
+    def has_run(self, job: int, attempt: int) -> bool:
+        """See ``sentinel.actions.means.Progress``."""
+        return self.state.cluster.has_run(job, attempt)
+
 
 def _taken(saving: asyncio.Task[None]) -> None:
     """Take the error of what ended: those who wait for its transitions have it, and asyncio logs one that nobody takes."""

@@ -111,17 +111,18 @@ class ClusterView:
     # --- progress -----------------------------------------------------------------------------------------------------
 
     def last_step(self, job: int, attempt: int) -> int | None:
-        seen = self.attempts.get((job, attempt))
-        return seen.last_step if seen else None
+        return seen.last_step if (seen := self.attempts.get((job, attempt))) else None
 
     def first_step(self, job: int, attempt: int) -> int | None:
-        seen = self.attempts.get((job, attempt))
-        return seen.first_step if seen else None
+        return seen.first_step if (seen := self.attempts.get((job, attempt))) else None
+
+    def has_run(self, job: int, attempt: int) -> bool:
+        """Whether the attempt was seen on its nodes, or printed a step."""
+        return self._was_seen(job, attempt) or self.first_step(job, attempt) is not None
 
     def curve(self, job: int, attempt: int) -> list[Point]:
         """Loss and step time over the steps that this daemon saw; empty where it saw none."""
-        seen = self.attempts.get((job, attempt))
-        kept = seen.curve if seen is not None else self._past_curves.get((job, attempt))
+        kept = seen.curve if (seen := self.attempts.get((job, attempt))) else self._past_curves.get((job, attempt))
         return kept.points() if kept is not None else []
 
     def ended(self, job: int, attempt: int) -> bool:

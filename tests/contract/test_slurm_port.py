@@ -22,6 +22,7 @@ from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
 from sentinel.adapters.slurm.writer import REVOKED_S, Writer
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import JobView
+from sentinel.simulate.slurm.records import SlurmTimes
 from sentinel.text import plain, text_of
 
 NO_JOB = 60_000_001
@@ -311,6 +312,22 @@ async def test_down_frees_a_job_that_completes_on_a_lost_node(world: World) -> N
     await world.writer.requeue_hold(job)
     await world.writer.down(node, "sentinel: i42 lost")
     assert (await world.job(job, waits_held)).restarts == 1
+
+
+async def test_a_job_that_completes_on_a_lost_node_keeps_its_times_over_the_requeue(world: World) -> None:
+    """So the time of its submission does not tell one requeue from the next."""
+    job = world.submit()
+    first = await world.job(job, running)
+    if isinstance(world, FakeWorld):
+        world.slurm.times = SlurmTimes(epilog_s=1.0)
+        world.slurm.clock.advance(2.0)
+    else:
+        await asyncio.sleep(2.0)  # Slurm counts whole seconds
+    world.lose(first.nodes[0])
+    await world.writer.requeue_hold(job)
+    await world.writer.down(first.nodes[0], "sentinel: i42 lost")
+    back = await world.job(job, waits_held)
+    assert back.restarts == 1 and back.requeue_held and back.submitted_at == first.submitted_at
 
 
 # -- jobs ---------------------------------------------------------------------------------------------------------------

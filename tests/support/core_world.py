@@ -149,6 +149,11 @@ class FakeProgress:
 
     def __init__(self, slurm: FakeSlurm, *, after_s: float = 5.0, steps: bool = True) -> None:
         self._slurm, self._after_s, self._steps = slurm, after_s, steps
+        self._began: set[tuple[int, int]] = set()
+        slurm.started = lambda job: self._began.add((job.id, job.restarts))
+
+    def has_run(self, job: int, attempt: int) -> bool:
+        return (job, attempt) in self._began
 
     def last_step(self, job: int, attempt: int) -> int | None:
         return 250 if attempt == 0 else None

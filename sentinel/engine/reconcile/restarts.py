@@ -165,7 +165,8 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     release = _done(state, plan, frozenset({StepKind.RELEASE}))
     at = job.submitted_at
-    same = job.restarts == attempt + 1 or (at is not None and stop.data.get(REQUEUED_AT) == at.isoformat())
+    twice = at is not None and stop.data.get(REQUEUED_AT) == at.isoformat()  # as ``actions.requeue.overtaken`` says
+    same = job.restarts == attempt + 1 or (twice and not state.cluster.has_run(job.id, attempt + 1))
     if release is None or fleet.at <= release.at or not same or job.state != "pending":
         return frozenset()
     # Held, not deferred: the action asks whose hold it is.

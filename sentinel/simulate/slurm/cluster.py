@@ -337,10 +337,11 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self._completed(job)
         self.schedule()
 
-    def _completed(self, job: SimulatedJob) -> None:
+    def _completed(self, job: SimulatedJob, *, set_down: bool = False) -> None:
+        """``set_down``: the node that was waited for. Then Slurm (22.05) leaves the times of a requeued job as they were."""
         job.completing, self.final_s[job.id] = False, self.time_s()
         if job.requeues:
-            self.back_to_queue(job, held=job.held)
+            self.back_to_queue(job, held=job.held, renewed=not set_down)
         elif self.times.min_job_age_s is not None:
             self.later(self.times.min_job_age_s, partial(self._purge_old, job.id, job.restarts))
 
@@ -365,7 +366,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
                     if part.state == "RUNNING":
                         self._stop(part, "NODE_FAIL", requeues=job.requeue and job.batch)
             elif job.completing and node in job.on and not self._waits_for_a_lost_node(job):
-                self._completed(job)
+                self._completed(job, set_down=self.nodes[node].down)
         self.schedule()
 
     def begin_step(self, job: SimulatedJob, name: str, nodes: Sequence[str]) -> None:
@@ -379,21 +380,20 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
     def to_queue(self, job: SimulatedJob, *, held: bool) -> None:
         """Requeue a job from whatever state; its nodes are cleaned first."""
         if held:
-            job.held, job.held_by = True, job.held_by or "JobHeldUser"
+            job.held, job.held_by, job.requeue_held = True, job.held_by or "JobHeldUser", True
         if job.has_nodes or job.completing:
             self._stop(job, "PENDING", requeues=True)
         else:
             self.back_to_queue(job, held=job.held)
 
-    def back_to_queue(self, job: SimulatedJob, *, held: bool) -> None:
+    def back_to_queue(self, job: SimulatedJob, *, held: bool, renewed: bool = True) -> None:
         job.state, job.on, job.restarts = "PENDING", (), job.restarts + (not job.counted)
         job.completing = job.requeues = job.ghost = job.counted = False
-        job.steps, job.next_step = {}, 0
-        job.exit_code = job.exit_signal = 0
+        job.steps, job.next_step, job.exit_code, job.exit_signal = {}, 0, 0, 0
         job.started = job.ended = 0.0
         job.held, job.held_by = held, (job.held_by or "JobHeldUser") if held else ""
-        job.submitted = self.time_s()
-        job.eligible = self.time_s() + self.times.requeue_s
+        if renewed:
+            job.submitted, job.eligible = self.time_s(), self.time_s() + self.times.requeue_s
 
     def set_down(self, node: str) -> None:
         self.nodes[node].down = True

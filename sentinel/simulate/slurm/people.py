@@ -59,7 +59,7 @@ class PeopleUseScontrol(ABC):
         this = self.jobs[job]
         if this.held and this.state == "PENDING":
             this.eligible = max(min(this.eligible, self.time_s()), 0.0)
-        this.held, this.held_by = False, ""
+        this.held, this.held_by, this.requeue_held = False, "", False
         self.schedule()
 
     def person_requeues(self, job: int) -> None:

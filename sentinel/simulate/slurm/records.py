@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sentinel.adapters.slurm.parse import fleet_of, job_of, job_view, node_of, node_view
+from sentinel.adapters.slurm.parse import REQUEUE_HELD, fleet_of, job_of, job_view, node_of, node_view
 from sentinel.adapters.slurm.pyslurm_child import UNREAD
 from sentinel.model.records import Fleet, JobView, NodeView
 
@@ -90,6 +90,7 @@ class SimulatedJob:
     counted: bool = False  # its restart is counted already: Slurm does so when it stops the job
     held: bool = False
     held_by: str = ""
+    requeue_held: bool = False  # by the request that requeued it
     launch_failed: bool = False  # ever
     special: bool = False  # SPECIAL_EXIT: it failed, and RequeueExitHold requeued and held it
     bad: bool = False  # BadConstraints: no node could ever do
@@ -235,6 +236,7 @@ class Views:
             "job_id": job.id,
             "job_state": f"{job.state},COMPLETING" if job.completing else "SPECIAL_EXIT" if job.special else job.state,
             "state_reason": self._reason(job),
+            "state_description": REQUEUE_HELD if job.requeue_held else "",
             "priority": 0 if job.held or job.bad else FOREVER_PRIORITY,
             # slurmctld lists a completing job's nodes as long as their epilogs run; here the last of them is the slow one.
             "nodes": ",".join(job.on[-1:] if job.completing else job.on),

@@ -81,7 +81,7 @@ class Requests:
             raise SlurmSaidNo(Answer.FINISHED, "Job has already finished")
         if this.held and this.state == "PENDING":
             this.eligible = max(this.eligible, self._slurm.time_s())
-        this.held, this.held_by, this.special = False, "", False
+        this.held, this.held_by, this.special, this.requeue_held = False, "", False, False
         self._slurm.schedule()
 
     async def set_job(self, job: str, fields: Mapping[str, str]) -> None:

@@ -501,18 +501,27 @@ async def test_requirement_of_ours_goes_and_one_of_the_user_stays(world: Worlds)
     assert list(job.required) == []
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["", "on a node that was set down"])
 @pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD, StepKind.EXCLUDE, StepKind.RELEASE])
-async def test_job_that_ran_since_is_left_to_the_incident_that_stopped_it(world: Worlds, kind: StepKind) -> None:
+async def test_job_that_ran_since_is_left_to_the_incident_that_stopped_it(
+    world: Worlds, kind: StepKind, lost: bool
+) -> None:
     there = world()
-    await held_by_us(there)
+    stopped = await do(there, StepKind.REQUEUE_HOLD)
+    there.store.intend(plan(stopped.step), stopped.step, AT)
+    there.store.record(plan(stopped.step), stopped)
+    await do(there, StepKind.EXCLUDE, nodes="n1")
     await do(there, StepKind.RELEASE)
     job = there.slurm.jobs[there.job]
+    requeued = job.submitted
+    there.slurm.clock.advance(60.0)
     assert job.state == "RUNNING" and job.restarts == 1
     other = dataclasses.replace(incident(ended(there.job), job=there.job), id="inc2")
     for step in (StepKind.REQUEUE_HOLD, StepKind.EXCLUDE):
         later = dataclasses.replace(task(there, step, attempt=1, nodes="n2"), incident=other)
         assert (await ACTIONS[step](later, means(there))).result is Result.DONE
     assert job.state == "PENDING" and job.restarts == 2 and job.excluded == ("n1", "n2")
+    job.submitted = requeued if lost else job.submitted  # as Slurm leaves it then
     before = len(there.slurm.calls)
     found = await do(there, kind, nodes="n1")
     assert "has run since" in found.reason and there.slurm.calls[before:] == []

@@ -162,6 +162,18 @@ HELD_AFTER_SLURMCTLD_CAME_BACK = History(
     400.0,
 )  # fmt: skip
 
+# The same, where the held job was requeued later: its node died, and Slurm leaves the time of the first requeue.
+HELD_ON_A_NODE_THAT_DIES = History(
+    1513, 2, "slurmctld", Setup(nodes=4, jobs=(JobSpec(),)),
+    (
+        Happening("gpu-off-bus", 42.0, "job0/1"),
+        Happening("slurmctld-crash", 85.0, data={"for_s": 5.0}),
+        Happening("node-lost", 110.0, "job0/0"),
+        Happening("requeue-hold", 111.0, "job0"),
+    ),
+    600.0,
+)  # fmt: skip
+
 RETURNED_BEFORE_WE_LOOKED = History(
     8021, 17, "in-allocation", Setup(nodes=8, jobs=(JobSpec(nodes=3, trains_on=3),)),
     (
@@ -235,6 +247,7 @@ ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON = History(
         CANCELLED_AS_IT_WAS_LENT,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
         ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON,
+        HELD_ON_A_NODE_THAT_DIES,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
