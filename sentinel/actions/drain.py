@@ -13,6 +13,7 @@ from sentinel.model.records import (
     OURS,
     SEEN_DRAINED,
     SEEN_IN_SERVICE,
+    WAS_OUT,
     NodeView,
     Outcome,
     Scalar,
@@ -32,7 +33,8 @@ async def drain(task: Task, means: Means) -> Outcome:
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
     if node.drained:
-        return means.done(task, "" if node.reason.startswith(OURS) else "was drained by somebody else already")
+        words = "" if node.reason.startswith(OURS) else "was drained by somebody else already"
+        return means.done(task, words, _out_before(node, task))
     if task.step.tries and not await _was_lost(task, means):
         return means.done(task, _RETURNED, _LEFT)
     asked_at = means.clock.now()
@@ -49,6 +51,12 @@ async def drain(task: Task, means: Means) -> Outcome:
     if after is None or not after.drained:
         raise Unavailable(f"node {node.name} does not show as drained yet")
     return means.done(task)
+
+
+def _out_before(node: NodeView, task: Task) -> dict[str, Scalar]:
+    """Data of the outcome where the node was out already, for another incident of ours."""
+    ours = node.drained and node.reason.startswith(OURS)
+    return {WAS_OUT: True} if ours and not node.reason.startswith(f"{OURS}{task.incident.id} ") else {}
 
 
 async def _returned_since(node: NodeView | None, asked_at: datetime, means: Means) -> bool:
@@ -93,18 +101,19 @@ async def down(task: Task, means: Means) -> Outcome:
         if node.name in task.verdict.broken:
             return await drain(task, means)
         return means.done(task, "answers again: left in service", {**_LEFT, ANSWERS_AGAIN: True})
+    before = _out_before(node, task)
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
         await means.writer.down(node.name, task.reason)
         try:
             node = await means.reader.node(node.name)
         except Unavailable:
-            return means.done(task)  # see drain
+            return means.done(task, data=before)  # see drain
         if await _returned_since(node, asked_at, means):
             return means.done(task, _RETURNED, _LEFT)
     if node is None or node.state != "down":
         raise Unavailable(f"node {task.step.node} does not show as down yet")
-    return means.done(task)
+    return means.done(task, data=before)
 
 
 async def answers_again(node: NodeView, task: Task, means: Means) -> bool:

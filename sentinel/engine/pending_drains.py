@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.engine.ledger import Ledger, LedgerRow
-from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, Plan, Result, Step
+from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, WAS_OUT, Fleet, Plan, Result, Step
 from sentinel.policy import SILENCE, Stop
 
 _COUNTS = timedelta(hours=1)  # how long a plan's steps count that are not known to go on
@@ -58,13 +58,13 @@ def with_pending_drains(
 
     Args:
         drains: ledger rows that ended in the last hour. A failed drain changed nothing, and one that found the node
-            drained by somebody else (its reason says so) was not ours: neither costs budget.
+            drained by somebody else (its reason says so) or for another incident was none: neither costs budget.
         going_on: keys of steps that are under way, however old their plans are; see ``unfinished``.
     """
     ours: dict[tuple[str, str | None], LedgerRow] = {}  # a drained node that is set down later is taken out once
     for row in drains:
         done = row.outcome is not None and row.outcome.result is Result.DONE and not row.outcome.reason
-        if done and not row.step.tries:
+        if done and not row.step.tries and not (row.outcome is not None and row.outcome.data.get(WAS_OUT)):
             ours.setdefault((row.incident, row.step.node), row)
     under_way = leaving(fleet.at, plans, drains, now, going_on)
     changed = {

@@ -223,6 +223,26 @@ ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON = History(
     968.5,
 )  # fmt: skip
 
+SET_DOWN_AFTER_ITS_DRAIN = History(
+    8029, 9189, "many-nodes",
+    Setup(
+        nodes=16, jobs=(JobSpec(), JobSpec(user="bob"), JobSpec(user="eve")), switch_nodes=8,
+        limits={"drain_fraction": 0.5, "drain_per_hour": 6},
+    ),
+    (
+        Happening("gpu-off-bus", 49.1, "job1/0"),
+        Happening("gpu-firmware", 79.1, "job0/0"),
+        Happening("gpu-firmware", 109.1, "job0/0"),
+        Happening("gpu-firmware", 139.1, "job1/0"),
+        Happening("node-lost", 169.1, "job1/0"),
+        Happening("node-lost", 199.1, "n1"),
+        Happening("gpu-memory", 229.1, "job2/0"),
+        Happening("repair", 449.1),
+        Happening("repair", 450.1),
+    ),
+    1350.0,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -245,6 +265,7 @@ ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON = History(
         LEFT_ALONE_ON_ANOTHER_BAD_NODE,
         STARTED_IN_A_FREEZE,
         CANCELLED_AS_IT_WAS_LENT,
+        SET_DOWN_AFTER_ITS_DRAIN,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
         ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON,
         HELD_ON_A_NODE_THAT_DIES,
