@@ -173,8 +173,8 @@ async def test_a_restart_waits_from_the_requeue_on_and_not_from_the_last_epilog(
     daemon = Daemon(there, settings=WIDE)
     back, requeued = there.slurm.back_to_queue, []
 
-    def at_once(job: SimulatedJob, *, held: bool) -> None:
-        back(job, held=held)
+    def at_once(job: SimulatedJob, **how: bool) -> None:
+        back(job, **how)
         job.submitted -= 5.0  # as slurmctld has it: when it was asked to
         requeued.append(job.submitted)
 
