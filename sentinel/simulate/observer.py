@@ -117,16 +117,18 @@ class Observer:
         self.drained_by_people.pop(node, None)
         self.resumed[node] = self.world.now_s
         self.resumed_unseen.discard(node)
-        if self._nobody_looks():
+        if self._nobody_looks() or (self.slurmctld_died and not self._looked_since(self.slurmctld_died[-1])):
             self.resumed_unseen.add(node)
 
     def slurmctld_dies(self) -> None:
         self.slurmctld_died.append(self.world.now_s)
+        self.resumed_unseen.update(node for node, at_s in self.resumed.items() if not self._looked_since(at_s))
+
+    def _looked_since(self, at_s: float) -> bool:
+        """Whether the daemon has a snapshot that is newer."""
         daemon = self.world.daemon
         fleet = daemon.runner.state.cluster.fleet if daemon is not None and daemon.ready else None
-        for node, at_s in self.resumed.items():
-            if fleet is None or fleet.at < self.world.own_now(at_s - self.world.now_s):
-                self.resumed_unseen.add(node)
+        return fleet is not None and fleet.at >= self.world.own_now(at_s - self.world.now_s)
 
     def seems_forgotten(self, node: str, incident: str) -> bool:
         """Whether nothing tells that a person put the node back: slurmctld died before it had surely saved this incident's
@@ -136,9 +138,9 @@ class Observer:
         if any(row.step.node == node and row.incident == incident for row in self._in_doubt(StepKind.DRAIN)):
             return True
         drains = [drain.at_s for drain in self.drains if drain.node == node and drain.incident == incident]
-        return any(
-            0.0 <= at_s - drained_s <= SAVED.total_seconds() for at_s in self.slurmctld_died for drained_s in drains
-        )
+        # The daemon knows when slurmctld answered last, not when it died.
+        unsaved_s = SAVED.total_seconds() + self.world.settings.slurm.reconcile_s
+        return any(0.0 <= at_s - drained_s <= unsaved_s for at_s in self.slurmctld_died for drained_s in drains)
 
     def _in_doubt(self, kind: StepKind) -> list[StoredStep]:
         """The steps of this kind that began, and of which nobody knows whether they were done."""

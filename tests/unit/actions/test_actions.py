@@ -152,7 +152,8 @@ async def test_node_that_answers_again_and_is_convicted_all_the_same_is_drained(
         task(there, StepKind.DOWN, node="n1"), incident=incident(*told, job=there.job), verdict=judged
     )
     found = await ACTIONS[StepKind.DOWN](asked, dataclasses.replace(means(there), answers=there_again))
-    assert (found.result, found.reason, dict(found.data)) == (Result.DONE, "", {})
+    was_out = {"was_out": True} if drained_before else {}
+    assert (found.result, found.reason, dict(found.data)) == (Result.DONE, "", was_out)
     node = there.slurm.nodes["n1"]
     assert node.drained and not node.down and there.slurm.jobs[there.job].state == "RUNNING"
 

@@ -243,6 +243,16 @@ SET_DOWN_AFTER_ITS_DRAIN = History(
     1350.0,
 )  # fmt: skip
 
+REPAIRED_AS_SLURMCTLD_CAME_BACK = History(
+    8030, 5296, "spares", Setup(nodes=7, jobs=(JobSpec(nodes=3), JobSpec(nodes=3)), spares=1),
+    (
+        Happening("diagnostic-failed", 198.0, "n7"),
+        Happening("slurmctld-crash", 210.3, data={"for_s": 90.0}),
+        Happening("repair", 248.1),
+    ),
+    1300.0,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -266,6 +276,7 @@ SET_DOWN_AFTER_ITS_DRAIN = History(
         STARTED_IN_A_FREEZE,
         CANCELLED_AS_IT_WAS_LENT,
         SET_DOWN_AFTER_ITS_DRAIN,
+        REPAIRED_AS_SLURMCTLD_CAME_BACK,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
         ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON,
         HELD_ON_A_NODE_THAT_DIES,
