@@ -311,7 +311,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
     def _stop(self, job: SimulatedJob, state: str, *, requeues: bool = False) -> None:
         """The job ends or goes back to the queue; first its nodes run their epilogs."""
         ran = job.has_nodes and not job.completing
-        job.state, job.ended, job.requeues = state, self.time_s(), requeues
+        job.state, job.ended, job.requeues, job.waits_for_node = state, self.time_s(), requeues, False
         if not job.on:
             self._completed(job)
         elif not job.completing:
@@ -332,14 +332,14 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         job = self.jobs.get(name)
         if job is None or not job.completing or job.restarts != attempt:
             return
-        if self.times.epilog_s and self._waits_for_a_lost_node(job):
-            return  # until the node is set down, or Slurm sets it down itself
-        self._completed(job)
-        self.schedule()
+        job.waits_for_node = bool(self.times.epilog_s) and self._waits_for_a_lost_node(job)
+        if not job.waits_for_node:  # else until the node is set down, or Slurm sets it down itself
+            self._completed(job)
+            self.schedule()
 
     def _completed(self, job: SimulatedJob, *, set_down: bool = False) -> None:
         """``set_down``: the node that was waited for. Then Slurm (22.05) leaves the times of a requeued job as they were."""
-        job.completing, self.final_s[job.id] = False, self.time_s()
+        job.completing, job.waits_for_node, self.final_s[job.id] = False, False, self.time_s()
         if job.requeues:
             self.back_to_queue(job, held=job.held, renewed=not set_down)
         elif self.times.min_job_age_s is not None:
@@ -365,7 +365,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
                 for part in self.parts(job):  # with one component, Slurm requeues the whole heterogeneous job
                     if part.state == "RUNNING":
                         self._stop(part, "NODE_FAIL", requeues=job.requeue and job.batch)
-            elif job.completing and node in job.on and not self._waits_for_a_lost_node(job):
+            elif job.waits_for_node and node in job.on and not self._waits_for_a_lost_node(job):
                 self._completed(job, set_down=self.nodes[node].down)
         self.schedule()
 

@@ -91,6 +91,7 @@ class SimulatedJob:
     held: bool = False
     held_by: str = ""
     requeue_held: bool = False  # by the request that requeued it
+    waits_for_node: bool = False  # completing: only a node that is gone has not said that its epilog is over
     launch_failed: bool = False  # ever
     special: bool = False  # SPECIAL_EXIT: it failed, and RequeueExitHold requeued and held it
     bad: bool = False  # BadConstraints: no node could ever do

@@ -246,6 +246,7 @@ SET_DOWN_AFTER_ITS_DRAIN = History(
 REPAIRED_AS_SLURMCTLD_CAME_BACK = History(
     8030, 5296, "spares", Setup(nodes=7, jobs=(JobSpec(nodes=3), JobSpec(nodes=3)), spares=1),
     (
+        Happening("hang", 48.1, "job1/1"),
         Happening("diagnostic-failed", 198.0, "n7"),
         Happening("slurmctld-crash", 210.3, data={"for_s": 90.0}),
         Happening("repair", 248.1),
