@@ -99,7 +99,8 @@ def _repair(world: World, _happening: Happening) -> None:
     for name in world.observer.ours()[:1]:
         world.observer.repaired(name)
         world.observer.node_resumed(name)
-        world.slurm.nodes[name].alive = True
+        if not world.slurm.nodes[name].alive:
+            world.slurm.lost_processes(name)
         world.slurm.person_resumes(name)
 
 

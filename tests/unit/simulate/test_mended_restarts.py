@@ -254,6 +254,16 @@ REPAIRED_AS_SLURMCTLD_CAME_BACK = History(
     1300.0,
 )  # fmt: skip
 
+REPAIRED_UNDER_A_COMPLETING_JOB = History(
+    8032, 8853, "spares", Setup(nodes=8, jobs=(JobSpec(nodes=3), JobSpec(nodes=3)), spares=2),
+    (
+        Happening("gpu-memory", 39.807, "job1/1"),
+        Happening("node-lost", 40.73, "n7"),
+        Happening("repair", 239.8),
+    ),
+    1139.8,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -278,6 +288,7 @@ REPAIRED_AS_SLURMCTLD_CAME_BACK = History(
         CANCELLED_AS_IT_WAS_LENT,
         SET_DOWN_AFTER_ITS_DRAIN,
         REPAIRED_AS_SLURMCTLD_CAME_BACK,
+        REPAIRED_UNDER_A_COMPLETING_JOB,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
         ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON,
         HELD_ON_A_NODE_THAT_DIES,
