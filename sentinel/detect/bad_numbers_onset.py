@@ -97,8 +97,13 @@ class OnsetTracker:
         if job is None or attempt is None:
             return None
         run = self._begins(job, attempt)
-        if run.told or run.since is None or run.onset is None:
+        if run.since is None or run.onset is None:
             return run.onset
+        if run.told:
+            first = self._cluster.first_step(job, attempt)
+            began_bad = first is not None and run.onset <= first
+            left = self._onset_left(job, attempt, told=False) if began_bad else None
+            return min(run.onset, left) if left is not None else run.onset
         left = self._onset_left(job, attempt)  # a run that began after good numbers has a later onset
         return run.onset if left is not None and run.onset <= left else None
 
@@ -109,12 +114,17 @@ class OnsetTracker:
         left = self._onset_left(job, attempt)
         return Run(onset=left) if left is not None else NO_RUN
 
-    def _onset_left(self, job: int, attempt: int) -> int | None:
-        """The step from which on checkpoints of earlier attempts hold bad numbers, by the newest that has shown either."""
+    def _onset_left(self, job: int, attempt: int, *, told: bool = True) -> int | None:
+        """The step from which on checkpoints of earlier attempts hold bad numbers, by the newest that has shown either.
+
+        Args:
+            told: only those whose numbers stayed bad. One that ended before that was known is believed by the next one, if
+            its numbers are bad from its first step on and stay so.
+        """
         for earlier in sorted((known for known in self._of_job.get(job, ()) if known < attempt), reverse=True):
             run = self._runs[job, earlier]
-            if run.told or run.onset is None:
-                return run.onset
+            if run.told or run.onset is None or not told:
+                return self.onset_step(job, earlier) if run.told and not told else run.onset
         return None
 
     def findings(self, job: int | None, attempt: int | None, now: datetime) -> list[Evidence]:

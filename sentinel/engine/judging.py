@@ -324,9 +324,10 @@ def decide(
         slow = any(item.kind == Kind.SLOW for item in incident.evidence)
         suspect = (*verdict.drain, *verdict.suspect) if slow else ()
         verdict = dataclasses.replace(verdict, drain=(), suspect=suspect, restart=Restart.NONE, onset_step=None)
-    elif verdict.onset_step is None and verdict.restart is not Restart.NONE:
-        # Whatever ended the job: if its numbers were bad, it must resume from before they went bad.
-        verdict = dataclasses.replace(verdict, onset_step=situation.onset_step)
+    elif verdict.restart is not Restart.NONE:
+        # Whatever ended the job: if its numbers were bad, here or in what it began with, it must resume from before that.
+        onsets = [step for step in (verdict.onset_step, situation.onset_step) if step is not None]
+        verdict = dataclasses.replace(verdict, onset_step=min(onsets, default=None))
     broken = _broken(verdict, incident, history, rules, settings.judgement.act_confidence, now)
     verdict = dataclasses.replace(verdict, broken=broken)
     return Decision(verdict, plan_for(verdict, incident, situation, settings=settings, now=now))

@@ -264,6 +264,17 @@ REPAIRED_UNDER_A_COMPLETING_JOB = History(
     1139.8,
 )  # fmt: skip
 
+BAD_FROM_ITS_FIRST_STEP_ON = History(
+    9501, 893, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("lossy", 50.404, data={"for_s": 120.0}),
+        Happening("bad-numbers", 55.404, "job0/0"),
+        Happening("reboot", 59.894, "job0/0"),
+        Happening("reboot", 201.552, "job0/1"),
+    ),
+    1300.0,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -289,6 +300,7 @@ REPAIRED_UNDER_A_COMPLETING_JOB = History(
         SET_DOWN_AFTER_ITS_DRAIN,
         REPAIRED_AS_SLURMCTLD_CAME_BACK,
         REPAIRED_UNDER_A_COMPLETING_JOB,
+        BAD_FROM_ITS_FIRST_STEP_ON,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
         ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON,
         HELD_ON_A_NODE_THAT_DIES,
