@@ -34,6 +34,8 @@ from sentinel.simulate.slurm.records import (
     StandingClock,
     Views,
     copied,
+    waited_only_for,
+    waits_for_a_lost_node,
 )
 from sentinel.simulate.slurm.requests import Requests
 from sentinel.simulate.slurm.scheduling import start_what_may_run
@@ -325,14 +327,11 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
             else:
                 self._epilogs_over(job.id, job.restarts)
 
-    def _waits_for_a_lost_node(self, job: SimulatedJob) -> bool:
-        return any(not self.nodes[name].alive and not self.nodes[name].down for name in job.on)
-
     def _epilogs_over(self, name: int, attempt: int) -> None:
         job = self.jobs.get(name)
         if job is None or not job.completing or job.restarts != attempt:
             return
-        job.waits_for_node = bool(self.times.epilog_s) and self._waits_for_a_lost_node(job)
+        job.waits_for_node = bool(self.times.epilog_s) and waits_for_a_lost_node(job, self.nodes)
         if not job.waits_for_node:  # else until the node is set down, or Slurm sets it down itself
             self._completed(job)
             self.schedule()
@@ -365,7 +364,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
                 for part in self.parts(job):  # with one component, Slurm requeues the whole heterogeneous job
                     if part.state == "RUNNING":
                         self._stop(part, "NODE_FAIL", requeues=job.requeue and job.batch)
-            elif job.waits_for_node and node in job.on and not self._waits_for_a_lost_node(job):
+            elif waited_only_for(node, job, self.nodes):
                 self._completed(job, set_down=self.nodes[node].down)
         self.schedule()
 

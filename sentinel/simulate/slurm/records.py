@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,17 @@ class SimulatedJob:
         """scontrol hold: of a job that could start already, Slurm empties the eligible time (22.05, 26.05)."""
         self.held, self.held_by = True, self.held_by or "JobHeldUser"
         self.eligible = self.eligible if self.eligible >= now_s else 0.0
+
+
+def waits_for_a_lost_node(job: SimulatedJob, nodes: Mapping[str, SimulatedNode]) -> bool:
+    return any(not nodes[name].alive and not nodes[name].down for name in job.on)
+
+
+def waited_only_for(node: str, job: SimulatedJob, nodes: Mapping[str, SimulatedNode]) -> bool:
+    """Whether this node, which has just been set down or started anew, is the last that a completing job waited for."""
+    if not job.completing or node not in job.on or waits_for_a_lost_node(job, nodes):
+        return False
+    return job.waits_for_node or not any(nodes[name].alive for name in job.on if name != node)
 
 
 def copied(
