@@ -313,7 +313,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
     def _stop(self, job: SimulatedJob, state: str, *, requeues: bool = False) -> None:
         """The job ends or goes back to the queue; first its nodes run their epilogs."""
         ran = job.has_nodes and not job.completing
-        job.state, job.ended, job.requeues, job.waits_for_node = state, self.time_s(), requeues, False
+        job.state, job.ended, job.requeues = state, self.time_s(), requeues
         if not job.on:
             self._completed(job)
         elif not job.completing:

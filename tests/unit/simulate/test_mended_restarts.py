@@ -275,6 +275,16 @@ BAD_FROM_ITS_FIRST_STEP_ON = History(
     1300.0,
 )  # fmt: skip
 
+CANCELLED_AS_IT_WAITS_FOR_A_NODE = History(
+    8033, 14, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("reboot", 72.3, "job1/0"),
+        Happening("program-error", 72.9, "job1/1"),
+        Happening("cancel", 75.4, "job1"),
+    ),
+    1176.9,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -301,6 +311,7 @@ BAD_FROM_ITS_FIRST_STEP_ON = History(
         REPAIRED_AS_SLURMCTLD_CAME_BACK,
         REPAIRED_UNDER_A_COMPLETING_JOB,
         BAD_FROM_ITS_FIRST_STEP_ON,
+        CANCELLED_AS_IT_WAITS_FOR_A_NODE,
         HELD_AFTER_SLURMCTLD_CAME_BACK,
         ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON,
         HELD_ON_A_NODE_THAT_DIES,
