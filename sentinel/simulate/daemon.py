@@ -203,7 +203,7 @@ class SimulatedDaemon:
             reader=reader,
             writer=Writer(
                 part.fenced(writing) if part is not None else writing,
-                now=lambda: world.now(world.own_off_s).timestamp(),
+                now=self._host_s,
             ),
             ledger=self.runner,
             checkpoints=checkpoints,

@@ -16,10 +16,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from sentinel.adapters.slurm.commands import CommandReader, CommandVerbs
+from sentinel.adapters.slurm.commands import CommandReader, CommandVerbs, utc_now
 from sentinel.adapters.slurm.parse import Record, fleet_of, job_of, node_of, record_of
 from sentinel.adapters.slurm.process import Asked, Commands, SlurmSaidNo, error_from, uncounted
 from sentinel.adapters.slurm.writer import Writer
@@ -31,10 +31,6 @@ from sentinel.text import json_of, text_of
 CHILD = (sys.executable, "-m", "sentinel.adapters.slurm.pyslurm_child")
 LINE_BYTES = 512 * 1024 * 1024  # an answer is one line: a fleet of 16,000 nodes with its jobs is some tens of MB
 REAP_S = 1.0
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def probe(environment: Mapping[str, str], deadline_s: float, command: tuple[str, ...] = CHILD) -> tuple[str, str]:
@@ -156,7 +152,7 @@ class Child:
 class PyslurmReader:
     """``SlurmReader`` over pyslurm: two requests a fleet. slurmctld's release is asked with scontrol, pyslurm hides it."""
 
-    def __init__(self, child: Child, commands: CommandReader, *, now: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(self, child: Child, commands: CommandReader, *, now: Callable[[], datetime] = utc_now) -> None:
         self._child = child
         self._commands = commands
         self._now = now
@@ -227,7 +223,7 @@ def connect(
     environment: Mapping[str, str] | None = None,
     deadline_s: float = 10.0,
     command: tuple[str, ...] = CHILD,
-    now: Callable[[], datetime] = _utc_now,
+    now: Callable[[], datetime] = utc_now,
     asked: Asked = uncounted,
 ) -> tuple[PyslurmReader, PyslurmWriter, Child]:
     """Reader and writer over one child; the caller closes the child."""
