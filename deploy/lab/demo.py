@@ -49,6 +49,7 @@ class Demo:
         self.job = 0
         self.victim = ""
         self.bad_step = -1  # of the checkpoint that was spoilt
+        self.refused = ""  # what Sentinel's last command said, if it failed
 
     # --- the witnesses ------------------------------------------------------------------------------------------------
 
@@ -57,7 +58,8 @@ class Demo:
         command = [self.lab.spec.python, "-m", "sentinel", *arguments, "--json"]
         environment = {**os.environ, **self.lab.environment()}
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
-        return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else None
+        self.refused = f"sentinel {' '.join(arguments)}: {done.stderr.strip()}" if done.returncode else ""
+        return None if done.returncode else [json.loads(line) for line in done.stdout.splitlines()]
 
     def answered(self, *arguments: str) -> tuple[list[Any]] | None:
         """The rows in a tuple, which counts as an answer also where there are none."""
@@ -148,7 +150,7 @@ class Demo:
             show(row)
             self._await_end(scene, row, incident["id"], began, log_before, show)
         except LabError as error:
-            row.wrong = str(error)
+            row.wrong = "; ".join(filter(None, (str(error), self.refused)))
         row.drained = sorted(self.drained() - drained_before)
         if row.resumed_step is not None and last is not None:
             row.lost_steps = max(0, self._reached(log_before) - row.resumed_step)

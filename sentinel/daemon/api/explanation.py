@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.adapters.store.store import Store
-from sentinel.daemon.api.histories import nodes_of
+from sentinel.daemon.api.histories import MOST_JOB, nodes_of
 from sentinel.errors import UserError
 from sentinel.model.approvals import asked, open_names, request_of
 from sentinel.model.records import OURS, NodeView, Plan, Verdict, Wait
@@ -18,6 +18,12 @@ _OTHERS = 20  # further incidents of a node or job that are listed
 _STEP_KEYS = ("kind", "node", "job", "attempt", "intended_at", "result", "finished_at", "reason", "data")
 
 Row = Mapping[str, Any]
+
+
+def job_named(text: str) -> int | None:
+    """The job that ``text`` names as Slurm writes it; None for other text, such as an incident's id of digits alone."""
+    number = whole_number(text)
+    return number if number is not None and number <= MOST_JOB and str(number) == text else None
 
 
 class Meant:
@@ -43,7 +49,7 @@ def meant(what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: boo
         if not rows:
             raise UserError("there is no incident yet", fix="sentinel status shows what is seen")
         return Meant(LAST, rows[0]["id"], rows[:1])
-    if (number := whole_number(what)) is not None:
+    if (number := job_named(what)) is not None:
         of_job = [row for row in rows if row["job"] == number]
         if of_job or has_job:
             return Meant("job", what, of_job)

@@ -16,7 +16,7 @@ from sentinel.errors import ProtocolError, UserError
 from sentinel.model.hostlist import expand
 from sentinel.model.records import Cause
 
-_MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
+MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
 _CAUSES = 3  # causes named per group
 _LONGEST_NAME = 255  # characters of a node's or a user's name that the store keeps
 _MOST_DAYS = 36500.0
@@ -125,7 +125,7 @@ def since_of(arguments: Mapping[str, Any]) -> datetime | None:
 
 def job_of(arguments: Mapping[str, Any]) -> int | None:
     job = arguments.get("job")
-    if job is not None and (not isinstance(job, int) or isinstance(job, bool) or not 0 <= job <= _MOST_JOB):
+    if job is not None and (not isinstance(job, int) or isinstance(job, bool) or not 0 <= job <= MOST_JOB):
         raise UserError(f"{job!r:.40} is no id of a job", fix="squeue and sacct list them")
     return job
 

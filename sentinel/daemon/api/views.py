@@ -19,7 +19,7 @@ from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.config.settings import Settings
 from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api.accounts import name_of
-from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, meant, others, shown_row
+from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, job_named, meant, others, shown_row
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import days_of, failure_filter, groups, job_of, node_list, nodes_of, since_of
 from sentinel.daemon.api.jobs import JobAttempts
@@ -39,7 +39,6 @@ from sentinel.errors import Unavailable, UserError
 from sentinel.model.hostlist import fold
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
-from sentinel.text import whole_number
 
 _HISTORY_DAYS = 30.0
 _SHOWN = 200
@@ -308,7 +307,7 @@ class Views:
         what = str(arguments["what"])
         node = await self._fleets.node(what, _NODE_MAX_AGE_S)
         attempts = []
-        if (number := whole_number(what)) is not None and (job := job_of({"job": number})) is not None:
+        if (job := job_named(what)) is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
         asked = meant(what, rows, node=node, has_job=bool(attempts))
         return await self._answer(asked, node, attempts)

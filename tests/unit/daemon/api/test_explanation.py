@@ -65,6 +65,14 @@ def test_what_nobody_knows(what: str) -> None:
         meant(what, ROWS, node=None, has_job=False)
 
 
+@pytest.mark.parametrize("name", ["4821930571", "0000000201"])
+async def test_id_of_digits_alone_is_an_incident(world: Worlds, name: str) -> None:
+    """One id in a hundred has no letter, and most of these are more than any job's number."""
+    shown = Shown(world())
+    shown.world.store.save_incident(incident(id=name), user="ada")
+    assert (await shown("why", what=name))["incident"]["id"] == name
+
+
 def test_no_incident_yet() -> None:
     with pytest.raises(UserError, match="no incident yet"):
         meant("last", [], node=None, has_job=False)
