@@ -188,6 +188,14 @@ def test_an_agent_that_lists_nothing_is_not_waited_for_for_long(hooks: Hooks, ch
     assert list((hooks.run / "local").iterdir()) == []
 
 
+@pytest.mark.parametrize("seconds", ["08", "009"])
+def test_a_number_with_a_zero_before_it_ends_no_epilog(hooks: Hooks, checked: Agent, seconds: str) -> None:
+    """To a shell it is octal, and 08 is none: the script ended there, and Slurm drains the node of an epilog that fails."""
+    (hooks.run / "against" / "31.2").write_text("node\n")
+    done = hooks("epilog/10-sentinel", **FAILED | {"SENTINEL_EPILOG_S": "0", "SENTINEL_EPILOG_SETTLE_S": seconds})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("verdict", ["stale OK", "stale BAD", "future", "none", "torn", "empty", "rubbish", "words"])
 def test_without_a_fresh_verdict_and_without_dcgm_nothing_is_known_and_nobody_refused(
     hooks: Hooks, verdict: str
