@@ -135,18 +135,19 @@ def since_time(text: str, now: datetime) -> datetime:
     except (PlanningError, OverflowError):
         pass
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):  # also the first and the last day of the calendar, in another zone
         pass
-    else:
-        return (at if at.tzinfo is not None else at.astimezone()).astimezone(UTC)
     try:
         clock = time.fromisoformat(text)
     except ValueError as error:
         fix = "write how long ago (7d, 12h, 90min), a clock time (03:00), or a date (2026-03-01, 2026-03-01T03:00)"
         raise UserError(f"--since {text!r:.60} is no time", fix=fix) from error
-    at = datetime.combine(now.astimezone().date(), clock).astimezone()
-    return (at if at <= now else at - timedelta(days=1)).astimezone(UTC)
+    today = now.astimezone().date()
+    at = datetime.combine(today, clock).astimezone()
+    if at > now:  # by the clock of that day, which summer time may have changed since
+        at = datetime.combine(today - timedelta(days=1), clock).astimezone()
+    return at.astimezone(UTC)
 
 
 def since_option(default: str | None = None) -> Callable[[F], F]:

@@ -45,7 +45,20 @@ def test_since(text: str, at: datetime) -> None:
     assert since_time(text, NOW) == at
 
 
-@pytest.mark.parametrize("text", ["", "soon", "7", "yesterday", "25:00", "1e300y", "2026-13-01"])
+@pytest.mark.parametrize(
+    ("now", "at"),
+    [
+        (datetime(2026, 3, 29, 8, 0, tzinfo=UTC), datetime(2026, 3, 28, 22, 0, tzinfo=UTC)),  # summer time now
+        (datetime(2026, 10, 25, 9, 0, tzinfo=UTC), datetime(2026, 10, 24, 21, 0, tzinfo=UTC)),  # and until then
+    ],
+)
+@pytest.mark.usefixtures("zurich")
+def test_a_clock_time_of_yesterday_is_by_yesterdays_clock(now: datetime, at: datetime) -> None:
+    assert since_time("23:00", now) == at
+
+
+@pytest.mark.usefixtures("zurich")
+@pytest.mark.parametrize("text", ["", "soon", "7", "yesterday", "25:00", "1e300y", "2026-13-01", "0001-01-01"])
 def test_no_time(text: str) -> None:
     with pytest.raises(UserError) as caught:
         since_time(text, NOW)
