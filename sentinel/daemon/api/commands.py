@@ -59,6 +59,7 @@ class OperatorCommands:
         self._writer = writer
         self._runner = runner
         self._log = log
+        self._releasing = asyncio.Lock()  # each release adds to what is stored of those before it
         self._changes: dict[str, Callable[[dict[str, Any], Person], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -184,8 +185,9 @@ class OperatorCommands:
 
         async def undrain() -> None:
             self._live.node(name).released_at = now = self._clock.now()
-            released = await asyncio.to_thread(self._store.get, RELEASED, {})
-            await asyncio.to_thread(self._store.put, RELEASED, {**released, name: to_json(now)})
+            async with self._releasing:
+                released = await asyncio.to_thread(self._store.get, RELEASED, {})
+                await asyncio.to_thread(self._store.put, RELEASED, {**released, name: to_json(now)})
             await self._writer.undrain(name)
 
         wanted = {"wanted": {"drained": False}}

@@ -90,15 +90,16 @@ class PrometheusSignals:
         return [self._of(incident, item) for item in mine]
 
     async def ask(self) -> None:
-        """Query all signals once; concurrent callers share the answers."""
+        """Query all signals once; those who ask while an earlier round is under way share the next one's answers."""
         asked_at = self._clock.now()
         async with self._lock:
             if self.last.at is not None and self.last.at >= asked_at:
                 return
+            began_at = self._clock.now()  # who asks from now on shares the next answers with all who wait by then
             gate = asyncio.Semaphore(_AT_ONCE)
             answers = await asyncio.gather(*(self._one(signal, gate) for signal in self._signals.values()))
-        problems = [str(answer) for _, answer in answers if isinstance(answer, SentinelError)]
-        self._note(asked_at, answers, problems[0] if problems else "")
+            problems = [str(answer) for _, answer in answers if isinstance(answer, SentinelError)]
+            self._note(began_at, answers, problems[0] if problems else "")
 
     async def _one(self, signal: Signal, gate: asyncio.Semaphore) -> tuple[Signal, list[Evidence] | SentinelError]:
         now = self._clock.now()

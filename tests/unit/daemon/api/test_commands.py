@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,20 @@ async def test_drain_and_release(world: Worlds) -> None:
     assert not (await change(there, "release", node="n1"))["drained"]
     assert not there.slurm.nodes["n1"].drained
     assert there.store.get("released") == {"n1": to_json(there.slurm.clock.now())}  # the agent is told, also later
+
+
+async def test_nodes_that_are_released_at_once_are_all_remembered(world: Worlds) -> None:
+    """Each is a request of its own, and their changes of the store overlap."""
+    there = world()
+    daemon = Daemon(there)
+    for name in ("n1", "n2", "n3"):
+        there.slurm.person_drains(name, "sentinel: loose cable")
+    made = OperatorCommands(
+        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
+        runner=daemon.runner, log=Log(daemon.stream),
+    )  # fmt: skip
+    await asyncio.gather(*(made.make("release", {"node": name}, 0) for name in ("n1", "n2", "n3")))
+    assert sorted(there.store.get("released")) == ["n1", "n2", "n3"]
 
 
 async def test_somebody_elses_drain_is_never_returned(world: Worlds) -> None:

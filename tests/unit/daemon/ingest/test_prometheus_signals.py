@@ -52,6 +52,17 @@ class FakePrometheus:
         return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
 
+class Ticking:
+    """Never shows the same time twice, as the system's."""
+
+    def __init__(self, at: datetime) -> None:
+        self._at, self.asked = at, 0
+
+    def now(self) -> datetime:
+        self.asked += 1
+        return self._at + timedelta(microseconds=self.asked)
+
+
 class Case:
     def __init__(self, world: World) -> None:
         self.world, self.sink, self.prometheus = world, FakeSink(), FakePrometheus()
@@ -191,3 +202,10 @@ async def test_many_incidents_at_once_ask_once(case: Case) -> None:
     now = case.world.slurm.clock.now()
     await asyncio.gather(*(case.signals.ask() for _ in range(20)))
     assert sorted(case.prometheus.asked) == ["nas", "ports"] and case.signals.last.at == now
+
+
+async def test_incidents_that_come_while_it_is_asked_share_the_next_answers(case: Case) -> None:
+    """No two of them come in the same microsecond; each asked by itself, one after the other, and waited for all before."""
+    case.signals._clock = ticking = Ticking(case.world.slurm.clock.now())
+    await asyncio.gather(*(case.signals.ask() for _ in range(20)))
+    assert len(case.prometheus.asked) == 4 and ticking.asked >= 20
