@@ -101,18 +101,25 @@ def _held(signal: Signal, points: Sequence[tuple[float, float]], now_s: float) -
     return whole and not gaps and all(signal.beyond(value) for value in due)
 
 
-def evidence_of(signal: Signal, series: Sequence[FiringSeries], since: datetime, now: datetime) -> list[Evidence]:
-    """One evidence for a cluster-wide signal, one for each node of another; ids are the same while it goes on."""
+def evidence_of(
+    signal: Signal, series: Sequence[FiringSeries], since: Mapping[str | None, datetime], now: datetime
+) -> list[Evidence]:
+    """One evidence for a cluster-wide signal, one for each node of another; ids are the same while it goes on.
+
+    Args:
+        since: when it began, by node (None: cluster-wide); what is missing begins now.
+    """
     if not series:
         return []
     if signal.scope is Scope.CLUSTER:
-        return [_evidence(signal, series, None, since, now)]
+        return [_evidence(signal, series, None, since.get(None, now), now)]
     by_node: dict[str, list[FiringSeries]] = {}
     for one in series:
         node = one.node(signal)
         if node is not None:
             by_node.setdefault(node, []).append(one)
-    return [_evidence(signal, members, node, since, now) for node, members in list(by_node.items())[:MOST_NODES]]
+    some = list(by_node.items())[:MOST_NODES]
+    return [_evidence(signal, members, node, since.get(node, now), now) for node, members in some]
 
 
 def _evidence(

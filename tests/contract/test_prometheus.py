@@ -98,7 +98,7 @@ NAS = Signal("nas", "a NAS is down", "nas_up", Cause.FILESYSTEM_STORAGE, below=1
 async def test_series_beyond_the_limit_hold(real: PrometheusServer) -> None:
     found = await held_soon(real, NAS)
     assert [(one.value, one.labels["nas"]) for one in found] == [(0.0, "a")]
-    (said,) = evidence_of(NAS, found, datetime.now(UTC), datetime.now(UTC))
+    (said,) = evidence_of(NAS, found, {}, datetime.now(UTC))
     assert said.text.startswith("a NAS is down: 0, below 1 counts (") and "nas=a" in said.text
 
 
@@ -120,7 +120,7 @@ async def test_label_names_the_node(real: PrometheusServer) -> None:
         "ports", "errors", "port_errors", Cause.NETWORK_FABRIC, above=100.0, for_s=0.0, scope=Scope.LINK,
         node_label="host", node_pattern=r"^([^.:]+)",
     )  # fmt: skip
-    (said,) = evidence_of(ports, await held_soon(real, ports), datetime.now(UTC), datetime.now(UTC))
+    (said,) = evidence_of(ports, await held_soon(real, ports), {}, datetime.now(UTC))
     assert said.where.node == "n1" and said.data["value"] == 900.0
 
 

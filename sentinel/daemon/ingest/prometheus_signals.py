@@ -41,7 +41,6 @@ class LastAnswers:
 
     at: datetime | None = None
     firing: dict[str, list[Evidence]] = field(default_factory=dict)  # by signal
-    since: dict[str, datetime] = field(default_factory=dict)
     problem: str = ""  # why Prometheus could not be asked; "" if it answered
     wrong: dict[str, str] = field(default_factory=dict)  # signal -> why Prometheus refused its query
 
@@ -57,6 +56,7 @@ class PrometheusSignals:
         self._telemetry = telemetry
         self._lock = asyncio.Lock()
         self.last = LastAnswers()
+        self._reported: frozenset[str] = frozenset()  # evidence of what fires; an incident may have asked first
 
     async def close(self) -> None:
         await self._prometheus.close()
@@ -71,7 +71,12 @@ class PrometheusSignals:
             "problem": last.problem,
             "refused": dict(last.wrong),
             "firing": [
-                {"signal": name, "since": last.since.get(name), "text": items[0].text, "nodes": _nodes(items)}
+                {
+                    "signal": name,
+                    "since": min(item.at for item in items),
+                    "text": items[0].text,
+                    "nodes": _nodes(items),
+                }
                 for name, items in last.firing.items()
             ],
         }
@@ -116,7 +121,7 @@ class PrometheusSignals:
             except (Unavailable, ProtocolError) as error:
                 return signal, error
         self.last.wrong.pop(signal.id, None)
-        since = self.last.since.get(signal.id, now) if series else now
+        since = {item.where.node: item.at for item in self.last.firing.get(signal.id, ())}
         return signal, evidence_of(signal, series, since, now)
 
     def _note(
@@ -137,20 +142,21 @@ class PrometheusSignals:
             self._log.warning("signal-holds", signal=name, text=firing[name][0].text)
         for name in last.firing.keys() - firing.keys():
             self._log.info("signal-over", signal=name)
-        since = {name: last.since.get(name, at) for name in firing}
-        self.last = LastAnswers(at, firing, since, "", last.wrong)
+        self.last = LastAnswers(at, firing, "", last.wrong)
 
     async def report(self, observe: Callable[[Sequence[Evidence]], Awaitable[None]]) -> None:
-        """Query once, and report each signal as evidence when it starts firing.
+        """Query once, and report each signal as evidence when it starts firing, for each node of it.
 
         Raises:
             Unavailable: the store does not take the evidence.
         """
-        before = set(self.last.firing)
         await self.ask()
-        fresh = [item for name, items in self.last.firing.items() if name not in before for item in items]
-        if fresh and not self.last.problem:
+        if self.last.problem:
+            return
+        firing = [item for items in self.last.firing.values() for item in items]
+        if fresh := [item for item in firing if item.id not in self._reported]:
             await observe([_alone(item) for item in fresh])
+        self._reported = frozenset(item.id for item in firing)
 
     def _of(self, incident: Incident, item: Evidence) -> Evidence:
         where = Where(node=item.where.node, job=incident.job, attempt=incident.attempt)

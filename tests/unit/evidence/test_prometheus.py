@@ -61,24 +61,27 @@ def test_infinity_is_no_value() -> None:
 
 def test_cluster_is_one_evidence_and_nodes_are_one_each() -> None:
     series = [({"job": f"nas{n}"}, every(12, 0.0)) for n in range(9)]
-    (one,) = evidence_of(DOWN, holding(DOWN, answer(*series), AT), AT - timedelta(hours=1), AT)
+    (one,) = evidence_of(DOWN, holding(DOWN, answer(*series), AT), {None: AT - timedelta(hours=1)}, AT)
     assert (one.source, one.trust, one.where.node) == (Source.PROMETHEUS, Trust.SYSTEM, None)
     assert one.data["series"] == 9 and one.text.startswith("the NAS is down: 0, below 1 counts (job=nas0; ")
     assert "and 6 more" in one.text and one.at == AT - timedelta(hours=1)
     many = [
         ({"instance": f"n{n}.example.org:9100", "port": str(p)}, [(0.0, 50.0 + n)]) for n in range(3) for p in (1, 2)
     ]
-    found = evidence_of(PORTS, holding(PORTS, answer(*many, ({}, [(0.0, 99.0)])), AT), AT, AT)
+    found = evidence_of(PORTS, holding(PORTS, answer(*many, ({}, [(0.0, 99.0)])), AT), {}, AT)
     assert sorted(item.where.node or "" for item in found) == ["n0", "n1", "n2"]
     wide = [({"instance": f"n{n}"}, [(0.0, 50.0)]) for n in range(500)]
-    assert len(evidence_of(PORTS, holding(PORTS, answer(*wide), AT), AT, AT)) == MOST_NODES
+    assert len(evidence_of(PORTS, holding(PORTS, answer(*wide), AT), {}, AT)) == MOST_NODES
 
 
 def test_same_episode_is_the_same_evidence() -> None:
     series = holding(DOWN, answer(({}, every(12, 0.0))), AT)
-    (one,), (later) = evidence_of(DOWN, series, AT, AT), evidence_of(DOWN, series, AT, AT + timedelta(minutes=1))
-    assert one.id == later[0].id != evidence_of(DOWN, series, AT + timedelta(seconds=1), AT)[0].id
-    assert evidence_of(DOWN, [], AT, AT) == []
+    (one,), (later) = (
+        evidence_of(DOWN, series, {None: AT}, AT),
+        evidence_of(DOWN, series, {None: AT}, AT + timedelta(minutes=1)),
+    )
+    assert one.id == later[0].id != evidence_of(DOWN, series, {}, AT + timedelta(seconds=1))[0].id
+    assert evidence_of(DOWN, [], {}, AT) == []
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from core_records import ended, evidence
 from core_world import World
 
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
-from sentinel.errors import Refused, SentinelError, Timeout
+from sentinel.errors import Refused, SentinelError, Timeout, Unavailable
 from sentinel.evidence.prometheus import Signal
 from sentinel.log import Log
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source
@@ -187,6 +187,49 @@ async def test_signal_that_held_before_a_silence_is_not_told_again_after_it(case
     case.world.slurm.clock.advance(60.0)
     await case.watch()
     assert len(case.world.store.incident_rows()) == 1
+
+
+async def test_signal_that_an_incident_saw_first_is_told_for_its_own_nodes_too(case: Case) -> None:
+    told: list[Evidence] = []
+
+    async def take(items: Sequence[Evidence]) -> None:
+        told.extend(items)
+
+    case.prometheus.series["ports"] = [({"instance": "n3"}, 500.0)]
+    await case.signals.ask()  # as an incident of another node does
+    for _ in range(2):
+        case.world.slurm.clock.advance(60.0)
+        await case.signals.report(take)
+    assert [item.where.node for item in told] == ["n3"]
+
+
+async def test_each_node_of_a_signal_is_told_when_its_own_begins(case: Case) -> None:
+    told: list[Evidence] = []
+
+    async def take(items: Sequence[Evidence]) -> None:
+        told.extend(items)
+
+    began = case.world.slurm.clock.now()
+    for nodes in (["n1"], ["n1", "n3"], ["n1", "n3"], ["n3"], ["n1", "n3"]):
+        case.prometheus.series["ports"] = [({"instance": node}, 500.0) for node in nodes]
+        await case.signals.report(take)
+        case.world.slurm.clock.advance(60.0)
+    at = [(item.where.node, (item.at - began).total_seconds()) for item in told]
+    assert at == [("n1", 0.0), ("n3", 60.0), ("n1", 240.0)]
+
+
+async def test_signal_that_no_store_took_is_told_again(case: Case) -> None:
+    case.prometheus.series["nas"] = [({"job": "nas"}, 0.0)]
+
+    async def refuses(_items: object) -> None:
+        raise Unavailable("the store does not answer")
+
+    with pytest.raises(Unavailable):
+        await case.signals.report(refuses)
+    case.world.slurm.clock.advance(60.0)
+    await case.watch()
+    (row,) = case.world.store.incident_rows()
+    assert row["cause"] == "filesystem_storage"
 
 
 async def test_query_that_is_wrong_does_not_blind_for_the_others(case: Case) -> None:
