@@ -73,7 +73,7 @@ class VerdictKeeper:
         kept = restore(self._state)
         same_boot = isinstance(kept, dict) and kept.get("boot") == boot
         self._convictions: dict[str, str] = dict(kept["convictions"]) if same_boot else {}
-        self._since_s: dict[str, float] = dict(kept.get("since_s") or {}) if same_boot else {}
+        self._said_s: dict[str, float] = dict(kept.get("since_s") or {}) if same_boot else {}  # Unix time, the newest
 
     def set_drain_mode(self, mode: str) -> None:
         """Set the mode for the prolog: "act" refuses jobs on a BAD node; "observe" only reports that it would have."""
@@ -115,18 +115,18 @@ class VerdictKeeper:
 
         Faults that telemetry still shows (a lost GPU) go on convicting.
         """
-        self._take_back([code for code in self._convictions if self._since_s.get(code, 0.0) <= at_s])
+        self._take_back([code for code in self._convictions if self._said_s.get(code, 0.0) <= at_s])
 
     def _take_back(self, codes: Sequence[str]) -> None:
         known = [code for code in codes if code in self._convictions]
         for code in known:
             del self._convictions[code]
-            self._since_s.pop(code, None)
+            self._said_s.pop(code, None)
         if known:
             self._keep()
 
     def _keep(self) -> None:
-        save(self._state, {"boot": self._boot, "convictions": self._convictions, "since_s": self._since_s})
+        save(self._state, {"boot": self._boot, "convictions": self._convictions, "since_s": self._said_s})
         self.write()
 
     def now(self) -> NodeVerdict:
@@ -146,7 +146,6 @@ class VerdictKeeper:
         write_atomically(self._path, f"{verdict.line}{uptime_s}\n")
 
     def _convict(self, code: str, sentence: str) -> None:
-        if code not in self._convictions:
-            self._convictions[code] = sentence
-            self._since_s[code] = self._clock()
-            self._keep()
+        self._convictions.setdefault(code, sentence)
+        self._said_s[code] = self._clock()
+        self._keep()

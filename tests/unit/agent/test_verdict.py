@@ -112,13 +112,19 @@ def test_the_sentence_stays_on_one_line(tmp_path: Path) -> None:
 
 
 def test_a_release_answers_for_what_was_said_before_it_and_not_for_what_holds_now(tmp_path: Path) -> None:
-    kept = keeper(tmp_path)
+    kept, now_s = keeper(tmp_path), [1_900_000_000.9]
+    kept._clock = lambda: now_s[0]
     kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
     kept.released(1_900_000_000.0)  # before the Xid was read: it speaks of something else
     assert kept.now().word == "BAD"
     kept.released(1_900_000_001.0)
     assert kept.now().word == "OK"
     assert keeper(tmp_path).now().word == "OK"  # also for an agent that is started again
+    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
+    now_s[0] += 60.0
+    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
+    keeper(tmp_path).released(1_900_000_030.0)  # heard late: the same came again after it
+    assert keeper(tmp_path).now().word == "BAD"
     lost = keeper(tmp_path, facts=[Fact("gpu_lost", "GPU 3 is lost")])
     lost.released(1_900_000_001.0)
     assert lost.now().word == "BAD"
