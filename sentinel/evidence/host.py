@@ -110,7 +110,7 @@ class HostReader:
         grown = self._growth(port.name, "link_downed", port.counters.get("link_downed"))
         if grown:
             downs.append((now_s, grown))
-        while downs and downs[0][0] < now_s - self._window_s:
+        while downs and not 0 <= now_s - downs[0][0] <= self._window_s:  # below 0: the clock was set back since
             downs.popleft()
         count = sum(number for _, number in downs)
         yield from self._edge(

@@ -193,8 +193,9 @@ class Jobs:
 
     def _follow_older(self) -> None:
         """Start followers for jobs that run for some seconds by now: for short jobs they would cost too much."""
-        since_s = time.time() - self._settings.jobs.follow_after_s
-        for name in [name for name, (_, began_s) in self._young.items() if began_s <= since_s]:
+        now_s, after_s = time.time(), self._settings.jobs.follow_after_s
+        # One that begins in the future began before the clock was set back.
+        for name in [name for name, (_, began_s) in self._young.items() if not 0 <= now_s - began_s < after_s]:
             self._follow(*self._young.pop(name))
 
     def _follow(self, job: JobOnNode, began_s: float) -> None:

@@ -39,7 +39,7 @@ class Flood:
     def passes(self, text: str, now_s: float) -> bool:
         kind = _DIGITS.sub("#", text[:160])
         entry = self._kinds.get(kind)
-        if entry is None or now_s - entry[0] >= self._window_s:
+        if entry is None or not 0 <= now_s - entry[0] < self._window_s:  # below 0: the clock was set back
             if len(self._kinds) > 2000:
                 self._kinds = {name: kept for name, kept in self._kinds.items() if now_s - kept[0] < self._window_s}
             self._kinds[kind] = [now_s, 1, 0]

@@ -59,6 +59,9 @@ def test_flaps_count_within_their_window() -> None:
     assert found == [[], [], [], ["link_flap"], []]
     slow = HostReader("n1", flaps=3, flap_window_s=600)
     assert all(slow.read(reading(20 * n, ports=port(downed=n))) == [] for n in range(6))
+    back = HostReader("n1", flaps=3, flap_window_s=600)
+    at = ((0, 0), (1, 1), (2, 2), (-60, 2), (-30, 3))  # the clock is set back by an hour; half an hour later
+    assert all(back.read(reading(minute, ports=port(downed=count))) == [] for minute, count in at)
 
 
 def test_errors_of_host_memory_are_growth() -> None:

@@ -162,9 +162,10 @@ def test_a_job_that_was_read_to_its_end_is_not_read_again(site: Site) -> None:
     assert len(site.bench.programs) == 1
 
 
-def test_a_job_that_lives_gets_its_follower(site: Site) -> None:
+@pytest.mark.parametrize("ahead_s", [-3.0, 3600.0])  # the latter: the node's clock was set back since
+def test_a_job_that_lives_gets_its_follower(site: Site, ahead_s: float) -> None:
     young(site)
-    site.jobs._young["log:5.0"] = (site.jobs.jobs[5], time.time() - 3.0)
+    site.jobs._young["log:5.0"] = (site.jobs.jobs[5], time.time() + ahead_s)
     site.jobs.scan()
     site.jobs.scan()
     assert [started.name for started in site.bench.programs] == ["log:5.0"]

@@ -136,6 +136,13 @@ def test_a_flood_never_hides_the_first_of_another_kind() -> None:
     assert flood.passes("nvme nvme1: I/O 1 timeout", 61.0), "the next window"
 
 
+def test_a_clock_that_is_set_back_hides_no_line() -> None:
+    flood = Flood(lines=1, window_s=60)
+    assert flood.passes("NVRM: Xid (PCI:0000:3b:00): 79", 7200.0)
+    assert flood.passes("NVRM: Xid (PCI:0000:5e:00): 79", 3600.0)
+    assert not flood.passes("NVRM: Xid (PCI:0000:5e:00): 79", 3601.0)
+
+
 def watch(tmp_path: Path, kept: list[Evidence]) -> KernelWatch:
     def reader(records: Sequence[Record], now: datetime) -> list[Evidence]:
         return [
