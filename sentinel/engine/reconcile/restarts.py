@@ -35,6 +35,7 @@ from sentinel.model.records import (
     Result,
     StepKind,
 )
+from sentinel.policy import components_with
 from sentinel.text import names
 
 _DEFERRED = timedelta(days=1)  # eligible later than this: deferred by Sentinel, which defers by 30 days
@@ -141,7 +142,7 @@ def _outdated_exclusions(
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
     if release is None or job is None or job.state != "pending" or fleet.at <= release.at:
         return frozenset()
-    if job.restarts <= (release.step.attempt or 0):
+    if job.restarts <= (release.step.attempt or 0) or _is_anothers(state, release, fleet):
         return frozenset()
     if words := exclusions.resized(state, incident, job, fleet, now):
         explanation = f"{plan.explanation} {words}".strip()
@@ -183,9 +184,24 @@ def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     hosts = {*names(written.data.get("required"))}
     if job.state != "pending" or job.held or not hosts or {*job.required} != hosts:
         return frozenset()
+    if _is_anothers(state, release, fleet):
+        return frozenset()
     taken = any(hosts & {*other.nodes} for other in fleet.jobs.values() if other.state == "running")
     out = any(fleet.nodes[name].drained for name in hosts & fleet.nodes.keys())
     return _CHOICE if taken or out else frozenset()
+
+
+def _is_anothers(state: State, release: Outcome, fleet: Fleet) -> bool:
+    """Whether another incident stops the released job, or did, in a later attempt: what the next one begins with is that
+    incident's to write, and a resume point of the earlier one would be for an attempt that is over."""
+    parts = (release.step.job or -1, *(part.id for part in components_with(fleet, release.step.job or -1)))
+    for name in {other.id for part in parts for other in state.index.about(part, ())} & state.plans.keys():
+        for step in state.plans[name].to_do:
+            if step.kind in STOPS and step.job in parts and (step.attempt or 0) > (release.step.attempt or 0):
+                outcome = state.ledger.outcome(name, step)
+                if outcome is None or outcome.result is not Result.FAILED:
+                    return True
+    return False
 
 
 def _left_holds(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:

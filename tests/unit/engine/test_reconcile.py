@@ -144,6 +144,32 @@ async def test_a_job_whose_nodes_are_gone_before_its_release_does_not_wait_for_t
     assert there.resume.files[there.job]["SENTINEL_RESUME_TIER"] == "global"
 
 
+async def test_an_earlier_restart_chooses_nothing_for_a_job_that_another_incident_restarts(world: Worlds) -> None:
+    """The node that broke held the job's own saves: to the earlier incident it looked like a wait for a node that is out."""
+    there = silent(world(nodes=6))
+    there.checkpoints.chosen = {"path": "/nvme/step-250", "step": 250, "tier": "local", "hosts": "n2,n3"}
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.state == "RUNNING" and job.required == ("n2", "n3"), daemon.said
+    await daemon.observe([printed(there.job, 1, 251, 60.0)])
+    await daemon.pass_time(100.0)
+    write, written = there.resume.write, []
+
+    async def looked_at(number: int, values: Any) -> None:
+        written.append(values["SENTINEL_ATTEMPT"])
+        await write(number, values)
+        if len(written) == 1:
+            await daemon.fleets.take()
+
+    there.resume.write = looked_at  # type: ignore[method-assign]
+    there.checkpoints.chosen = {"path": "/shared/run/step-260", "step": 260, "tier": "global"}
+    await fail(daemon, bus("n3", 200.0))
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and job.restarts == 2 and job.required == (), daemon.said
+    assert written == ["2"] and "done-again" not in daemon.said, daemon.said
+
+
 async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_people_hear_of_it(world: Worlds) -> None:
     there, sink = silent(world(nodes=3)), FakeSink()
     daemon = Daemon(there, [sink], settings=WIDE)
