@@ -12,7 +12,8 @@ from sentinel.actions.drain import down, drain
 from sentinel.actions.in_allocation import give_back, start_run, stop_run
 from sentinel.actions.means import Means
 from sentinel.actions.next_attempt import choose_checkpoint, exclude, quarantine, write_resume
-from sentinel.actions.requeue import hold, release, requeue_hold
+from sentinel.actions.release import release
+from sentinel.actions.requeue import hold, requeue_hold
 from sentinel.model.records import Outcome, StepKind, Task
 
 Action = Callable[[Task, Means], Awaitable[Outcome]]

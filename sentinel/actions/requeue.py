@@ -1,4 +1,4 @@
-"""Requeues a job and defers its start, releases it, or leaves it held with an explanation.
+"""Requeues a job and defers its start, or leaves it held with an explanation.
 
 While a restart is prepared the job is deferred to a time far in the future instead of held: Slurm ignores a hold on a job
 that is held already, so that a hold by its user would go unnoticed and be released with ours.
@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from sentinel.actions.comments import beside
 from sentinel.actions.drain import answers_again
 from sentinel.actions.means import Means
-from sentinel.actions.resume_point import write_again
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.launching import run_of
 from sentinel.model.records import (
@@ -56,12 +55,12 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
     before = means.ledger.outcome(task.incident.id, task.step)
     if job.state == "cancelled":
-        return _cancelled(task, means, job)
+        return was_cancelled(task, means, job)
     if _left_hold(task, means):
         return await _without_our_hold(task, means, job)
     if (over := _not_ours_to_stop(task, means, job)) is not None:
         return over
-    if _deferred(job, means.clock.now()):
+    if is_deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
     asked = before is not None and bool(before.data.get("asked"))
     if not asked and (words := await goes_on(task, means, job)):
@@ -69,12 +68,12 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if words := await _began_after_all(task, means):
         return means.failed(task, words, GOES_ON)
     # Held by this incident, which knows better by now, or by Slurm's RequeueExitHold.
-    ours = asked or (_waits(job) and (job.exit_held or job.admin_comment.startswith(f"{OURS}{task.incident.id} ")))
-    if _waits(job) and job.held and not ours:
-        return _held_meanwhile(task, means, job)  # stopped and held by somebody else
+    ours = asked or (waits(job) and (job.exit_held or job.admin_comment.startswith(f"{OURS}{task.incident.id} ")))
+    if waits(job) and job.held and not ours:
+        return held_meanwhile(task, means, job)  # stopped and held by somebody else
     kept = _held_by_its_user(job, before)
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
-    if not (_waits(job) and job.held):
+    if not (waits(job) and job.held):
         ours = await means.writer.requeue_hold(task.job) or ours
     pending = await _until_pending(task, means, ours=ours or kept)
     if isinstance(pending, Outcome):
@@ -87,7 +86,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         job = await means.reader.job(task.job)
         if job is None or job.state != "cancelled":
             raise
-        return _cancelled(task, means, job)
+        return was_cancelled(task, means, job)
     return means.done(task, data=_stopped(pending))
 
 
@@ -126,7 +125,7 @@ def overtaken(task: Task, means: Means, job: JobView) -> str:
     is reported over late; a later requeue has that time, too, if the job waited for a lost node that was set down.
     """
     requeued_at = means.earlier(task, StepKind.REQUEUE_HOLD).get(REQUEUED_AT)
-    same = _waits(job) and requeued_at is not None and _stopped(job).get(REQUEUED_AT) == requeued_at
+    same = waits(job) and requeued_at is not None and _stopped(job).get(REQUEUED_AT) == requeued_at
     same = same and not means.progress.has_run(task.job, task.attempt + 1)
     if same or job.restarts <= task.attempt + 1:
         return ""
@@ -197,19 +196,19 @@ def _was_done(task: Task, job: JobView) -> bool:
     )
 
 
-def _waits(job: JobView) -> bool:
+def waits(job: JobView) -> bool:
     return job.state == "pending"
 
 
-def _deferred(job: JobView, now: datetime) -> bool:
-    return _waits(job) and not job.held and _is_far(job, now)
+def is_deferred(job: JobView, now: datetime) -> bool:
+    return waits(job) and not job.held and is_far(job, now)
 
 
-def _is_far(job: JobView, now: datetime) -> bool:
+def is_far(job: JobView, now: datetime) -> bool:
     return job.eligible_at is not None and job.eligible_at - now > _FAR
 
 
-def _cancelled(task: Task, means: Means, job: JobView) -> Outcome:
+def was_cancelled(task: Task, means: Means, job: JobView) -> Outcome:
     """The outcome for a job that its user cancelled; its data says whether this step left a hold on it."""
     before = means.ledger.outcome(task.incident.id, task.step)
     asked = before is not None and before.data.get("asked") and not before.data.get("user_hold")
@@ -225,7 +224,7 @@ def _left_hold(task: Task, means: Means) -> bool:
 
 async def _without_our_hold(task: Task, means: Means, job: JobView) -> Outcome:
     """Remove our hold from a cancelled job that somebody requeued since: nobody else holds it."""
-    if _waits(job) and job.held:
+    if waits(job) and job.held:
         await means.writer.release(task.job)
     words = f"job {task.job} was cancelled while it was stopped, and requeued by somebody since: Sentinel's hold is off"
     return means.failed(task, words, GOES_ON)
@@ -270,15 +269,15 @@ async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobV
         if job is None:
             raise Unavailable(f"job {task.job} is gone while it was being requeued")
         if job.state == "cancelled":
-            return _cancelled(task, means, job)
+            return was_cancelled(task, means, job)
         if words := _restarted_meanwhile(task, means, job):
             raise Unavailable(words)  # a new attempt began: this step does not wait for its end
-        if _waits(job) and job.held and not ours and not job.exit_held:
-            return _held_meanwhile(task, means, job)
-        if _waits(job) and job.held and await _components_wait(job, means):
+        if waits(job) and job.held and not ours and not job.exit_held:
+            return held_meanwhile(task, means, job)
+        if waits(job) and job.held and await _components_wait(job, means):
             return job
         # It ended by itself, or Slurm requeued it, before our request came.
-        if job.ended_at is not None or (_waits(job) and not job.held):
+        if job.ended_at is not None or (waits(job) and not job.held):
             ours = await means.writer.requeue_hold(task.job) or ours
         if waited >= means.pending_s:
             raise Unavailable(f"job {task.job} is still {job.state} after {means.pending_s:g} s; its epilogs may hang")
@@ -301,57 +300,7 @@ async def _components_wait(job: JobView, means: Means) -> bool:
     return True
 
 
-async def release(task: Task, means: Means) -> Outcome:
-    """Let the job start now, without Slurm's 121 s delay, if this incident stopped it and nobody else holds it."""
-    job = await means.reader.job(task.job)
-    if job is None:
-        return means.failed(task, f"Slurm no longer knows job {task.job}")
-    if job.state == "cancelled":
-        return _cancelled(task, means, job)
-    if words := overtaken(task, means, job):
-        return means.done(task, words)
-    stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
-    if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
-        await means.writer.defer(task.job)
-        job = await means.reader.job(task.job)
-        if job is None or job.held:
-            raise Unavailable(f"job {task.job} does not show as deferred yet")
-    if job.held and (stopped.get("deferred") or stopped.get("user_hold")):
-        return _held_meanwhile(task, means, job)
-    if job.held and not job.admin_comment.startswith(f"{OURS}{task.incident.id}"):
-        return means.failed(task, f"job {task.job} is held by somebody else: {job.reason}")
-    if _waits(job) and job.held:  # by us: an older version of Sentinel held jobs instead of deferring them
-        await means.writer.release(task.job)
-        job = await means.reader.job(task.job)
-        if job is None or job.held:
-            raise Unavailable(f"job {task.job} does not show as released yet")
-    elif _deferred(job, means.clock.now()):
-        if job.restarts > task.attempt + 1:  # counted twice, perhaps since the resume point was written
-            await write_again(task, means, job.restarts)
-        await means.writer.update_job(task.job, start_now=True)
-        job = await means.reader.job(task.job)
-        if job is not None and job.held:
-            return _held_meanwhile(task, means, job)
-        if job is None or _deferred(job, means.clock.now()):
-            raise Unavailable(f"job {task.job} does not show as released yet")
-    return means.done(task)
-
-
-async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
-    """Whether the hold is ours: slurmctld was killed after it saved our requeue and before it saved all of the deferral.
-
-    A hold by somebody else is not that of the requeue: it leaves the deferral in place, or came after the release. Then
-    Slurm empties the eligible time, while a hold of ours comes within 121 s of the requeue, before the job may start.
-    """
-    others = job.eligible_at is None or _is_far(job, means.clock.now())
-    if not _waits(job) or (others and not job.requeue_held):
-        return False
-    stop = next(step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job)
-    outcome = means.ledger.outcome(task.incident.id, stop)
-    return outcome is not None and await means.slurmctld_started_since(outcome.at) is True
-
-
-def _held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
+def held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
     words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
     if job.reason == _NEVER:
         words = f"Slurm holds job {task.job}: no nodes that it may get can ever run it as it is asked for ({_NEVER})"
@@ -368,7 +317,7 @@ async def leave_held(task: Task, means: Means) -> None:
     if not (stopped.get("deferred") or stopped.get("user_hold")):
         return
     job = await means.reader.job(stop.job)
-    if job is None or not _waits(job) or job.restarts <= task.attempt or overtaken(task, means, job):
+    if job is None or not waits(job) or job.restarts <= task.attempt or overtaken(task, means, job):
         return
     if not job.held:
         await means.writer.requeue_hold(stop.job)
@@ -382,14 +331,14 @@ async def hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
     before = means.ledger.outcome(task.incident.id, task.step)
     if job.state == "cancelled":
-        return dataclasses.replace(_cancelled(task, means, job), result=Result.DONE)
+        return dataclasses.replace(was_cancelled(task, means, job), result=Result.DONE)
     if _left_hold(task, means):
         return await _without_our_hold(task, means, job)
     if (over := _not_ours_to_stop(task, means, job)) is not None:
         return over
     if words := await goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
-    if not (_waits(job) and job.held):
+    if not (waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": _held_by_its_user(job, before)})
         await means.writer.requeue_hold(task.job)
         if isinstance(cancelled := await _until_pending(task, means), Outcome):

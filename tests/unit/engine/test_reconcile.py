@@ -144,6 +144,39 @@ async def test_a_job_whose_nodes_are_gone_before_its_release_does_not_wait_for_t
     assert there.resume.files[there.job]["SENTINEL_RESUME_TIER"] == "global"
 
 
+@pytest.mark.parametrize("released", [False, True])
+async def test_the_nodes_of_a_jobs_own_saves_that_slurmctld_forgot_are_asked_for_again(
+    world: Worlds, released: bool
+) -> None:
+    """It saved the deferral and not the list after it: the job would start elsewhere, with a resume point of these nodes."""
+    there = silent(world(nodes=6))
+    there.checkpoints.chosen = {"path": "/nvme/step-250", "step": 250, "tier": "local", "hosts": "n2,n3"}
+    daemon = Daemon(there, settings=WIDE)
+    blocker = there.slurm.submit(nodes=4) if released else None  # the released job waits for its nodes
+    defer, update, crashed = there.slurm.defer, there.slurm.update_job, [released]
+
+    async def deferred(job: int) -> None:
+        await defer(job)
+        there.slurm.save_state()
+
+    async def updated(job: int, **fields: Any) -> None:
+        await update(job, **fields)
+        if not crashed[0]:
+            crashed[0] = True
+            there.slurm.crash()
+
+    there.slurm.defer, there.slurm.update_job = deferred, updated  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    if blocker is not None:
+        there.slurm.crash()
+        there.slurm.cancel(blocker)
+    await daemon.pass_time(20.0)
+    await daemon.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert (job.state, job.on, job.required) == ("RUNNING", ("n2", "n3"), ("n2", "n3")), daemon.said
+    assert job.restarts == 1 and job.admin_comment.endswith("attempt=1 required=local")
+
+
 async def test_an_earlier_restart_chooses_nothing_for_a_job_that_another_incident_restarts(world: Worlds) -> None:
     """The node that broke held the job's own saves: to the earlier incident it looked like a wait for a node that is out."""
     there = silent(world(nodes=6))

@@ -1,0 +1,83 @@
+"""Lets a prepared job start, unless somebody else holds it or slurmctld forgot what was prepared."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sentinel.actions.comments import BESIDE
+from sentinel.actions.means import Means
+from sentinel.actions.next_attempt import exclude
+from sentinel.actions.requeue import held_meanwhile, is_deferred, is_far, overtaken, waits, was_cancelled
+from sentinel.actions.resume_point import write_again
+from sentinel.errors import Unavailable
+from sentinel.model.records import OURS, JobView, Outcome, Result, StepKind, Task
+
+
+async def release(task: Task, means: Means) -> Outcome:
+    """Let the job start now, without Slurm's 121 s delay, if this incident stopped it and nobody else holds it."""
+    job = await means.reader.job(task.job)
+    if job is None:
+        return means.failed(task, f"Slurm no longer knows job {task.job}")
+    if job.state == "cancelled":
+        return was_cancelled(task, means, job)
+    if words := overtaken(task, means, job):
+        return means.done(task, words)
+    stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
+    if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
+        await means.writer.defer(task.job)
+        job = await means.reader.job(task.job)
+        if job is None or job.held:
+            raise Unavailable(f"job {task.job} does not show as deferred yet")
+    if job.held and (stopped.get("deferred") or stopped.get("user_hold")):
+        return held_meanwhile(task, means, job)
+    if job.held and not job.admin_comment.startswith(f"{OURS}{task.incident.id}"):
+        return means.failed(task, f"job {task.job} is held by somebody else: {job.reason}")
+    if waits(job) and job.held:  # by us: an older version of Sentinel held jobs instead of deferring them
+        await means.writer.release(task.job)
+        job = await means.reader.job(task.job)
+        if job is None or job.held:
+            raise Unavailable(f"job {task.job} does not show as released yet")
+    elif is_deferred(job, means.clock.now()):
+        if (over := await _excluded_again(task, means, job)) is not None:
+            return over
+        if job.restarts > task.attempt + 1:  # counted twice, perhaps since the resume point was written
+            await write_again(task, means, job.restarts)
+        await means.writer.update_job(task.job, start_now=True)
+        job = await means.reader.job(task.job)
+        if job is not None and job.held:
+            return held_meanwhile(task, means, job)
+        if job is None or is_deferred(job, means.clock.now()):
+            raise Unavailable(f"job {task.job} does not show as released yet")
+    return means.done(task)
+
+
+async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
+    """Whether the hold is ours: slurmctld was killed after it saved our requeue and before it saved all of the deferral.
+
+    A hold by somebody else is not that of the requeue: it leaves the deferral in place, or came after the release. Then
+    Slurm empties the eligible time, while a hold of ours comes within 121 s of the requeue, before the job may start.
+    """
+    others = job.eligible_at is None or is_far(job, means.clock.now())
+    if not waits(job) or (others and not job.requeue_held):
+        return False
+    stop = next(step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job)
+    outcome = means.ledger.outcome(task.incident.id, stop)
+    return outcome is not None and await means.slurmctld_started_since(outcome.at) is True
+
+
+async def _excluded_again(task: Task, means: Means, job: JobView) -> Outcome | None:
+    """Write the job's list of nodes once more if slurmctld was killed before it had saved that. Our comment came with it.
+
+    Returns an outcome for a job that is not to be released after all.
+    """
+    step = next((step for step in task.plan.steps if step.kind is StepKind.EXCLUDE and step.job == task.job), None)
+    before = means.ledger.outcome(task.incident.id, step) if step is not None else None
+    if before is None or before.result is not Result.DONE or "excluded" not in before.data:
+        return None
+    ours = job.admin_comment.partition(BESIDE)[0]
+    if ours.startswith(f"{OURS}{task.incident.id} ") and f"attempt={task.attempt + 1}" in ours.split():
+        return None
+    if await means.slurmctld_started_since(before.at) is not True:
+        return None  # somebody wrote another comment
+    again = await exclude(dataclasses.replace(task, step=before.step), means)
+    return means.failed(task, again.reason, again.data) if again.result is Result.FAILED else None
