@@ -21,6 +21,7 @@ from sentinel.model.records import (
 )
 from sentinel.model.vocabulary import ABSENCE
 
+_OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"
 _LEFT: dict[str, Scalar] = {LEFT_IN_SERVICE: True}  # outcome data
 _STALE = timedelta(seconds=60)  # what says that a node is gone is asked again when older: in that time a node boots
@@ -33,8 +34,7 @@ async def drain(task: Task, means: Means) -> Outcome:
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
     if node.drained:
-        words = "" if node.reason.startswith(OURS) else "was drained by somebody else already"
-        return means.done(task, words, _out_before(node, task))
+        return means.done(task, _others(node), _out_before(node, task))
     if task.step.tries and not await _was_lost(task, means):
         return means.done(task, _RETURNED, _LEFT)
     asked_at = means.clock.now()
@@ -51,6 +51,11 @@ async def drain(task: Task, means: Means) -> Outcome:
     if after is None or not after.drained:
         raise Unavailable(f"node {node.name} does not show as drained yet")
     return means.done(task)
+
+
+def _others(node: NodeView) -> str:
+    """What is said of a node that was out already and stays somebody else's: that costs no budget, and proves nothing."""
+    return _OTHERS if node.drained and not node.reason.startswith(OURS) else ""
 
 
 def _out_before(node: NodeView, task: Task) -> dict[str, Scalar]:
@@ -101,19 +106,19 @@ async def down(task: Task, means: Means) -> Outcome:
         if node.name in task.verdict.broken:
             return await drain(task, means)
         return means.done(task, "answers again: left in service", {**_LEFT, ANSWERS_AGAIN: True})
-    before = _out_before(node, task)
+    words, before = _others(node), _out_before(node, task)
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
         await means.writer.down(node.name, task.reason)
         try:
             node = await means.reader.node(node.name)
         except Unavailable:
-            return means.done(task, data=before)  # see drain
+            return means.done(task, words, before)  # see drain
         if await _returned_since(node, asked_at, means):
             return means.done(task, _RETURNED, _LEFT)
     if node is None or node.state != "down":
         raise Unavailable(f"node {task.step.node} does not show as down yet")
-    return means.done(task, data=before)
+    return means.done(task, words, before)
 
 
 async def answers_again(node: NodeView, task: Task, means: Means) -> bool:

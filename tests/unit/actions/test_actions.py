@@ -250,7 +250,8 @@ async def test_lost_node_that_a_person_drained_keeps_their_reason(world: Worlds)
     there = world()
     there.slurm.person_drains("n1", "a person")
     there.slurm.lose("n1")
-    assert (await do(there, StepKind.DOWN, node="n1")).result is Result.DONE
+    found = await do(there, StepKind.DOWN, node="n1")
+    assert (found.result, found.reason) == (Result.DONE, "was drained by somebody else already")  # it costs no budget
     assert there.slurm.nodes["n1"].reason == "a person" and there.slurm.nodes["n1"].down
 
 
