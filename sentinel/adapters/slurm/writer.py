@@ -27,6 +27,7 @@ MAX_ARGUMENT = 1024  # Slurm cuts comments there
 # old ("Job credential revoked") and the restarted job fails at once (seen with 24.11). And it forgets the ended job only
 # when it last looked two seconds ago: a start before that is taken for the same job and its Prolog is not run (22.05).
 REVOKED_S = 2.05
+WHOLE_S = 1.0  # resolution of Slurm's times
 # By the clock of this host: scontrol makes any earlier time its own now (22.05).
 # A job waits for as long as this clock is ahead of slurmctld's.
 AT_ONCE = "now"
@@ -77,6 +78,7 @@ class Writer:
         self._verbs = verbs
         self._now = now  # Unix time
         self._sleep = sleep
+        self._requeued_at: dict[int, float] = {}  # by job, of the last ``REVOKED_S`` seconds
 
     @property
     def verbs(self) -> Verbs:
@@ -194,9 +196,13 @@ class Writer:
 
     async def _requeued(self, spec: str, view: JobView) -> bool:
         """False: the job became something else meanwhile; look again."""
+        asked = self._now()
+        kept = {job: at for job, at in self._requeued_at.items() if 0.0 <= asked - at < REVOKED_S}
+        self._requeued_at = {**kept, view.id: asked}
         try:
             await self._verbs.requeue_hold(spec, incomplete=view.state not in ENDED)
         except SlurmSaidNo as no:
+            self._requeued_at.pop(view.id, None)
             if no.answer is Answer.PENDING:  # somebody has requeued it, and may hold it
                 return False
             if no.answer is Answer.DISABLED and view.state not in ENDED:
@@ -365,7 +371,13 @@ class Writer:
             return 0.0
         if view.state == "completing" or view.submitted_at is None:
             return REVOKED_S
-        return min(max(view.submitted_at.timestamp() + REVOKED_S - self._now(), 0.0), REVOKED_S)
+        since = view.submitted_at.timestamp()
+        asked = self._requeued_at.get(view.id, since)
+        if (
+            asked - since >= WHOLE_S
+        ):  # a job that waited for a lost node keeps its old time when that is set down (22.05)
+            since = asked
+        return min(max(since + REVOKED_S - self._now(), 0.0), REVOKED_S)
 
     async def _record(self, job: int) -> Record:
         """See ``_node``."""

@@ -12,6 +12,7 @@ from sentinel.adapters.slurm.process import Answer, SlurmSaidNo, error_from
 from sentinel.adapters.slurm.writer import REVOKED_S, Writer, one_line
 from sentinel.errors import Denied, Refused, SentinelError, Timeout, Unavailable
 from sentinel.model.records import NodeView
+from sentinel.simulate.slurm.records import SlurmTimes
 
 OURS = "sentinel: i42 Xid 79"
 
@@ -179,6 +180,26 @@ async def test_a_deferred_job_starts_in_the_next_second(later_s: float, waits_s:
     await writer.update_job(job, start_now=True)
     assert waits.seconds == [pytest.approx(waits_s)]
     assert slurm.jobs[job].state == "RUNNING"
+
+
+async def test_a_job_that_keeps_its_time_over_the_requeue_starts_no_sooner_on_the_nodes_that_it_left() -> None:
+    """It waited for a lost node, which was set down at once: the time that Slurm shows is that of its submission."""
+    slurm = FakeSlurm(nodes=3)
+    slurm.times = SlurmTimes(epilog_s=0.1)
+    job = slurm.submit(nodes=2)
+    submitted_s = slurm.jobs[job].submitted
+    slurm.clock.advance(60.0)
+    slurm.lose("n1")
+    waits = Waits()
+    writer = Writer(slurm._verbs, now=slurm.time_s, sleep=waits)
+    await writer.requeue_hold(job)
+    slurm.clock.advance(0.5)
+    await slurm.job(job)
+    await writer.down("n1", OURS)
+    await writer.defer(job)
+    assert (slurm.jobs[job].state, slurm.jobs[job].submitted) == ("PENDING", submitted_s)
+    await writer.update_job(job, start_now=True)
+    assert waits.seconds == [pytest.approx(REVOKED_S - 0.5)]
 
 
 @pytest.mark.parametrize("ahead_s", [-300.0, -1.0, 0.0, 0.6, 1.5, 2.0, 3.0, 300.0])
