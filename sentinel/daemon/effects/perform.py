@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -118,6 +119,9 @@ class Effects:
                 await leave_held(task, means)
             except Refused as error:
                 return means.failed(task, f"{outcome.reason}; {error.message}", outcome.data)
+            return dataclasses.replace(
+                outcome, at=self._clock.now()
+            )  # a snapshot from before may show the job not held
         return outcome
 
     async def _fleet(self, effect: ObserveFleet) -> Event:

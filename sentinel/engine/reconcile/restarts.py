@@ -21,6 +21,7 @@ from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
 from sentinel.model.records import (
     NODE_STEPS,
+    OPTIONAL_STEPS,
     OURS,
     REQUEUED_AT,
     SEEN_DRAINED,
@@ -39,7 +40,9 @@ from sentinel.policy import components_with
 from sentinel.text import names
 
 _DEFERRED = timedelta(days=1)  # eligible later than this: deferred by Sentinel, which defers by 30 days
+_BY_A_MONTH = timedelta(days=29)  # what is left of these 30 days where they are not old: no person's own start time
 _LOST_WITHIN = timedelta(hours=1)  # a write that is older was saved by slurmctld long ago
+_MOST_TRIES = 3  # of a step that failed, to have its job held: Slurm may refuse that
 _RESTART = frozenset(
     {
         StepKind.REQUEUE_HOLD,
@@ -168,10 +171,25 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
     at = job.submitted_at
     twice = at is not None and stop.data.get(REQUEUED_AT) == at.isoformat()  # as ``actions.requeue.overtaken`` says
     same = job.restarts == attempt + 1 or (twice and not state.cluster.has_run(job.id, attempt + 1))
-    if release is None or fleet.at <= release.at or not same or job.state != "pending":
+    if not same or job.state != "pending":
+        return frozenset()
+    if release is None:
+        return _lost_hold(state, plan, job, fleet, now) if stop.data.get("deferred") else frozenset()
+    if fleet.at <= release.at:
         return frozenset()
     # Held, not deferred: the action asks whose hold it is.
     return _RELEASE if _is_deferred(job, now) != job.held and not release.reason else frozenset()
+
+
+def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
+    """The step that failed and so left the job held, if it is deferred all the same: whoever releases it would wait for a
+    month. Tried once more, the step succeeds, or leaves the job held again."""
+    outcomes = state.ledger.outcomes(plan.incident, plan.to_do)
+    failed = next((o for o in outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS), None)
+    if failed is None or fleet.at <= failed.at or now - failed.at > _LOST_WITHIN or failed.step.tries >= _MOST_TRIES:
+        return frozenset()
+    lost = job.eligible_at is not None and job.eligible_at - now > _BY_A_MONTH
+    return frozenset({failed.step.kind} if lost else ())
 
 
 def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:

@@ -12,6 +12,7 @@ from core_records import OPTED_IN, evidence
 from core_world import World
 
 from sentinel.config.settings import Limits, Settings
+from sentinel.errors import Refused
 from sentinel.model.records import Evidence, JobView, Kind, Source
 
 Worlds = Callable[..., World]
@@ -201,6 +202,38 @@ async def test_an_earlier_restart_chooses_nothing_for_a_job_that_another_inciden
     await daemon.pass_time(20.0)
     assert job.state == "RUNNING" and job.restarts == 2 and job.required == (), daemon.said
     assert written == ["2"] and "done-again" not in daemon.said, daemon.said
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_hold_for_a_person_that_slurmctld_lost_leaves_no_job_deferred_for_a_month(
+    world: Worlds, held: bool
+) -> None:
+    """All of it, or the hold was saved and not the start time after it: released by a person the job would still wait."""
+    there, sink = silent(world(nodes=6)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    name = "requeue_hold" if held else "defer"
+    ask = getattr(there.slurm, name)
+
+    async def saved(job: int) -> Any:
+        found = await ask(job)
+        there.slurm.save_state()
+        return found
+
+    async def full(_job: int, _values: Any) -> None:
+        raise Refused("no space left on device")
+
+    setattr(there.slurm, name, saved)
+    there.resume.write = full  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    there.slurm.crash()
+    job = there.slurm.jobs[there.job]
+    assert job.held is held and job.eligible > there.slurm.time_s() + 86_400
+    await daemon.pass_time(20.0)
+    assert states(there) == ["held"] and heard(sink) == ["failed"], daemon.said
+    await there.slurm.release(there.job)
+    assert job.state == "RUNNING" and daemon.said.count("done-again") == 1, daemon.said
+    await daemon.pass_time(20.0)
+    assert states(there) == ["closed"] and heard(sink) == ["failed", "resolved"]
 
 
 async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_people_hear_of_it(world: Worlds) -> None:
