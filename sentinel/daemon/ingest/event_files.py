@@ -59,17 +59,21 @@ class EventFiles:
         if not stat.S_ISDIR(here.st_mode) or here.st_mode & stat.S_IWOTH or here.st_uid not in self._trusted:
             self._say(f"{self._folder} must be a folder of a trusted account that nobody else can write to: not read")
             return []
-        self._say("")
-        found = []
+        found, problem = [], ""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 name = _NAME.match(entry.name)
-                owned = entry.stat(follow_symlinks=False)
-                if name is None or owned.st_uid not in self._trusted or not stat.S_ISREG(owned.st_mode):
-                    self._refuse(entry.name)
+                try:
+                    owned = entry.stat(follow_symlinks=False)
+                    if name is None or owned.st_uid not in self._trusted or not stat.S_ISREG(owned.st_mode):
+                        self._refuse(entry.name)
+                        continue
+                    os.unlink(entry.path)  # noqa: PTH108 - one of many
+                except OSError as error:  # of this one: of those removed before it nobody else knows
+                    problem = f"{self._folder}/{entry.name[:80]} cannot be removed: {error.strerror}"
                     continue
-                os.unlink(entry.path)  # noqa: PTH108 - one of many
                 found.append((name[1], int(name[2])))
+        self._say(problem)
         return found
 
     def _refuse(self, name: str) -> None:

@@ -53,6 +53,23 @@ async def test_what_is_no_event_stays_and_is_said_once(tmp_path: Path, name: str
     assert there.stream.getvalue().count("event-refused") == 1
 
 
+async def test_one_file_that_stays_keeps_back_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before it are gone from the folder: nobody would tell of them again."""
+    there = Scene(tmp_path)
+    there.leave(*(f"job_ended.{job}.1" for job in range(1, 10)))
+    unlink = os.unlink
+
+    def refuse(path: str) -> None:
+        if path.endswith("job_ended.5.1"):
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    await there.box.look()
+    assert there.got == [("job_ended", [1, 2, 3, 4, 6, 7, 8, 9])] and there.left() == ["job_ended.5.1"]
+    assert "Operation not permitted" in there.stream.getvalue()
+
+
 async def test_a_link_is_no_event(tmp_path: Path) -> None:
     there = Scene(tmp_path)
     (there.folder / "job_ended.7.1").symlink_to(tmp_path)
