@@ -99,7 +99,7 @@ class FleetSnapshots:
         async with self._news:
             if self._tried_s < asked_s:
                 await asyncio.sleep(max(0.0, self._tried_s + _NEWS_S - self._seconds()))
-            elif self._taken_s < asked_s:
+            elif self._taken_s < asked_s and not self._lock.locked():  # else one begun since is under way
                 raise Unavailable(self.problem or "slurmctld did not answer")
             return await self.take(self._seconds() - asked_s)
 

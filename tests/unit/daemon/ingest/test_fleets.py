@@ -69,6 +69,28 @@ async def test_age_counts_from_the_request_and_not_from_the_answer(world: Worlds
     assert counted.count == 2
 
 
+async def test_who_asks_for_news_shares_a_request_that_is_under_way(world: Worlds, seconds: Seconds) -> None:
+    """One that a listing began while the news waited their turn: slurmctld has not failed to answer it."""
+    daemon, counted = wired(world(), seconds)
+    go_on = asyncio.Event()
+    answer = counted.fleet
+
+    async def held() -> Fleet:
+        await go_on.wait()
+        return await answer()
+
+    counted.fleet = held  # type: ignore[method-assign]
+    tasks = []
+    for asked in (daemon.fleets.take_news, daemon.fleets.take_news, daemon.fleets.take):
+        seconds.now_s += 1.0
+        tasks.append(asyncio.create_task(asked()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    go_on.set()
+    _, news, listing = await asyncio.gather(*tasks)
+    assert news is listing and counted.count == 2
+
+
 async def test_no_answer_is_told_once_and_its_end_too(world: Worlds, seconds: Seconds) -> None:
     there = world()
     daemon, _ = wired(there, seconds)
