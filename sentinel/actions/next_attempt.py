@@ -5,6 +5,7 @@ The resume point is what TaskProlog reads.
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 from sentinel.actions import resume_point
@@ -70,6 +71,8 @@ async def exclude(task: Task, means: Means) -> Outcome:
         and (words := overtaken(task, means, job))
     ):
         return means.done(task, f"{words}: another incident wrote its list", {"added": ""})
+    if await _is_changed(task, means, job):
+        return means.done(task, "somebody else changed its list: it stays", {"added": ""})
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []
     theirs = {*job.excluded} - {*names(task.step.data.get("ours"))}
@@ -99,6 +102,18 @@ async def exclude(task: Task, means: Means) -> Outcome:
             return over
         raise
     return means.done(task, said, data)
+
+
+async def _is_changed(task: Task, means: Means, job: JobView) -> bool:
+    """Whether the list is an earlier one of this step's and not the last, and slurmctld was not restarted since that: then
+    it lost nothing."""
+    steps = (dataclasses.replace(task.step, tries=number) for number in range(task.step.tries))
+    *earlier, before = (means.ledger.outcome(task.incident.id, step) for step in steps) if task.step.tries else (None,)
+    lists = [{*names(one.data["excluded"])} for one in earlier if one is not None and "excluded" in one.data]
+    if before is None or "excluded" not in before.data or {*job.excluded} not in lists:
+        return False
+    last = {*names(before.data["excluded"])}
+    return {*job.excluded} != last and await means.slurmctld_started_since(before.at) is not True
 
 
 def _waits_no_more(task: Task, means: Means, job: JobView | None) -> Outcome | None:

@@ -14,7 +14,7 @@ from sentinel.engine.reconcile import node_proof, spares
 from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State
 from sentinel.model.intent import intent_of
-from sentinel.model.records import NODE_STEPS, Fleet, Incident, JobView, Plan, Scalar, Step, StepKind
+from sentinel.model.records import NODE_STEPS, Fleet, Incident, JobView, Outcome, Plan, Scalar, Step, StepKind
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
 from sentinel.policy.exclusions import BESIDE, IN_TURN, bad_and_suspect
@@ -151,17 +151,25 @@ def _judged(state: State, incident: Incident, job: int) -> tuple[list[str], list
 
 
 def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bool:
-    """Whether the waiting job's list is still the one that we wrote, and another one is wanted now."""
+    """Whether the waiting job's list is one that we wrote, and another one is wanted now. Where it is the one before the
+    last, slurmctld may have forgotten the last, or a person changed it back: the action asks."""
     plan = state.plans[incident.id]
     step = next((step for step in plan.to_do if step.kind is StepKind.EXCLUDE), None)
-    outcome = state.ledger.outcome(incident.id, step) if step is not None else None
-    if outcome is None or "excluded" not in outcome.data:
+    tries = range(step.tries, -1, -1) if step is not None else ()
+    steps = [dataclasses.replace(step, tries=number) for number in tries if step is not None]
+    outcomes = [state.ledger.outcome(incident.id, step) for step in steps]
+    if not outcomes or outcomes[0] is None or "excluded" not in outcomes[0].data:
         return False
-    written = set(names(outcome.data["excluded"]))
-    if set(job.excluded) != written:
+    written = next((w for o in outcomes if o is not None and (w := _excluded(o)) == {*job.excluded}), None)
+    if written is None:
         return False
     added, _ = exclusions_of_ours(state, job.id)
     return written != (written - added) | set(wanted(state, incident, job, fleet).nodes)
+
+
+def _excluded(outcome: Outcome) -> set[str] | None:
+    """The list that a step wrote; None: it left the job's list as it was."""
+    return {*names(outcome.data["excluded"])} if "excluded" in outcome.data else None
 
 
 def more_are_bad(state: State, incident: Incident, now: datetime) -> bool:

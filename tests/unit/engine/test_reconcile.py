@@ -459,6 +459,32 @@ async def test_a_node_that_goes_bad_while_the_job_waits_is_excluded_before_it_st
     assert job.state == "RUNNING" and not {"n1", "n3"} & set(job.on)
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "changed back by a person"])
+async def test_a_longer_list_that_slurmctld_lost_is_written_again(world: Worlds, lost: bool) -> None:
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    for _ in range(2):
+        there.slurm.submit(nodes=2)
+    await fail(daemon, bus("n1"))
+    assert there.slurm.jobs[there.job].excluded == ("n1",)
+    there.slurm.save_state()
+    seen = daemon.live.node("n3")
+    seen.state, seen.verdict = "heard", {"word": "BAD"}
+    await daemon.pass_time(20.0)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "PENDING" and job.excluded == ("n1", "n3")
+    if lost:
+        there.slurm.crash()
+        job = there.slurm.jobs[there.job]
+    else:
+        job.excluded = ("n1",)
+    assert job.excluded == ("n1",)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and job.excluded == (("n1", "n3") if lost else ("n1",)), daemon.said
+    assert daemon.said.count("done-again") == 2
+
+
 async def test_a_job_that_starts_while_its_list_is_written_anew_is_not_called_held(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
