@@ -194,7 +194,7 @@ def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: dateti
 
 def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     """The choice of a node-local checkpoint, if the released job waits for its nodes, and one is another job's by now or
-    drained. That could last for days; the next choice is of what can be had then."""
+    out of service. That could last for days; the next choice is of what can be had then."""
     release, written = (_done(state, plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.EXCLUDE))
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
     if release is None or written is None or job is None or fleet.at - max(release.at, written.at) < _STARTED_BY:
@@ -205,7 +205,7 @@ def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     if _is_anothers(state, release, fleet):
         return frozenset()
     taken = any(hosts & {*other.nodes} for other in fleet.jobs.values() if other.state == "running")
-    out = any(fleet.nodes[name].drained for name in hosts & fleet.nodes.keys())
+    out = any(not fleet.nodes[name].usable for name in hosts & fleet.nodes.keys())
     return _CHOICE if taken or out else frozenset()
 
 

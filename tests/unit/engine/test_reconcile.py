@@ -115,10 +115,8 @@ async def test_a_deferral_and_a_release_that_slurmctld_lost_leave_no_job_held(wo
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
 
 
-@pytest.mark.parametrize("drained", [False, True])
-async def test_a_job_whose_nodes_are_gone_before_its_release_does_not_wait_for_them(
-    world: Worlds, drained: bool
-) -> None:
+@pytest.mark.parametrize("how", ["taken", "drained", "down"])
+async def test_a_job_whose_nodes_are_gone_before_its_release_does_not_wait_for_them(world: Worlds, how: str) -> None:
     """Its own saves lay there. Another job that had waited in the queue got one, or a person took one out: for days."""
     there = silent(world())
     shared = there.checkpoints.chosen
@@ -127,8 +125,10 @@ async def test_a_job_whose_nodes_are_gone_before_its_release_does_not_wait_for_t
     write = there.resume.write
 
     async def taken_meanwhile(job: int, values: Any) -> None:
-        if drained:
+        if how == "drained":
             there.slurm.person_drains("n3", "ticket 7")
+        elif how == "down":  # and not drained: limits may not allow it, or nobody needs the node
+            there.slurm.set_down("n3")
         elif len(there.slurm.jobs) == 1:
             other = there.slurm.submit(nodes=1, required=["n3"])
             assert there.slurm.jobs[other].on == ("n3",)
