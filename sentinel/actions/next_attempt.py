@@ -71,8 +71,8 @@ async def exclude(task: Task, means: Means) -> Outcome:
         and (words := overtaken(task, means, job))
     ):
         return means.done(task, f"{words}: another incident wrote its list", {"added": ""})
-    if await _is_changed(task, means, job):
-        return means.done(task, "somebody else changed its list: it stays", {"added": ""})
+    if (kept := await _kept(task, means, job)) is not None:
+        return means.done(task, "somebody else changed its list: it stays", kept)
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []
     theirs = {*job.excluded} - {*names(task.step.data.get("ours"))}
@@ -104,16 +104,19 @@ async def exclude(task: Task, means: Means) -> Outcome:
     return means.done(task, said, data)
 
 
-async def _is_changed(task: Task, means: Means, job: JobView) -> bool:
-    """Whether the list is an earlier one of this step's and not the last, and slurmctld was not restarted since that: then
-    it lost nothing."""
+async def _kept(task: Task, means: Means, job: JobView) -> dict[str, Scalar] | None:
+    """What holds of the last such step where a person changed the job's list back to an earlier one of ours; else None.
+
+    If slurmctld was restarted since the last step, it may have lost that.
+    """
     steps = (dataclasses.replace(task.step, tries=number) for number in range(task.step.tries))
-    *earlier, before = (means.ledger.outcome(task.incident.id, step) for step in steps) if task.step.tries else (None,)
+    *earlier, last = (means.ledger.outcome(task.incident.id, step) for step in steps) if task.step.tries else (None,)
     lists = [{*names(one.data["excluded"])} for one in earlier if one is not None and "excluded" in one.data]
-    if before is None or "excluded" not in before.data or {*job.excluded} not in lists:
-        return False
-    last = {*names(before.data["excluded"])}
-    return {*job.excluded} != last and await means.slurmctld_started_since(before.at) is not True
+    if last is None or "excluded" not in last.data or {*job.excluded} not in lists:
+        return None
+    if {*job.excluded} == {*names(last.data["excluded"])} or await means.slurmctld_started_since(last.at) is True:
+        return None
+    return {"added": "", **{key: last.data[key] for key in ("required", "spares") if key in last.data}}
 
 
 def _waits_no_more(task: Task, means: Means, job: JobView | None) -> Outcome | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -480,6 +481,36 @@ async def test_exclusions_are_a_union_with_the_users_own(world: Worlds) -> None:
     assert job.excluded == ("n1", "n2", "n4") and found.data["excluded"] == "n1,n2,n4"
     assert job.admin_comment == "sentinel:inc1 gpu_memory_ecc n1:3 attempt=1"
     assert job.required == ()
+
+
+@pytest.mark.parametrize("restarted", [True, False, None])
+async def test_a_list_that_a_person_changed_back_stays_and_with_it_what_the_job_was_lent(
+    world: Worlds, restarted: bool | None
+) -> None:
+    """Unless slurmctld was restarted since: then it may have lost the list."""
+    there = world(nodes=6)
+    await do(there, StepKind.REQUEUE_HOLD)
+    job = there.slurm.jobs[there.job]
+    job.excluded = ("n1",)
+    last = {"excluded": "n1,n3", "added": "n3", "required": "n4", "spares": "kept"}
+    written: list[dict[str, Scalar]] = [{"excluded": "n1"}, last]
+
+    class Tries(Known):
+        def outcome(self, _incident: str, step: Step) -> Outcome | None:
+            known = step.kind is StepKind.EXCLUDE and 0 <= step.tries < len(written)
+            return Outcome(step, Result.DONE, AT, "", written[step.tries]) if known else None
+
+    async def booted() -> datetime | None:
+        return None if restarted is None else AT + timedelta(seconds=5.0 if restarted else -60.0)
+
+    again = task(there, StepKind.EXCLUDE, nodes="n1,n3", ours="n1,n3")
+    again = dataclasses.replace(again, step=dataclasses.replace(again.step, tries=2))
+    ledger = Tries(again.step, Outcome(again.step, Result.DONE, AT))
+    found = await ACTIONS[StepKind.EXCLUDE](again, dataclasses.replace(means(there), ledger=ledger, booted_at=booted))
+    if restarted:
+        assert job.excluded == ("n1", "n3") and found.data["excluded"] == "n1,n3"
+    else:
+        assert job.excluded == ("n1",) and found.data == {"added": "", "required": "n4", "spares": "kept"}
 
 
 async def test_local_checkpoint_needs_its_own_nodes(world: Worlds) -> None:
