@@ -26,6 +26,7 @@ from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
 from sentinel.engine.unreadable_slurm import BLIND
 from sentinel.engine.watch import restored_attempts
+from sentinel.engine.watch.nodes import AGENTS_KEPT, heard_before
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, IncidentChanged, SettingChanged
 from sentinel.model.records import RESTARTS, Cause, IncidentState, Result, StepKind
@@ -80,6 +81,8 @@ def state_of(
             state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
     answers = approvals.stored_answers(stored.settings.get(approvals.ANSWERS))
     state.answers = {name: given for name, given in answers.items() if name in state.incidents}
+    state.watch.agents_before = heard_before(stored.settings.get(AGENTS_KEPT))
+    state.watch.agents_kept = frozenset(state.watch.agents_before)
     state.seen_drained = node_proof.times_of_drains(stored.settings.get(node_proof.DRAINS_SEEN))
     state.seen_in_service = node_proof.times_of_drains(stored.settings.get(node_proof.IN_SERVICE_SEEN))
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from sentinel.detect.cluster_view import NodeSeen
 from sentinel.engine import backlog, grouping
@@ -17,10 +18,14 @@ from sentinel.engine.transition import ProbeNode, StartTimer, Transition
 from sentinel.engine.watch import log_coverage, reconciliation
 from sentinel.engine.watch.events import ConnectionLost, HeartbeatReceived, NodeProbed, seconds_of
 from sentinel.engine.watch.state import Probe
+from sentinel.model.changes import SettingChanged
 from sentinel.model.records import Evidence, Kind, NodeView, Source, Where, stable_id
 
 CHECK_S = 0.25  # interval of the periodic check of nodes and jobs
 PROBE = "probe"  # timer: the pause before the next attempt to connect
+AGENTS_KEPT = "agents_heard"  # stored setting: nodes whose agents were heard
+_KEEP_S = 10.0  # such names are saved at most this often: all agents of a cluster connect within seconds
+_FIRST_CONTACT_S = 30.0  # agents pause for up to 10 s between attempts to connect to a daemon that was away
 _TOGETHER = 3  # if at least this many nodes are expected and all are silent, the daemon itself is probably cut off
 _PAUSE_SHARE = 0.25  # pause between two attempts to connect, in deadlines of one
 _HOLDS_NODES = frozenset({"configuring", "running", "suspended", "completing"})
@@ -35,6 +40,8 @@ def message(state: State, out: Transition, node: str, now_s: float) -> NodeSeen:
         out.say("node-heard", node=node, before=seen.state)
         seen.state = "heard"
         state.watch.all_silent_logged = False
+        state.watch.agents_before.discard(node)
+        state.watch.agents_changed = state.watch.agents_changed or node not in state.watch.agents_kept
     seen.contact_s = now_s
     return seen
 
@@ -68,6 +75,7 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
     lost: set[str] = set()
     fell_silent, again = [], []
     carrying = _carrying(state)
+    _miss(state, now_s)
     expected = _expected(state, carrying)
     recent = frozenset(name for name, at_s in expected.items() if at_s is not None and now_s - at_s <= patience_s)
     in_contact = len(recent)
@@ -96,6 +104,7 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
         _probe_all(state, out, again, now, now_s)
     watch.agents = in_contact
     log_coverage.count(state, recent, lost, len(expected), now, now_s)
+    _keep(state, out, now_s)
 
 
 def _carrying(state: State) -> set[str]:
@@ -106,9 +115,41 @@ def _carrying(state: State) -> set[str]:
 def _expected(state: State, carrying: Iterable[str]) -> dict[str, float | None]:
     """Nodes that should be in contact, with their last contact: in contact before, or carrying a job now."""
     nodes: dict[str, float | None] = {n: seen.contact_s for n, seen in state.cluster.nodes.items() if seen.contact_s}
-    for name in carrying:
+    for name in (*carrying, *state.watch.missing):
         nodes.setdefault(name, None)
     return nodes
+
+
+# --- agents that an earlier daemon heard --------------------------------------------------------------------------------
+
+
+def heard_before(kept: Any) -> set[str]:
+    """The names that ``_keep`` saved."""
+    return {name for name in kept if isinstance(name, str)} if isinstance(kept, list) else set()
+
+
+def _miss(state: State, now_s: float) -> None:
+    """Note which nodes in service an earlier daemon heard and this one did not: they may have died meanwhile."""
+    watch, fleet = state.watch, state.cluster.fleet
+    if not watch.agents_before or fleet is None or now_s - watch.began_s <= _FIRST_CONTACT_S:
+        return
+    views = (fleet.nodes.get(name) for name in watch.agents_before)
+    watch.missing = frozenset(view.name for view in views if view is not None and not _is_out(state, view))
+
+
+def _is_out(state: State, node: NodeView) -> bool:
+    return node.drained or node.state == "down" or _is_away(state, node)
+
+
+def _keep(state: State, out: Transition, now_s: float) -> None:
+    """Save whose agents were heard, for a daemon after this one."""
+    watch, fleet = state.watch, state.cluster.fleet
+    if not watch.agents_changed or fleet is None or now_s - watch.agents_kept_s < _KEEP_S:
+        return
+    heard = {name for name, seen in state.cluster.nodes.items() if seen.contact_s}
+    watch.agents_kept = frozenset((heard | watch.agents_before) & fleet.nodes.keys())
+    watch.agents_kept_s, watch.agents_changed = now_s, False
+    out.save(SettingChanged(AGENTS_KEPT, sorted(watch.agents_kept)))
 
 
 # --- probing ----------------------------------------------------------------------------------------------------------
@@ -164,6 +205,10 @@ def probed(state: State, out: Transition, event: NodeProbed) -> None:
     if probe is None or probe.effect != event.effect:
         return
     if event.exhausted or event.refusal is None or state.cluster.node(node).contact_s != probe.contact_s:
+        if not event.exhausted and node in state.watch.agents_before:  # slurmd answers: it may have no agent any more
+            state.watch.agents_before.discard(node)
+            state.watch.missing -= {node}
+            state.watch.agents_changed = True
         del state.watch.probes[node]  # not known (probed again), or it answers, or its agent sent a message meanwhile
         return
     probe.effect = ""
@@ -188,7 +233,7 @@ def _cut_off(state: State) -> bool:
     if any(seen.state == "heard" for seen in state.cluster.nodes.values()):
         return False  # cheap check first: this runs for each of many silent nodes
     silent, expected = _silent(state)
-    return expected >= _TOGETHER and silent == expected
+    return max(expected, len(state.watch.agents_before)) >= _TOGETHER and silent == expected
 
 
 def _is_away(state: State, node: NodeView) -> bool:

@@ -1,4 +1,4 @@
-"""What watching remembers between two events. Nothing of it survives a restart, except attempts, which are in the store."""
+"""What watching remembers between two events. Attempts and the names of heard agents survive a restart, in the store."""
 
 from __future__ import annotations
 
@@ -55,6 +55,13 @@ class WatchState:
     not_judged: str = ""  # the reason last logged for not judging silence; empty while it is judged
     transits: dict[str, Transit] = field(default_factory=dict)  # by node
     agents: int = 0  # nodes in contact
+    agents_before: set[str] = field(
+        default_factory=set
+    )  # nodes whose agents an earlier daemon heard and this one did not
+    missing: frozenset[str] = frozenset()  # of these, the ones in service, once agents have had time to connect again
+    agents_kept: frozenset[str] = frozenset()  # nodes of heard agents as they are in the store
+    agents_kept_s: float = NEVER_S  # when they were saved
+    agents_changed: bool = False  # others were heard since
     probes: dict[str, Probe] = field(default_factory=dict)  # by node
     probed_s: dict[str, float] = field(default_factory=dict)  # when each silent node was last probed
     all_silent_s: float = NEVER_S  # when all nodes were last silent together

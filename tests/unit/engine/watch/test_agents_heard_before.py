@@ -1,0 +1,94 @@
+"""Nodes without a job that die while the daemon is away: the next daemon misses their agents, and asks slurmd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from core_watch import Ports, Scene
+from core_world import World
+
+from sentinel.daemon.effects import perform
+from sentinel.engine.watch.nodes import AGENTS_KEPT, heard_before
+from sentinel.model.records import Kind
+
+Worlds = Callable[..., World]
+
+
+@pytest.fixture
+def ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
+    made = Ports()
+    monkeypatch.setattr(perform, "slurmd_answers", made)
+    return made
+
+
+async def daemon(world: World, span_s: float, *heard: str) -> Scene:
+    """A daemon that begins now and lives for ``span_s``, in which these agents are heard."""
+    scene = Scene(world)
+    await scene.fleets.take()
+    for _ in range(round(span_s / 0.25)):
+        await scene.advance(0.25)
+        scene.hear(*heard)
+        await scene.check_nodes()
+    return scene
+
+
+async def test_node_without_a_job_that_dies_between_two_daemons_is_found_lost(world: Worlds, ports: Ports) -> None:
+    there = world()  # the job runs on n1 and n2
+    await daemon(there, 15.0, "n1", "n2", "n3", "n4")
+    ports.answers["n3"] = "Connection refused"
+    scene = await daemon(there, 25.0, "n1", "n2", "n4")
+    assert scene.reported == [] and "n3" not in ports.asked  # its agent may take some seconds to connect again
+    for _ in range(60):
+        await scene.advance(0.25)
+        scene.hear("n1", "n2", "n4")
+        await scene.check_nodes()
+    assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_UNREACHABLE, "n3")]
+
+
+async def test_agent_that_was_removed_is_no_longer_missed_once_slurmd_answered(world: Worlds, ports: Ports) -> None:
+    there = world()
+    await daemon(there, 15.0, "n1", "n2", "n3", "n4")
+    scene = await daemon(there, 60.0, "n1", "n2", "n4")
+    assert scene.reported == [] and ports.asked == ["n3"]
+    ports.answers["n3"] = "Connection refused"  # while slurmd is restarted: nobody but Slurm watches this node
+    again = await daemon(there, 60.0, "n1", "n2", "n4")
+    assert again.reported == [] and ports.asked == ["n3"]
+
+
+@pytest.mark.parametrize("why", ["drained", "down", "power", "maintenance", "gone from slurm.conf"])
+async def test_node_that_is_out_of_service_is_not_missed(world: Worlds, ports: Ports, why: str) -> None:
+    there = world()
+    await daemon(there, 15.0, "n1", "n2", "n3", "n4")
+    out = there.slurm.nodes["n3"]
+    if why == "gone from slurm.conf":
+        del there.slurm.nodes["n3"]
+    else:
+        setattr(out, why, "POWERED_DOWN" if why == "power" else True)
+    ports.answers["n3"] = "Connection refused"
+    scene = await daemon(there, 60.0, "n1", "n2", "n4")
+    assert scene.reported == [] and "n3" not in ports.asked
+
+
+async def test_all_nodes_missing_at_first_is_more_likely_our_own_network(world: Worlds, ports: Ports) -> None:
+    there = world(wide=1)
+    await daemon(there, 15.0, "n1", "n2", "n3", "n4")
+    ports.answers = dict.fromkeys(there.slurm.nodes, "no answer")
+    assert (await daemon(there, 60.0)).reported == []
+
+
+@pytest.mark.parametrize("kept", [None, 7, "n3", {"n3": 1}, [3, ["n3"], None]])
+def test_what_is_no_list_of_names_is_none(kept: object) -> None:
+    assert heard_before(kept) == set()
+
+
+async def test_names_are_saved_now_and_then(world: Worlds, ports: Ports) -> None:
+    there = world()
+    scene = await daemon(there, 1.0, "n1", "n2")
+    assert there.store.get(AGENTS_KEPT) == ["n1", "n2"]
+    scene.hear("n3")
+    await scene.check_nodes()
+    assert there.store.get(AGENTS_KEPT) == ["n1", "n2"]  # a cluster that starts costs few writes
+    await scene.advance(10.0)
+    await scene.check_nodes()
+    assert there.store.get(AGENTS_KEPT) == ["n1", "n2", "n3"]
