@@ -71,7 +71,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     ours = asked or (waits(job) and (job.exit_held or job.admin_comment.startswith(f"{OURS}{task.incident.id} ")))
     if waits(job) and job.held and not ours:
         return held_meanwhile(task, means, job)  # stopped and held by somebody else
-    kept = _held_by_its_user(job, before)
+    kept = _held_by_its_user(task, means, job)
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (waits(job) and job.held):
         ours = await means.writer.requeue_hold(task.job) or ours
@@ -95,10 +95,13 @@ def _stopped(job: JobView) -> dict[str, Scalar]:
     return {"deferred": True} | ({REQUEUED_AT: job.submitted_at.isoformat()} if job.submitted_at is not None else {})
 
 
-def _held_by_its_user(job: JobView, before: Outcome | None) -> bool:
+def _held_by_its_user(task: Task, means: Means, job: JobView) -> bool:
     """Whether somebody held the job while it ran. After our own request the hold may be ours, so the answer is no."""
+    before = means.ledger.outcome(task.incident.id, task.step)
     known = before.data if before is not None else {}
     ours = known.get("asked") and job.state == "completing"
+    if job.held and means.earlier(task, StepKind.HOLD).get("user_hold"):
+        return True  # this incident held it first, and knows better by now
     return bool(known.get("user_hold")) or (job.hold_kept and not ours)
 
 
@@ -329,7 +332,6 @@ async def hold(task: Task, means: Means) -> Outcome:
     job = await _settled(task, means)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
-    before = means.ledger.outcome(task.incident.id, task.step)
     if job.state == "cancelled":
         return dataclasses.replace(was_cancelled(task, means, job), result=Result.DONE)
     if _left_hold(task, means):
@@ -338,12 +340,13 @@ async def hold(task: Task, means: Means) -> Outcome:
         return over
     if words := await goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
+    kept = _held_by_its_user(task, means, job)
     if not (waits(job) and job.held):
-        await means.ledger.progressed(task, {"asked": True, "user_hold": _held_by_its_user(job, before)})
+        await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
         await means.writer.requeue_hold(task.job)
         if isinstance(cancelled := await _until_pending(task, means), Outcome):
             return dataclasses.replace(cancelled, result=Result.DONE)
     # Without start_now the job would start only 121 s after its release.
     words = beside(f"{task.reason} held", job.admin_comment)
     await means.writer.update_job(task.job, admin_comment=words, start_now=True)
-    return means.done(task)
+    return means.done(task, data={"user_hold": True} if kept else None)

@@ -172,6 +172,18 @@ async def test_job_that_its_user_held_while_it_ran_keeps_the_hold(world: Worlds,
     assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held
 
 
+async def test_hold_of_its_user_stays_also_if_this_incident_held_the_job_before_it_knew_better(world: Worlds) -> None:
+    there = world()
+    there.slurm.jobs[there.job].held = True
+    there.slurm.end(there.job, exit_code=3)
+    step = Step(StepKind.HOLD, job=there.job, attempt=0)
+    there.store.intend(plan(step), step, there.slurm.clock.now())
+    there.store.record(plan(step), (await do(there, StepKind.HOLD))[0])
+    outcome, _ = await do(there, StepKind.REQUEUE_HOLD)
+    assert outcome.result is Result.DONE and outcome.data.get("user_hold")
+    assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held
+
+
 async def test_job_that_fails_before_the_request_comes_is_requeued(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
