@@ -27,7 +27,6 @@ MAX_ARGUMENT = 1024  # Slurm cuts comments there
 # old ("Job credential revoked") and the restarted job fails at once (seen with 24.11). And it forgets the ended job only
 # when it last looked two seconds ago: a start before that is taken for the same job and its Prolog is not run (22.05).
 REVOKED_S = 2.05
-WHOLE_S = 1.0  # resolution of Slurm's times
 # By the clock of this host: scontrol makes any earlier time its own now (22.05).
 # A job waits for as long as this clock is ahead of slurmctld's.
 AT_ONCE = "now"
@@ -373,9 +372,7 @@ class Writer:
             return REVOKED_S
         since = view.submitted_at.timestamp()
         asked = self._requeued_at.get(view.id, since)
-        if (
-            asked - since >= WHOLE_S
-        ):  # a job that waited for a lost node keeps its old time when that is set down (22.05)
+        if asked - since > REVOKED_S:  # it waited for a lost node: set down, the job keeps its old time (22.05)
             since = asked
         return min(max(since + REVOKED_S - self._now(), 0.0), REVOKED_S)
 
