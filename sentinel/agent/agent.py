@@ -24,6 +24,7 @@ from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.daemon_addresses import Addresses
 from sentinel.adapters.host.kmsg import boot_id
 from sentinel.adapters.spool import Spool, Value
+from sentinel.adapters.steady_schedule import keep_steady
 from sentinel.agent.collectors.gpus import GpuWatch
 from sentinel.agent.collectors.jobs import JobOnNode, Jobs
 from sentinel.agent.collectors.kernel_log import KernelWatch, rules_reader
@@ -236,28 +237,27 @@ class Agent:
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": 30},
             timezone=UTC,
         )
+        keep_steady(scheduler)
+
+        def every(period_s: float, work: Callable[..., None], *given: str) -> None:
+            scheduler.add_job(work, "interval", args=given, seconds=period_s, jitter=period_s / 10)
+
         scheduler.add_job(self.verdict.write, "interval", seconds=self.settings.verdict_s)
         scheduler.add_job(self._look, "interval", seconds=1.0)
         scheduler.add_job(self.kernel.panics, next_run_time=datetime.now(UTC))
         host = self.settings.host
-        scheduler.add_job(self.checks.host, "interval", seconds=host.period_s, jitter=host.period_s / 10)
+        every(host.period_s, self.checks.host)
         scheduler.add_job(lambda: self.checks.clock(self.heartbeats.clock_offset_s), "interval", seconds=host.period_s)
-        diagnostics = self.settings.diagnostics
-        if diagnostics.level1_s:
-            scheduler.add_job(
-                self.diagnosing.level1, "interval", seconds=diagnostics.level1_s, jitter=diagnostics.level1_s / 10
-            )
+        if self.settings.diagnostics.level1_s:
+            every(self.settings.diagnostics.level1_s, self.diagnosing.level1)
         if self.settings.jobs.saves_s:
-            saves_s = self.settings.jobs.saves_s
-            scheduler.add_job(self.saves.look, "interval", seconds=saves_s, jitter=saves_s / 10)
+            every(self.settings.jobs.saves_s, self.saves.look)
         if host.smart_s:
-            scheduler.add_job(self.checks.smart, "interval", seconds=host.smart_s, jitter=host.smart_s / 10)
+            every(host.smart_s, self.checks.smart)
         if host.mounts:
-            scheduler.add_job(self.checks.mounts, "interval", seconds=host.period_s, jitter=host.period_s / 10)
+            every(host.period_s, self.checks.mounts)
         for name, check in self.settings.checks.items():
-            scheduler.add_job(
-                self.checks.check, "interval", args=[name], seconds=check.period_s, jitter=check.period_s / 10
-            )
+            every(check.period_s, self.checks.check, name)
         return scheduler
 
     def _look(self) -> None:

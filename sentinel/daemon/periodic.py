@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from sentinel.adapters.steady_schedule import keep_steady
 from sentinel.errors import SentinelError
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
@@ -37,6 +38,7 @@ class Periodic:
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
+        keep_steady(self._scheduler)
         logging.getLogger("apscheduler.executors.default").addFilter(_is_error)
 
     def every(

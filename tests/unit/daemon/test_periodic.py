@@ -6,6 +6,7 @@ import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime, timedelta, tzinfo
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -111,6 +112,30 @@ async def test_a_run_whose_time_passed_while_the_loop_stood_still_is_made_up_for
     case.every(work, interval_s=3600.0, first_s=-60.0)
     case.periodic.start()
     await case.reach(1)
+    assert case.lines == []
+
+
+@pytest.mark.parametrize("by", [timedelta(hours=-1), timedelta(days=1)])
+async def test_work_goes_on_when_the_clock_of_the_host_is_set(
+    case: Case, monkeypatch: pytest.MonkeyPatch, by: timedelta
+) -> None:
+    set_by = timedelta()
+
+    class Set(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + set_by
+
+    monkeypatch.setattr("apscheduler.schedulers.base.datetime", Set)
+    monkeypatch.setattr("sentinel.adapters.steady_schedule.datetime", Set)
+
+    async def work(number: int) -> None: ...
+
+    case.every(work)
+    case.periodic.start()
+    await case.reach(2)
+    set_by = by
+    await case.reach(case.runs + 3)
     assert case.lines == []
 
 
