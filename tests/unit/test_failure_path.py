@@ -41,7 +41,7 @@ LEAVES = {
 }
 # Shapes and codec are everywhere; the simulated parts stand for what is outside.
 NOT_PASSED = ("model/", "wire.py", "simulate/")
-MOST = 29
+MOST = 30
 
 
 class Passed:

@@ -119,9 +119,8 @@ class Effects:
                 await leave_held(task, means)
             except Refused as error:
                 return means.failed(task, f"{outcome.reason}; {error.message}", outcome.data)
-            return dataclasses.replace(
-                outcome, at=self._clock.now()
-            )  # a snapshot from before may show the job not held
+            # A snapshot from before this may show the job not held.
+            return dataclasses.replace(outcome, at=self._clock.now())
         return outcome
 
     async def _fleet(self, effect: ObserveFleet) -> Event:

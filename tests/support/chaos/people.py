@@ -76,10 +76,13 @@ def resume(self: Performance, act: Act) -> None:
     ours = [name for name in ours if states[name].startswith("drain") and not states[name].endswith("*")]
     if not ours:
         return
+    try:
+        self.slurm("scontrol", "update", f"nodename={ours[0]}", "state=resume")
+    except AssertionError:  # slurmctld was started just now, and the node has not registered yet
+        return
     self.say(f"{ours[0]} returned by a person")
     self.facts.faulty.discard(ours[0])
     self.facts.returned_by_user.add(ours[0])
-    self.slurm("scontrol", "update", f"nodename={ours[0]}", "state=resume")
 
 
 def requeue_hold(self: Performance, act: Act) -> None:
