@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sentinel.model.intent import intent_of
-from sentinel.model.records import Fleet, JobView, Verdict
+from sentinel.model.records import Fleet, JobView, NodeView, Verdict
 
 IN_TURN = "in_turn"  # in the data of the step that excludes: see ``excluded``
 BESIDE = "beside"  # likewise: the other nodes under the switch of nodes that failed the job in turn
@@ -19,7 +19,7 @@ class Exclusions:
     nodes: tuple[str, ...]
     spared: tuple[str, ...]  # suspects that are not excluded, since the job could not run without them
     needed: int  # nodes that the job needs
-    left: int  # usable nodes that it may get
+    left: int  # nodes that it may get
     kept_out: tuple[str, ...] = ()  # of those in turn: excluded although too few are left, so that the job waits
     in_turn: tuple[str, ...] = ()  # suspects on which attempts in a row failed
 
@@ -76,7 +76,7 @@ def excluded(
     there = [
         node for node in fleet.nodes.values() if node.name not in theirs and not partitions.isdisjoint(node.partitions)
     ]
-    pool = {node.name for node in there if node.usable and node.name not in leaving}
+    pool = {node.name for node in there if _may_get(node) and node.name not in leaving}
     needed = nodes_wanted(job)[1]
     must = [name for name in _known(bad, fleet) if name in pool]
     pool -= set(must)
@@ -107,6 +107,11 @@ def excluded(
     named = {*must, *out, *chosen}
     ordered = [name for name in (*bad, *chosen) if name in named]
     return Exclusions(tuple(dict.fromkeys(ordered)), tuple(spared), needed, left, tuple(kept_out), tuple(in_turn))
+
+
+def _may_get(node: NodeView) -> bool:
+    """Whether the job may get the node. After slurmctld was started a node is unknown until it registers, within seconds."""
+    return node.usable or (node.state == "unknown" and not node.drained)
 
 
 def nodes_wanted(job: JobView) -> tuple[int, int]:

@@ -205,7 +205,7 @@ def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     if _is_anothers(state, release, fleet):
         return frozenset()
     taken = any(hosts & {*other.nodes} for other in fleet.jobs.values() if other.state == "running")
-    out = any(not fleet.nodes[name].usable for name in hosts & fleet.nodes.keys())
+    out = any(node.drained or node.state == "down" for name in hosts if (node := fleet.nodes.get(name)) is not None)
     return _CHOICE if taken or out else frozenset()
 
 

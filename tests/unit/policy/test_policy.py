@@ -407,6 +407,13 @@ def test_a_drained_node_that_the_job_cannot_live_without_is_not_excluded_as_well
     assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == ""
 
 
+def test_nodes_that_have_not_registered_since_slurmctld_was_started_are_not_gone() -> None:
+    """Its drain may be lost with the old slurmctld: the list of nodes is all that keeps the job from the bad one."""
+    there = fleet([dataclasses.replace(node(f"n{number}"), state="unknown") for number in (1, 2, 3, 4)])
+    plan = decide(verdict(drain=("n1",), suspect=("n2",)), fleet=there, job=job(nodes=("n1", "n2")))
+    assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == "n1,n2"
+
+
 def test_a_bad_node_that_may_not_be_drained_is_excluded_and_the_restart_goes_on() -> None:
     plan = decide(verdict(drain=("n1",)), limits=Limits(drain_count=0))
     assert kinds(plan) == RESTART and waiting(plan) == "drain-budget" and plan.refusal == ""
