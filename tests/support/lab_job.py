@@ -13,6 +13,7 @@ START = re.compile(r"^(?:resumed from step (\d+) \((\w+)\) (\S+)|(starting from 
 SAVED = re.compile(r"^saved step (\d+) \((local|global)\)$", re.MULTILINE)
 # Several in one text when a job's name imitates them; Slurm's own come last.
 _JOB_STATE = re.compile(r"^   JobState=(\S+) Reason=(\S+) ", re.MULTILINE)
+_FAILED = re.compile(r"ExitCode=[1-9]")
 _RESTARTS = re.compile(r"^   Requeue=\d+ Restarts=(\d+) ", re.MULTILINE)
 
 
@@ -45,6 +46,10 @@ class Job:
 
     def state(self) -> str:
         return _JOB_STATE.findall(self.shown())[-1][0]
+
+    def failed_by_itself(self) -> bool:
+        """Whether its script has ended with an error, and only epilogs run: Slurm keeps no trace of a cancel after that."""
+        return self.state() == "COMPLETING" and _FAILED.search(self.shown()) is not None
 
     def held(self) -> bool:
         state, reason = _JOB_STATE.findall(self.shown())[-1]

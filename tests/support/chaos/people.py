@@ -14,7 +14,7 @@ from chaos.performance import Performance, undo
 
 def scancel(self: Performance, act: Act) -> None:
     job = self.job(act)
-    if job.state() in ("COMPLETED", "FAILED", "CANCELLED"):
+    if job.state() in ("COMPLETED", "FAILED", "CANCELLED") or job.failed_by_itself():
         return
     self.say(f"scancel {job.id} ({job.state()})")
     job.cancelled = True
