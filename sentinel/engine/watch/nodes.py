@@ -17,7 +17,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import ProbeNode, StartTimer, Transition
 from sentinel.engine.watch import log_coverage, reconciliation
 from sentinel.engine.watch.events import ConnectionLost, HeartbeatReceived, NodeProbed, seconds_of
-from sentinel.engine.watch.state import Probe
+from sentinel.engine.watch.state import NEVER_S, Probe
 from sentinel.model.changes import SettingChanged
 from sentinel.model.records import Evidence, Kind, NodeView, Source, Where, stable_id
 
@@ -141,12 +141,19 @@ def _is_out(state: State, node: NodeView) -> bool:
     return node.drained or node.state == "down" or _is_away(state, node)
 
 
+def _forget(state: State, node: str) -> None:
+    """Miss the node's agent no longer, nor let a later daemon do so, until it is heard again."""
+    state.watch.agents_before.discard(node)
+    state.watch.missing -= {node}
+    state.watch.agents_changed, state.watch.agents_kept_s = True, NEVER_S
+
+
 def _keep(state: State, out: Transition, now_s: float) -> None:
     """Save whose agents were heard, for a daemon after this one."""
     watch, fleet = state.watch, state.cluster.fleet
     if not watch.agents_changed or fleet is None or now_s - watch.agents_kept_s < _KEEP_S:
         return
-    heard = {name for name, seen in state.cluster.nodes.items() if seen.contact_s}
+    heard = {name for name, seen in state.cluster.nodes.items() if seen.contact_s and seen.state != "unreachable"}
     watch.agents_kept = frozenset((heard | watch.agents_before) & fleet.nodes.keys())
     watch.agents_kept_s, watch.agents_changed = now_s, False
     out.save(SettingChanged(AGENTS_KEPT, sorted(watch.agents_kept)))
@@ -206,9 +213,7 @@ def probed(state: State, out: Transition, event: NodeProbed) -> None:
         return
     if event.exhausted or event.refusal is None or state.cluster.node(node).contact_s != probe.contact_s:
         if not event.exhausted and node in state.watch.agents_before:  # slurmd answers: it may have no agent any more
-            state.watch.agents_before.discard(node)
-            state.watch.missing -= {node}
-            state.watch.agents_changed = True
+            _forget(state, node)
         del state.watch.probes[node]  # not known (probed again), or it answers, or its agent sent a message meanwhile
         return
     probe.effect = ""
@@ -268,6 +273,7 @@ def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datet
             out.say("all-nodes-silent", warning=True, nodes=_silent(state)[0], reading=reading)
         seen.state = "silent"
         return
+    _forget(state, node)  # it is told once: a person may return it as it is
     silent, _ = _silent(state)
     job = state.cluster.job_on(node)
     item = Evidence(

@@ -56,6 +56,20 @@ async def test_agent_that_was_removed_is_no_longer_missed_once_slurmd_answered(w
     assert again.reported == [] and ports.asked == ["n3"]
 
 
+async def test_node_that_was_found_lost_and_that_a_person_returned_is_not_missed(world: Worlds, ports: Ports) -> None:
+    """It is dead still; that was told once, and whoever returned it knows."""
+    there = world()
+    await daemon(there, 15.0, "n1", "n2", "n3", "n4")
+    ports.answers["n3"] = "Connection refused"
+    found = await daemon(there, 60.0, "n1", "n2", "n4")
+    assert found.kinds == [Kind.NODE_UNREACHABLE]
+    after = await daemon(there, 60.0, "n1", "n2", "n4")
+    assert after.reported == []
+    back = await daemon(there, 15.0, "n1", "n2", "n3", "n4")
+    again = await daemon(there, 60.0, "n1", "n2", "n4")
+    assert back.reported == [] and again.kinds == [Kind.NODE_UNREACHABLE]
+
+
 @pytest.mark.parametrize("why", ["drained", "down", "power", "maintenance", "gone from slurm.conf"])
 async def test_node_that_is_out_of_service_is_not_missed(world: Worlds, ports: Ports, why: str) -> None:
     there = world()
