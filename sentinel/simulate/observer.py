@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sentinel.engine.reconcile.node_proof import SAVED
-from sentinel.model.records import OURS, Notice, Result, StepKind, Task
+from sentinel.model.records import NODE_STEPS, OURS, Notice, Result, StepKind, Task
 from sentinel.model.stored import StoredStep
 from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, SlurmWrite, StepBegan
 
@@ -104,7 +105,7 @@ class Observer:
         this = self.world.slurm.jobs[job]
         if this.held and this.over:
             return True
-        rows = self._in_doubt(StepKind.REQUEUE_HOLD)
+        rows = self._in_doubt({StepKind.REQUEUE_HOLD})
         return any(row.step.job == job and row.outcome is not None and row.outcome.data.get("asked") for row in rows)
 
     def _nobody_looks(self) -> bool:
@@ -135,16 +136,16 @@ class Observer:
         drain, or the daemon before it knew that the drain was done, and nobody looked in between."""
         if node not in self.resumed_unseen:
             return False
-        if any(row.step.node == node and row.incident == incident for row in self._in_doubt(StepKind.DRAIN)):
+        if any(row.step.node == node and row.incident == incident for row in self._in_doubt(NODE_STEPS)):
             return True
         drains = [drain.at_s for drain in self.drains if drain.node == node and drain.incident == incident]
         # The daemon knows when slurmctld answered last, not when it died.
         unsaved_s = SAVED.total_seconds() + self.world.settings.slurm.reconcile_s
         return any(0.0 <= at_s - drained_s <= unsaved_s for at_s in self.slurmctld_died for drained_s in drains)
 
-    def _in_doubt(self, kind: StepKind) -> list[StoredStep]:
-        """The steps of this kind that began, and of which nobody knows whether they were done."""
-        rows = [row for row in self.world.store.steps.values() if row.step.kind is kind]
+    def _in_doubt(self, kinds: Collection[StepKind]) -> list[StoredStep]:
+        """The steps of these kinds that began, and of which nobody knows whether they were done."""
+        rows = [row for row in self.world.store.steps.values() if row.step.kind in kinds]
         return [row for row in rows if row.outcome is None or row.outcome.result is Result.NOT_KNOWN]
 
     def repaired(self, node: str) -> None:

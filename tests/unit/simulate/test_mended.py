@@ -309,6 +309,12 @@ def test_a_node_put_back_unseen_after_a_drain_of_unknown_outcome_may_be_drained_
     assert len(world.observer.drains) == 2
 
 
+def test_a_lost_node_put_back_unseen_after_a_down_of_unknown_outcome_may_be_set_down_again() -> None:
+    kill = Happening("kill", 81.1, data={"after": False, "down_s": 150.0, "nth": 7})
+    world = ran(TWO, Happening("node-lost", 76.3, "job1/1"), kill, Happening("resume-node", 134.2, "job1/1"))
+    assert len(world.observer.drains) == 2
+
+
 def test_a_job_released_after_bad_numbers_does_not_go_back_to_what_they_were_saved_in() -> None:
     """It was held, as no checkpoint is older than they; a person lets it run on, and it hangs before it shows a number."""
     world = ran(
