@@ -20,6 +20,7 @@ from sentinel.model.records import (
     NODE_STEPS,
     OURS,
     REQUEUED_AT,
+    STOPS,
     JobView,
     Kind,
     Outcome,
@@ -103,6 +104,15 @@ def _held_by_its_user(task: Task, means: Means, job: JobView) -> bool:
     if job.held and means.earlier(task, StepKind.HOLD).get("user_hold"):
         return True  # this incident held it first, and knows better by now
     return bool(known.get("user_hold")) or (job.hold_kept and not ours)
+
+
+def _is_anothers_hold(task: Task, means: Means, job: JobView) -> bool:
+    """Whether somebody else holds the waiting job: Slurm had requeued it, or who holds it has, before our request."""
+    steps = (task.step, *(Step(kind, job=task.job, attempt=task.attempt) for kind in STOPS))
+    outcomes = [means.ledger.outcome(task.incident.id, step) for step in steps]
+    ours = job.exit_held or job.admin_comment.startswith(f"{OURS}{task.incident.id} ")
+    ours = ours or any(outcome is not None and outcome.data.get("asked") for outcome in outcomes)
+    return waits(job) and job.held and not ours
 
 
 def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
@@ -340,12 +350,14 @@ async def hold(task: Task, means: Means) -> Outcome:
         return over
     if words := await goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
-    kept = _held_by_its_user(task, means, job)
+    kept = _held_by_its_user(task, means, job) or _is_anothers_hold(task, means, job)
     if not (waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
         await means.writer.requeue_hold(task.job)
         if isinstance(cancelled := await _until_pending(task, means), Outcome):
             return dataclasses.replace(cancelled, result=Result.DONE)
+    elif kept:  # from the next request on the job carries our comment
+        await means.ledger.progressed(task, {"user_hold": True})
     # Without start_now the job would start only 121 s after its release.
     words = beside(f"{task.reason} held", job.admin_comment)
     await means.writer.update_job(task.job, admin_comment=words, start_now=True)

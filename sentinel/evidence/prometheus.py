@@ -118,7 +118,8 @@ def evidence_of(
         node = one.node(signal)
         if node is not None:
             by_node.setdefault(node, []).append(one)
-    some = list(by_node.items())[:MOST_NODES]
+    # Those named before come first: where more fire than are named, each would begin anew whenever others are worse.
+    some = sorted(by_node.items(), key=lambda one: one[0] not in since)[:MOST_NODES]
     return [_evidence(signal, members, node, since.get(node, now), now) for node, members in some]
 
 

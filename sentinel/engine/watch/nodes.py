@@ -133,8 +133,13 @@ def _miss(state: State, now_s: float) -> None:
     watch, fleet = state.watch, state.cluster.fleet
     if not watch.agents_before or fleet is None or now_s - watch.began_s <= _FIRST_CONTACT_S:
         return
-    views = (fleet.nodes.get(name) for name in watch.agents_before)
-    watch.missing = frozenset(view.name for view in views if view is not None and not _is_out(state, view))
+    watch.missing = _before_in_service(state)
+
+
+def _before_in_service(state: State) -> frozenset[str]:
+    fleet = state.cluster.fleet
+    views = [fleet.nodes.get(name) for name in state.watch.agents_before] if fleet is not None else []
+    return frozenset(view.name for view in views if view is not None and not _is_out(state, view))
 
 
 def _is_out(state: State, node: NodeView) -> bool:
@@ -238,7 +243,7 @@ def _cut_off(state: State) -> bool:
     if any(seen.state == "heard" for seen in state.cluster.nodes.values()):
         return False  # cheap check first: this runs for each of many silent nodes
     silent, expected = _silent(state)
-    return max(expected, len(state.watch.agents_before)) >= _TOGETHER and silent == expected
+    return silent == expected and max(expected, len(_before_in_service(state))) >= _TOGETHER
 
 
 def _is_away(state: State, node: NodeView) -> bool:

@@ -239,3 +239,15 @@ async def test_job_that_starts_while_its_list_is_to_be_changed_keeps_the_earlier
     task = Task(incident(ended(there.job), job=there.job), ECC, plan(step), step)
     found = await ACTIONS[StepKind.EXCLUDE](task, made)
     assert found.result is result and ("its list stays" in found.reason) is bool(tries)
+
+
+async def test_hold_of_a_person_who_was_faster_than_ours_stays_when_this_incident_knows_better(world: Worlds) -> None:
+    """Our comment is on the job then, and its hold is theirs all the same."""
+    there = world()
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)  # scontrol requeuehold
+    step = Step(StepKind.HOLD, job=there.job, attempt=0)
+    there.store.intend(plan(step), step, there.slurm.clock.now())
+    there.store.record(plan(step), (await do(there, StepKind.HOLD))[0])
+    outcome, _ = await do(there, StepKind.REQUEUE_HOLD)
+    assert outcome.result is Result.DONE and outcome.data.get("user_hold")
+    assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held

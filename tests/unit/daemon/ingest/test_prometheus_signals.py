@@ -14,7 +14,7 @@ from core_world import World
 
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.errors import Refused, SentinelError, Timeout, Unavailable
-from sentinel.evidence.prometheus import Signal
+from sentinel.evidence.prometheus import MOST_NODES, Signal
 from sentinel.log import Log
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source
 
@@ -252,3 +252,18 @@ async def test_incidents_that_come_while_it_is_asked_share_the_next_answers(case
     case.signals._clock = ticking = Ticking(case.world.slurm.clock.now())
     await asyncio.gather(*(case.signals.ask() for _ in range(20)))
     assert len(case.prometheus.asked) == 4 and ticking.asked >= 20
+
+
+async def test_where_more_nodes_fire_than_are_named_each_is_told_once(case: Case) -> None:
+    """Which of them are the worst changes with every answer."""
+    told: list[Evidence] = []
+
+    async def take(items: Sequence[Evidence]) -> None:
+        told.extend(items)
+
+    for turn in range(5):
+        worst = {f"m{node}": 500.0 + (node * 37 + turn * 61) % 200 for node in range(200)}
+        case.prometheus.series["ports"] = [({"instance": node}, value) for node, value in worst.items()]
+        await case.signals.report(take)
+        case.world.slurm.clock.advance(60.0)
+    assert len(told) == MOST_NODES == len({item.where.node for item in told})

@@ -106,3 +106,20 @@ async def test_names_are_saved_now_and_then(world: Worlds, ports: Ports) -> None
     await scene.advance(10.0)
     await scene.check_nodes()
     assert there.store.get(AGENTS_KEPT) == ["n1", "n2", "n3"]
+
+
+@pytest.mark.parametrize("why", ["drained", "power"])
+async def test_last_node_in_service_that_dies_is_no_sign_of_our_own_network(
+    world: Worlds, ports: Ports, why: str
+) -> None:
+    """The others are out of service since the daemon before this one: their silence says nothing."""
+    there = world(wide=1)
+    await daemon(there, 15.0, "n1", "n2", "n3", "n4")
+    for name in ("n2", "n3", "n4"):
+        setattr(there.slurm.nodes[name], why, "POWERED_DOWN" if why == "power" else True)
+    scene = await daemon(there, 40.0, "n1")
+    ports.answers["n1"] = "Connection refused"
+    for _ in range(120):
+        await scene.advance(0.25)
+        await scene.check_nodes()
+    assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_UNREACHABLE, "n1")]
