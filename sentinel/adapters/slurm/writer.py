@@ -77,7 +77,7 @@ class Writer:
         self._verbs = verbs
         self._now = now  # Unix time
         self._sleep = sleep
-        self._requeued_at: dict[int, float] = {}  # by job, of the last ``REVOKED_S`` seconds
+        self._requeued_at: dict[int, float] = {}  # by job (its leader), of the last ``REVOKED_S`` seconds
 
     @property
     def verbs(self) -> Verbs:
@@ -197,11 +197,11 @@ class Writer:
         """False: the job became something else meanwhile; look again."""
         asked = self._now()
         kept = {job: at for job, at in self._requeued_at.items() if 0.0 <= asked - at < REVOKED_S}
-        self._requeued_at = {**kept, view.id: asked}
+        self._requeued_at = {**kept, view.het or view.id: asked}
         try:
             await self._verbs.requeue_hold(spec, incomplete=view.state not in ENDED)
         except SlurmSaidNo as no:
-            self._requeued_at.pop(view.id, None)
+            self._requeued_at.pop(view.het or view.id, None)
             if no.answer is Answer.PENDING:  # somebody has requeued it, and may hold it
                 return False
             if no.answer is Answer.DISABLED and view.state not in ENDED:
@@ -371,7 +371,7 @@ class Writer:
         if view.state == "completing" or view.submitted_at is None:
             return REVOKED_S
         since = view.submitted_at.timestamp()
-        asked = self._requeued_at.get(view.id, since)
+        asked = self._requeued_at.get(view.het or view.id, since)
         if asked - since > REVOKED_S:  # it waited for a lost node: set down, the job keeps its old time (22.05)
             since = asked
         return min(max(since + REVOKED_S - self._now(), 0.0), REVOKED_S)

@@ -202,6 +202,27 @@ async def test_a_job_that_keeps_its_time_over_the_requeue_starts_no_sooner_on_th
     assert waits.seconds == [pytest.approx(REVOKED_S - 0.5)]
 
 
+async def test_a_component_that_lost_its_node_starts_no_sooner_either() -> None:
+    """The request was for the leader of the heterogeneous job."""
+    slurm = FakeSlurm(nodes=4)
+    slurm.times = SlurmTimes(epilog_s=0.1)
+    component, leader = slurm.submit(nodes=2), slurm.submit(nodes=1)
+    for job in (component, leader):
+        slurm.jobs[job].record["het_job_id"] = leader
+    slurm.clock.advance(60.0)
+    slurm.lose("n1")
+    waits = Waits()
+    writer = Writer(slurm._verbs, now=slurm.time_s, sleep=waits)
+    await writer.requeue_hold(component)
+    slurm.clock.advance(0.5)
+    await slurm.job(leader)
+    await writer.down("n1", OURS)
+    await writer.defer(component)
+    assert slurm.jobs[component].submitted < slurm.time_s() - 60.0
+    await writer.update_job(component, start_now=True)
+    assert waits.seconds == [pytest.approx(REVOKED_S - 0.5)]
+
+
 @pytest.mark.parametrize("ahead_s", [-300.0, -1.0, 0.0, 0.6, 1.5, 2.0, 3.0, 300.0])
 @pytest.mark.parametrize("later_s", [0.0, 0.7, 5.0])
 async def test_clocks_that_are_apart_start_no_job_before_slurmd_has_forgotten_its_last_attempt(
