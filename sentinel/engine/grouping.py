@@ -110,6 +110,9 @@ def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
     if not incidents.opens(item) or incidents.has_known_failure(item, [i for i in around if i.id in state.plans]):
         return
     incident = _opened(state, item, now)
+    if (own := state.incidents.get(incident.id)) is not None:
+        state.put(incidents.attach(own, [item], now))  # it had opened this one, which it would replace
+        return
     state.put(incident)
     out.say("incident-candidate", incident=incident.id, kind=item.kind, node=item.where.node, job=incident.job)
     judging.judge_soon(state, out, incident.id, now)

@@ -8,7 +8,19 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.engine.ledger import Ledger, LedgerRow
-from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, WAS_OUT, Fleet, Plan, Result, Step
+from sentinel.model.records import (
+    ANSWERS_AGAIN,
+    INTERRUPTIONS,
+    LEFT_IN_SERVICE,
+    NODE_STEPS,
+    OURS,
+    WAS_OUT,
+    Fleet,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+)
 from sentinel.policy import SILENCE, Stop
 
 _COUNTS = timedelta(hours=1)  # how long a plan's steps count that are not known to go on
@@ -63,8 +75,12 @@ def with_pending_drains(
     """
     ours: dict[tuple[str, str | None], LedgerRow] = {}  # a drained node that is set down later is taken out once
     for row in drains:
-        done = row.outcome is not None and row.outcome.result is Result.DONE and not row.outcome.reason
-        if done and not row.step.tries and not (row.outcome is not None and row.outcome.data.get(WAS_OUT)):
+        if (
+            row.outcome is not None
+            and row.outcome.result is Result.DONE
+            and not row.step.tries
+            and _took_out(row.outcome)
+        ):
             ours.setdefault((row.incident, row.step.node), row)
     under_way = leaving(fleet.at, plans, drains, now, going_on)
     changed = {
@@ -75,6 +91,13 @@ def with_pending_drains(
     hour = [row.intended_at for row in ours.values()]
     hour.extend([now] * len(under_way - {row.step.node for row in ours.values()}))
     return (dataclasses.replace(fleet, nodes={**fleet.nodes, **changed}) if changed else fleet), hour
+
+
+def _took_out(outcome: Outcome) -> bool:
+    """Whether this drain took a node out of service, if only until a person returned it a moment later."""
+    if outcome.data.get(WAS_OUT) or outcome.data.get(ANSWERS_AGAIN):
+        return False
+    return not outcome.reason or bool(outcome.data.get(LEFT_IN_SERVICE))
 
 
 def stops_of(

@@ -177,8 +177,8 @@ def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool
         outcome = taken_out(state, plan, step)
         if outcome is None:
             continue
-        if outcome.data.get(ANSWERS_AGAIN) and item.kind not in ABSENCE:
-            return True  # it was never out: what else is said of it, however late, nobody judges here any more
+        if outcome.data.get(ANSWERS_AGAIN) and item.kind not in ABSENCE and item.seen_at > plan.at:
+            return True  # it was never out: what else is said of it since, nobody judges here any more
         seen, fleet = state.cluster.nodes.get(step.node), state.cluster.fleet
         if seen is not None and seen.released_at is not None and outcome.at < seen.released_at:
             return item.at > seen.released_at

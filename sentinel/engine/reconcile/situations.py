@@ -115,7 +115,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         hung_jobs=cluster.hung_jobs,
         paused=state.paused,
         opt_in=state.settings.recovery.opt_in,
-        onset_step=state.onsets.onset_step(incident.job, incident.attempt),
+        onset_step=_onset_step(state, incident, cluster.fleet),
         slow_nodes=state.past.slow_nodes(incident.job, incident.attempt),
         bad_nodes=cluster.bad_nodes,
         good_nodes=node_proof.proven_good(state, incident, named),
@@ -137,6 +137,14 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         request=_request(state, incident),
         request_cause=state.verdicts[incident.id].cause if incident.id in state.verdicts else None,
     )
+
+
+def _onset_step(state: State, incident: Incident, fleet: Fleet) -> int | None:
+    """The step at which the job's numbers went bad; of a heterogeneous job those of any component: all resume together."""
+    parts = components_with(fleet, incident.job) if incident.job is not None else ()
+    runs = [(incident.job, incident.attempt), *((part.id, part.restarts) for part in parts)]
+    onsets = (state.onsets.onset_step(job, attempt) for job, attempt in runs)
+    return min((step for step in onsets if step is not None), default=None)
 
 
 def wait_s(state: State, incident: Incident, now: datetime) -> float | None:

@@ -70,6 +70,29 @@ def test_a_drained_node_that_is_set_down_costs_the_budget_of_an_hour_once() -> N
     )
 
 
+def test_a_drain_that_a_person_took_back_at_once_costs_the_budget_of_an_hour() -> None:
+    setup = Setup(nodes=16, jobs=THREE, limits={"drain_fraction": 0.1, "drain_per_hour": 2}, switch_nodes=4)
+    faults = (Happening("gpu-memory", 59.198, "job1/0"), Happening("gpu-off-bus", 89.198, "job2/1"))
+    repairs = (Happening("repair", 459.198), Happening("repair", 460.226))
+    world = ran(setup, *faults, Happening("gpu-firmware", 149.198, "n1"), *repairs, story="many-nodes")
+    assert len(world.observer.drains) == 2
+
+
+def test_a_heterogeneous_job_resumes_from_before_the_bad_numbers_of_any_component() -> None:
+    setup = Setup(jobs=(JobSpec(kind="het"),), mode="suggest", restart_mode="suggest", approval_s=300.0)
+    approved = Happening("approve", 95.61, data={"part": False, "late_s": 0.0})
+    ran(setup, Happening("bad-numbers", 46.301, "job0/0"), approved, story="suggest")
+
+
+def test_what_opened_an_incident_stays_with_it_where_its_lost_node_answers_again() -> None:
+    """A program ran out of memory, and its node was rebooted while slurmctld was gone: nothing opens the incident again."""
+    setup = Setup(nodes=8, jobs=(JobSpec(nodes=3), JobSpec(nodes=3)), spares=2)
+    gone = Happening("slurmctld-gone", 70.596, data={"for_s": 90.0})
+    world = ran(
+        setup, gone, Happening("out-of-memory", 74.207, "job1/1"), Happening("reboot", 80.467, "job1/0"), story="spares"
+    )
+
+
 def test_a_hold_of_a_running_job_outlasts_its_failure() -> None:
     world = ran(Setup(), Happening("hold", 65.0, "job0"), Happening("checkpoint-torn", 75.4, "job0/0"))
     assert world.slurm.jobs[101].held and world.slurm.jobs[101].state == "PENDING"
