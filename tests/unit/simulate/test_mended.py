@@ -91,6 +91,7 @@ def test_what_opened_an_incident_stays_with_it_where_its_lost_node_answers_again
     world = ran(
         setup, gone, Happening("out-of-memory", 74.207, "job1/1"), Happening("reboot", 80.467, "job1/0"), story="spares"
     )
+    assert world.slurm.jobs[102].state == "RUNNING" and world.observer.drains == []
 
 
 def test_a_hold_of_a_running_job_outlasts_its_failure() -> None:
