@@ -6,7 +6,6 @@ The resume point is what TaskProlog reads.
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
 from functools import partial
 
 from sentinel.actions import resume_point
@@ -14,10 +13,8 @@ from sentinel.actions.comments import BESIDE, beside
 from sentinel.actions.means import Means
 from sentinel.actions.requeue import CANCELLED, hold, overtaken
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import OURS, JobView, Outcome, Result, Scalar, StepKind, Task
+from sentinel.model.records import LOST_WITHIN, OURS, JobView, Outcome, Result, Scalar, StepKind, Task
 from sentinel.text import names
-
-_SAVED = timedelta(hours=1)  # what is older slurmctld saved long ago, whenever it was restarted since
 
 
 async def choose_checkpoint(task: Task, means: Means) -> Outcome:
@@ -112,14 +109,16 @@ async def _kept(task: Task, means: Means, job: JobView) -> dict[str, Scalar] | N
 
     If slurmctld was restarted since the last step, and that is not long ago, it may have lost that.
     """
+    if not task.step.tries:
+        return None
     steps = (dataclasses.replace(task.step, tries=number) for number in range(task.step.tries))
-    *earlier, last = (means.ledger.outcome(task.incident.id, step) for step in steps) if task.step.tries else (None,)
+    *earlier, last = (means.ledger.outcome(task.incident.id, step) for step in steps)
+    if last is None or "excluded" not in last.data or {*job.excluded} == {*names(last.data["excluded"])}:
+        return None
     lists = [{*names(one.data["excluded"])} for one in earlier if one is not None and "excluded" in one.data]
-    if last is None or "excluded" not in last.data or {*job.excluded} not in lists:
+    if {*job.excluded} not in lists:
         return None
-    if {*job.excluded} == {*names(last.data["excluded"])}:
-        return None
-    if means.clock.now() - last.at <= _SAVED and await means.slurmctld_started_since(last.at) is True:
+    if means.clock.now() - last.at <= LOST_WITHIN and await means.slurmctld_started_since(last.at) is True:
         return None
     return {"added": "", **{key: last.data[key] for key in ("required", "spares") if key in last.data}}
 

@@ -68,8 +68,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
         return means.failed(task, words, GOES_ON)
     if words := await _began_after_all(task, means):
         return means.failed(task, words, GOES_ON)
-    # Held by this incident, which knows better by now, or by Slurm's RequeueExitHold.
-    ours = asked or (waits(job) and (job.exit_held or job.admin_comment.startswith(f"{OURS}{task.incident.id} ")))
+    ours = asked or (waits(job) and _looks_like_ours(task, job))
     if waits(job) and job.held and not ours:
         return held_meanwhile(task, means, job)  # stopped and held by somebody else
     kept = _held_by_its_user(task, means, job)
@@ -106,13 +105,17 @@ def _held_by_its_user(task: Task, means: Means, job: JobView) -> bool:
     return bool(known.get("user_hold")) or (job.hold_kept and not ours)
 
 
+def _looks_like_ours(task: Task, job: JobView) -> bool:
+    """Whether this incident held the job, and knows better by now, or Slurm's RequeueExitHold did."""
+    return job.exit_held or job.admin_comment.startswith(f"{OURS}{task.incident.id} ")
+
+
 def _is_anothers_hold(task: Task, means: Means, job: JobView) -> bool:
     """Whether somebody else holds the waiting job: Slurm had requeued it, or who holds it has, before our request."""
     steps = (task.step, *(Step(kind, job=task.job, attempt=task.attempt) for kind in STOPS))
     outcomes = [means.ledger.outcome(task.incident.id, step) for step in steps]
-    ours = job.exit_held or job.admin_comment.startswith(f"{OURS}{task.incident.id} ")
-    ours = ours or any(outcome is not None and outcome.data.get("asked") for outcome in outcomes)
-    return waits(job) and job.held and not ours
+    asked = any(outcome is not None and outcome.data.get("asked") for outcome in outcomes)
+    return waits(job) and job.held and not (asked or _looks_like_ours(task, job))
 
 
 def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:

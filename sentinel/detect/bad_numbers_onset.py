@@ -102,7 +102,7 @@ class OnsetTracker:
         if run.told:
             first = self._cluster.first_step(job, attempt)
             began_bad = first is not None and run.onset <= first
-            left = self._onset_left(job, attempt, told=False) if began_bad else None
+            left = self._onset_before(job, attempt) if began_bad else None
             return min(run.onset, left) if left is not None else run.onset
         left = self._onset_left(job, attempt)  # a run that began after good numbers has a later onset
         return run.onset if left is not None and run.onset <= left else None
@@ -114,18 +114,25 @@ class OnsetTracker:
         left = self._onset_left(job, attempt)
         return Run(onset=left) if left is not None else NO_RUN
 
-    def _onset_left(self, job: int, attempt: int, *, told: bool = True) -> int | None:
-        """The step from which on checkpoints of earlier attempts hold bad numbers, by the newest that has shown either.
-
-        Args:
-            told: only those whose numbers stayed bad. One that ended before that was known is believed by the next one, if
-            its numbers are bad from its first step on and stay so.
-        """
-        for earlier in sorted((known for known in self._of_job.get(job, ()) if known < attempt), reverse=True):
+    def _onset_left(self, job: int, attempt: int) -> int | None:
+        """The step from which on checkpoints of earlier attempts hold bad numbers, by the newest that has shown either."""
+        for earlier in self._earlier(job, attempt):
             run = self._runs[job, earlier]
-            if run.told or run.onset is None or not told:
-                return self.onset_step(job, earlier) if run.told and not told else run.onset
+            if run.told or run.onset is None:
+                return run.onset
         return None
+
+    def _onset_before(self, job: int, attempt: int) -> int | None:
+        """The step at which the attempt before this one went bad, also if it ended before it was known that it stays so: an
+        attempt whose numbers are bad from its first step on, and stay so, began with them."""
+        for earlier in self._earlier(job, attempt):
+            run = self._runs[job, earlier]
+            return self.onset_step(job, earlier) if run.told else run.onset
+        return None
+
+    def _earlier(self, job: int, attempt: int) -> list[int]:
+        """The known attempts before this one, the newest first."""
+        return sorted((known for known in self._of_job.get(job, ()) if known < attempt), reverse=True)
 
     def findings(self, job: int | None, attempt: int | None, now: datetime) -> list[Evidence]:
         """The evidence that this attempt's numbers stay bad; empty if that was not reported."""

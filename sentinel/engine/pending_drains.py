@@ -16,7 +16,6 @@ from sentinel.model.records import (
     OURS,
     WAS_OUT,
     Fleet,
-    Outcome,
     Plan,
     Result,
     Step,
@@ -75,12 +74,7 @@ def with_pending_drains(
     """
     ours: dict[tuple[str, str | None], LedgerRow] = {}  # a drained node that is set down later is taken out once
     for row in drains:
-        if (
-            row.outcome is not None
-            and row.outcome.result is Result.DONE
-            and not row.step.tries
-            and _took_out(row.outcome)
-        ):
+        if _took_out(row):
             ours.setdefault((row.incident, row.step.node), row)
     under_way = leaving(fleet.at, plans, drains, now, going_on)
     changed = {
@@ -93,8 +87,11 @@ def with_pending_drains(
     return (dataclasses.replace(fleet, nodes={**fleet.nodes, **changed}) if changed else fleet), hour
 
 
-def _took_out(outcome: Outcome) -> bool:
+def _took_out(row: LedgerRow) -> bool:
     """Whether this drain took a node out of service, if only until a person returned it a moment later."""
+    outcome = row.outcome
+    if outcome is None or outcome.result is not Result.DONE or row.step.tries:
+        return False
     if outcome.data.get(WAS_OUT) or outcome.data.get(ANSWERS_AGAIN):
         return False
     return not outcome.reason or bool(outcome.data.get(LEFT_IN_SERVICE))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
@@ -277,6 +277,7 @@ WAS_OUT = "was_out"  # data of a drain that found the node drained for another i
 ANSWERS_AGAIN = "answers_again"  # data of a drain that found a node that was gone there again: true
 LEFT_IN_SERVICE = "left_in_service"  # data of a drain that found its node put back, or there again: true
 REQUEUED_AT = "requeued_at"  # data of what a requeue_hold did: when Slurm requeued the job, ISO 8601
+LOST_WITHIN = timedelta(hours=1)  # a write to Slurm that is older was saved long ago, whenever slurmctld was restarted
 STOPS = frozenset({StepKind.REQUEUE_HOLD, StepKind.HOLD})  # a job that still runs is stopped by these
 RESTARTS = frozenset({StepKind.RELEASE, StepKind.START_RUN})  # with these the job's next work begins
 INTERRUPTIONS = STOPS | {StepKind.STOP_RUN}  # what ends work that may still go on

@@ -155,21 +155,20 @@ def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bo
     last, slurmctld may have forgotten the last, or a person changed it back: the action asks."""
     plan = state.plans[incident.id]
     step = next((step for step in plan.to_do if step.kind is StepKind.EXCLUDE), None)
-    tries = range(step.tries, -1, -1) if step is not None else ()
-    steps = [dataclasses.replace(step, tries=number) for number in tries if step is not None]
-    outcomes = [state.ledger.outcome(incident.id, step) for step in steps]
-    if not outcomes or outcomes[0] is None or "excluded" not in outcomes[0].data:
+    if step is None:
         return False
-    written = next((w for o in outcomes if o is not None and (w := _excluded(o)) == {*job.excluded}), None)
-    if written is None:
+    tries = (dataclasses.replace(step, tries=number) for number in range(step.tries + 1))
+    *lists, last = (_excluded(state.ledger.outcome(incident.id, one)) for one in tries)
+    listed = {*job.excluded}
+    if last is None or listed not in (*lists, last):
         return False
     added, _ = exclusions_of_ours(state, job.id)
-    return written != (written - added) | set(wanted(state, incident, job, fleet).nodes)
+    return listed != (listed - added) | set(wanted(state, incident, job, fleet).nodes)
 
 
-def _excluded(outcome: Outcome) -> set[str] | None:
-    """The list that a step wrote; None: it left the job's list as it was."""
-    return {*names(outcome.data["excluded"])} if "excluded" in outcome.data else None
+def _excluded(outcome: Outcome | None) -> set[str] | None:
+    """The list that a step wrote; None: it left the job's list as it was, or nothing is known of it."""
+    return {*names(outcome.data["excluded"])} if outcome is not None and "excluded" in outcome.data else None
 
 
 def more_are_bad(state: State, incident: Incident, now: datetime) -> bool:

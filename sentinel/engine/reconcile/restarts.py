@@ -20,6 +20,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
 from sentinel.model.records import (
+    LOST_WITHIN,
     NODE_STEPS,
     OPTIONAL_STEPS,
     OURS,
@@ -41,7 +42,6 @@ from sentinel.text import names
 
 _DEFERRED = timedelta(days=1)  # eligible later than this: deferred by Sentinel, which defers by 30 days
 _BY_A_MONTH = timedelta(days=29)  # what is left of these 30 days where they are not old: no person's own start time
-_LOST_WITHIN = timedelta(hours=1)  # a write that is older was saved by slurmctld long ago
 _MOST_TRIES = 3  # of a step that failed, to have its job held: Slurm may refuse that
 _RESTART = frozenset(
     {
@@ -186,7 +186,7 @@ def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: dateti
     month. Tried once more, the step succeeds, or leaves the job held again."""
     outcomes = state.ledger.outcomes(plan.incident, plan.to_do)
     failed = next((o for o in outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS), None)
-    if failed is None or fleet.at <= failed.at or now - failed.at > _LOST_WITHIN or failed.step.tries >= _MOST_TRIES:
+    if failed is None or fleet.at <= failed.at or now - failed.at > LOST_WITHIN or failed.step.tries >= _MOST_TRIES:
         return frozenset()
     lost = job.eligible_at is not None and job.eligible_at - now > _BY_A_MONTH
     return frozenset({failed.step.kind} if lost else ())
@@ -246,7 +246,7 @@ def _done(state: State, plan: Plan, kinds: frozenset[StepKind]) -> Outcome | Non
 
 def _may_be_lost(outcome: Outcome, fleet: Fleet, now: datetime) -> bool:
     """Whether the snapshot is newer than what was done, and that is not long ago."""
-    return outcome.result is Result.DONE and fleet.at > outcome.at and now - outcome.at <= _LOST_WITHIN
+    return outcome.result is Result.DONE and fleet.at > outcome.at and now - outcome.at <= LOST_WITHIN
 
 
 def _is_deferred(job: JobView, now: datetime) -> bool:

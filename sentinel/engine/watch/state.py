@@ -55,9 +55,7 @@ class WatchState:
     not_judged: str = ""  # the reason last logged for not judging silence; empty while it is judged
     transits: dict[str, Transit] = field(default_factory=dict)  # by node
     agents: int = 0  # nodes in contact
-    agents_before: set[str] = field(
-        default_factory=set
-    )  # nodes whose agents an earlier daemon heard and this one did not
+    agents_before: set[str] = field(default_factory=set)  # nodes whose agents only an earlier daemon heard
     missing: frozenset[str] = frozenset()  # of these, the ones in service, once agents have had time to connect again
     agents_kept: frozenset[str] = frozenset()  # nodes of heard agents as they are in the store
     agents_kept_s: float = NEVER_S  # when they were saved
