@@ -49,7 +49,8 @@ class Job:
 
     def failed_by_itself(self) -> bool:
         """Whether its script has ended with an error, and only epilogs run: Slurm keeps no trace of a cancel after that."""
-        return self.state() == "COMPLETING" and _FAILED.search(self.shown()) is not None
+        shown = self.shown()
+        return _JOB_STATE.findall(shown)[-1][0] == "COMPLETING" and _FAILED.search(shown) is not None
 
     def held(self) -> bool:
         state, reason = _JOB_STATE.findall(self.shown())[-1]

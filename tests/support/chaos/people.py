@@ -78,8 +78,10 @@ def resume(self: Performance, act: Act) -> None:
         return
     try:
         self.slurm("scontrol", "update", f"nodename={ours[0]}", "state=resume")
-    except AssertionError:  # slurmctld was started just now, and the node has not registered yet
-        return
+    except AssertionError as error:
+        if "Invalid node state specified" not in str(error):
+            raise
+        return  # slurmctld was started just now, and the node has not registered yet
     self.say(f"{ours[0]} returned by a person")
     self.facts.faulty.discard(ours[0])
     self.facts.returned_by_user.add(ours[0])

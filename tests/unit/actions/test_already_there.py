@@ -172,10 +172,17 @@ async def test_job_that_its_user_held_while_it_ran_keeps_the_hold(world: Worlds,
     assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held
 
 
-async def test_hold_of_its_user_stays_also_if_this_incident_held_the_job_before_it_knew_better(world: Worlds) -> None:
+@pytest.mark.parametrize("how", ["while it ran", "faster than ours"])
+async def test_hold_of_its_user_stays_also_if_this_incident_held_the_job_before_it_knew_better(
+    world: Worlds, how: str
+) -> None:
+    """Our comment is on the job then, and its hold is theirs all the same."""
     there = world()
-    there.slurm.jobs[there.job].held = True
-    there.slurm.end(there.job, exit_code=3)
+    if how == "while it ran":
+        there.slurm.jobs[there.job].held = True
+        there.slurm.end(there.job, exit_code=3)
+    else:
+        there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)  # scontrol requeuehold
     step = Step(StepKind.HOLD, job=there.job, attempt=0)
     there.store.intend(plan(step), step, there.slurm.clock.now())
     there.store.record(plan(step), (await do(there, StepKind.HOLD))[0])
@@ -239,15 +246,3 @@ async def test_job_that_starts_while_its_list_is_to_be_changed_keeps_the_earlier
     task = Task(incident(ended(there.job), job=there.job), ECC, plan(step), step)
     found = await ACTIONS[StepKind.EXCLUDE](task, made)
     assert found.result is result and ("its list stays" in found.reason) is bool(tries)
-
-
-async def test_hold_of_a_person_who_was_faster_than_ours_stays_when_this_incident_knows_better(world: Worlds) -> None:
-    """Our comment is on the job then, and its hold is theirs all the same."""
-    there = world()
-    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)  # scontrol requeuehold
-    step = Step(StepKind.HOLD, job=there.job, attempt=0)
-    there.store.intend(plan(step), step, there.slurm.clock.now())
-    there.store.record(plan(step), (await do(there, StepKind.HOLD))[0])
-    outcome, _ = await do(there, StepKind.REQUEUE_HOLD)
-    assert outcome.result is Result.DONE and outcome.data.get("user_hold")
-    assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held
