@@ -61,10 +61,12 @@ JobAcctGatherType=jobacct_gather/none
     def _start_database(self) -> None:
         cluster, folder = self._cluster, self._folder
         folder.mkdir()
+        (folder / "tmp").mkdir()
         account = pwd.getpwuid(os.getuid()).pw_name
         common = [
             f"--datadir={folder}",
             f"--user={account}",
+            f"--tmpdir={folder}/tmp",  # two databases in /tmp take each other's temporary tables away
             "--innodb-log-file-size=4M",
             "--innodb-buffer-pool-size=32M",
         ]
