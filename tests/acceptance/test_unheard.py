@@ -65,6 +65,12 @@ def agents(story: Story) -> dict[str, str]:
     return {row["node"]: row["agent"] for row in seen["nodes"]}
 
 
+def heard(story: Story) -> set[str] | None:
+    """None: the daemon does not answer."""
+    seen = agents(story)
+    return {node for node, state in seen.items() if state == "heard"} if seen else None
+
+
 def audit(story: Story) -> list[str]:
     """All that was changed anywhere; what the store itself forgets of its history after ten minutes is no action."""
     entries = [json.loads(line) for line in story.sentinel("audit", "--json").stdout.splitlines()]
@@ -72,14 +78,15 @@ def audit(story: Story) -> list[str]:
 
 
 def cut(story: Story, nodes: list[str], for_s: float) -> None:
-    """The daemon hears nothing of these for so long; their slurmd answers, and their jobs train."""
+    """The daemon hears nothing of these for so long at least; their slurmd answers, and their jobs train."""
     began_s = time.monotonic()
     for node in nodes:
         story.inject("agent-cut", "--node", node)
     time.sleep(max(0.0, began_s + for_s - time.monotonic()))
     if for_s > MISSED_S:
-        heard = {node for node, state in agents(story).items() if state == "heard"}
-        assert heard == set(story.paths.names) - set(nodes), "they were cut off, and no others"
+        # On a busy machine the last of them has not been cut off for long, and another may just be late.
+        rest = set(story.paths.names) - set(nodes)
+        until(lambda: heard(story) == rest, lambda: f"no others than {sorted(rest)} to be heard: {agents(story)}")
     story.inject("agent-cut", "--undo")
 
 
