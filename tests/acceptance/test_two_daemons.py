@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -14,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from cut_network import CutNetwork
 from lab import processes
+from ports import free_ports
 from postgres_server import empty_database
 from timeline import Story, until
 
@@ -31,9 +31,7 @@ class Pair:
         cuttable = sa.make_url(database).set(host="127.0.0.1", port=net.port, query=_PLAIN)
         through = cuttable.render_as_string(hide_password=False)
         first = story.paths.spec.daemon_port
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            second = probe.getsockname()[1]
+        (second,) = free_ports(1)
         self.second_url = f"http://127.0.0.1:{second}"
         one = f'url = "http://127.0.0.1:{first}"'
         both = f'url = "http://127.0.0.1:{first},{self.second_url}"'

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -17,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from cut_network import CutNetwork
 from direct_store import DirectStore
+from ports import free_ports
 from witnesses import until
 
 from sentinel.adapters.client import DaemonClient
@@ -27,20 +27,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LEASE_S = 2.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class DaemonProcess:
     """``sentinel daemon`` without Slurm: there is none on its path."""
 
     def __init__(self, folder: Path, name: str, database: str) -> None:
         self.folder = folder / name
         self.folder.mkdir()
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
         (self.folder / "sentinel.toml").write_text(
             f'[slurm]\nbin = "{self.folder}"\n[daemon]\nlisten = "127.0.0.1:{self.port}"\nurl = "{self.url}"\n'

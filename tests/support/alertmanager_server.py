@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -13,6 +12,7 @@ import urllib.request
 from typing import Any
 
 from keeper import Keeper
+from ports import free_ports
 
 BINARY = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 
@@ -23,9 +23,7 @@ class AlertmanagerServer:
         assert BINARY is not None, "needs the program prometheus-alertmanager"
         self._keeper = Keeper("alertmanager-")
         folder = self._keeper.folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         hooks = f"webhook_configs: [{{url: '{receiver}', send_resolved: true}}]" if receiver else ""
         (folder / "am.yml").write_text(
             "route: {receiver: all, group_by: ['...'], group_wait: 0s, group_interval: 1s}\n"

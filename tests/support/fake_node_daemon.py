@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import secrets
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from ports import free_ports
 
 from sentinel.daemon.api.sessions import Sessions
 from sentinel.errors import Unavailable
@@ -27,16 +27,6 @@ from sentinel.protocol import (
     is_session_mark,
     with_key,
 )
-
-
-def _below_ephemeral(listen: Callable[[int], ThreadingHTTPServer], port: int) -> ThreadingHTTPServer:
-    """On ``port``, or on one that the kernel gives to nobody by itself: a daemon that is away comes back to its port."""
-    while True:
-        try:
-            return listen(port or 10_000 + secrets.randbelow(20_000))
-        except OSError:
-            if port:
-                raise
 
 
 class FakeDaemon:
@@ -79,7 +69,8 @@ class FakeDaemon:
             daemon_threads = True
             request_queue_size = 128
 
-        self._server = _below_ephemeral(lambda chosen: Server(("127.0.0.1", chosen), Handler), port)
+        # While it is away nobody gets its port.
+        self._server = Server(("127.0.0.1", port or free_ports(1)[0]), Handler)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -13,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from keeper import Keeper
+from ports import free_ports
 
 BINARY = shutil.which("prometheus")
 
@@ -30,9 +30,7 @@ class PrometheusServer:
         threading.Thread(target=self._exporter.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         self._keeper = Keeper("prometheus-")
         folder = self._keeper.folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         config = folder / "prometheus.yml"
         target = f"127.0.0.1:{self._exporter.server_address[1]}"
         config.write_text(

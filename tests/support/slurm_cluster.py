@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import secrets
 import shutil
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keeper import MARK, Keeper
+from ports import free_ports
 from slurm_accounting import Accounting
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch")
@@ -38,23 +38,6 @@ def _program(name: str) -> str:
     path = shutil.which(name, path=SEARCH)
     assert path is not None, f"{name} is not installed"
     return path
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below the range that the kernel hands out, so that nobody gets them by accident between now and later."""
-    ports: list[int] = []
-    candidates = random.SystemRandom().sample(range(10_000, 32_000), 2000)
-    for port in candidates:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise RuntimeError("no free ports")
 
 
 class Cluster:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from ports import free_ports
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.daemon_addresses import Addresses
@@ -203,9 +204,7 @@ def daemons(credentials: Any) -> Iterator[Daemons]:
 
 
 def unused() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_ports(1)[0]}"
 
 
 def test_the_active_one_is_found_and_asked_from_then_on(daemons: Daemons, credentials: Any) -> None:

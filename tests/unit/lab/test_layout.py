@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import ports
 import pytest
 from lab import cluster, layout
 from lab.layout import LabError
 
 
 def test_ports_are_consecutive_and_below_the_ephemeral_range():
-    ports = layout.free_ports(67)
-    assert ports == list(range(ports[0], ports[0] + 67))
-    assert ports[-1] <= layout.PORT_LAST < 32768
+    run = layout.free_ports(67)
+    assert run == list(range(run[0], run[0] + 67))
+    assert run[-1] <= layout.PORT_LAST < 32768
 
 
 def test_more_ports_than_there_is_room_for_is_refused():
@@ -91,3 +96,16 @@ def test_labs_side_by_side_give_their_jobs_other_numbers():
     one, other = layout.first_job(layout.PORT_FIRST), layout.first_job(layout.PORT_FIRST + 11)
     assert one == 1 and other - one >= 40
     assert layout.first_job(layout.PORT_LAST) < 16000  # what jobs make their port of, modulo
+
+
+def test_jobs_of_a_lab_and_tests_beside_it_have_ports_of_their_own():
+    """A job whose port another has taken fails at once, as if it were the job's own fault."""
+    batch = (layout.ROOT / "deploy" / "lab" / "train.sbatch").read_text()
+    first, count = map(int, re.search(r"MASTER_PORT=\$\(\((\d+) \+ SLURM_JOB_ID % (\d+)\)\)", batch).groups())
+    assert 1024 < ports.FIRST < ports.LAST < first < first + count <= layout.PORT_FIRST
+    own = ports.free_ports(60)
+    assert len({*own}) == 60 and all(ports.FIRST <= port <= ports.LAST for port in own)
+    code = "import ports; print(*ports.free_ports(300))"
+    environment = {**os.environ, "PYTHONPATH": str(Path(ports.__file__).parent)}
+    others = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert not {*own} & {*map(int, others.stdout.split())}, "nothing listens there yet"

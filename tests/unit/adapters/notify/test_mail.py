@@ -6,12 +6,12 @@ import concurrent.futures
 import contextlib
 import email
 import email.policy
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from core_records import AT
+from ports import free_ports
 
 from sentinel.adapters.notify.mail import Mail, MailServer
 from sentinel.adapters.notify.wording import Wording
@@ -41,9 +41,7 @@ class Box:
 @pytest.fixture
 def box() -> Iterator[tuple[Box, MailServer]]:
     made = Box()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     server = controller.Controller(made, hostname="127.0.0.1", port=port, ready_timeout=60.0)
     with contextlib.ExitStack() as stack:
         server.start()
