@@ -56,7 +56,6 @@ from sentinel.protocol import OrderKind
 from sentinel.wire import evidence_from, time_from, to_json
 
 log = Log()
-
 SAMPLES = 30  # of GPU telemetry, for those who ask what was before a job's end
 
 
@@ -179,6 +178,7 @@ class Agent:
     def _answered(self, answer: dict[str, Any]) -> None:
         """Apply the daemon's answer to a heartbeat."""
         self.saves.heard(answer)
+        self.jobs.unreported.heard(answer)
         if isinstance(answer.get("released_at"), str):
             self.verdict.released(time_from(answer["released_at"]).timestamp())
         if answer.get("drain_mode") in DRAIN_MODES:

@@ -87,6 +87,12 @@ class Jobs:
         unit="s",
         least=0.0,
     )
+    unreported_s: float = setting(
+        60.0,
+        "how often slurmctld is asked at most about a job that runs here by its word and that no prolog reported; 0: never",
+        unit="s",
+        least=0.0,
+    )
     poll_s: float = setting(0.2, "how often a job's log is looked at", unit="s", least=0.05)
     silent_s: float = setting(
         30.0, "a follower that answers nothing for this long stands on a stuck file system", unit="s", least=1.0

@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.agent.collectors.log_path import pattern_of
 from sentinel.agent.collectors.log_reading import Reading
+from sentinel.agent.collectors.unreported_jobs import UnreportedJobs
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.state_files import own_bytes, restore, save
 from sentinel.agent.settings import AgentSettings
@@ -122,6 +123,9 @@ class Jobs:
         self._young: dict[str, tuple[JobOnNode, float]] = {}  # jobs too short so far for a follower, with their start
         self._last: dict[str, dict[str, Any]] = {}
         self._reading: dict[str, Reading] = {}  # by name of the running follower
+        self.unreported = UnreportedJobs(
+            node, settings, children, program, lambda: {job.job: job.attempt for job in list(self.jobs.values())}
+        )
         for folder in (self._folder, self._ended, self._cursors):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -188,7 +192,8 @@ class Jobs:
         self._wait_to_follow(job, began_s)
 
     def _wait_to_follow(self, job: JobOnNode, began_s: float) -> None:
-        if self._settings.jobs.follow and job.stdout != os.devnull and first_node(job.nodelist) == self.node:
+        own = self._settings.jobs.follow and job.stdout != os.devnull and first_node(job.nodelist) == self.node
+        if own and job.name not in self._following:  # a late prolog may report it once more
             self._young[job.name] = (job, began_s)
 
     def _follow_older(self) -> None:

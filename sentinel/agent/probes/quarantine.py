@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.probes.job_owner import named_roots
+from sentinel.agent.probes.ask_slurm import named_roots
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.own_folders import exists_below, opened_folder
 from sentinel.checkpoints.quarantine import Move, paths_of, quarantine, read_journal

@@ -2,7 +2,7 @@
 
 The record comes from slurmd's prolog, which runs as root. It is kept for a while after a job's end, when its
 checkpoints are chosen and moved aside. A node that never ran the job may have to list its shared folders because the
-job's own nodes are lost: it then asks slurmctld for the job's user (``sentinel.agent.probes.job_owner``).
+job's own nodes are lost: it then asks slurmctld for the job's user (``sentinel.agent.probes.ask_slurm``).
 """
 
 from __future__ import annotations

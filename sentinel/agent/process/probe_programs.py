@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 INVENTORY = "sentinel.agent.probes.inventory"
+ASK_SLURM = "sentinel.agent.probes.ask_slurm"
 
 # Variables that a child inherits from the agent's environment, beside SENTINEL_*.
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "TZ")

@@ -18,7 +18,7 @@ from typing import Any
 from sentinel.adapters.client import DaemonClient
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.job_owners import Owner, Owners
-from sentinel.agent.process.probe_programs import INVENTORY
+from sentinel.agent.process.probe_programs import ASK_SLURM, INVENTORY
 from sentinel.agent.process.retries import Retries
 from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import Slurm
@@ -47,7 +47,6 @@ OUTPUT_BYTES = 16 << 20  # most output of a child: one that runs as a user may b
 MOST_ANSWERS = 1024  # most messages of such a child; there is one per checkpoint folder
 MOST_WAITING = 128  # most orders under way and results not acknowledged; a daemon has few per node
 STOPPING = "the agent is stopping"
-OWNER = "sentinel.agent.probes.job_owner"
 REMEMBERED = 200  # acknowledged results kept, in case an order comes again
 PROGRAMS = {
     OrderKind.INVENTORY: INVENTORY,
@@ -217,7 +216,7 @@ class Orders:
 
         program = self._program(
             f"owner:{order.id}",
-            OWNER,
+            ASK_SLURM,
             {"job": job, "squeue": self._slurm.squeue, "conf": self._slurm.conf, "deadline_s": deadline_s},
             silent_s=deadline_s + 1.0,
             total_s=deadline_s + 1.0,

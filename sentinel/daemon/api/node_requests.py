@@ -15,6 +15,7 @@ from sentinel.daemon.ingest.event_files import EVENT
 from sentinel.daemon.ingest.heartbeats import heartbeat_of
 from sentinel.daemon.ingest.intake import Intake
 from sentinel.daemon.ingest.stated import Allocations, may_state
+from sentinel.daemon.ingest.unreported_jobs import UnreportedJobs
 from sentinel.daemon.ingest.watched_folders import unread, watch_list
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
@@ -70,6 +71,7 @@ class NodeRequests:
         self._stating: set[str] = set()  # nodes of which evidence is being taken in
         self._refused_s: dict[str, float] = {}  # node -> when refused evidence was last logged
         self._instance = secrets.token_hex(4)  # nodes report their checkpoints again when this changes
+        self._unreported = UnreportedJobs()
         self._orders = orders
         self._telemetry = telemetry
         self._clock = clock
@@ -116,7 +118,9 @@ class NodeRequests:
             ProtocolError: the heartbeat is malformed; nothing was changed.
         """
         now = self._clock.now()
-        self._runner.handle(heartbeat_of(node, body, now, self._runner.seconds()))
+        now_s = self._runner.seconds()
+        heartbeat = heartbeat_of(node, body, now, now_s)
+        self._runner.handle(heartbeat)
         seen = self._live.node(node)
         watched = watch_list(self._live, node, body.get("jobs"))
         answer: dict[str, Any] = {"at": now}
@@ -127,8 +131,12 @@ class NodeRequests:
             answer["beat_s"] = seen.beat_s
         if seen.released_at is not None:
             answer["released_at"] = seen.released_at
-        view = self._live.fleet.nodes.get(node) if self._live.fleet is not None else None
-        if view is not None:
+        fleet = self._live.fleet
+        view = fleet.nodes.get(node) if fleet is not None else None
+        if fleet is not None and view is not None:
+            known = isinstance(body.get("jobs"), list)
+            if known and (found := self._unreported.of(fleet, node, heartbeat.jobs, now, now_s)):
+                answer["unreported"] = found
             # Slurm drains a node whose prolog refuses: not allowed in mode suggest, which asks for approval first.
             if view.partitions not in self._drain_modes:
                 acts = self._runner.state.settings.modes.of(view.partitions).drain == "act"

@@ -318,7 +318,7 @@ def test_whose_a_job_is_that_was_never_here_slurm_says(make: Any, bench: Bench, 
     orders, _ = make()
     orders.take(order(kind=kind, job=77))
     (asked,) = bench.programs
-    assert asked.command == ["sentinel.agent.probes.job_owner"]
+    assert asked.command == ["sentinel.agent.probes.ask_slurm"]
     assert asked.arguments == {"job": 77, "squeue": "squeue", "conf": "/etc/slurm.conf", "deadline_s": 3.0}
     end(asked, {"owner": {"uid": 1002, "gid": 102}})
     begun = bench.programs[1]

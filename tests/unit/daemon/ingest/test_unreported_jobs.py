@@ -1,0 +1,77 @@
+"""Jobs that Slurm has on a node and its agent does not report: the agent is told, in time and not too often."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+import pytest
+from core_records import AT as NOW
+from core_records import fleet, job
+from core_server import Served, serving
+from core_world import World
+
+from sentinel import protocol
+from sentinel.daemon.ingest.unreported_jobs import AFTER, AGAIN_S, NODES_PER_S, UnreportedJobs
+from sentinel.model.records import Fleet
+
+LATE = NOW + AFTER + timedelta(seconds=1)
+
+
+def running(**more: object) -> Fleet:
+    return fleet(4, [job(nodes=("n1", "n2", "n3"), restarts=2, started_s=0.0, **more)])  # type: ignore[arg-type]
+
+
+def test_a_job_that_is_reported() -> None:
+    assert UnreportedJobs().of(running(), "n1", [(101, 2)], LATE, 0.0) == []
+
+
+@pytest.mark.parametrize("reported", [[], [(101, 1)], [(7, 2)]], ids=["none", "attempt before", "another job"])
+def test_a_job_that_is_not_reported(reported: list[tuple[int, int]]) -> None:
+    assert UnreportedJobs().of(running(), "n1", reported, LATE, 0.0) == [[101, 2]]
+
+
+def test_its_prolog_has_time_to_report_it() -> None:
+    assert UnreportedJobs().of(running(), "n1", [], NOW + AFTER, 0.0) == []
+
+
+@pytest.mark.parametrize("state", ["pending", "completing", "completed"])
+def test_only_a_job_that_runs(state: str) -> None:
+    assert UnreportedJobs().of(running(state=state), "n1", [], LATE, 0.0) == []
+
+
+def test_only_on_its_nodes() -> None:
+    assert UnreportedJobs().of(running(), "n4", [], LATE, 0.0) == []
+
+
+def test_a_node_is_told_again_after_a_while() -> None:
+    jobs = UnreportedJobs()
+    told_s = [at for at in range(100) if jobs.of(running(), "n1", [], LATE, float(at))]
+    assert told_s == [0, AGAIN_S, 2 * AGAIN_S, 3 * AGAIN_S]
+
+
+def test_batch_hosts_are_told_at_once_and_the_others_one_after_the_other() -> None:
+    """Each of them asks slurmctld: where no prolog is installed, that is each node of each job."""
+    many = [f"n{number}" for number in range(1, 1001)]
+    large = fleet(1000, [job(nodes=tuple(many), started_s=0.0)])
+    jobs = UnreportedJobs()
+    assert jobs.of(large, "n1", [], LATE, 0.0)
+    told = sum(
+        bool(jobs.of(large, node, [], LATE, beat / 1000)) for beat in range(10_000) for node in [many[beat % 1000]]
+    )
+    assert 10 * NODES_PER_S - 2 <= told <= 10 * NODES_PER_S + 1
+
+
+@pytest.fixture
+async def served(world: Callable[..., World]) -> AsyncIterator[Served]:
+    async with serving(world()) as server:
+        yield server
+
+
+async def test_the_answer_to_a_heartbeat_says_so(served: Served) -> None:
+    body = {"node": "n1", "boot_id": "b", "jobs": []}
+    assert "unreported" not in (await served.post(protocol.HEARTBEAT, body)).body
+    served.daemon.live.see_fleet(running())
+    served.world.slurm.clock.at = LATE
+    assert "unreported" not in (await served.post(protocol.HEARTBEAT, {**body, "jobs": "torn"})).body
+    assert (await served.post(protocol.HEARTBEAT, body)).body["unreported"] == [[101, 2]]
