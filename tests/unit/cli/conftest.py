@@ -1,7 +1,20 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 from cli_asked import Asked
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands show times in the zone of whoever asks: here always in the same one."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from sentinel.config.settings import Settings, load
 from sentinel.daemon.web.access import read_tokens
 from sentinel.errors import FileError
 
-PATIENCE_S = 30  # whoever waits longer waits for ever
+PATIENCE_S = 150  # whoever waits longer waits for ever: on a busy machine it takes half a minute to compile the rules
 MEMORY = 1 << 20
 # Not those that take folders, nor the one that asks for a store first.
 TAKES_FILES = [w for w in MISSING if not any(part in w for part in ("checkpoints", "--logs", "replay --rules"))]
