@@ -59,11 +59,11 @@ def script(tmp_path: Path) -> Iterator[Script]:
     yield made
     if made.process is not None and made.process.poll() is None:
         made.process.kill()
-        made.process.wait(30)
+        made.process.wait(120)
 
 
 def test_it_trains_on_the_first_nodes_and_ends_with_srun(script: Script) -> None:
-    assert script.begin("srun", "--mpi=none", "train").wait(30) == 0
+    assert script.begin("srun", "--mpi=none", "train").wait(120) == 0
     assert script.called() == ["3/6 --job-name=sentinel-run-0 --nodes=3 --nodelist=n1,n2,n3 --mpi=none train"]
 
 
@@ -77,23 +77,23 @@ def test_after_a_failure_it_starts_again_as_it_is_ordered(script: Script) -> Non
 
 def test_without_an_order_it_ends_with_the_status_of_srun(script: Script) -> None:
     script.order(1, "n1,n3,n9")  # a node that the job does not have
-    assert script.begin("srun", "fail", wait_s=1.0).wait(30) == 7
+    assert script.begin("srun", "fail", wait_s=1.0).wait(120) == 7
     script.order(1, "n1,n3,n4", attempt=1)
-    assert script.begin("srun", "fail", wait_s=1.0).wait(30) == 7
+    assert script.begin("srun", "fail", wait_s=1.0).wait(120) == 7
     script.order(1, "n1,n3,n4", job=8802)
-    assert script.begin("srun", "fail", wait_s=1.0).wait(30) == 7
+    assert script.begin("srun", "fail", wait_s=1.0).wait(120) == 7
     script.order(1, "n9\nSENTINEL_RESUME_PATH=/ckpt\u2028SENTINEL_NODES=n1")  # a name in a shared folder is no line
-    assert script.begin("srun", "fail", wait_s=1.0).wait(30) == 7
+    assert script.begin("srun", "fail", wait_s=1.0).wait(120) == 7
     script.order(1, "n1,n3,n4")
     for mode in (0o757, 0o775):  # others may write there
         script.orders.chmod(mode)
-        assert script.begin("srun", "fail", wait_s=1.0).wait(30) == 7
+        assert script.begin("srun", "fail", wait_s=1.0).wait(120) == 7
     assert len(script.called()) == 6
 
 
 def test_where_nobody_orders_it_waits_for_nobody(script: Script) -> None:
     process = script.begin("srun", "fail", SENTINEL_ORDERS="")
-    assert process.wait(30) == 7
+    assert process.wait(120) == 7
     assert "not restarted in its allocation" in script.log.read_text()
 
 
@@ -101,12 +101,12 @@ def test_a_signal_ends_it_with_its_step(script: Script) -> None:
     process = script.begin("srun", "wait")
     until(lambda: len(script.called()) == 1, lambda: "the run to begin")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 143
+    assert process.wait(120) == 143
 
 
 def test_what_cannot_be_said_is_refused(script: Script) -> None:
     for arguments in (("python", "train.py"), ()):
-        assert script.begin(*arguments).wait(30) == 2
+        assert script.begin(*arguments).wait(120) == 2
     del script.environment["SLURM_JOB_ID"]
-    assert script.begin("srun", "train").wait(30) == 2
+    assert script.begin("srun", "train").wait(120) == 2
     assert script.called() == []
