@@ -185,8 +185,11 @@ def write(figure: Figure, path: Path) -> None:
         axes.plot([x], [y], "o", markersize=7, **known)
     for number, (name, spans) in enumerate(figure.intervals):
         xs, lows, highs = zip(*spans, strict=True)
-        label = "" if number else "95 % interval"  # matplotlib tells of no empty label
-        axes.vlines(xs, lows, highs, color=colours[name], alpha=0.3, linewidth=4, label=label)
+        told_once = ["" if number or at else "95 % interval" for at in range(len(spans))]  # no empty label is told
+        # As lines: the legend takes a place where they are not, but would cover what vlines draws.
+        axes.plot(
+            [xs, xs], [lows, highs], color=colours[name], alpha=0.3, linewidth=4, solid_capstyle="butt", label=told_once
+        )
     axes.xaxis.set_major_formatter(FuncFormatter(_formatter(figure.show_x)))
     axes.yaxis.set_major_formatter(FuncFormatter(_formatter(figure.show_y)))
     if figure.x_log:

@@ -131,3 +131,25 @@ def test_a_file_that_cannot_be_written_is_said(figure: chart.Figure, tmp_path: P
     (tmp_path / "a.png").mkdir()
     with pytest.raises(FileError, match="cannot be written"):
         chart.write(figure, tmp_path / "a.png")
+
+
+def test_the_legend_of_a_file_covers_no_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``simulate --sweep spares=18,24,30,40`` draws RSC-1's seed 2, whose last interval ends in the upper right."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure as Sheet
+
+    drawn: list[Sheet] = []
+    monkeypatch.setattr(Sheet, "savefig", lambda sheet, *_, **__: drawn.append(sheet))
+    spans = ((18.0, 97.17, 97.62), (24.0, 97.22, 97.72), (30.0, 97.17, 97.78), (40.0, 97.37, 97.79))
+    curve = ((18.0, 97.40), (24.0, 97.47), (30.0, 97.47), (40.0, 97.58))
+    figure = chart.Figure(
+        "t", "spares", "ETTR", (("sentinel", curve),), y_from_zero=False, intervals=(("sentinel", spans),),
+        x_ticks=tuple((x, f"{x:g}") for x, _ in curve),
+    )  # fmt: skip
+    chart.write(figure, tmp_path / "spares.png")
+    drawn[0].draw_without_rendering()
+    (axes,) = drawn[0].axes
+    legend = axes.get_legend()
+    assert legend is not None and [entry.get_text() for entry in legend.get_texts()] == ["sentinel", "95 % interval"]
+    box = legend.get_window_extent().transformed(axes.transData.inverted())
+    assert not [x for x, low, high in spans if box.x0 <= x <= box.x1 and low <= box.y1 and high >= box.y0]
