@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from sentinel.model.vocabulary import Cause
 from sentinel.planning.history import history_from
 from sentinel.simulate.long_run import causes, failures
 from sentinel.simulate.long_run.account import SAVES, JobTime
+from sentinel.simulate.long_run.assumptions import SILENCE, hang_seen_s
 from sentinel.simulate.long_run.behaviours import MAKERS
 from sentinel.simulate.long_run.cluster import moment
 from sentinel.simulate.long_run.engine_runner import EngineRunner
@@ -92,6 +95,21 @@ def test_lemons_fail_more_often() -> None:
     assert len(lemons.names) == 12
     hits = [names[lemons.choose(names, (number + 0.5) / 5000)] in lemons.names for number in range(5000)]
     assert sum(hits) / 5000 == pytest.approx(144 / (144 + 988), abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "share", "measured"),
+    [(0.2, 0.949, "94.9 % of 967"), (10.0, 0.949, "94.9 % of 967"), (60.0, 0.917, "91.7 % of 420")],
+)
+def test_hangs_are_seen_as_often_in_time_as_the_bench_measured(step_s: float, share: float, measured: str) -> None:
+    rng, within_s = random.Random(1), max(15.0, 3 * step_s)
+    seen = [hang_seen_s(rng, step_s) for _ in range(20_000)]
+    assert sum(one <= within_s for one in seen) / len(seen) == pytest.approx(share, abs=0.005)
+    assert max(seen) <= max(180.0, 2 * within_s)
+    stated = [row for row in SILENCE if measured in row.source]
+    assert [row.value[0] for row in stated if isinstance(row.value, list)] == [share], "the source states the figure"
+    page = Path(__file__).parents[3] / "docs" / "hang.md"
+    assert "docs/hang.md" in stated[0].source and measured in page.read_text(), "and the page that it names has it"
 
 
 def test_the_history_of_a_site_gives_its_rates() -> None:
