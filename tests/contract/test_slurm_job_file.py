@@ -56,6 +56,8 @@ def test_it_says_what_a_prolog_would(real_slurm: Cluster, run_dir: Path, job: in
     found = read_job(path)
     assert (found.job, found.attempt, found.uid, found.gid) == (job, 1, USER, USER if USER == 65534 else os.getgid())
     assert (found.stdout, found.work_dir) == ("/tmp/%x-%j.out", "/tmp")
+    here = running_here(job, "n2", SQUEUE, str(real_slurm.conf), 60.0)
+    assert here is not None and here.has_script
     assert found.nodelist == "n[1-2]" and first_node(found.nodelist) == "n1"
     assert path.stat().st_mtime == _start_s(real_slurm, job)
     assert write_job_file(run_dir, job, "n2", SQUEUE, str(real_slurm.conf), 60.0) == "reported"
@@ -70,6 +72,44 @@ def test_not_on_other_nodes_and_not_after_its_end(real_slurm: Cluster, run_dir: 
     assert write_job_file(run_dir, job, "n1", *asked) == "not here"
     assert write_job_file(run_dir, 4_000_000, "n1", *asked) == "not here"
     assert not list((run_dir / "jobs").iterdir())
+
+
+def test_a_task_of_an_array_and_a_job_without_a_script(real_slurm: Cluster, run_dir: Path) -> None:
+    """The id of the array is that of its last task; squeue prints all of them."""
+    own = [] if os.geteuid() else [f"--uid={USER}", f"--gid={USER}"]
+    asked = (SQUEUE, str(real_slurm.conf), 60.0)
+    array = real_slurm.submit(
+        "exec sleep 600\n",
+        *own,
+        "--array=1-2",
+        "--chdir=/tmp",
+        "--nodelist=n1",
+        "--exclusive=user",
+        "--output=/tmp/%A_%a.out",
+    )
+
+    def running() -> list[int]:
+        return [int(job) for job in real_slurm.command("squeue", "-h", "-t", "R", "-o", "%A").split()]
+
+    try:
+        real_slurm.wait(lambda: array in running(), "the last task runs")
+        for job in running():
+            assert write_job_file(run_dir, job, "n1", *asked) == "written"
+            assert read_job(run_dir / "jobs" / f"{job}.json").stdout == "/tmp/%A_%a.out"
+    finally:
+        real_slurm.command("scancel", f"{array}")
+    real_slurm.wait(lambda: not running(), "the array is over")
+    real_slurm.command(
+        "salloc", "--no-shell", "--chdir=/tmp", "--nodelist=n1"
+    )  # as who runs the test: munge would refuse
+    real_slurm.wait(lambda: bool(running()), "the allocation is ready")
+    (job,) = running()
+    try:
+        here = running_here(job, "n1", *asked)
+        assert here is not None and not here.has_script
+    finally:
+        real_slurm.command("scancel", f"{job}")
+        real_slurm.wait(lambda: set(real_slurm.node_states().values()) == {"IDLE"}, "all nodes idle")
 
 
 def _start_s(cluster: Cluster, job: int) -> float:

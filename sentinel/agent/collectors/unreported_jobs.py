@@ -1,19 +1,25 @@
 """Finds jobs that run on this node although no prolog reported them, e.g. those that slurmd remembers from before a crash.
 
 The daemon says of which jobs it misses a word; whose they are and where their logs lie is asked of slurmctld, never of the
-daemon. A child does that (``sentinel.agent.probes.ask_slurm``), and writes the job file that the prolog did not.
+daemon. A child does that (``sentinel.agent.probes.ask_slurm``), and writes the job file that the prolog did not. An epilog
+takes it away. Where none does (no hooks are installed, or they have another ``run_dir``), the daemon says that the job is
+over: only files that were written here go by that.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.probe_programs import ASK_SLURM
+from sentinel.agent.process.state_files import own_bytes
 from sentinel.agent.settings import AgentSettings
 from sentinel.log import Log
+from sentinel.text import json_with_bytes
 
 log = Log()
 
@@ -39,43 +45,60 @@ class UnreportedJobs:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
-        self._run_dir = settings.run_dir
+        self._run_dir = Path(settings.run_dir)
         self._slurm = settings.slurm
         self._every_s = settings.jobs.unreported_s
         self._children = children
         self._program = program
         self._attempts = attempts
         self._clock = clock
+        self._lock = threading.Lock()
+        self._missed: list[tuple[int, int]] = []  # of the daemon's last answer, not asked about yet
         self._asked_s: dict[tuple[int, int], float] = {}  # job, attempt -> when slurmctld was asked last
 
     def heard(self, answer: Mapping[str, Any]) -> None:
-        """Take the jobs that the daemon misses from its answer to a heartbeat."""
+        """Take from the daemon's answer to a heartbeat which jobs it misses, and which are over by Slurm's word."""
+        for job, attempt in _pairs(answer.get("over")):
+            self._take_away(job, attempt)
         missed = _pairs(answer.get("unreported"))
-        if not missed or not self._every_s or not self._slurm.squeue:
-            return
-        known, now_s = self._attempts(), self._clock()
-        self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if now_s - at_s < self._every_s}
-        for job, attempt in missed:
-            if (job, attempt) not in self._asked_s and known.get(job, -1) < attempt:
-                self._ask(job, attempt, now_s)
-                return  # the others at the next heartbeats
+        if missed and self._every_s and self._slurm.squeue:
+            with self._lock:
+                self._missed = missed
+            self._ask_next()
 
-    def _ask(self, job: int, attempt: int, now_s: float) -> None:
+    def _ask_next(self) -> None:
+        """Start a child for the next job, if there is one; the end of a child starts the next."""
+        known, now_s = self._attempts(), self._clock()
+        with self._lock:
+            self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if now_s - at_s < self._every_s}
+            due = (pair for pair in self._missed if pair not in self._asked_s and known.get(pair[0], -1) < pair[1])
+            pair = next(due, None)
+            if pair is None:
+                self._missed = []
+                return
+            self._asked_s[pair] = now_s
+        if not self._children.start(self._question(*pair)):
+            with self._lock:
+                self._asked_s.pop(pair, None)
+
+    def _question(self, job: int, attempt: int) -> Program:
         slurm, said = self._slurm, list[dict[str, Any]]()
 
         def ended(ending: Ending) -> None:
             told = said[-1] if said else {}
             reason = "late" if ending.silent else told.get("error", ending.stderr[-300:])
             log.info("job-unreported", job=job, attempt=attempt, found=told.get("job_file"), error=reason)
+            if "job_file" in told:  # where Slurm does not answer the others wait for the daemon's next word
+                self._ask_next()
 
-        deadline_s = 3 * slurm.deadline_s + 1.0  # up to three questions
-        program = self._program(
+        deadline_s = 4 * slurm.deadline_s + 1.0  # up to four questions
+        return self._program(
             NAME,
             ASK_SLURM,
             {
                 "job": job,
                 "node": self._node,
-                "run_dir": self._run_dir,
+                "run_dir": str(self._run_dir),
                 "squeue": slurm.squeue,
                 "conf": slurm.conf,
                 "deadline_s": slurm.deadline_s,
@@ -85,8 +108,17 @@ class UnreportedJobs:
             on_message=said.append,
             on_end=ended,
         )
-        if self._children.start(program):
-            self._asked_s[job, attempt] = now_s
+
+    def _take_away(self, job: int, attempt: int) -> None:
+        """Remove a job file that was written here; a prolog's stays: its epilog says how the job ended."""
+        path = self._run_dir / "jobs" / f"{job}.json"
+        try:
+            told = json_with_bytes(own_bytes(path))
+            if isinstance(told, dict) and "found_by" in told and told.get("attempt") == f"{attempt}":
+                path.unlink()
+                log.info("job-over", job=job, attempt=attempt)
+        except (OSError, ValueError):
+            return  # its epilog has come, or a prolog writes it just now
 
 
 def _pairs(value: object) -> list[tuple[int, int]]:

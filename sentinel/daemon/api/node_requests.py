@@ -137,6 +137,8 @@ class NodeRequests:
             known = isinstance(body.get("jobs"), list)
             if known and (found := self._unreported.of(fleet, node, heartbeat.jobs, now, now_s)):
                 answer["unreported"] = found
+            if over := self._unreported.over(fleet, node, heartbeat.jobs, now_s):
+                answer["over"] = over
             # Slurm drains a node whose prolog refuses: not allowed in mode suggest, which asks for approval first.
             if view.partitions not in self._drain_modes:
                 acts = self._runner.state.settings.modes.of(view.partitions).drain == "act"

@@ -6,13 +6,16 @@ from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
+from sentinel.adapters.slurm.parse import ENDED
 from sentinel.model.records import Fleet
 
 AFTER = timedelta(seconds=30)  # a job's prolog reports it at once, unless the site's other prologs before it take long
 AGAIN_S = 30.0  # a node is told this often at most; its agent asks Slurm about a job once a minute at most
-NODES_PER_S = (
-    5.0  # told in all, batch hosts aside: where no prolog is installed, all nodes of a large job lack it at once
-)
+# Jobs that are told in all, of batch hosts and of the others: where no prolog is installed all nodes lack all jobs at once.
+FIRST_PER_S, OTHERS_PER_S = 20.0, 5.0
+OVER_S = 30.0  # an epilog takes a job file away before that
+MOST = 64  # jobs of one answer
+_HOLDS_NONE = ENDED | {"pending"}
 
 
 class UnreportedJobs:
@@ -22,7 +25,8 @@ class UnreportedJobs:
         self._fleet: Fleet | None = None
         self._running: dict[str, list[tuple[int, int, datetime, bool]]] = {}  # by node: job, attempt, start, batch host
         self._told_s: dict[str, float] = {}
-        self._next_s = 0.0
+        self._next_s = {True: 0.0, False: 0.0}  # for batch hosts, for others
+        self._over_since_s: dict[str, dict[tuple[int, int], float]] = {}  # by node
 
     def of(
         self, fleet: Fleet, node: str, reported: Collection[tuple[int, int]], now: datetime, now_s: float
@@ -39,12 +43,31 @@ class UnreportedJobs:
         missing = [entry for entry in here if entry[:2] not in reported and now - entry[2] > AFTER]
         if not missing or now_s - self._told_s.get(node, float("-inf")) < AGAIN_S:
             return []
-        if not any(is_batch_host for _, _, _, is_batch_host in missing):
-            if now_s < self._next_s:
-                return []
-            self._next_s = now_s + 1 / NODES_PER_S
+        first = any(is_batch_host for _, _, _, is_batch_host in missing)
+        if now_s < self._next_s[first]:
+            return []
+        missing = sorted(missing, key=lambda entry: not entry[3])[:MOST]
+        self._next_s[first] = now_s + len(missing) / (FIRST_PER_S if first else OTHERS_PER_S)
         self._told_s[node] = now_s
         return [[job, attempt] for job, attempt, _, _ in missing]
+
+    def over(self, fleet: Fleet, node: str, reported: Collection[tuple[int, int]], now_s: float) -> list[list[int]]:
+        """Job and attempt of each that the node reports although Slurm has had it there no more for a while."""
+        since_s = self._over_since_s.pop(node, {})
+        left = [entry for entry in reported if _is_over(fleet, node, *entry)][:MOST]
+        if not left:
+            return []
+        since_s = self._over_since_s[node] = {entry: since_s.get(entry, now_s) for entry in left}
+        return [[job, attempt] for (job, attempt), at_s in since_s.items() if now_s - at_s >= OVER_S]
+
+
+def _is_over(fleet: Fleet, node: str, job: int, attempt: int) -> bool:
+    view = fleet.jobs.get(job)
+    if view is None:
+        return not fleet.may_have_job(job)
+    return view.state in _HOLDS_NONE or (
+        view.state == "running" and (view.restarts > attempt or node not in view.nodes)
+    )
 
 
 def _running(fleet: Fleet) -> dict[str, list[tuple[int, int, datetime, bool]]]:

@@ -6,22 +6,25 @@ import json
 import os
 import subprocess
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sentinel.agent.collectors.jobs import read_job
+from sentinel.agent.collectors.jobs import Jobs, read_job
 from sentinel.agent.collectors.unreported_jobs import UnreportedJobs
 from sentinel.agent.probes.ask_slurm import running_here, write_job_file
 from sentinel.agent.process.children import Ending, Program
-from sentinel.agent.settings import AgentSettings, Jobs, Slurm
+from sentinel.agent.settings import AgentSettings, Slurm
+from sentinel.agent.settings import Jobs as JobSettings
 
 UID = os.getuid() or 1000
 ANSWER = {
     "JobID": "7", "UserID": f"{UID}", "GroupID": "100", "RestartCnt": "2", "State": "RUNNING",
-    "StartTime": "2026-03-01T12:00:00", "UserName": "ada", "NodeList": "n[1-2]", "StdOut": "/data/%x-%j.out",
-    "WorkDir": "/data",
+    "StartTime": "2026-03-01T12:00:00", "BatchFlag": "1", "UserName": "ada", "NodeList": "n[1-2]",
+    "StdOut": "/data/%x-%j.out", "WorkDir": "/data",
 }  # fmt: skip
 
 
@@ -32,7 +35,7 @@ class Node:
         self.attempts: dict[int, int] = {}
         self.programs: list[Program] = []
         self.busy, self.now_s = False, 0.0
-        settings = AgentSettings(run_dir="/run/s", jobs=Jobs(unreported_s=every_s), slurm=Slurm(squeue=squeue))
+        settings = AgentSettings(run_dir="/run/s", jobs=JobSettings(unreported_s=every_s), slurm=Slurm(squeue=squeue))
         self.unreported = UnreportedJobs(
             "n1", settings, self, self.program, lambda: self.attempts, lambda: self.now_s  # type: ignore[arg-type]
         )  # fmt: skip
@@ -44,6 +47,12 @@ class Node:
         if not self.busy:
             self.programs.append(program)
         return not self.busy
+
+    def ends(self, job_file: str | None) -> None:
+        """The last child says this, and ends."""
+        program = self.programs[-1]
+        program.on_message({"job_file": job_file} if job_file else {"error": "Socket timed out"})
+        program.on_end(Ending(program.name, 0, False, "", ""))
 
     def heard(self, unreported: object) -> list[int]:
         """The jobs about which Slurm is asked then."""
@@ -98,6 +107,62 @@ def test_a_daemons_nonsense_asks_nothing(odd: object) -> None:
     assert Node().heard(odd) == []
 
 
+def test_the_others_follow_at_once() -> None:
+    """A node's jobs are told once in half a minute, and a node of many cores has dozens."""
+    node = Node()
+    assert node.heard([[7, 0], [8, 1], [9, 0]]) == [7]
+    for job in (8, 9):
+        node.ends("written")
+        assert node.programs[-1].arguments["job"] == job  # type: ignore[index]
+    node.ends("written")
+    assert len(node.programs) == 3
+
+
+def test_where_slurm_does_not_answer_the_others_wait_for_the_next_answer() -> None:
+    node = Node()
+    assert node.heard([[7, 0], [8, 1]]) == [7]
+    node.ends(None)
+    assert len(node.programs) == 1
+    assert node.heard([[7, 0], [8, 1]]) == [8]
+
+
+@pytest.fixture
+def followed(site: Site) -> Jobs:
+    """The agent's jobs on a node without hooks: one that Slurm told of, and that is followed."""
+    site.says({**ANSWER, "NodeList": "n1", "RestartCnt": "0"})
+    assert site.write() == "written"
+    bench = Node()
+    settings = AgentSettings(node="n1", run_dir=str(site.run), state=str(site.run.parent / "state"))
+    jobs = Jobs("n1", settings, bench, bench.program, lambda _: 1)  # type: ignore[arg-type]
+    jobs.scan()
+    assert list(jobs.jobs) == [7] and [program.name for program in bench.programs] == ["log:7.0"]
+    return jobs
+
+
+def test_a_job_that_no_epilog_ends(site: Site, followed: Jobs) -> None:
+    """Else where no hooks are installed each job would leave a follower, and the node would be busy for ever."""
+    followed.unreported.heard({"over": [[7, 0]]})
+    followed.scan()
+    assert not followed.jobs
+    assert (site.run / "ended" / "7.0").exists(), "its follower is not told that the log ends"
+
+
+@pytest.mark.parametrize("over", [[[7, 1]], [[8, 0]], [[7]], "7", None, [["7", 0]]], ids=str)
+def test_another_job_that_is_over(followed: Jobs, over: object) -> None:
+    followed.unreported.heard({"over": over})
+    followed.scan()
+    assert list(followed.jobs) == [7]
+
+
+def test_a_prologs_file_is_left_to_its_epilog(site: Site, followed: Jobs) -> None:
+    told = json.loads(site.path.read_text())
+    del told["found_by"]
+    site.path.write_text(json.dumps(told))
+    followed.unreported.heard({"over": [[7, 0]]})
+    followed.scan()
+    assert list(followed.jobs) == [7]
+
+
 # ------------------------------------------------------------------------------------------------ the child
 
 
@@ -112,12 +177,18 @@ class Site:
 
     def says(self, *rows: dict[str, str], before: str = "") -> None:
         """Answer with these rows; ``before`` runs in the shell first."""
-        script = f"""#!{sys.executable}
-import subprocess, sys
-subprocess.run({before!r}, shell=True)
-columns = [argument for argument in sys.argv if argument.startswith("--Format=")][0][9:].split(",")
+        script = f"""#!{sys.executable} -SE
+import os, sys
+os.system({before!r})
+how = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if "=" in argument)
 for row in {list(rows)!r}:
-    print("".join(row[name][:int(width)].ljust(int(width)) for name, width in (column.split(":") for column in columns)))
+    row = {{name: os.fsencode(value) for name, value in row.items()}}
+    if "format" in how:
+        line = how["format"].encode().replace(b"%A", row["JobID"]).replace(b"%N", row["NodeList"])
+    else:
+        columns = (column.split(":") for column in how["Format"].split(","))
+        line = b"".join(row[name][:int(width)].ljust(int(width)) for name, width in columns)
+    sys.stdout.buffer.write(line + b"\\n")
 """
         self.squeue.write_text(script)
         self.squeue.chmod(0o755)
@@ -142,13 +213,59 @@ def test_the_file_is_as_a_prologs(site: Site) -> None:
     assert [path.name for path in site.path.parent.iterdir()] == ["7.json"]
 
 
-def test_bytes_of_a_path_that_are_no_text_stay(site: Site) -> None:
-    site.says({**ANSWER, "StdOut": "/data/x.out"})
-    script = site.squeue.read_text().replace("import subprocess", "sys = __import__('sys'); sys.stdout.reconfigure("
-                                             "errors='surrogateescape', encoding='utf-8'); import subprocess")  # fmt: skip
-    site.squeue.write_text(script.replace("/data/x.out", "/data/\\udcff.out"))
+@pytest.mark.parametrize("name", ["x.out", "\udcff.out", "größe.out", "a\u2028b\x0c\x1c.out"], ids=ascii)
+def test_a_path_is_as_its_user_wrote_it(site: Site, name: str) -> None:
+    site.says({**ANSWER, "StdOut": f"/data/{name}"})
     assert site.write() == "written"
-    assert os.fsencode(read_job(site.path).stdout) == b"/data/\xff.out"
+    assert read_job(site.path).stdout == f"/data/{name}"
+
+
+def test_a_job_without_a_script_has_no_log(site: Site) -> None:
+    site.says({**ANSWER, "BatchFlag": "0", "StdOut": "/data/slurm-7.out"})
+    assert site.write() == "written"
+    assert read_job(site.path).stdout == ""
+
+
+def test_columns_are_counted_in_bytes(site: Site) -> None:
+    site.says({**ANSWER, "UserName": "zoë"})
+    assert site.write() == "written"
+    assert (read_job(site.path).user, read_job(site.path).nodelist) == ("zoë", "n[1-2]")
+
+
+def test_an_hour_that_comes_twice(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """squeue prints the time of its own zone; at the end of summer time 02:30 does not say which one it is."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    site.says({**ANSWER, "StartTime": "NOW"})
+    text = site.squeue.read_text().replace('b"NOW"', "b'NOW'").replace(
+        "os.fsencode(value)", 'os.fsencode(value.replace("NOW", __import__("time").strftime("%Y-%m-%dT%H:%M:%S", '
+        '__import__("time").localtime(1_792_891_800))))')  # fmt: skip
+    site.squeue.write_text(text)
+    try:
+        assert site.write() == "written"
+        assert site.path.stat().st_mtime == 1_792_891_800  # 25 October 2026, 01:30 UTC: the second 02:30
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_large_array_takes_little_memory(site: Site) -> None:
+    """The id of an array is that of its last task, too: squeue prints a line for each of its tasks."""
+    site.says(ANSWER)
+    script = site.squeue.read_text()
+    others = "+ [{**row, 'JobID': str(100 + number), 'NodeList': 'n9'} for row in %r for number in range(4000)]" % [
+        ANSWER
+    ]
+    keep = "for row in rows if 'nodelist' not in how or row['NodeList'] != 'n9'"
+    script = script.replace(f"for row in {[ANSWER]!r}:", f"rows = {[ANSWER]!r} {others}\nfor row in (row {keep}):")
+    site.squeue.write_text(script)
+    tracemalloc.start()
+    try:
+        assert site.write() == "written"
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert read_job(site.path).stdout == "/data/%x-%j.out"
 
 
 @pytest.mark.parametrize(
@@ -194,6 +311,26 @@ def test_an_epilog_that_comes_meanwhile_leaves_no_file_behind(site: Site) -> Non
     site.says(ANSWER, before=f"touch {site.run}/ended/7.2")
     assert site.write() == "ended"
     assert not site.path.exists()
+
+
+def test_a_prolog_that_comes_meanwhile_keeps_its_file(site: Site) -> None:
+    site.says(ANSWER, before=f"echo '{json.dumps({'job': '7', 'attempt': '2', 'gpus': '0,1'})}' > {site.path}")
+    site.path.parent.mkdir(exist_ok=True)
+    late = site.squeue.read_text().replace("os.system(", '"StdOut" in sys.argv[-2] and os.system(')
+    site.squeue.write_text(late)
+    assert site.write() == "reported"
+    assert read_job(site.path).gpus == "0,1"
+    assert [path.name for path in site.path.parent.iterdir()] == ["7.json"]
+
+
+def test_others_cannot_write_it_whatever_the_umask_is(site: Site) -> None:
+    site.says(ANSWER)
+    before = os.umask(0)
+    try:
+        assert site.write() == "written"
+    finally:
+        os.umask(before)
+    assert site.path.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(
