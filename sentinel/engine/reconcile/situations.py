@@ -18,6 +18,7 @@ from sentinel.model.taken_along import taken_along_id
 from sentinel.planning.restart_size import remaining_wait_s
 from sentinel.policy import NO_NODE, NodeHurt, Situation, Stop, components_with
 from sentinel.policy.drains import SWITCH
+from sentinel.policy.exclusions import BESIDE
 from sentinel.text import names
 
 HOUR = timedelta(hours=1)  # for which drains and stops count
@@ -209,16 +210,25 @@ def left_alone(state: State, incident: Incident) -> bool:
 
 
 def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The nodes that Sentinel ever added to the job's exclusions, and those of them that are not proven good since."""
+    """The nodes that Sentinel ever added to the job's exclusions, and those of them that are not proven good since.
+
+    The latter in the order in which they are to be kept where the job cannot do without all: the newest first, since older
+    ones had longer to be found bad, and last the neighbours of suspects, on which the job itself did not fail.
+    """
     if job is None:
         return frozenset(), ()
     added: dict[str, datetime] = {}
+    neighbours: set[str] = set()
     for row in state.ledger.of_job(job, StepKind.EXCLUDE):
         if row.outcome is None:
             continue
+        neighbours.update(names(row.step.data.get(BESIDE)))
+        if row.incident in state.verdicts:
+            neighbours -= {*state.verdicts[row.incident].suspect, *state.verdicts[row.incident].drain}
         listed = row.outcome.data.get("added", row.step.data.get("nodes"))
         added.update(dict.fromkeys(names(listed), row.outcome.at))
-    kept = (name for name, at in added.items() if not node_proof.good_since(state, name, at))
+    kept = [name for name, at in added.items() if not node_proof.good_since(state, name, at)]
+    kept.sort(key=lambda name: (name in neighbours, -added[name].timestamp()))
     return frozenset(added), tuple(kept)
 
 

@@ -11,6 +11,7 @@ from core_records import AT, OPTED_IN, fleet, incident, job, later, node, plan, 
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.reconcile import exclusions
+from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State
 from sentinel.model.records import Outcome, Result, Step, StepKind
 
@@ -62,3 +63,25 @@ def test_a_job_that_gave_a_node_back_is_given_the_tasks_of_the_nodes_on_which_it
     state.ledger.intend("inc0", began, AT)
     state.ledger.record("inc0", Outcome(began, Result.DONE, AT, ""))
     assert exclusions.bound(state, state.incidents["inc1"], exclude, later(1.0)).data["size"] == size
+
+
+def test_of_nodes_that_earlier_attempts_were_kept_from_the_newest_are_kept_first_and_neighbours_last() -> None:
+    """Where the job cannot do without all of them: on a neighbour it did not fail, and of the old ones more is known."""
+    view = ClusterView()
+    view.see_fleet(fleet(9, [job(nodes=("n1", "n2"))]))
+    state = State(rules=RULES, settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement))
+    rows = [("n1,n2,n3,n4", "n3,n4", ("n2",)), ("n1,n2,n3,n4,n5", "", ("n5",)), ("n1,n2,n3,n4,n5", "", ("n4",))]
+    for attempt, (nodes, beside, suspect) in enumerate(rows):
+        name, at = f"inc{attempt}", later(60.0 * attempt)
+        step = Step(
+            StepKind.EXCLUDE, job=101, attempt=attempt, data={"nodes": nodes} | ({"beside": beside} if beside else {})
+        )
+        state.put(incident(id=name, job=101, attempt=attempt, nodes=[]))
+        state.verdicts[name] = verdict(suspect=suspect, drain=())
+        state.ledger.intend(name, step, at)
+        before = rows[attempt - 1][0].split(",") if attempt else []
+        added = ",".join(node for node in nodes.split(",") if node not in before)
+        state.ledger.record(name, Outcome(step, Result.DONE, at, "", {"added": added}))
+    everyone, kept = exclusions_of_ours(state, 101)
+    assert everyone == {"n1", "n2", "n3", "n4", "n5"}
+    assert kept == ("n5", "n1", "n2", "n4", "n3")
