@@ -52,6 +52,8 @@ STATE = 1.6  # the same where it only says in what state it found itself
 INVARIANT = 2.8
 DRIVEN = 2.2  # natural-log odds that a framework is at fault which drove the tensor library into what that refuses
 
+# Where the recorded operations run backwards: who asks for it tells nothing of who recorded them.
+_BACKWARD = re.compile(r"/(?:site|dist)-packages/torch/autograd/")
 _CORE = re.compile(r"/(?:site|dist)-packages/(?:torch|jax|jaxlib|tensorflow|numpy)/")  # does what its callers ask
 # An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
@@ -147,6 +149,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     own = own and not refused
     if refused and _ORDER.search(evidence.text):
         return _moved(weights, {C.SOFTWARE_ENV: INVARIANT}) if evidence.data.get("inside") is True else moved
+    if _BACKWARD.search(frame) and not own:
+        return weights
     if not own and not refused and _CORE.search(frame) and _LIBRARY.search(str(evidence.data.get("caller") or "")):
         moved[C.SOFTWARE_ENV] = max(moved.get(C.SOFTWARE_ENV, 0.0), DRIVEN)
         return {**moved, C.USER_CODE: 0.5 * moved.get(C.USER_CODE, 0.0)}

@@ -257,3 +257,11 @@ def test_what_a_compiler_of_graphs_asks_for_is_not_asked_of_the_user() -> None:
     wrapper = "/opt/venv/lib/python3.11/site-packages/torch/_functorch/_aot_autograd/utils.py"
     assert cause(OWN, wrapper, raised=raised) is Cause.SOFTWARE_ENV
     assert cause(OWN, raised=raised) is Cause.USER_CONFIG
+
+
+def test_a_framework_that_runs_the_graph_backwards_did_not_record_it() -> None:
+    engine = "/usr/lib/python3.12/site-packages/torch/autograd/graph.py"
+    raised = "RuntimeError: result type Float can't be cast to the desired output type Long"
+    assert cause(OWN, LIBRARY, engine, raised=raised, source="engine.run(outputs)") is Cause.USER_CODE
+    linear = engine.replace("autograd/graph", "nn/functional")
+    assert cause(OWN, LIBRARY, linear, raised=raised, source="bmm(a, b)") is Cause.SOFTWARE_ENV
