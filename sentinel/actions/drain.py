@@ -10,9 +10,9 @@ from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import (
     ANSWERS_AGAIN,
     LEFT_IN_SERVICE,
+    LOST_BEFORE,
     OURS,
     SEEN_DRAINED,
-    SEEN_IN_SERVICE,
     WAS_OUT,
     NodeView,
     Outcome,
@@ -82,10 +82,10 @@ async def _was_lost(task: Task, means: Means) -> bool:
         return False
     seen = task.step.data.get(SEEN_DRAINED)  # the drain was still there after a restart
     since = max(before.at, datetime.fromisoformat(seen)) if isinstance(seen, str) else before.at
-    back = task.step.data.get(SEEN_IN_SERVICE)
-    # Known is the newest start alone. Where slurmctld was also started before the node was back, that is not known: the
-    # node stays in service, since a person's return is by far the likelier.
-    if isinstance(back, str) and await means.slurmctld_started_since(datetime.fromisoformat(back) + WHOLE_SECONDS):
+    until = task.step.data.get(LOST_BEFORE)
+    # Known is the newest start alone. Where slurmctld was also started before that time, that is not known: the node stays
+    # in service, since a person's return is by far the likelier.
+    if isinstance(until, str) and await means.slurmctld_started_since(datetime.fromisoformat(until) + WHOLE_SECONDS):
         return False
     return await means.slurmctld_started_since(since) is True
 

@@ -272,7 +272,7 @@ class Fleet:
 
 
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
-SEEN_DRAINED, SEEN_IN_SERVICE = "seen_drained", "seen_in_service"  # of a drain done again: ``reconcile.restarts``
+SEEN_DRAINED, LOST_BEFORE = "seen_drained", "lost_before"  # of a drain done again: ``reconcile.restarts``
 WAS_OUT = "was_out"  # data of a drain that found the node drained for another incident of ours: true
 ANSWERS_AGAIN = "answers_again"  # data of a drain that found a node that was gone there again: true
 LEFT_IN_SERVICE = "left_in_service"  # data of a drain that found its node put back, or there again: true

@@ -18,6 +18,7 @@ from sentinel.model.changes import SettingChanged
 from sentinel.model.records import (
     ANSWERS_AGAIN,
     NODE_STEPS,
+    OURS,
     SEEN_DRAINED,
     Evidence,
     Fleet,
@@ -128,6 +129,22 @@ def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
     if back != state.seen_in_service:
         state.seen_in_service = back
         out.save(SettingChanged(IN_SERVICE_SEEN, _as_text(back)))
+
+
+def later_drains_kept(state: State, fleet: Fleet, since: datetime) -> list[datetime]:
+    """When nodes were drained after ``since`` that the snapshot still shows as drained for that.
+
+    slurmctld saves all nodes in one file: if it lost one drain, it lost all later ones.
+    """
+    found = []
+    for plan in state.plans.values():
+        for step in (step for step in plan.to_do if step.kind in NODE_STEPS and step.node in fleet.nodes):
+            outcome, node = state.ledger.outcome(plan.incident, step), fleet.nodes[step.node or ""]
+            done = outcome is not None and outcome.result is Result.DONE and not outcome.reason
+            ours = node.drained and node.reason.startswith(f"{OURS}{plan.incident} ")
+            if outcome is not None and done and ours and since < outcome.at < fleet.at:
+                found.append(outcome.at)
+    return found
 
 
 def _as_text(times: Mapping[str, datetime]) -> dict[str, str]:

@@ -20,13 +20,13 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
 from sentinel.model.records import (
+    LOST_BEFORE,
     LOST_WITHIN,
     NODE_STEPS,
     OPTIONAL_STEPS,
     OURS,
     REQUEUED_AT,
     SEEN_DRAINED,
-    SEEN_IN_SERVICE,
     STOPS,
     Fleet,
     Incident,
@@ -77,13 +77,19 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         lost |= _taken_nodes(state, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
-            _do_again(state, out, incident, lost, drains.keys(), now)
+            _do_again(state, out, incident, lost, drains.keys(), fleet, now)
 
 
 def _do_again(
-    state: State, out: Transition, incident: Incident, lost: frozenset[StepKind], nodes: Collection[str], now: datetime
+    state: State,
+    out: Transition,
+    incident: Incident,
+    lost: frozenset[StepKind],
+    nodes: Collection[str],
+    fleet: Fleet,
+    now: datetime,
 ) -> None:
-    plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost, nodes), lost, nodes, now)
+    plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost, nodes), lost, nodes, fleet, now)
     state.plans[incident.id] = plan
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
@@ -96,12 +102,12 @@ def _do_again(
 
 
 def _with_drains_seen(
-    state: State, plan: Plan, lost: frozenset[StepKind], nodes: Collection[str], now: datetime
+    state: State, plan: Plan, lost: frozenset[StepKind], nodes: Collection[str], fleet: Fleet, now: datetime
 ) -> Plan:
-    """The plan whose lost drains say (ISO 8601) until when snapshots showed them, and since when, for a while, their nodes
-    were in service: a slurmctld started before the one or after the other lost nothing.
+    """The plan whose lost drains say (ISO 8601) until when snapshots showed them, and after which time a start of slurmctld
+    lost nothing: their nodes were in service by then, for a while, or what it lost would have included a later drain.
 
-    A node found in service just now says nothing of the second kind: slurmctld may be started again before it is asked.
+    A node found in service just now says nothing of that kind: slurmctld may be started again before it is asked.
     """
     steps = []
     for step in plan.steps:
@@ -111,8 +117,11 @@ def _with_drains_seen(
             seen, back = state.seen_drained.get(before), state.seen_in_service.get(before)
             if seen is not None:
                 data[SEEN_DRAINED] = seen.isoformat()
-            if back is not None and now - back > node_proof.SAVED:
-                data[SEEN_IN_SERVICE] = back.isoformat()
+            until = [back] if back is not None and now - back > node_proof.SAVED else []
+            done = state.ledger.outcome(plan.incident, dataclasses.replace(step, tries=max(step.tries - 1, 0)))
+            until += node_proof.later_drains_kept(state, fleet, done.at) if done is not None else []
+            if until:
+                data[LOST_BEFORE] = min(until).isoformat()
         steps.append(dataclasses.replace(step, data=data))
     return dataclasses.replace(plan, steps=tuple(steps))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from core_daemon import SETTINGS, Daemon, FakeSink, fail, heard, outcomes, silent, states
-from core_records import OPTED_IN, evidence
+from core_records import AT, OPTED_IN, evidence
 from core_world import World
 
 from sentinel.config.settings import Limits, Settings
@@ -392,6 +392,39 @@ async def test_a_drain_that_slurmctld_lost_in_a_pause_is_done_again_after_it(wor
     daemon.state.paused = False
     await daemon.pass_time(20.0)
     assert there.slurm.nodes["n1"].drained, daemon.said
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("daemons", [1, 2])
+async def test_slurmctld_that_kept_a_later_drain_kept_the_one_before_it(
+    world: Worlds, daemons: int, kept: bool
+) -> None:
+    """It saves all nodes in one file: the node before was put back by a person. If both are gone, it lost both."""
+    there = silent(world(nodes=6))
+    wide = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=99, drain_per_hour=99))
+    daemon = Daemon(there, settings=wide)
+
+    def drained() -> set[str]:
+        return {name for name, node in there.slurm.nodes.items() if node.drained}
+
+    there.slurm.save_state()
+    await fail(daemon, bus("n5"))
+    await daemon.pass_time(9.0)
+    await fail(daemon, bus("n6", at_s=(there.slurm.clock.now() - AT).total_seconds()))
+    assert drained() == {"n5", "n6"}
+    there.slurm.clock.advance(3.0)
+    if kept:
+        there.slurm.save_state()
+    there.slurm.crash()
+    assert drained() == ({"n5", "n6"} if kept else set())
+    if kept:
+        there.slurm.person_resumes("n5")
+    if daemons == 2:
+        daemon = Daemon(there, settings=wide)
+        await daemon.start()
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert drained() == ({"n6"} if kept else {"n5", "n6"}), daemon.said
 
 
 async def test_what_was_lost_is_found_by_the_next_daemon_too(world: Worlds) -> None:
