@@ -1,4 +1,4 @@
-"""A fault of the kernel is the module's whose code the processor was in, where it says which."""
+"""Blames a fault of the kernel on the module in whose code the processor was, where the kernel names it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ WITHIN_LINES = 60  # the same in a log without times
 
 def of_modules(readings: Sequence[Reading]) -> list[Reading]:
     """``readings`` with each kernel fault weighed as the module that is named after it; a warning's registers move none."""
-    named = [reading for reading in readings if reading.key in MODULES]
+    # A site may have taken all weight from a module's rule.
+    named = [reading for reading in readings if reading.key in MODULES and reading.strength > 0]
     if not named:
         return list(readings)
     moved = []

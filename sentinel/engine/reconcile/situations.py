@@ -219,16 +219,17 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
         return frozenset(), ()
     added: dict[str, datetime] = {}
     neighbours: set[str] = set()
+    suspects: set[str] = set()
     for row in state.ledger.of_job(job, StepKind.EXCLUDE):
         if row.outcome is None:
             continue
         neighbours.update(names(row.step.data.get(BESIDE)))
         if row.incident in state.verdicts:
-            neighbours -= {*state.verdicts[row.incident].suspect, *state.verdicts[row.incident].drain}
+            suspects.update(state.verdicts[row.incident].suspect, state.verdicts[row.incident].drain)
         listed = row.outcome.data.get("added", row.step.data.get("nodes"))
         added.update(dict.fromkeys(names(listed), row.outcome.at))
     kept = [name for name, at in added.items() if not node_proof.good_since(state, name, at)]
-    kept.sort(key=lambda name: (name in neighbours, -added[name].timestamp()))
+    kept.sort(key=lambda name: (name in neighbours - suspects, -added[name].timestamp()))
     return frozenset(added), tuple(kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -462,3 +463,14 @@ def test_registers_of_another_node_and_of_a_warning_move_no_fault() -> None:
     assert judge(kernel(fault), kernel(warning, REGISTERS, node="n2")).drain == ("n1",)
     assert judge(kernel(warning, REGISTERS)).drain == ()
     assert judge(kernel(warning, REGISTERS, *["usb 1-1: reset"] * 60, fault)).cause is Cause.NODE_OS_OR_HOST
+
+
+def test_a_site_may_take_all_weight_from_the_rule_of_a_module() -> None:
+    fault = "BUG: unable to handle kernel NULL pointer dereference at 00000000000000b1"
+    rules = tuple(
+        dataclasses.replace(rule, weights={Cause.GPU_GSP_OR_DRIVER: 0.0}) if rule.id == "oops-gpu" else rule
+        for rule in RULES.rules
+    )
+    evidence = tuple(kernel(fault, REGISTERS))
+    found = classify(Incident("i", NOW, NOW, evidence=evidence), rules=dataclasses.replace(RULES, rules=rules), now=NOW)
+    assert found.cause is Cause.NODE_OS_OR_HOST

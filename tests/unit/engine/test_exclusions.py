@@ -65,12 +65,11 @@ def test_a_job_that_gave_a_node_back_is_given_the_tasks_of_the_nodes_on_which_it
     assert exclusions.bound(state, state.incidents["inc1"], exclude, later(1.0)).data["size"] == size
 
 
-def test_of_nodes_that_earlier_attempts_were_kept_from_the_newest_are_kept_first_and_neighbours_last() -> None:
-    """Where the job cannot do without all of them: on a neighbour it did not fail, and of the old ones more is known."""
+def kept_from(rows: list[tuple[str, str, tuple[str, ...]]]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """What ``exclusions_of_ours`` says after attempts with these exclusions, neighbours among them, and suspects."""
     view = ClusterView()
     view.see_fleet(fleet(9, [job(nodes=("n1", "n2"))]))
     state = State(rules=RULES, settings=SETTINGS, cluster=view, onsets=OnsetTracker(view, SETTINGS.judgement))
-    rows = [("n1,n2,n3,n4", "n3,n4", ("n2",)), ("n1,n2,n3,n4,n5", "", ("n5",)), ("n1,n2,n3,n4,n5", "", ("n4",))]
     for attempt, (nodes, beside, suspect) in enumerate(rows):
         name, at = f"inc{attempt}", later(60.0 * attempt)
         step = Step(
@@ -82,6 +81,18 @@ def test_of_nodes_that_earlier_attempts_were_kept_from_the_newest_are_kept_first
         before = rows[attempt - 1][0].split(",") if attempt else []
         added = ",".join(node for node in nodes.split(",") if node not in before)
         state.ledger.record(name, Outcome(step, Result.DONE, at, "", {"added": added}))
-    everyone, kept = exclusions_of_ours(state, 101)
+    return exclusions_of_ours(state, 101)
+
+
+def test_of_nodes_that_earlier_attempts_were_kept_from_the_newest_are_kept_first_and_neighbours_last() -> None:
+    """Where the job cannot do without all of them: on a neighbour it did not fail, and of the old ones more is known."""
+    everyone, kept = kept_from(
+        [("n1,n2,n3,n4", "n3,n4", ("n2",)), ("n1,n2,n3,n4,n5", "", ("n5",)), ("n1,n2,n3,n4,n5", "", ("n4",))]
+    )
     assert everyone == {"n1", "n2", "n3", "n4", "n5"}
     assert kept == ("n5", "n1", "n2", "n4", "n3")
+
+
+def test_a_suspect_that_is_a_neighbour_of_later_suspects_too_stays_a_suspect() -> None:
+    _, kept = kept_from([("n1", "", ("n1",)), ("n1,n2,n3", "n1,n3", ("n2",))])
+    assert kept == ("n2", "n1", "n3")
