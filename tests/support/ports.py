@@ -25,7 +25,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _claim(port: int) -> bool:
-    """By a name outside of the file system, which goes with this process."""
+    """Whether the port is now this process's, which holds an abstract socket of its name until it ends."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0sentinel-tests-port-{port}")

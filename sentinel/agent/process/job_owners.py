@@ -1,6 +1,7 @@
 """Finds a job's owner in root's own record of this node's jobs, else by asking Slurm; never by asking the daemon.
 
-The record comes from slurmd's prolog, which runs as root. It is kept for a while after a job's end, when its
+The record comes from slurmd's prolog, which runs as root, or from slurmctld where no prolog reported the job
+(``sentinel.agent.collectors.unreported_jobs``). It is kept for a while after a job's end, when its
 checkpoints are chosen and moved aside. A node that never ran the job may have to list its shared folders because the
 job's own nodes are lost: it then asks slurmctld for the job's user (``sentinel.agent.probes.ask_slurm``).
 """

@@ -11,8 +11,8 @@ from sentinel.model.records import Fleet
 
 AFTER = timedelta(seconds=30)  # a job's prolog reports it at once, unless the site's other prologs before it take long
 AGAIN_S = 30.0  # a node is told this often at most; its agent asks Slurm about a job once a minute at most
-# Jobs that are told in all, of batch hosts and of the others: where no prolog is installed all nodes lack all jobs at once.
-FIRST_PER_S, OTHERS_PER_S = 20.0, 5.0
+# Jobs told of in the whole cluster: where no prolog is installed, all nodes miss all their jobs at once.
+BATCH_HOSTS_PER_S, OTHERS_PER_S = 20.0, 5.0
 OVER_S = 30.0  # an epilog takes a job file away before that
 MOST = 64  # jobs of one answer
 _HOLDS_NONE = ENDED | {"pending"}
@@ -47,7 +47,7 @@ class UnreportedJobs:
         if now_s < self._next_s[first]:
             return []
         missing = sorted(missing, key=lambda entry: not entry[3])[:MOST]
-        self._next_s[first] = now_s + len(missing) / (FIRST_PER_S if first else OTHERS_PER_S)
+        self._next_s[first] = now_s + len(missing) / (BATCH_HOSTS_PER_S if first else OTHERS_PER_S)
         self._told_s[node] = now_s
         return [[job, attempt] for job, attempt, _, _ in missing]
 

@@ -16,7 +16,7 @@ from sentinel import protocol
 from sentinel.daemon.ingest.unreported_jobs import (
     AFTER,
     AGAIN_S,
-    FIRST_PER_S,
+    BATCH_HOSTS_PER_S,
     MOST,
     OTHERS_PER_S,
     OVER_S,
@@ -76,7 +76,7 @@ def test_nodes_with_a_job_each_are_told_one_after_the_other() -> None:
     single = fleet(1000, [job(100 + number, nodes=(f"n{number}",), started_s=0.0) for number in range(1, 1001)])
     jobs = UnreportedJobs()
     told = sum(bool(jobs.of(single, f"n{beat % 1000 + 1}", [], LATE, beat / 1000)) for beat in range(10_000))
-    assert 10 * FIRST_PER_S - 2 <= told <= 10 * FIRST_PER_S + 1
+    assert 10 * BATCH_HOSTS_PER_S - 2 <= told <= 10 * BATCH_HOSTS_PER_S + 1
 
 
 def test_a_node_with_many_jobs_counts_as_many_questions() -> None:
@@ -85,7 +85,7 @@ def test_a_node_with_many_jobs_counts_as_many_questions() -> None:
     jobs = UnreportedJobs()
     assert len(jobs.of(many, "n1", [], LATE, 0.0)) == MOST
     assert not jobs.of(many, "n2", [], LATE, 1.0)
-    assert jobs.of(many, "n2", [], LATE, MOST / FIRST_PER_S)
+    assert jobs.of(many, "n2", [], LATE, MOST / BATCH_HOSTS_PER_S)
 
 
 @pytest.mark.parametrize(
