@@ -150,7 +150,7 @@ def _attempt_in(path: Path) -> int:
     try:
         attempt = json.loads(path.read_bytes().decode("utf-8", "replace"))["attempt"]
         return int(attempt or 0)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return -1
 
 

@@ -57,6 +57,7 @@ def suspend(self: Performance, act: Act) -> None:
         self.slurm("scontrol", "suspend", str(job.id))
         time.sleep(act.lasts_s)
         self.slurm("scontrol", "resume", str(job.id))
+        job.held_at, job.held_perhaps = None, False  # Slurm gives it its priority back, and with that takes the hold
 
 
 def drain(self: Performance, act: Act) -> None:
