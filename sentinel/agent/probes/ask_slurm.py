@@ -17,6 +17,7 @@ from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError
 from sentinel.model.hostlist import names_in
 from sentinel.model.intent import intent_of
+from sentinel.text import json_with_bytes
 
 _ROW = re.compile(r"(\d{1,10}) (\d{1,10}) (\d{1,10})")
 _PATH = 4097  # width of a column with a path: a file system takes up to 4,096 bytes
@@ -148,9 +149,8 @@ def write_job_file(run_dir: Path, job: int, node: str, command: str, conf: str, 
 def _attempt_in(path: Path) -> int:
     """The attempt in a job file; -1: there is none, or it cannot be read."""
     try:
-        attempt = json.loads(path.read_bytes().decode("utf-8", "replace"))["attempt"]
-        return int(attempt or 0)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return int(json_with_bytes(path.read_bytes())["attempt"] or 0)
+    except (OSError, ValueError, KeyError, TypeError):
         return -1
 
 

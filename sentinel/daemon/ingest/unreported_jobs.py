@@ -7,6 +7,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from sentinel.adapters.slurm.parse import ENDED
+from sentinel.daemon.ingest.watched_folders import runs_script
 from sentinel.model.records import Fleet
 
 AFTER = timedelta(seconds=30)  # a job's prolog reports it at once, unless the site's other prologs before it take long
@@ -75,6 +76,5 @@ def _running(fleet: Fleet) -> dict[str, list[tuple[int, int, datetime, bool]]]:
     for view in fleet.jobs.values():
         if view.state == "running" and view.started_at is not None:
             for node in view.nodes:
-                first = node == (view.batch_host or view.nodes[0])
-                found[node].append((view.id, view.restarts, view.started_at, first))
+                found[node].append((view.id, view.restarts, view.started_at, runs_script(view, node)))
     return dict(found)

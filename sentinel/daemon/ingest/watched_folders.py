@@ -8,6 +8,7 @@ from typing import Any
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.intent import Intent, intent_of
 from sentinel.model.orders import OrderRefused, Root, Watch
+from sentinel.model.records import JobView
 
 
 @lru_cache(maxsize=4096)
@@ -21,6 +22,11 @@ def unread(live: ClusterView, watched: list[dict[str, Any]]) -> list[int]:
     return [view.id for view in views if view is not None and not _intent(view.comment).manifests]
 
 
+def runs_script(view: JobView, node: str) -> bool:
+    """Whether this is the node, of those that the job has, on which its batch script runs."""
+    return node == (view.batch_host or view.nodes[0])
+
+
 def watch_list(live: ClusterView, node: str, jobs: object) -> list[dict[str, Any]]:
     """Watch orders for the answer to a heartbeat: node-local folders on each node, shared folders on the batch host."""
     found: list[dict[str, Any]] = []
@@ -29,7 +35,7 @@ def watch_list(live: ClusterView, node: str, jobs: object) -> list[dict[str, Any
         view = live.fleet.jobs.get(job) if live.fleet is not None and isinstance(job, int) else None
         if view is None or view.restarts != item.get("attempt") or view.state != "running" or node not in view.nodes:
             continue
-        first = node == (view.batch_host or view.nodes[0])
+        first = runs_script(view, node)
         since_s = view.started_at.timestamp() if view.started_at is not None else None
         watched = _watch(view.comment, view.id, view.restarts, first, since_s, node)
         if watched is not None:

@@ -138,11 +138,10 @@ def later_drains_kept(state: State, fleet: Fleet, since: datetime) -> list[datet
     """
     found = []
     for plan in state.plans.values():
-        for step in (step for step in plan.to_do if step.kind in NODE_STEPS and step.node in fleet.nodes):
-            outcome, node = state.ledger.outcome(plan.incident, step), fleet.nodes[step.node or ""]
-            done = outcome is not None and outcome.result is Result.DONE and not outcome.reason
-            ours = node.drained and node.reason.startswith(f"{OURS}{plan.incident} ")
-            if outcome is not None and done and ours and since < outcome.at < fleet.at:
+        for outcome in state.ledger.outcomes(plan.incident, [step for step in plan.to_do if step.kind in NODE_STEPS]):
+            node = fleet.nodes.get(outcome.step.node or "")
+            done = outcome.result is Result.DONE and not outcome.reason and since < outcome.at < fleet.at
+            if done and node is not None and node.drained and node.reason.startswith(f"{OURS}{plan.incident} "):
                 found.append(outcome.at)
     return found
 

@@ -113,12 +113,12 @@ def _with_drains_seen(
     for step in plan.steps:
         data = dict(step.data)
         if step.kind in NODE_STEPS & lost and step.node in nodes:
-            before = dataclasses.replace(step, tries=max(step.tries - 1, 0)).key(plan.incident)
-            seen, back = state.seen_drained.get(before), state.seen_in_service.get(before)
+            before = dataclasses.replace(step, tries=max(step.tries - 1, 0))
+            key, done = before.key(plan.incident), state.ledger.outcome(plan.incident, before)
+            seen, back = state.seen_drained.get(key), state.seen_in_service.get(key)
             if seen is not None:
                 data[SEEN_DRAINED] = seen.isoformat()
             until = [back] if back is not None and now - back > node_proof.SAVED else []
-            done = state.ledger.outcome(plan.incident, dataclasses.replace(step, tries=max(step.tries - 1, 0)))
             until += node_proof.later_drains_kept(state, fleet, done.at) if done is not None else []
             if until:
                 data[LOST_BEFORE] = min(until).isoformat()

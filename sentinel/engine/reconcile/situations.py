@@ -228,8 +228,9 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
             suspects.update(state.verdicts[row.incident].suspect, state.verdicts[row.incident].drain)
         listed = row.outcome.data.get("added", row.step.data.get("nodes"))
         added.update(dict.fromkeys(names(listed), row.outcome.at))
+    neighbours -= suspects
     kept = [name for name, at in added.items() if not node_proof.good_since(state, name, at)]
-    kept.sort(key=lambda name: (name in neighbours - suspects, -added[name].timestamp()))
+    kept.sort(key=lambda name: (name in neighbours, -added[name].timestamp()))
     return frozenset(added), tuple(kept)
 
 
