@@ -73,10 +73,16 @@ class SlurmWriter(Protocol):
 
     async def undrain(self, node: str) -> None: ...
 
-    async def requeue_hold(self, job: int) -> bool:
+    async def requeue_hold(self, job: int, attempt: int | None = None) -> bool:
         """Requeue a running or finished job and hold it. Already pending counts as done (then held).
 
         A job that is cancelled, or that ends while this is asked, is left as it is: the next look shows which.
+
+        Args:
+            attempt: the newest attempt (restart count) that may be stopped; None: whichever runs.
+
+        Raises:
+            Unavailable: a later attempt runs, or has ended. Nothing was changed.
 
         Returns:
             False: the job was held already, or is cancelled. A hold on it then is not the caller's, unless it asked before.

@@ -24,7 +24,7 @@ from sentinel.model.vocabulary import ABSENCE
 _OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"
 _LEFT: dict[str, Scalar] = {LEFT_IN_SERVICE: True}  # outcome data
-_STALE = timedelta(seconds=60)  # what says that a node is gone is asked again when older: in that time a node boots
+_STALE = timedelta(seconds=10)  # what says that a node is gone is asked again when older: slurmd may run again by then
 
 
 async def drain(task: Task, means: Means) -> Outcome:
@@ -122,8 +122,12 @@ async def down(task: Task, means: Means) -> Outcome:
 
 
 async def answers_again(node: NodeView, task: Task, means: Means) -> bool:
-    """Whether a node that was gone answers now. Asked only when nobody has looked for a while (the daemon was away)."""
+    """Whether a node that was gone answers now. Asked when nobody has looked for a while: the daemon was away, or paused."""
     own = [item for item in task.incident.evidence if item.where.node == node.name]
     gone = [item for item in own if item.kind in ABSENCE] or own  # what else is said of it may be of after its return
     looked = max((item.at for item in gone), default=None)
-    return looked is not None and means.clock.now() - looked > _STALE and await means.answers(node)
+    if looked is None:
+        return False
+    # A time in the future is of a clock that was set since: how old the news is is not known.
+    fresh = timedelta(0) <= means.clock.now() - looked <= _STALE
+    return not fresh and await means.answers(node)

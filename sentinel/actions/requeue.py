@@ -74,7 +74,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     kept = _held_by_its_user(task, means, job)
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (waits(job) and job.held):
-        ours = await means.writer.requeue_hold(task.job) or ours
+        ours = await means.writer.requeue_hold(task.job, task.attempt) or ours
     pending = await _until_pending(task, means, ours=ours or kept)
     if isinstance(pending, Outcome):
         return pending
@@ -294,7 +294,7 @@ async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobV
             return job
         # It ended by itself, or Slurm requeued it, before our request came.
         if job.ended_at is not None or (waits(job) and not job.held):
-            ours = await means.writer.requeue_hold(task.job) or ours
+            ours = await means.writer.requeue_hold(task.job, task.attempt) or ours
         if waited >= means.pending_s:
             raise Unavailable(f"job {task.job} is still {job.state} after {means.pending_s:g} s; its epilogs may hang")
         waited += await _pause(waited)
@@ -336,7 +336,7 @@ async def leave_held(task: Task, means: Means) -> None:
     if job is None or not waits(job) or job.restarts <= task.attempt or overtaken(task, means, job):
         return
     if not job.held:
-        await means.writer.requeue_hold(stop.job)
+        await means.writer.requeue_hold(stop.job, task.attempt)
     await means.writer.update_job(stop.job, start_now=True)
 
 
@@ -356,7 +356,7 @@ async def hold(task: Task, means: Means) -> Outcome:
     kept = _held_by_its_user(task, means, job) or _is_anothers_hold(task, means, job)
     if not (waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
-        await means.writer.requeue_hold(task.job)
+        await means.writer.requeue_hold(task.job, task.attempt)
         if isinstance(cancelled := await _until_pending(task, means), Outcome):
             return dataclasses.replace(cancelled, result=Result.DONE)
     elif kept:  # from the next request on the job carries our comment

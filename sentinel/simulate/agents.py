@@ -91,7 +91,7 @@ class Agents:
     ) -> None:
         """Anything else that an agent found out: a value of DCGM, a port, a probe."""
         self._lines += 1
-        at = self._dated(node or sender)
+        at = self._dated(sender or node or "")
         where = Where(node=node, job=job, attempt=attempt)
         name = stable_id(kind, source, node, job, self._lines)
         self.say(
@@ -108,9 +108,10 @@ class Agents:
         item = Evidence(name, now, now, Source.JOB_LOG, Kind.STEP, where, f"step {step}", data=data, trust=Trust.USER)
         self.say(program.nodes[0], [item], idle=True)
 
-    def _dated(self, node: str) -> datetime:
-        """The time by the node's own clock."""
-        return self._world.now(self._world.clock_off_s.get(node, 0.0))
+    def _dated(self, sender: str) -> datetime:
+        """The time by the own clock of the node, or of the daemon's host."""
+        world = self._world
+        return world.now(world.own_off_s if sender == "daemon" else world.clock_off_s.get(sender, 0.0))
 
     # -- sending ---------------------------------------------------------------------------------------------------
 

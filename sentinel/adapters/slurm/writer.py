@@ -162,7 +162,7 @@ class Writer:
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
-    async def requeue_hold(self, job: int) -> bool:
+    async def requeue_hold(self, job: int, attempt: int | None = None) -> bool:
         """Requeue and hold a job that runs, has ended or waits. False: it was held already, or is cancelled.
 
         A cancelled job stays so, also one that is cancelled between our look and our request. One that ends by itself in
@@ -171,6 +171,8 @@ class Writer:
 
         Raises:
             Refused: purged, no batch job, or ended with Requeue=0 (nothing can be changed in a finished job).
+            Unavailable: an attempt later than ``attempt`` runs or has ended; slurmctld may be so slow that a job which
+                waited at the caller's look has begun before our request.
         """
         for _ in range(TRIES):
             record = await self._record(job)
@@ -180,7 +182,10 @@ class Writer:
             view, spec = _view(record), array_spec(record)
             if view.state == "cancelled" or (view.held and view.state != "completing"):
                 return False
-            if view.state in {"pending", "completing"}:  # completing: on its way back to the queue, or it has ended
+            waits = view.state in {"pending", "completing"}
+            if attempt is not None and view.restarts > attempt and not waits:
+                raise Unavailable(f"job {job} has begun its attempt {view.restarts} meanwhile")
+            if waits:  # completing: on its way back to the queue, or it has ended
                 for part in await self._other_components(record):  # a hold acts on one of them
                     if not _view(part).held:
                         await self._said_yes(self._verbs.hold, array_spec(part))

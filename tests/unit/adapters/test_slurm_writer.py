@@ -107,6 +107,25 @@ async def test_a_job_that_starts_between_look_and_hold_is_requeued(monkeypatch: 
     assert (slurm.jobs[job].state, slurm.jobs[job].held, slurm.jobs[job].restarts) == ("PENDING", True, 1)
 
 
+@pytest.mark.parametrize("look", [pytest.param("job_record", id="before-the-look"), "hold"])
+async def test_an_attempt_that_began_after_the_callers_look_is_left_running(
+    look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen where slurmctld took 6 s for each answer: the lost node's job, back in the queue, began as it was to be held."""
+    slurm = FakeSlurm()
+    job = slurm.submit()
+    slurm.back_to_queue(slurm.jobs[job], held=False)
+
+    def starts() -> None:
+        slurm.clock.advance(REQUEUE_WAIT_S)
+        slurm.schedule()
+
+    before_the_next(look, slurm, starts, monkeypatch)
+    with pytest.raises(Unavailable, match="begun its attempt 1"):
+        await slurm.requeue_hold(job, 0)
+    assert (slurm.jobs[job].state, slurm.jobs[job].held, slurm.jobs[job].restarts) == ("RUNNING", False, 1)
+
+
 async def test_a_job_that_never_settles_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = FakeSlurm()
     job = slurm.submit()

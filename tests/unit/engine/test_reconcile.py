@@ -214,8 +214,8 @@ async def test_a_hold_for_a_person_that_slurmctld_lost_leaves_no_job_deferred_fo
     name = "requeue_hold" if held else "defer"
     ask = getattr(there.slurm, name)
 
-    async def saved(job: int) -> Any:
-        found = await ask(job)
+    async def saved(*asked: int) -> Any:
+        found = await ask(*asked)
         there.slurm.save_state()
         return found
 

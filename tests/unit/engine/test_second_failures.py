@@ -102,8 +102,8 @@ async def test_a_second_node_that_dies_while_the_job_is_being_stopped_is_set_dow
     daemon = Daemon(there, settings=WIDE)
     requeue, told = there.slurm.requeue_hold, []
 
-    async def stopping(job: int) -> bool:
-        held = await requeue(job)
+    async def stopping(job: int, attempt: int | None = None) -> bool:
+        held = await requeue(job, attempt)
         there.slurm.lose("n2")
         if not told:
             told.append(asyncio.create_task(daemon.runner.observe([gone("n2", at_s=now_s(there) + 0.1)])))
@@ -125,8 +125,8 @@ async def test_evidence_that_was_not_judged_yet_is_not_saved_as_the_incidents(wo
     daemon = Daemon(there, settings=WIDE)
     requeue, second, next_one = there.slurm.requeue_hold, bus("n2", at_s=1.0), []
 
-    async def stopping(job: int) -> None:
-        await requeue(job)
+    async def stopping(job: int, attempt: int | None = None) -> None:
+        await requeue(job, attempt)
         if not next_one:
             await daemon.runner.observe([second])
             (name,) = daemon.state.incidents
@@ -193,8 +193,8 @@ async def test_a_second_node_that_is_convicted_while_the_job_is_being_held_is_dr
     daemon = Daemon(there, settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0)))
     requeue, told = there.slurm.requeue_hold, []
 
-    async def stopping(job: int) -> None:
-        await requeue(job)
+    async def stopping(job: int, attempt: int | None = None) -> None:
+        await requeue(job, attempt)
         if not told:
             told.append(asyncio.create_task(daemon.runner.observe([bus("n2", at_s=now_s(there) + 0.1)])))
 
