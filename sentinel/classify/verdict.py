@@ -108,6 +108,9 @@ def _verdict(
     other = sum(share for one, share in ranked if one in NEVER_DRAIN and one not in SYMPTOMS)
     sure = machine > 0 and machine / (machine + other) >= rules.judgement.drain_above
     drain = _drain(cause, scope, every) if sure else ()
+    together = (
+        sum(share for one, share in ranked if one is cause or _convicts(one, drain, weighed, rules)) if drain else 0.0
+    )
     culprits, suspect = _culprits_and_suspects(cause, support, every, incident, drain)
     if scope is Scope.CLUSTER and cause in {C.NODE_FAILURE, C.NODE_OS_OR_HOST}:
         suspect = ()  # what put many nodes out at once is in none of them
@@ -124,6 +127,7 @@ def _verdict(
         confidence=round(confidence, 3),
         culprits=culprits,
         drain=drain,
+        drain_confidence=round(together, 3),
         suspect=suspect,
         drain_recommended=recommendation is Recommendation.DRAIN,
         recommendation=recommendation,
@@ -164,6 +168,15 @@ def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, .
             advised.setdefault(node, set()).add(reading.key)
     nodes.extend(node for node, keys in advised.items() if len(keys) >= 2 and node not in nodes)
     return tuple(nodes)
+
+
+def _convicts(cause: Cause, drain: Sequence[str], weighed: Sequence[Weighed], rules: Rules) -> bool:
+    """Whether these nodes would be drained for this cause as well: an ECC error, and a GPU that falls off the bus after it,
+    leave the cause open, not whether the node goes."""
+    if cause not in rules.causes:
+        return False
+    every = [item.reading for item in weighed if item.reading.weights.get(cause, 0.0) > 0.3]
+    return set(drain) <= set(_drain(cause, rules.causes[cause].scope, every))
 
 
 def _shared(cause: Cause, scope: Scope) -> bool:

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from sentinel.engine.events import DrainReasonWritten
 from sentinel.engine.state import DrainReason, State
 from sentinel.engine.transition import StartTimer, Transition, WriteDrainReason
-from sentinel.model.records import OURS, PROLOG_ERROR, NodeView
+from sentinel.model.records import OURS, NodeView
+from sentinel.model.vocabulary import PROLOG_ERROR
 
 DRAIN_REASONS = "drain-reasons"  # timer
 _EVERY = timedelta(seconds=5)  # reads the newest snapshot and sends no request to Slurm

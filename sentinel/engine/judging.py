@@ -48,6 +48,7 @@ from sentinel.model.records import (
 )
 from sentinel.model.vocabulary import ABSENCE
 from sentinel.policy import Situation
+from sentinel.policy.drains import sure_enough
 
 _OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
 FRESH_S = 1.0  # a decision uses a snapshot no older than this
@@ -341,7 +342,7 @@ def _broken(
     if not verdict.drain or len(there) == len(incident.evidence):
         return verdict.drain
     found = classify(dataclasses.replace(incident, evidence=there), history=history, rules=rules, now=now)
-    sure = found.confidence >= act_confidence
+    sure = sure_enough(found, act_confidence)
     return tuple(name for name in verdict.drain if name in found.drain) if sure else ()
 
 

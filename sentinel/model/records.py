@@ -28,7 +28,6 @@ from sentinel.model.vocabulary import UnknownKind as UnknownKind
 
 Scalar = str | int | float | bool | None
 OURS = "sentinel:"  # begins the reason of our drains and the admin comment of our jobs (promise 5: only what is ours)
-PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 MAX_TEXT = 2048  # characters of raw text that one evidence carries; the source keeps the rest
 _EMPTY: Mapping[str, Scalar] = MappingProxyType({})
 
@@ -166,6 +165,7 @@ class Verdict:
     advice: str = ""
     recommendation: Recommendation = Recommendation.NONE  # as drain_recommended, in three steps
     unknown_kind: UnknownKind | None = None  # where the cause is unknown
+    drain_confidence: float = 0.0  # of all causes together that convict ``drain``; the higher one counts
 
 
 _NO_WORK = frozenset({"drain", "fail", "not_responding", "maintenance", "power_down", "powered_down", "planned_down"})

@@ -219,6 +219,7 @@ def result_words(result: str | None) -> str:
     return result.replace("_", " ") if result else "under way"
 
 
+PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 # What says that the numbers of a training are bad.

@@ -49,8 +49,8 @@ def drains(
     waits = (_maintenance(kept, now),) if kept else ()
     if not unsettled:
         return Drains(tuple(gone), waits, words)
-    if verdict.confidence < act_confidence:
-        unsure = f"Not drained: {verdict.confidence:.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
+    if not sure_enough(verdict, act_confidence):
+        unsure = f"Not drained: {_confidence(verdict):.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
         return Drains((), (), unsure)
     suspected = _under_suspect_switches(unsettled, situation, limits, now)
     unsettled = [name for name in unsettled if not any(f"drain {name}" in wait.what for wait in suspected)]
@@ -61,6 +61,15 @@ def drains(
     kinds = {name: StepKind.DOWN if name in lost else StepKind.DRAIN for name in allowed}
     steps = (*gone, *(Step(kind, node=name, data=data) for name, kind in kinds.items()))
     return Drains(steps, (*waits, *((wait,) if wait is not None else ())), words)
+
+
+def sure_enough(verdict: Verdict, act_confidence: float) -> bool:
+    """Whether its nodes are convicted surely enough to act. Causes that convict the same nodes count together."""
+    return _confidence(verdict) >= act_confidence
+
+
+def _confidence(verdict: Verdict) -> float:
+    return max(verdict.confidence, verdict.drain_confidence)
 
 
 def _maintenance(names: Sequence[str], now: datetime) -> Wait:

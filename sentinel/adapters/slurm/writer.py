@@ -15,7 +15,8 @@ from typing import Protocol
 from sentinel.adapters.slurm.parse import ENDED, Record, array_spec, het_leader, job_of, whole
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import OURS, PROLOG_ERROR, JobView, NodeView
+from sentinel.model.records import OURS, JobView, NodeView
+from sentinel.model.vocabulary import PROLOG_ERROR
 from sentinel.text import printable
 
 TRIES = 4  # a job changes its state between our look and our request at most a few times

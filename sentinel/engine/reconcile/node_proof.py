@@ -30,6 +30,7 @@ from sentinel.model.records import (
     Step,
 )
 from sentinel.model.vocabulary import ABSENCE
+from sentinel.policy.drains import sure_enough
 from sentinel.wire import time_from
 
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
@@ -66,7 +67,7 @@ def _convicted(state: State) -> set[str]:
         return set()
     found: set[str] = set()
     for name, verdict in state.verdicts.items():
-        if verdict.drain and verdict.confidence >= state.settings.judgement.act_confidence:
+        if verdict.drain and sure_enough(verdict, state.settings.judgement.act_confidence):
             named = {node for node in verdict.drain if (view := fleet.nodes.get(node)) is not None and view.usable}
             if named - found:
                 found |= named - cleared(state, name, named)

@@ -30,7 +30,7 @@ _NAMED = {  # as people are asked to approve it
     StepKind.HOLD: "hold {}",
 }
 _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
-_ASKED_AGAIN_S = 30.0  # whether a node is still gone is asked again when the news is 10 s old
+_ASKED_AGAIN_S = 50.0  # asked when the news is 10 s old; then four requests of slurmctld, of 10 s at most each
 _SNAPSHOT_S = 5.0  # oldest snapshot of Slurm that something is decided with
 _JUDGED_S = (
     3.0  # a failure is judged this long after it at the latest, when nothing is in the way; the window ends there

@@ -57,7 +57,7 @@ verdicts = st.builds(
     st.builds(Culprits, names, names, st.lists(numbers, max_size=3).map(tuple)), names, names, names, st.booleans(),
     st.sampled_from(Restart), st.none() | numbers,
     st.lists(st.builds(Alternative, st.sampled_from(Cause), st.floats(0, 1)), max_size=2).map(tuple),
-    grounds, grounds, names, texts,
+    grounds, grounds, names, texts, drain_confidence=st.floats(0, 1),
 )  # fmt: skip
 steps = st.builds(Step, st.sampled_from(StepKind), maybe, st.none() | numbers, st.none() | numbers, flat)
 plans = st.builds(

@@ -49,6 +49,20 @@ def test_two_convicted_nodes_are_both_drained(
     assert verdict.confidence >= 0.6 and verdict.drain_recommended  # else nothing would be done for either
 
 
+@pytest.mark.parametrize("second_node", ["n1", "n2"])
+def test_two_faults_of_one_machine_leave_the_cause_open_and_not_the_drain(second_node: str) -> None:
+    """Each of both lines is enough; that either may have come first makes nobody less sure that the node goes."""
+    items = [xid(48, "n1"), xid(79, second_node, 0.1), ended(at_s=1.0)]
+    verdict = classify(incident(*items, nodes=["n1", "n2"]), rules=RULES, now=AT)
+    assert set(verdict.drain) == {"n1", second_node} and verdict.drain_confidence >= 0.8, verdict
+
+
+def test_a_cause_that_convicts_no_node_adds_nothing_to_the_drain() -> None:
+    items = [xid(79, "n1"), *(noise("nvlink_errors", "n1", -1.0) for _ in range(3))]
+    verdict = classify(incident(*items, nodes=["n1"]), rules=RULES, now=AT)
+    assert verdict.drain == ("n1",) and verdict.drain_confidence <= verdict.confidence, verdict
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 6])
 def test_slow_clocks_elsewhere_do_not_hide_a_broken_node(count: int) -> None:
     hot = [noise("clocks_slowdown", f"n{5 + n}", -60.0 + n) for n in range(count)]
