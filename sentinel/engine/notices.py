@@ -104,6 +104,8 @@ def _joined(
         return ""  # what is done about it now is news of its own
     if thread is not None:
         return thread.joined
+    if stage in (Stage.RESTARTING, Stage.RUNNING, Stage.RESOLVED) and (first := _joined_before(state, facts)):
+        return first
     if plan.refusal in BREAKERS_TOLD and (first := _known_breaker(state, out, plan.refusal, incident, now)):
         out.say("notice-joined", incident=incident.id, reading="the breaker that is open was told of")
         return first
@@ -183,6 +185,13 @@ def _known_breaker(state: State, out: Transition, refusal: str, incident: Incide
     return str(first) if first != incident.id and not own else ""
 
 
+def _joined_before(state: State, facts: IncidentFacts) -> str:
+    """The incident whose notice tells of this one by what an earlier daemon kept: a thread of which nothing was sent to
+    anybody is not in the store."""
+    fault = state.shared_told.get(str(facts.verdict.cause))
+    return str(fault["incident"]) if fault is not None and facts.incident.id in fault["joined"] else ""
+
+
 def _known_fault(state: State, out: Transition, facts: IncidentFacts, now: datetime) -> str:
     """The incident whose notice told people of the shared fault of this job, if the job restarts without their help.
 
@@ -195,8 +204,8 @@ def _known_fault(state: State, out: Transition, facts: IncidentFacts, now: datet
     if not goes_on or any(outcome.result is Result.FAILED or outcome.data.get("held") for outcome in outcomes):
         return ""
     fault = state.shared_told.get(str(verdict.cause))
-    if fault is not None and incident.id in (fault["incident"], *fault["joined"]):
-        return str(fault["incident"]) if incident.id != fault["incident"] else ""
+    if fault is not None and incident.id == fault["incident"]:
+        return ""
     if fault is None or now - datetime.fromisoformat(fault["at"]) > _SHARED_WINDOW:
         fault = {"incident": incident.id, "joined": []}
     else:

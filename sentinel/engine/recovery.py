@@ -10,7 +10,7 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.engine import notices
-from sentinel.engine.reconcile import exclusions, in_allocation
+from sentinel.engine.reconcile import exclusions, in_allocation, situations
 from sentinel.engine.state import Recovery, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
@@ -134,6 +134,9 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         return
     if in_allocation.is_planned(plan):
         step = in_allocation.bound(state, incident, step, exclusions.suspects(state, incident, step))
+    if step.kind is StepKind.CHOOSE_CHECKPOINT:
+        verdict = situations.with_onset(state, incident, verdict)
+        step = dataclasses.replace(step, data={**step.data, "onset_step": verdict.onset_step})
     if step.kind in (StepKind.WRITE_RESUME, StepKind.START_RUN):
         step = notices.with_job_log_line(state, incident_id, step)
     recovery.under_way = step

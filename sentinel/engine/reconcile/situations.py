@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -138,6 +139,14 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         request=_request(state, incident),
         request_cause=state.verdicts[incident.id].cause if incident.id in state.verdicts else None,
     )
+
+
+def with_onset(state: State, incident: Incident, verdict: Verdict) -> Verdict:
+    """The verdict with the onset of bad numbers that is known by now: a plan may have waited since (a pause, a slow
+    slurmctld), and the job trained on."""
+    found = _onset_step(state, incident, state.cluster.fleet) if state.cluster.fleet is not None else None
+    onsets = [step for step in (verdict.onset_step, found) if step is not None]
+    return dataclasses.replace(verdict, onset_step=min(onsets, default=None))
 
 
 def _onset_step(state: State, incident: Incident, fleet: Fleet) -> int | None:

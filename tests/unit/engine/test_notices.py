@@ -166,6 +166,20 @@ async def test_whoever_does_not_go_on_by_the_same_fault_is_told_of_his_own(
     assert [notice.incident for notice in sink.all] == ["signal", "inc2"]
 
 
+async def test_what_joined_and_was_left_to_another_incident_is_not_told_of_by_the_next_daemon(world: Worlds) -> None:
+    """Nothing of its thread was sent, so that no thread of it is stored; the next daemon told of a restart that was over."""
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await _shared(daemon, "signal", job=None)
+    await _shared(daemon, "inc2", *GOES_ON)
+    again, left = Daemon(there, [sink]), step(StepKind.CONFIRM, job=101, attempt=0)
+    again.state.ledger.intend("inc2", left, there.slurm.clock.now())
+    other = {"recovered_by": "inc3"}
+    again.state.ledger.record("inc2", Outcome(left, Result.FAILED, there.slurm.clock.now(), "left to inc3", other))
+    await _shared(again, "inc2", *GOES_ON, left)
+    assert [notice.incident for notice in sink.all] == ["signal"]
+
+
 async def test_a_job_that_could_not_be_restarted_after_all_is_told_of(world: Worlds) -> None:
     there, sink = world(), FakeSink()
     daemon = Daemon(there, [sink])

@@ -70,6 +70,7 @@ async def test_thread_goes_on_where_it_was_after_a_restart_of_the_daemon(world: 
 
 
 RELEASE = step(StepKind.RELEASE, job=101, attempt=0)
+CONFIRM = step(StepKind.CONFIRM, job=101, attempt=0)
 
 
 async def _told(daemon: Daemon, name: str, state: IncidentState, *outcomes: Outcome, **made: Any) -> None:
@@ -93,6 +94,14 @@ async def test_what_failed_is_resolved_when_its_incident_closes_and_never_twice(
     assert sink.stages == ["failed", "resolved"]
     assert sink.all[1].data["final"] is True and sink.all[1].data["severity"] == "info"
     assert "released by its user" in str(sink.all[1].data["owner_text"])
+
+
+async def test_an_incident_that_is_over_before_anything_was_told_is_not_said_to_be_restarting(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    left = Outcome(CONFIRM, Result.FAILED, there.slurm.clock.now(), "left to inc3", {"recovered_by": "inc3"})
+    await _told(daemon, "inc1", IncidentState.CLOSED, Outcome(RELEASE, Result.DONE, left.at), left)
+    assert sink.stages == ["resolved"] and sink.all[0].data["final"] is True
 
 
 async def test_incident_that_goes_back_and_forth_has_so_many_messages_and_no_more(world: Worlds) -> None:

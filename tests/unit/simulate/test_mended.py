@@ -348,3 +348,26 @@ def test_a_job_released_after_bad_numbers_does_not_go_back_to_what_they_were_sav
         Happening("hang", 71.149, "job1/1"),
     )
     assert world.slurm.jobs[102].held
+
+
+def test_numbers_that_go_bad_while_a_plan_waits_are_not_what_the_job_resumes_from() -> None:
+    """The drain was not answered, then people paused: the job trained on, and its numbers went bad."""
+    ran(
+        TWO,
+        Happening("gpu-firmware", 32.78821942067941, "job0/1"),
+        Happening("lose", 32.78821942067941, data={"nth": 5, "after": False, "times": 1}),
+        Happening("pause", 35.43273524323463),
+        Happening("bad-numbers", 45.43273524323463, "job0/1"),
+        Happening("resume", 235.43273524323462),
+    )
+
+
+def test_no_job_begins_on_a_node_that_two_faults_convict_although_neither_cause_is_sure() -> None:
+    world = ran(
+        TWO,
+        Happening("requeue", 43.32003928078047, "job0"),
+        Happening("gpu-off-bus", 43.71676351209935, "n4"),
+        Happening("gpu-lost-silently", 45.66961545600747, "job0/1"),
+        Happening("gpu-memory", 45.66961545600747, "job0/1"),
+    )
+    assert world.slurm.nodes["n2"].drained
