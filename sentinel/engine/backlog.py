@@ -7,12 +7,13 @@ before the kernel line of the GPU that caused it arrives.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sentinel.model.changes import SettingChanged
-from sentinel.model.records import Incident
+from sentinel.model.records import Evidence, Incident
 from sentinel.model.stored import JUDGED_UNTIL
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from sentinel.model.stored import Stored
 
 _STOOD_STILL = timedelta(seconds=30)  # housekeeping comes every 10 s: without it for so long, the daemon stood still
+# The next daemon loads all since then: a clock that is years off must not make it load years.
+_LATEST_NEWS = timedelta(days=1)
 RECHECK_S = 1.0  # interval at which it is looked whether the backlog is in: heartbeats come every 2 s
 
 
@@ -42,7 +45,8 @@ def started(state: State, stored: Stored, now: datetime) -> None:
     """The previous daemon was last alive at most 10 s after it noted so."""
     noted = stored.settings.get(JUDGED_UNTIL)
     if noted:
-        _ended(state, datetime.fromisoformat(noted) + state.window, now)
+        state.judged_until = datetime.fromisoformat(noted)
+        _ended(state, state.judged_until + state.window, now)
 
 
 def event(state: State, now: datetime) -> None:
@@ -75,7 +79,19 @@ def housekeeping(state: State, out: Transition, now: datetime) -> None:
         begun.append(state.absence.since)
     if state.blind_since is not None:
         begun.append(state.blind_since)  # jobs that ended since then have not been seen
-    until = min([now, *begun]) - state.window
+    _note(state, out, min([now, *begun]) - state.window)
+
+
+def received(state: State, out: Transition, items: Sequence[Evidence], now: datetime) -> None:
+    """What an agent kept while it could not reach us may be older than where the next daemon would begin: it is judged in a
+    moment, and this daemon may die before."""
+    oldest = max(min(item.seen_at for item in items), now - _LATEST_NEWS)
+    if state.judged_until is not None and oldest < state.judged_until:
+        _note(state, out, oldest)
+
+
+def _note(state: State, out: Transition, until: datetime) -> None:
+    state.judged_until = until
     out.save(SettingChanged(JUDGED_UNTIL, until.isoformat()))
 
 

@@ -18,7 +18,7 @@ from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.detect.counters import counter_rows
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import LISTING
-from sentinel.engine import judging
+from sentinel.engine import backlog, judging
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.reconcile import in_allocation, node_proof
 from sentinel.engine.state import State
@@ -39,7 +39,7 @@ def receive(state: State, out: Transition, event: EvidenceReceived) -> None:
     fresh = [i for i in items if i.kind in TELEMETRY or state.known.add(i.id) or event.saved]
     if not event.saved:
         fresh = _with_onsets(state, out, fresh)
-        _save(state, out, fresh)
+        _save(state, out, fresh, event.at)
     for item in fresh:
         if item.kind != Kind.COUNTERS:
             state.cluster.note(item)
@@ -73,11 +73,12 @@ def _with_joined_saves(state: State, out: Transition, items: Sequence[Evidence],
     return found
 
 
-def _save(state: State, out: Transition, items: Sequence[Evidence]) -> None:
+def _save(state: State, out: Transition, items: Sequence[Evidence], now: datetime) -> None:
     if rows := counter_rows(items):
         out.save(CountersRead(tuple(rows)))
     if kept := tuple(item for item in items if item.kind not in TELEMETRY):
         out.save(EvidenceAdded(kept))
+        backlog.received(state, out, kept, now)
 
 
 def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:

@@ -44,7 +44,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
             admitted.add(user)
             there = view.reservation == seen.name and user in seen.users
             back = view.state == "pending" and view.restarts == (row.step.attempt or 0) + 1
-            if _is_lent(row) and back and not there:
+            if _is_lent(row) and back and not there and row.outcome is not None and fleet.at > row.outcome.at:
                 give.append((job, user))
         elif view.reservation == seen.name and view.state in _MAY_CHANGE:
             over.append(job)

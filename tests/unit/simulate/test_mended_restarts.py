@@ -285,6 +285,26 @@ CANCELLED_AS_IT_WAITS_FOR_A_NODE = History(
     1176.9,
 )  # fmt: skip
 
+REPORTED_MINUTES_LATE = History(
+    8078, 8390, "anything", Setup(nodes=8, jobs=TWO),
+    (
+        Happening("cut-off", 36.21405474632807, "n5", data={"for_s": 150.0}),
+        Happening("gpu-lost-silently", 38.21405474632807, "n5"),
+        Happening("silence", 81.49762861321257, "job0/1"),
+        Happening("kill", 81.49762861321257, data={"nth": 66, "after": True, "down_s": 10.0}),
+    ),
+    1131.5,
+)  # fmt: skip
+LENT_BY_AN_OLD_SNAPSHOT = History(
+    8078, 8452, "spares", Setup(nodes=7, jobs=(JobSpec(nodes=3), JobSpec(nodes=3, user="bob")), spares=1),
+    (
+        Happening("application-xid", 56.86761993026402, "job0/1"),
+        Happening("gpu-off-bus", 60.67257005775546, "n7"),
+        Happening("slurmctld-slow", 62.70677718838403, data={"for_s": 90.0}),
+    ),
+    1052.706777188384,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -315,6 +335,8 @@ CANCELLED_AS_IT_WAITS_FOR_A_NODE = History(
         HELD_AFTER_SLURMCTLD_CAME_BACK,
         ONE_BAD_LINE_SEEN_BY_THE_NEXT_DAEMON,
         HELD_ON_A_NODE_THAT_DIES,
+        REPORTED_MINUTES_LATE,
+        LENT_BY_AN_OLD_SNAPSHOT,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
