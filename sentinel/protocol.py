@@ -23,8 +23,9 @@ Paths and bodies (times are ISO 8601 in UTC, evidence as in ``sentinel.wire``):
 
 =====================  ====================================================================================================
 HEARTBEAT              ``{node, boot_id, at, sent_s, version, spool: {pending, dropped, given_up},
-                       jobs: [{job, attempt}], logs: [{job, attempt, looked_ago_s}], verdict: {...}}``
-                       → ``{at, watch, released_at, beat_s}``. Its absence is never a fault by itself.
+                       jobs: [{job, attempt, gpus, found_by}], logs: [{job, attempt, looked_ago_s}], verdict: {...}}``
+                       → ``{at, watch, released_at, beat_s}``. Its absence is never a fault by itself. ``found_by``: who told
+                       the agent of a job that no prolog reported.
                        ``sent_s``: the agent's monotonic clock. ``logs``: of each log that it follows, for how long ago it
                        vouches that nothing is in it but what the daemon acknowledged (``sentinel.detect.observed_silence``);
                        without it no silence of that job is judged. ``beat_s``: the next one is wanted so soon.

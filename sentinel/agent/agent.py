@@ -319,9 +319,7 @@ class Agent:
                 "dropped": self.spool.dropped,
                 "given_up": self.sender.given_up + self.orders.given_up,
             },
-            "jobs": [
-                {"job": job.job, "attempt": job.attempt, "gpus": job.gpus} for job in list(self.jobs.jobs.values())
-            ],
+            "jobs": self.jobs.running(),
             "verdict": {"word": verdict.word, "at_s": verdict.at_s, "code": verdict.code, "sentence": verdict.sentence},
             "logs": self.jobs.logs(self.spool.acknowledged),
             "clock_offset_s": self.heartbeats.clock_offset_s,

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from sentinel.daemon.effects.user_files import UserFiles
 from sentinel.daemon.ingest.event_files import EventFiles, Report
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.priority import ConvictingEvidence
+from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.daemon.ingest.stated import Allocations
 from sentinel.daemon.lease import Lease
@@ -74,6 +75,7 @@ class DaemonParts:
     clock: Clock
     telemetry: Telemetry
     log: Log
+    prologs: Prologs = field(default_factory=Prologs)
 
 
 def stored_state(store: Store, settings: Settings) -> Stored:
@@ -182,6 +184,7 @@ def people_views(
         counters=known.counters,
         signals=signals,
         daemons=base.lease.shown,
+        prologs=base.prologs,
     )
 
 
@@ -218,6 +221,7 @@ def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
         log=base.log,
         addresses=NodeAddresses(lambda: base.live.fleet, time.monotonic),
         allocations=Allocations(base.live, base.fleets, lambda job: base.store.attempts(job=job)),
+        prologs=base.prologs,
         refuse_others=base.settings.daemon.node_addresses == "refuse",
         hard=ConvictingEvidence(runner.state.rules),
     )

@@ -23,6 +23,7 @@ from sentinel.daemon.api.node_requests import NodeRequests
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.stated import Allocations
 from sentinel.errors import Denied, Unavailable
 from sentinel.log import Log
@@ -79,7 +80,7 @@ class Served:
         self.daemon = daemon = Daemon(world, sinks)
         clock = world.slurm.clock
         daemon.runner.seconds = lambda: clock.now().timestamp()
-        self.orders, log = OrderBook(), Log(daemon.stream)
+        self.orders, log, prologs = OrderBook(), Log(daemon.stream), Prologs()
         self.credentials = FakeCredentials(0)
         given: dict[str, Any] = {"listen": "127.0.0.1:0", "trusted_uids": [NODE], "operators": [OPERATOR]}
         settings = DaemonSettings(**given | {"request_bytes": 1 << 16} | settings_of_daemon)
@@ -88,7 +89,7 @@ class Served:
             live=daemon.live, runner=daemon.runner, orders=self.orders, telemetry=daemon.telemetry, clock=clock, log=log,
             addresses=NodeAddresses(lambda: daemon.live.fleet, lambda: 0.0, self.names.__getitem__),
             allocations=Allocations(daemon.live, daemon.fleets, lambda job: world.store.attempts(job=job)),
-            refuse_others=settings.node_addresses == "refuse",
+            prologs=prologs, refuse_others=settings.node_addresses == "refuse",
         )  # fmt: skip
         self.server = Server(
             settings=settings,
@@ -96,7 +97,7 @@ class Served:
             nodes=self.nodes,
             views=Views(
                 store=world.store, live=daemon.live, fleets=daemon.fleets,
-                orders=self.orders, settings=SETTINGS, operators={0, OPERATOR}, clock=clock,
+                orders=self.orders, settings=SETTINGS, operators={0, OPERATOR}, clock=clock, prologs=prologs,
             ),
             changes=OperatorCommands(
                 store=world.store, live=daemon.live, clock=clock, reader=world.slurm, writer=world.slurm,

@@ -13,6 +13,7 @@ from core_world import World
 
 from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.model.records import Kind
 from sentinel.wire import to_json
 
@@ -37,9 +38,11 @@ class Shown:
     def __init__(self, world: World) -> None:
         self.world = world
         self.daemon = Daemon(world)
+        self.prologs = Prologs()
         self.views = Views(
             store=world.store, live=self.daemon.live, fleets=self.daemon.fleets,
             orders=OrderBook(), settings=SETTINGS, operators={OPERATOR}, clock=world.slurm.clock,
+            prologs=self.prologs,
         )  # fmt: skip
         for number, (name, user) in enumerate({"aaa1": "ada", "bbb1": "bob"}.items()):
             view = job(201 + number, user=user, nodes=("n1", "n2"))

@@ -14,6 +14,7 @@ from core_world import World
 from sentinel.config.settings import Page
 from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.web.access import PageAuthentication
 from sentinel.daemon.web.pages import Pages
 from sentinel.daemon.web.server import PageServer
@@ -32,7 +33,7 @@ class ServedPage:
         page = Page(**given | settings)
         self.views = Views(
             store=world.store, live=daemon.live, fleets=daemon.fleets, orders=OrderBook(), settings=SETTINGS,
-            operators={OPERATOR}, clock=world.slurm.clock,
+            operators={OPERATOR}, clock=world.slurm.clock, prologs=Prologs(),
         )  # fmt: skip
         self.pages = Pages(self.views, world.slurm.clock, cluster=cluster, racks=page.racks, see_all=page.see == "all")
         self.server = PageServer(

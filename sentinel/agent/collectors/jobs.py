@@ -42,6 +42,7 @@ class JobOnNode:
     user: str = ""
     work_dir: str = ""
     gpus: str = ""
+    found_by: str = ""  # by whom it was found where no prolog reported it: "squeue"
 
     @property
     def name(self) -> str:
@@ -77,6 +78,7 @@ def job_from(value: Any) -> JobOnNode:
         user=str(value.get("user", "")),
         work_dir=str(value.get("work_dir", "")),
         gpus=str(value.get("gpus", "")),
+        found_by=str(value.get("found_by", ""))[:20],
     )
 
 
@@ -250,6 +252,14 @@ class Jobs:
                 self._following[job.name] = job
                 self._last[job.name] = kept
                 self._start(job)
+
+    def running(self) -> list[dict[str, Any]]:
+        """For a heartbeat: the jobs on this node; ``found_by`` says who told of one that no prolog reported."""
+        return [
+            {"job": job.job, "attempt": job.attempt, "gpus": job.gpus}
+            | ({"found_by": job.found_by} if job.found_by else {})
+            for job in list(self.jobs.values())
+        ]
 
     def logs(self, acknowledged: int) -> list[dict[str, Any]]:
         """For a heartbeat: how many seconds ago each log's end was reached; used by ``detect/observed_silence.py``.

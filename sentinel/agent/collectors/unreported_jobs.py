@@ -26,6 +26,9 @@ log = Log()
 NAME = "unreported-job"
 MOST = 64  # jobs of one answer that are looked at; a node runs fewer
 MOST_ID = 2**32  # of a job
+# Where an answer leads to nothing (the job is root's), the next question waits twice as long, at most this: the daemon
+# goes on to miss the job for as long as it runs.
+MOST_PAUSE_S = 3600.0
 
 
 class UnreportedJobs:
@@ -54,7 +57,9 @@ class UnreportedJobs:
         self._clock = clock
         self._lock = threading.Lock()
         self._missed: list[tuple[int, int]] = []  # of the daemon's last answer, not asked about yet
-        self._asked_s: dict[tuple[int, int], float] = {}  # job, attempt -> when slurmctld was asked last
+        self._asked: dict[
+            tuple[int, int], tuple[float, float]
+        ] = {}  # job, attempt -> when to ask again, the pause then
 
     def heard(self, answer: Mapping[str, Any]) -> None:
         """Take from the daemon's answer to a heartbeat which jobs it misses, and which are over by Slurm's word."""
@@ -62,24 +67,27 @@ class UnreportedJobs:
             self._take_away(job, attempt)
         missed = _pairs(answer.get("unreported"))
         if missed and self._every_s and self._slurm.squeue:
+            now_s = self._clock()
             with self._lock:
                 self._missed = missed
+                self._asked = {key: asked for key, asked in self._asked.items() if asked[0] > now_s or key in missed}
             self._ask_next()
 
     def _ask_next(self) -> None:
         """Start a child for the next job, if there is one; the end of a child starts the next."""
         known, now_s = self._attempts(), self._clock()
         with self._lock:
-            self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if now_s - at_s < self._every_s}
-            due = (pair for pair in self._missed if pair not in self._asked_s and known.get(pair[0], -1) < pair[1])
-            pair = next(due, None)
+            never = (now_s, self._every_s)
+            due = (pair for pair in self._missed if known.get(pair[0], -1) < pair[1])
+            pair = next((pair for pair in due if self._asked.get(pair, never)[0] <= now_s), None)
             if pair is None:
                 self._missed = []
                 return
-            self._asked_s[pair] = now_s
+            before = self._asked.get(pair, never)
+            self._asked[pair] = (now_s + self._every_s, before[1])
         if not self._children.start(self._question(*pair)):
             with self._lock:
-                self._asked_s.pop(pair, None)
+                self._asked[pair] = before
 
     def _question(self, job: int, attempt: int) -> Program:
         slurm, said = self._slurm, list[dict[str, Any]]()
@@ -89,6 +97,7 @@ class UnreportedJobs:
             reason = "late" if ending.silent else told.get("error", ending.stderr[-300:])
             log.info("job-unreported", job=job, attempt=attempt, found=told.get("job_file"), error=reason)
             if "job_file" in told:  # where Slurm does not answer the others wait for the daemon's next word
+                self._answered((job, attempt))
                 self._ask_next()
 
         deadline_s = 4 * slurm.deadline_s + 1.0  # up to four questions
@@ -108,6 +117,12 @@ class UnreportedJobs:
             on_message=said.append,
             on_end=ended,
         )
+
+    def _answered(self, pair: tuple[int, int]) -> None:
+        """Let the next question about this job wait; if it is followed by then, there is none."""
+        with self._lock:
+            pause_s = self._asked[pair][1] if pair in self._asked else self._every_s
+            self._asked[pair] = (self._clock() + pause_s, min(2 * pause_s, max(self._every_s, MOST_PAUSE_S)))
 
     def _take_away(self, job: int, attempt: int) -> None:
         """Remove a job file that was written here; a prolog's stays: its epilog says how the job ended."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sentinel.adapters.daemon_addresses import addresses_of
 from sentinel.cli.install.host import Write
-from sentinel.cli.operator.output import counted, folded
+from sentinel.cli.operator.output import counted, folded, when
 from sentinel.cli.operator.status import unread_words
 from sentinel.config.settings import Settings
 from sentinel.detect.own_host import MOST_SKEW_S, ahead_s, in_words
@@ -208,7 +208,7 @@ def _nodes(seen: Mapping[str, Any]) -> list[Finding]:
     words = f"{len(nodes) - len(silent)} of {len(nodes)} heard" + (f"; not {folded(silent)}" if silent else "")
     fix = "systemctl status sentinel-agent on them" if silent else ""
     found = [Finding("agents", BAD if silent else GOOD, words, fix)]
-    return [*found, *_releases(nodes, str(seen["version"])), *_telemetry(nodes), _clocks(nodes)]
+    return [*found, *_releases(nodes, str(seen["version"])), *_prologs(nodes), *_telemetry(nodes), _clocks(nodes)]
 
 
 def _releases(nodes: Mapping[str, Any], version: str) -> list[Finding]:
@@ -218,6 +218,29 @@ def _releases(nodes: Mapping[str, Any], version: str) -> list[Finding]:
     which = ", ".join(sorted({str(nodes[name]["version"]) for name in others})[:_SHOWN])
     seen = f"the agents of {folded(others)} have release {which}; the daemon has {version}"
     return [Finding("releases", BAD, seen, "upgrade the older ones")]
+
+
+def _prologs(nodes: Mapping[str, Any]) -> list[Finding]:
+    """Whether Slurm runs Sentinel's prolog where jobs began; nothing of nodes on which none did."""
+    told = {name: node["prolog"] for name, node in nodes.items() if node.get("prolog")}
+    missing = [name for name, prolog in told.items() if prolog["runs"] is False]
+    unclear = [name for name, prolog in told.items() if prolog["runs"] is None]
+    found = []
+    if missing:
+        last = when(max(told[name]["last_at"] for name in missing))
+        seen = (
+            f"{folded(missing)}: no report of the last jobs that began there, the latest {last}; they begin unchecked"
+        )
+        fix = "sentinel install --node on them; name its prolog in slurm.conf; SENTINEL_RUN_DIR must be the agent's run_dir"
+        found.append(Finding("prolog on nodes", BAD, seen, fix))
+    if unclear:
+        jobs = sorted({job for name in unclear for job in told[name]["without"]})
+        words = f"{folded(unclear)}: {counted(len(jobs), 'job')} began without its report, too few to tell"
+        fix = "look again after the next jobs; jobs from before its installation have no report"
+        found.append(Finding("prolog on nodes", NOT_KNOWN, words, fix))
+    if told and not found:
+        found.append(Finding("prolog on nodes", GOOD, f"reported the last job on {counted(len(told), 'node')}"))
+    return found
 
 
 def _telemetry(nodes: Mapping[str, Any]) -> list[Finding]:

@@ -129,6 +129,7 @@ def _node_row(row: dict[str, Any]) -> tuple[object, ...]:
     reasons = [
         *(["LEMON"] if lemon else []),
         *([row["reason"]] if row["reason"] else []),
+        *(["no prolog"] if (row.get("prolog") or {}).get("runs") is False else []),
         *([f"return: {back['stage']}"] if back and back["stage"] != "returned" else []),
         *row["suspect_reasons"],
     ]
@@ -163,6 +164,11 @@ def describe(row: dict[str, Any]) -> None:
     gpus = f"{row['gpus']} GPUs" if row["gpus"] is not None else "GPUs not known"
     job = f"job {row['job']}" if row["job"] is not None else "no job"
     say(f"Partitions {shown(row['partitions'])}; {gpus}; {job}", "  ")
+    if (prolog := row.get("prolog")) and prolog["without"]:
+        unclear = "" if prolog["runs"] is False else ": too few to tell whether it runs here"
+        say(
+            f"No report of the prolog of {_jobs(prolog['without'])}, the last {when(prolog['last_at'])}{unclear}.", "  "
+        )
     score = row["score"]
     if score is None:
         say("No failure and no work in 30 days that we know of.", "  ")

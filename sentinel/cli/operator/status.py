@@ -18,6 +18,7 @@ from sentinel.cli.operator.output import (
     collected,
     counted,
     echo,
+    folded,
     json_option,
     paged,
     print_json,
@@ -122,6 +123,8 @@ def show(seen: dict[str, Any]) -> None:
     _signals(seen.get("prometheus"))
     if seen["drained_by_us"]:
         say(f"Drained by Sentinel: {shown(seen['drained_by_us'])}")
+    if without := seen.get("without_prolog"):
+        say(f"Prolog: does not run on {folded(without)}, where jobs begin unchecked: see sentinel doctor")
     for suspect in seen.get("suspects", ()):
         say(f"Suspect: {shown(suspect['node'])}: {shown('; '.join(suspect['reasons']))}")
     for step in seen["under_way"]:

@@ -12,8 +12,9 @@ from sentinel import __version__, protocol
 from sentinel.daemon.api.node_addresses import NodeAddresses
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.event_files import EVENT
-from sentinel.daemon.ingest.heartbeats import heartbeat_of
+from sentinel.daemon.ingest.heartbeats import heartbeat_of, reported_by_prolog
 from sentinel.daemon.ingest.intake import Intake
+from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.stated import Allocations, may_state
 from sentinel.daemon.ingest.unreported_jobs import UnreportedJobs
 from sentinel.daemon.ingest.watched_folders import unread, watch_list
@@ -55,6 +56,7 @@ class NodeRequests:
         log: Log,
         addresses: NodeAddresses,
         allocations: Allocations,
+        prologs: Prologs,
         refuse_others: bool = True,
         hard: Callable[[Evidence], bool] = lambda _: False,
     ) -> None:
@@ -72,6 +74,7 @@ class NodeRequests:
         self._refused_s: dict[str, float] = {}  # node -> when refused evidence was last logged
         self._instance = secrets.token_hex(4)  # nodes report their checkpoints again when this changes
         self._unreported = UnreportedJobs()
+        self._prologs = prologs
         self._orders = orders
         self._telemetry = telemetry
         self._clock = clock
@@ -134,9 +137,11 @@ class NodeRequests:
         fleet = self._live.fleet
         view = fleet.nodes.get(node) if fleet is not None else None
         if fleet is not None and view is not None:
-            known = isinstance(body.get("jobs"), list)
-            if known and (found := self._unreported.of(fleet, node, heartbeat.jobs, now, now_s)):
-                answer["unreported"] = found
+            if isinstance(body.get("jobs"), list):
+                if found := self._unreported.of(fleet, node, heartbeat.jobs, now, now_s):
+                    answer["unreported"] = found
+                if here := self._unreported.running(fleet, node):
+                    self._prologs.heard(node, here, reported_by_prolog(body["jobs"]), fleet.at, now)
             if over := self._unreported.over(fleet, node, heartbeat.jobs, now_s):
                 answer["over"] = over
             # Slurm drains a node whose prolog refuses: not allowed in mode suggest, which asks for approval first.

@@ -15,7 +15,7 @@ from sentinel.engine.notices import BREAKERS_TOLD
 from sentinel.model.approvals import ASKING, asked
 from sentinel.model.audit import EXPORTED, REWRITTEN
 from sentinel.model.intent import intent_of
-from sentinel.model.records import OURS, Fleet, Plan, StepKind, stable_id
+from sentinel.model.records import OURS, Fleet, NodeView, Plan, StepKind, stable_id
 from sentinel.wire import time_from, to_json
 
 _HOUR = timedelta(hours=1)
@@ -24,6 +24,14 @@ _UNREAD = 20  # unreadable records listed in a view
 _FAR_FUTURE = datetime.max.replace(tzinfo=UTC)
 _UNDELIVERED = 1000  # messages that were not delivered, the newest
 _MOST_PLANS = 20  # newest plans of observe mode that are shown
+
+
+def shown_state(node: NodeView) -> str:
+    if node.state == "down":
+        return "down"
+    if node.drained:
+        return "drained" if node.state == "idle" else "draining"
+    return "not responding" if "not_responding" in node.flags else node.state
 
 
 def mode_of(mode: Mode, *, paused: bool) -> str:

@@ -31,6 +31,7 @@ from sentinel.daemon.audit.listing import audit
 from sentinel.daemon.effects.messages import messages
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
@@ -61,10 +62,12 @@ class Views:
         clock: Clock,
         counters: Mapping[str, AgeingCounter] | None = None,
         signals: PrometheusSignals | None = None,
+        prologs: Prologs,
         daemons: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         """``daemons``: all daemons on this database, active and standby."""
         self._daemons = daemons
+        self._prologs = prologs
         self._signals = signals
         self._board = CachedScores(store, live, counters or {}, clock)
         self._store = store
@@ -121,8 +124,9 @@ class Views:
                 **state_of.unread_records(fleet),
             },
             **await asyncio.to_thread(self._acting, fleet, {row["id"] for row in rows}),
-            "nodes": dict(Counter(_shown_state(node) for node in nodes)),
+            "nodes": dict(Counter(state_of.shown_state(node) for node in nodes)),
             "agents": dict(Counter(self._agent(node.name)["agent"] for node in nodes)),
+            "without_prolog": [node.name for node in nodes if self._prologs.missing(node.name)],
             "clock_ahead_s": self._live.own_clock_ahead_s(),
             "jobs": dict(Counter(job.state for job in fleet.jobs.values())) if fleet else {},
             "drained_by_us": sorted(node.name for node in nodes if node.drained and node.reason.startswith(OURS)),
@@ -199,7 +203,7 @@ class Views:
         job = self._live.job_on(node.name)
         return {
             "node": node.name,
-            "state": _shown_state(node),
+            "state": state_of.shown_state(node),
             "reason": node.reason,
             "partitions": list(node.partitions),
             "gpus": node.gpus,
@@ -207,6 +211,7 @@ class Views:
             "agent": seen.state if seen else "unknown",
             "orders": self._orders.connected(node.name),
             "verdict": seen.verdict if seen else {},
+            "prolog": self._prologs.of(node.name),
             "clock_offset_s": seen.clock_offset_s if seen else None,
             "job": job.id if job else None,
             "holders": {str(job): sorted(gpus) for (job, _), gpus in seen.gpus.items()} if seen else {},
@@ -361,6 +366,7 @@ class Views:
             "agent": seen.state if seen else "unknown",
             "version": seen.version if seen else "",
             "verdict": seen.verdict if seen else {},
+            "prolog": self._prologs.of(name),
             "clock_offset_s": seen.clock_offset_s if seen else None,
         }
 
@@ -388,11 +394,3 @@ def _may_see(row: dict[str, Any], user: str | None) -> bool:
 def _natural(name: str) -> list[tuple[int, str]]:
     """Sort key that puts n2 before n10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
-
-
-def _shown_state(node: NodeView) -> str:
-    if node.state == "down":
-        return "down"
-    if node.drained:
-        return "drained" if node.state == "idle" else "draining"
-    return "not responding" if "not_responding" in node.flags else node.state

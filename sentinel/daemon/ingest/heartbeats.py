@@ -36,6 +36,15 @@ def heartbeat_of(node: str, body: Mapping[str, Any], now: datetime, now_s: float
     )
 
 
+def reported_by_prolog(jobs: object) -> frozenset[tuple[int, int]]:
+    """Job and attempt of each entry in a node's list of running jobs that its agent has not from Slurm."""
+    return frozenset(
+        _attempts([item for item in jobs if isinstance(item, dict) and not item.get("found_by")])
+        if isinstance(jobs, list)
+        else ()
+    )
+
+
 def _attempts(jobs: object) -> tuple[tuple[int, int], ...]:
     """Job and attempt of each entry in a node's list of running jobs."""
     pairs = (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sentinel.adapters.slurm.parse import ENDED
 from sentinel.daemon.ingest.watched_folders import runs_script
@@ -19,15 +20,30 @@ MOST = 64  # jobs of one answer
 _HOLDS_NONE = ENDED | {"pending"}
 
 
+class RunningHere(NamedTuple):
+    """An attempt of a job that runs on a node by Slurm's word."""
+
+    job: int
+    attempt: int
+    began: datetime
+    has_script: bool  # its batch script runs on this node
+
+
 class UnreportedJobs:
     """Says to agents, in the answers to their heartbeats, which jobs of their node they should ask Slurm about."""
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
-        self._running: dict[str, list[tuple[int, int, datetime, bool]]] = {}  # by node: job, attempt, start, batch host
+        self._running: dict[str, list[RunningHere]] = {}  # by node
         self._told_s: dict[str, float] = {}
         self._next_s = {True: 0.0, False: 0.0}  # for batch hosts, for others
         self._over_since_s: dict[str, dict[tuple[int, int], float]] = {}  # by node
+
+    def running(self, fleet: Fleet, node: str) -> Sequence[RunningHere]:
+        """What Slurm has running on this node."""
+        if fleet is not self._fleet:
+            self._fleet, self._running = fleet, _running(fleet)
+        return self._running.get(node, ())
 
     def of(
         self, fleet: Fleet, node: str, reported: Collection[tuple[int, int]], now: datetime, now_s: float
@@ -38,16 +54,14 @@ class UnreportedJobs:
             reported: job and attempt of each that its heartbeat has.
             now_s: monotonic seconds.
         """
-        if fleet is not self._fleet:
-            self._fleet, self._running = fleet, _running(fleet)
-        here = self._running.get(node, ())
-        missing = [entry for entry in here if entry[:2] not in reported and now - entry[2] > AFTER]
+        here = self.running(fleet, node)
+        missing = [entry for entry in here if entry[:2] not in reported and now - entry.began > AFTER]
         if not missing or now_s - self._told_s.get(node, float("-inf")) < AGAIN_S:
             return []
-        first = any(is_batch_host for _, _, _, is_batch_host in missing)
+        first = any(entry.has_script for entry in missing)
         if now_s < self._next_s[first]:
             return []
-        missing = sorted(missing, key=lambda entry: not entry[3])[:MOST]
+        missing = sorted(missing, key=lambda entry: not entry.has_script)[:MOST]
         self._next_s[first] = now_s + len(missing) / (BATCH_HOSTS_PER_S if first else OTHERS_PER_S)
         self._told_s[node] = now_s
         return [[job, attempt] for job, attempt, _, _ in missing]
@@ -71,10 +85,10 @@ def _is_over(fleet: Fleet, node: str, job: int, attempt: int) -> bool:
     )
 
 
-def _running(fleet: Fleet) -> dict[str, list[tuple[int, int, datetime, bool]]]:
+def _running(fleet: Fleet) -> dict[str, list[RunningHere]]:
     found = defaultdict(list)
     for view in fleet.jobs.values():
         if view.state == "running" and view.started_at is not None:
             for node in view.nodes:
-                found[node].append((view.id, view.restarts, view.started_at, runs_script(view, node)))
+                found[node].append(RunningHere(view.id, view.restarts, view.started_at, runs_script(view, node)))
     return dict(found)

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.agent.collectors.jobs import Jobs, read_job
-from sentinel.agent.collectors.unreported_jobs import UnreportedJobs
+from sentinel.agent.collectors.unreported_jobs import MOST_PAUSE_S, UnreportedJobs
 from sentinel.agent.probes.ask_slurm import running_here, write_job_file
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings, Slurm
@@ -68,6 +69,40 @@ def test_slurm_is_asked_once_a_minute_about_each() -> None:
     assert node.heard([[7, 0], [8, 1]]) == []
     node.now_s = 60.0
     assert node.heard([[7, 0], [8, 1]]) == [7]
+
+
+@pytest.mark.parametrize("answer", ["root's: none of its files are touched", "not here", "written"])
+def test_a_job_that_cannot_be_followed_is_asked_about_less_and_less_often(answer: str) -> None:
+    """The daemon goes on to miss it for as long as it runs."""
+    node, asked_s = Node(), []
+    for at_s in range(0, 4 * 3600, 30):
+        node.now_s = float(at_s)
+        if node.heard([[7, 0]]):
+            asked_s.append(at_s)
+            node.ends(answer)
+    pauses = [after - before for before, after in pairwise(asked_s)]
+    assert pauses == [60, 120, 240, 480, 960, 1920, MOST_PAUSE_S, MOST_PAUSE_S]
+    assert node.heard([[7, 1]]) == [7], "the next attempt may be somebody else's case"
+    node.attempts = {7: 1}
+    node.now_s += MOST_PAUSE_S
+    assert node.heard([[7, 1]]) == []
+
+
+def test_an_answer_that_did_not_come_is_asked_for_as_often_as_before() -> None:
+    node = Node()
+    for _ in range(5):
+        assert node.heard([[7, 0]]) == [7]
+        node.ends(None)
+        node.now_s += 60.0
+
+
+def test_jobs_that_are_missed_no_longer_take_no_memory() -> None:
+    node = Node()
+    for number in range(200):
+        node.heard([[number, 0]])
+        node.ends("not here")
+        node.now_s += 60.0
+    assert len(node.unreported._asked) <= 2
 
 
 def test_the_childs_answer_or_its_silence_is_taken() -> None:
@@ -135,6 +170,7 @@ def followed(site: Site) -> Jobs:
     settings = AgentSettings(node="n1", run_dir=str(site.run), state=str(site.run.parent / "state"))
     jobs = Jobs("n1", settings, bench, bench.program, lambda _: 1)  # type: ignore[arg-type]
     jobs.scan()
+    assert jobs.running() == [{"job": 7, "attempt": 0, "gpus": "", "found_by": "squeue"}]
     assert list(jobs.jobs) == [7] and [program.name for program in bench.programs] == ["log:7.0"]
     return jobs
 

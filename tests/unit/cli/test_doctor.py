@@ -221,6 +221,9 @@ OWN: dict[str, Any] = DAEMON | {
 }  # fmt: skip
 
 
+WITHOUT_PROLOG = {"runs": False, "without": [7, 8, 9], "last_at": "2026-03-01T12:00:00+00:00"}
+
+
 def own(config: Path, **changes: Any) -> dict[str, Any]:
     from sentinel.config.settings import Settings, load
     from sentinel.daemon.api.status import settings_digest
@@ -236,8 +239,13 @@ def untaken(reason: str, *, given_up: bool) -> dict[str, Any]:
 
 
 def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Path) -> None:
-    asked.views["doctor"] = own(config, spares={"reservation": "kept", "nodes": ["n3", "n4"]})
+    ran = {
+        "n1": GPUS_READ | {"prolog": {"runs": True, "without": [], "last_at": None}},
+        "n2": GPUS_READ | {"prolog": None},
+    }
+    asked.views["doctor"] = own(config, spares={"reservation": "kept", "nodes": ["n3", "n4"]}, nodes=ran)
     status, found = examine(asked, config)
+    assert found["prolog on nodes"]["seen"] == "reported the last job on 1 node"
     assert found["spare nodes"]["seen"] == "n[3-4] in reservation kept"
     assert status == 0 and {row["answer"] for row in found.values()} == {"good"}
     assert found["daemon"]["seen"] == "release 1.0 as root (uid 0), store sqlite"
@@ -271,6 +279,14 @@ def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Pa
         (
             {"nodes": {"n1": GPUS_READ | {"verdict": {"word": "UNKNOWN", "sentence": "no host engine"}}}},
             "GPUs", "not known", "n1: no host engine",
+        ),
+        (
+            {"nodes": {name: GPUS_READ | {"prolog": WITHOUT_PROLOG} for name in ("n1", "n2", "n3")}},
+            "prolog on nodes", "bad", "n[1-3]: no report of the last jobs that began there, the latest ",
+        ),
+        (
+            {"nodes": {"n1": GPUS_READ | {"prolog": WITHOUT_PROLOG | {"runs": None, "without": [7]}}, "n2": GPUS_READ}},
+            "prolog on nodes", "not known", "n1: 1 job began without its report, too few to tell",
         ),
     ],
 )  # fmt: skip

@@ -72,6 +72,17 @@ def test_one_node_with_its_incidents(asked: Asked) -> None:
         assert words in output, (words, output)
 
 
+@pytest.mark.parametrize(
+    ("runs", "words"), [(False, "7, 8, 9, the last "), (None, "too few to tell whether it runs here.")]
+)
+def test_a_node_without_the_prolog(asked: Asked, runs: bool | None, words: str) -> None:
+    row = node_row(prolog={"runs": runs, "without": [7, 8, 9], "last_at": "2026-03-01T12:00:00+00:00"})
+    asked.views["nodes"] = {"nodes": [row], "incidents": []}
+    said = asked.run("nodes", "n1", columns=300).output
+    assert "No report of the prolog of job 7, 8, 9, the last " in said and words in said
+    assert ("no prolog" in asked.run("nodes", columns=300).output) is (runs is False)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_sentences_about_a_node_fit(asked: Asked, columns: int) -> None:
     long = score(reasons=["4 x gpu_memory_ecc", "under 3 different jobs", "always GPU 5", "3 within 41 min"])

@@ -44,6 +44,12 @@ def test_a_daemon_whose_own_clock_is_off_says_so(asked: Asked, ahead_s: float, w
     assert said in asked.run("status", columns=200).output.splitlines()
 
 
+def test_nodes_without_the_prolog(asked: Asked) -> None:
+    asked.views["status"] = STATUS | {"without_prolog": ["n1", "n2", "n3"]}
+    said = "Prolog: does not run on n[1-3], where jobs begin unchecked: see sentinel doctor"
+    assert said in asked.run("status", columns=200).output.splitlines()
+
+
 @pytest.mark.parametrize(
     ("mode", "words"),
     [

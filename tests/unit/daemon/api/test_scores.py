@@ -20,6 +20,7 @@ from sentinel.daemon.api.fleet_history import exposure
 from sentinel.daemon.api.scores import Scores, compared
 from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.engine.history import failures_of
 from sentinel.errors import UserError
 from sentinel.model.records import Cause
@@ -39,6 +40,7 @@ class Shown:
         self.views = Views(
             store=world.store, live=self.daemon.live, fleets=self.daemon.fleets,
             orders=OrderBook(), settings=SETTINGS, operators={0}, clock=world.slurm.clock, counters=COUNTERS,
+            prologs=Prologs(),
         )  # fmt: skip
 
     async def __call__(self, view: str, **arguments: Any) -> Any:
