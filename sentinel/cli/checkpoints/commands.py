@@ -13,8 +13,9 @@ def checkpoints() -> None:
     """Find the nearest checkpoint that is really valid, check any, move the rest aside.
 
     \b
-    sentinel checkpoints validate /lustre/run7/step-1200 --level checksum
-    sentinel checkpoints find --global /lustre/run7 --local /nvme/run7 --json
+    Examples:
+      sentinel checkpoints validate /lustre/run7/step-1200 --level checksum
+      sentinel checkpoints find --global /lustre/run7 --local /nvme/run7 --json
     """
 
 

@@ -38,11 +38,9 @@ from sentinel.model.vocabulary import cause_words
 def nodes(nodes: str | None, suspects: bool, since: str | None, config: Path, as_json: bool) -> None:
     """Nodes: Slurm's state, what the agent says, failures of the last 30 days over the work done; recurring ones first.
 
-    \b
-    "per month" is failures in a month of work, with the range it lies in for nine
-    nodes in ten that look like this one: three failures in a busy month and three
-    in an hour differ. It is told after a day of work. LEMON: the whole range lies
-    above the other nodes.
+    "per month" is failures in a month of work, with the range it lies in for nine nodes in ten that look like this one:
+    three failures in a busy month and three in an hour differ. It is told after a day of work. LEMON: the whole range
+    lies above the other nodes.
 
     \b
     Examples:
@@ -156,7 +154,7 @@ def describe(row: dict[str, Any]) -> None:
     """Everything that is known of one node, in sentences."""
     say(f"{shown(row['node'])}: {shown(row['state'])}{drained_by(row)}")
     offset = row["clock_offset_s"]
-    clock = f", clock {offset:+.2f} s" if isinstance(offset, (int, float)) else ""
+    clock = f", clock {round(offset, 2) + 0.0:+.2f} s" if isinstance(offset, (int, float)) else ""
     word = said(row)
     sentence = row["verdict"].get("sentence") if isinstance(row["verdict"], dict) else None
     agent = f"Agent {shown(row['agent'])}{clock}" + (f"; says {shown(word)}: {shown(sentence)}" if word else "")

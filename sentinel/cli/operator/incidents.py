@@ -71,10 +71,10 @@ def why(what: str, config: Path, as_json: bool) -> None:
 
     \b
     Examples:
-      sentinel why last             the newest incident
-      sentinel why n2               why that node is drained, and what it did before
-      sentinel why 8801             what happened to that job
-      sentinel why 0f3a9c           an incident; the beginning of its id is enough
+      sentinel why last     the newest incident
+      sentinel why n2       why that node is drained, and what it did before
+      sentinel why 8801     what happened to that job
+      sentinel why 0f3a9c   an incident; the beginning of its id is enough
     """
     _explain(view(config, "why", what=what), as_json)
 

@@ -147,16 +147,17 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
     say(f"Job {newest['job']} {shown(newest['name'])} of {shown(newest['user'])} in {shown(newest['partition'])}: "
         f"{_state(newest).plain}")  # fmt: skip
     gained, lost = net_steps(attempts), lost_words(attempts)
-    words = [counted(len(attempts), "attempt"), f"{shown(gained)} steps gained"]
+    words = [counted(len(attempts), "attempt"), "no step seen" if gained is None else f"{gained} steps gained"]
     known = lost != "not known"
     words += [f"{lost} GPU-hours lost" if known else "GPU-hours lost: not known"] if lost is not None else []
     say("; ".join(words), "  ")
     if newest.get("save_interval_s") or newest.get("interval_reason"):
         should = newest.get("recommended_interval_s")
-        often = f"every {span(newest['save_interval_s'])}" if newest.get("save_interval_s") else "not known how often"
+        saves_s = newest.get("save_interval_s")
+        often = f"Saves every {span(saves_s)}" if saves_s else "How often it saves is not known"
         better = f"; every {span(should)} would be best" if should else ""
         why = shown(newest.get("interval_reason"))
-        say(f"Saves {often}{better}. {why[:1].upper()}{why[1:]}", "  ")
+        say(f"{often}{better}. {why[:1].upper()}{why[1:]}", "  ")
     if newest.get("read_back_bytes"):
         say(f"Its saves were read once: {_read_once(newest)}", "  ")
     columns = (

@@ -181,18 +181,21 @@ def _chance(value: bool | None) -> str:
     return "" if value is None else "yes" if value else "no"
 
 
+def _mean(estimate: Mapping[str, Any], unit: str) -> str:
+    if estimate["mean"] is None:  # nothing failed
+        return f"at least {_number(estimate['low'])} {unit}"
+    return f"{_number(estimate['mean'])} {unit} ({_number(estimate['low'])} to {_number(estimate['high'])})"
+
+
 def _mtbf(mtbf: Mapping[str, Any] | None) -> str:
     if mtbf is None:
         return "not known: no job ran"
-    return ", ".join(
-        f"{_number(mtbf[key]['mean'])} {unit} ({_number(mtbf[key]['low'])} to {_number(mtbf[key]['high'])})"
-        for key, unit in (("hours", "h"), ("gpu_h", "GPU-hours"))
-    )
+    return ", ".join(_mean(mtbf[key], unit) for key, unit in (("hours", "h"), ("gpu_h", "GPU-hours")))
 
 
 def _mttr(mttr: Mapping[str, Any]) -> str:
     if mttr["mean_s"] is None:
-        return f"not known of {mttr['not_known']}"
+        return f"not known of {counted(mttr['not_known'], 'interruption')}"
     return (
         f"{_length(mttr['mean_s'])} ({_length(mttr['low_s'])} to {_length(mttr['high_s'])}), half within "
         f"{_length(mttr['median_s'])}, nine of ten within {_length(mttr['p90_s'])}; of {mttr['known']}, not known of "

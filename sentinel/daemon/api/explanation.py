@@ -56,6 +56,9 @@ def meant(what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: boo
     of_node = [row for row in rows if what and what in (*nodes_of(row), *(row["nodes"] or ()))]
     if node is not None or of_node:
         return Meant("node", what, _blamed_first(what, of_node, node))
+    if not any(what and row["id"].startswith(what) for row in rows):
+        fix = "sentinel incidents, nodes and jobs list them"
+        raise UserError(f"{what!r:.80} is not known as an incident, a node or a job", fix=fix)
     return Meant("incident", what, [by_id(what, rows)])
 
 

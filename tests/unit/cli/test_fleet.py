@@ -195,6 +195,11 @@ def test_reason_is_cut_where_the_terminal_ends(asked: Asked) -> None:
     assert lines[-1].rstrip().endswith("…") and max(map(len, lines)) <= 80
 
 
+def test_a_clock_that_agrees_is_not_behind(asked: Asked) -> None:
+    asked.views["nodes"] = {"nodes": [node_row(clock_offset_s=-0.001)], "incidents": []}
+    assert "clock +0.00 s" in asked.run("nodes", "n1").output
+
+
 def test_what_is_not_known_is_a_dash(asked: Asked) -> None:
     row = node_row(gpus=None, job=None, verdict={}, reason="", agent="unknown", failures_30d=0, suspect_reasons=[],
                    suspect=False, score=None, trends=[])  # fmt: skip

@@ -65,6 +65,13 @@ def test_story_of_one_job(asked: Asked) -> None:
     assert "Incidents" in said and "0f3a9c" in said
 
 
+def test_job_of_which_no_step_was_seen(asked: Asked) -> None:
+    silent = attempt_row(first_step=None, last_step=None, save_interval_s=None, interval_reason="no save was measured")
+    asked.views["jobs"] = jobs(silent)
+    said = asked.run("jobs", "101", columns=200).output
+    assert "1 attempt; no step seen" in said and "How often it saves is not known; " in said, said
+
+
 def test_cause_and_outcome_of_one_job_are_there_on_100_columns(asked: Asked) -> None:
     asked.views["jobs"] = jobs(failed_row(), attempt_row(), incidents=[incident_row()])
     attempts, incidents = asked.run("jobs", "101", columns=100).output.split("Attempts\n")[1].split("Incidents\n")

@@ -77,6 +77,13 @@ def test_markdown_says_the_numbers_and_their_intervals(made: Asked) -> None:
     assert harmless(output)
 
 
+def test_where_nothing_failed_the_time_between_failures_has_a_least(made: Asked) -> None:
+    none = {"mean": None, "low": 0.5, "high": None}
+    now = REPORT["now"] | {"mtbf": {"hours": none, "gpu_h": none}}
+    made.views["report"] = REPORT | {"now": now}
+    assert "- MTBF, all: at least 0.5 h, at least 0.5 GPU-hours\n" in made.run("report").output
+
+
 def test_time_is_handed_on(made: Asked) -> None:
     assert made.run("report", "--since", "2026-02-01T00:00:00+00:00").exit_code == 0
     assert made.seen[-1] == ("report", {"since": "2026-02-01T00:00:00+00:00"})

@@ -61,7 +61,7 @@ def test_what_is_meant(what: str, node_view: NodeView | None, has_job: bool, kin
 
 @pytest.mark.parametrize("what", ["", "zz", "n9", "12"])
 def test_what_nobody_knows(what: str) -> None:
-    with pytest.raises(UserError, match="not known"):
+    with pytest.raises(UserError, match="not known as an incident, a node or a job"):
         meant(what, ROWS, node=None, has_job=False)
 
 

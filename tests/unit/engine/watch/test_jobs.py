@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from core_daemon import SETTINGS, FakeOrders
-from core_records import OPTED_IN, evidence
+from core_records import OPTED_IN, evidence, job
 from core_watch import Scene
 from core_world import World
 
@@ -21,7 +21,7 @@ from sentinel.engine.events import EffectCompleted, TimerDue
 from sentinel.engine.transition import AskHungJob, LookAtJob, ObserveFleet
 from sentinel.engine.watch import jobs, routing
 from sentinel.engine.watch.events import WatchStarted
-from sentinel.model.records import OURS, Kind, Source
+from sentinel.model.records import OURS, Fleet, Kind, Source
 
 Worlds = Callable[..., World]
 
@@ -611,6 +611,35 @@ async def test_what_ended_while_the_daemon_was_away(world: Worlds, state: str, b
     scene = Scene(there)
     await scene.reconcile()
     assert scene.kinds == [Kind.JOB_ENDED] * found
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, 0),
+        ({"nodes": ("n1",)}, 1),
+        ({"reason": "NonZeroExitCode"}, 1),
+        ({"state": "cancelled"}, 1),
+        ({"restarts": 1}, 1),
+    ],
+    ids=str,
+)
+async def test_a_submission_that_slurm_refused_is_no_failure(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], told: int
+) -> None:
+    """sbatch has said so to its user, and Slurm keeps a record of a job that has failed (22.05)."""
+    there = world()
+    real = there.slurm.fleet
+
+    async def fleet() -> Fleet:
+        seen, at = await real(), there.slurm.clock.now()
+        refused = replace(job(999, state="failed", nodes=()), reason="BadConstraints", started_at=at, ended_at=at)
+        return replace(seen, jobs={**seen.jobs, 999: replace(refused, **changes)})
+
+    monkeypatch.setattr(there.slurm, "fleet", fleet)
+    scene = Scene(there)
+    await scene.reconcile()
+    assert [item.where.job for item in scene.reported] == [999] * told
 
 
 async def test_job_that_completes_while_watched_is_told(world: Worlds) -> None:
