@@ -33,13 +33,7 @@ class _Read:
     ignored: int = 0
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sentinel hang /shared/run7/attempt-2/flight
-  sentinel hang --json nccl_trace_rank_*
-"""
-)
+@click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=ExistingPath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on one line.")
 @click.option("--world-size", type=click.IntRange(1, 1 << 17), help="Ranks in the job, where the dumps do not tell.")
@@ -48,6 +42,11 @@ def hang(paths: tuple[Path, ...], as_json: bool, world_size: int | None) -> None
 
     PATH is a flight-recorder dump or a folder of them (pickled or JSON, any version, any names; other files are left
     alone). Dumps are data here: nothing in them is run. Ranks without a dump count as evidence.
+
+    \b
+    Examples:
+      sentinel hang /shared/run7/attempt-2/flight
+      sentinel hang --json nccl_trace_rank_*
     """
     read = _read_all(paths)
     if not read.traces:

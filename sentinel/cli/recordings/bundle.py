@@ -13,14 +13,7 @@ from sentinel.cli.operator.output import counted, say
 from sentinel.errors import UserError
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sentinel bundle 3f2a91c0de
-  sentinel bundle gpu017 --since 30d --anonymise
-  sentinel bundle --since 7d --out week.bundle
-"""
-)
+@click.command()
 @click.argument("what", required=False)
 @since_option("30d")
 @click.option(
@@ -36,6 +29,12 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
 
     WHAT is the id of an incident, or a node. The store is read as a file or over its URL, so run it as the account of the
     daemon. The file can be read by its owner only; give it to `sentinel replay`.
+
+    \b
+    Examples:
+      sentinel bundle 3f2a91c0de
+      sentinel bundle gpu017 --since 30d --anonymise
+      sentinel bundle --since 7d --out week.bundle
     """
     from sentinel.cli.recordings.sources import is_taken_whole, recording_of, store_of
     from sentinel.config.settings import Settings, load

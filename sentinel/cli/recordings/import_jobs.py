@@ -35,16 +35,9 @@ _WOULD = {
 }
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sentinel import --slurm-accounting --logs /shared/logs --out history.json
-  sentinel simulate --nodes 256 --failures history.json
-  sentinel import --from sacct.txt --json
-"""
-)
+@click.command()
 @click.option("--slurm-accounting", is_flag=True, help="Ask sacct here; it needs a slurmdbd.")
-@click.option("--from", "file", type=click.Path(path_type=Path), help="A file with what sacct printed, see below.")
+@click.option("--from", "file", type=click.Path(path_type=Path), help="A file with what sacct printed, see above.")
 @click.option(
     "--logs", type=click.Path(path_type=Path), help="Folder of old job logs; a job's id stands in their names."
 )
@@ -62,9 +55,20 @@ def import_jobs(
 
     Failures are attempts with GPUs that ended as FAILED, NODE_FAIL, BOOT_FAIL or OUT_OF_MEMORY. Logs with the job's id in
     their names tell the cause, and what would have been done; without one, only Slurm's state is known. Accounting does not
-    say what was saved: an attempt counts as lost at most whole. Nothing is changed anywhere. On a host without sacct, --from
-    takes the output of `sacct --allusers --duplicates --allocations --noheader --parsable2 --starttime=now-30days
-    --format=JobIDRaw,User,Partition,State,ExitCode,Start,End,AllocTRES,NodeList,JobID`, run with TZ=UTC.
+    say what was saved: an attempt counts as lost at most whole. Nothing is changed anywhere.
+
+    What --from takes is made where sacct is:
+
+    \b
+      TZ=UTC sacct --starttime=now-30days --allusers --duplicates \\
+          --allocations --noheader --parsable2 > sacct.txt \\
+          --format=JobIDRaw,User,Partition,State,ExitCode,Start,End,AllocTRES,NodeList,JobID
+
+    \b
+    Examples:
+      sentinel import --slurm-accounting --logs /shared/logs --out history.json
+      sentinel simulate --nodes 256 --failures history.json
+      sentinel import --from sacct.txt --json
     """
     from sentinel.adapters.slurm import accounting
     from sentinel.planning.past_jobs import history_document, past_jobs

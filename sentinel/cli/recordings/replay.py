@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,16 +22,7 @@ if TYPE_CHECKING:
 _BAR_FROM = 2000  # items of evidence: a second of work
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sentinel replay /var/lib/sentinel --since 90d
-  sentinel replay incident.bundle --rules ./rules
-  sentinel replay /var/lib/sentinel --against /etc/sentinel/sentinel.toml --policy ./new.toml
-  sentinel replay ./logs-of-last-month --policy ./sentinel.toml
-  sentinel replay postgresql://host/sentinel --json | tail -1
-"""
-)
+@click.command()
 @click.argument("source")
 @rules_option("Rules of the site instead of the settings'.")
 @click.option(
@@ -59,6 +51,14 @@ def replay(
     --since. It is only read; nothing is done anywhere. Steps of plans end as the recorded ones did. With --against or
     --against-rules the past is judged twice, and a difference is due to what differs between the two. Exit status: 0 all
     the same, 1 some differ, 2 a wrong argument.
+
+    \b
+    Examples:
+      sentinel replay /var/lib/sentinel --since 90d
+      sentinel replay incident.bundle --rules ./rules
+      sentinel replay /var/lib/sentinel --against /etc/sentinel/sentinel.toml --policy ./new.toml
+      sentinel replay ./logs-of-last-month --policy ./sentinel.toml
+      sentinel replay postgresql://host/sentinel --json | tail -1
     """
     from sentinel.cli.recordings.sources import is_taken_whole, recording_of
     from sentinel.config.rules_files import load_rules
@@ -88,19 +88,20 @@ def replay(
     else:
         for item in differing:
             _print(item)
-        unreadable = f"; {counted(recording.unreadable, 'record')} could not be read" if recording.unreadable else ""
-        sums = counts(found)
-        for side, name in (("was", "then"), ("now", "now")):
-            said = [
-                counted(number, what.removesuffix("s")) if what.endswith("s") else f"{number:,} {what}"
-                for what, number in sums[side].items()
-            ]
-            say(f"{name}: {', '.join(said)}")
-        say(
-            f"{counted(len(found), 'incident')}: {len(found) - len(differing)} the same, {len(differing)} differ{unreadable}"
-        )
+        _print_sums(counts(found), len(found), len(differing), recording.unreadable)
     if differing:
         raise SystemExit(1)
+
+
+def _print_sums(sums: Mapping[str, Mapping[str, int]], incidents: int, differing: int, unreadable: int) -> None:
+    for side, name in (("was", "then"), ("now", "now")):
+        said = [
+            counted(number, what.removesuffix("s")) if what.endswith("s") else f"{number:,} {what}"
+            for what, number in sums[side].items()
+        ]
+        say(f"{name}: {', '.join(said)}")
+    unread = f"; {counted(unreadable, 'record')} could not be read" if unreadable else ""
+    say(f"{counted(incidents, 'incident')}: {incidents - differing} the same, {differing} differ{unread}")
 
 
 def _settings(policy: Path | None) -> Settings:

@@ -27,6 +27,10 @@ def test_every_command_and_option_is_there(page: str) -> None:
         assert words in text
 
 
+def test_no_part_of_a_help_is_missing_in_the_manual() -> None:
+    assert [name for name, command in manual.commands() if command.epilog] == []
+
+
 def test_man_page_is_read_without_a_complaint() -> None:
     groff = shutil.which("groff")
     if groff is None:
