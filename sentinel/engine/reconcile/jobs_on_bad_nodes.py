@@ -30,6 +30,8 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
             convicting.setdefault(node, []).append(name)
     if not convicting or state.paused:
         return
+    # Slurm's times are of slurmctld's clock, which is taken to go with its nodes'; a plan's time is of this host's.
+    ahead = timedelta(seconds=state.cluster.own_clock_ahead_s() or 0.0)
     for job in sorted(fleet.jobs.values(), key=lambda one: one.id):
         if job.state != "running" or job.started_at is None:
             continue
@@ -42,7 +44,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
         for node in job.nodes:
             for name in convicting.get(node, ()):
                 key = (name, job.id, job.restarts)
-                began_later = job.started_at > state.plans[name].at - _SEEN
+                began_later = job.started_at > state.plans[name].at - ahead - _SEEN
                 if not (began_later or left) or key in state.on_bad_nodes or _is_asked_about(state, name, node, fleet):
                     continue
                 if node not in node_proof.cleared(state, name, (node,)):
