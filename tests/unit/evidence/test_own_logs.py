@@ -139,9 +139,9 @@ QUIET = {
     },
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
-        "pending", "slurmd-error", "submit-error", "step-noise", "srun-line", "srun-state", "srun-nodes-boot",
-        "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed", "srun-error",
-        "slurmd-syscall", "program-not-on-path", "launch-address",
+        "pending", "slurmd-error", "slurmd-fatal", "submit-error", "step-noise", "srun-line", "srun-state",
+        "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed",
+        "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot",
     },
     Source.DCGM: set(),
 }  # fmt: skip
