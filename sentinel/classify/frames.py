@@ -129,6 +129,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _moved(weights, said)
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
         return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
+    if evidence.data.get("mesh") is True and "reshape" in evidence.text:
+        return _moved(weights, {C.USER_CONFIG: CHECKED})
     if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
     if not frame and _NOT_ITS_OWN.search(evidence.text) and not _BUILT_IN.search(evidence.text):

@@ -9,18 +9,25 @@ BEFORE = 2048  # bytes before an exception that are looked at
 BETWEEN = 4  # lines between a frame and the exception that ends its traceback: the source, its marks, a note
 BETWEEN_DRAWN = 14  # the same where the source around the line is shown, as IPython and rich do
 _FRAME = re.compile(rb'\bFile "([^"\n]{1,300})", line \d{1,7}, in ([\w<>.]{1,80})(?:(?=[^\n]{0,40}\n([^\n]{0,240})))?')
-# IPython: "File /a/b.py:12, in f(x)" and, before release 8, "/a/b.py in f(x)"; rich: "| /a/b.py:12 in f |".
+# IPython: "File ~/b.py:12, in f(x)" and, before release 8, "/a/b.py in f(x)"; rich: "| /a/b.py:12 in f |".
 _DRAWN = re.compile(
-    rb"(?m)^(?:[^\n]{0,24}?File |\W{0,8}\[?)(/[^\s:\]]{1,240}\.py)(?::\d{1,7})?(?:\]\([^)\n]{0,240}\))?,? in ([\w<>.]{1,80})"
+    rb"(?m)^(?:[^\n]{0,24}?File |\W{0,8}\[?)(~?/[^\s:\]]{1,240}\.py)(?::\d{1,7})?(?:\]\([^)\n]{0,240}\))?"
+    rb",? in ([\w<>.]{1,80})"
 )
 _POINTED = re.compile(
     rb"(?m)^[^\n]{0,24}?(?:-{2,}> ?|\xe2\x9d\xb1 {1,4})\d{1,7}([^\n]{0,240})"
 )  # the line that they point at
+# Source that they show around it, of which a statement may have many lines.
+_SHOWN = re.compile(rb"(?m)^[^\w\n]{0,24}(?:\d{1,7}(?: [^\n]{0,400})?|\(\.\.\.\))$")
 _STANDARD = re.compile(rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<frozen ")
 # What only hands on the exception of another: of a worker, of a wrapped call.
 _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
 _IGNORED = re.compile(rb"(?:Exception ignored in|Error in atexit\._run_exitfuncs)[^\n]{0,240}\n[^\n]{0,40}$")
+# Python asks it for what an object has not: who asked stands above (torch/nn/modules/module.py, and others alike).
+_LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
+# Where the devices that are there are laid out as a mesh: how many there are decides whether they fit.
+_MESH = re.compile(rb"devices\b[^\n]{0,24}\.reshape\(|\breshape\((?:\w{1,6}\.(?:as)?array\()?[\w.]{0,20}devices\b")
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 _CHECKS = re.compile(rb"(?: {2,}|\t)(?:raise|assert)\b")
 
@@ -41,6 +48,7 @@ class Frame:
     source: str = ""  # the line itself, where it is a check
     caller: str = ""  # file of the nearest frame above it that is of another package; empty where none is near
     inside: bool = False  # the frame right above it is of its own package: it was called by itself
+    mesh: bool = False  # its line lays devices out as a mesh
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
 
 
@@ -53,7 +61,7 @@ def innermost(before: bytes) -> Frame | None:
     drawn = list(_DRAWN.finditer(before))
     if drawn and (not frames or frames[-1].start() < drawn[-1].start()):
         frames, between = drawn, BETWEEN_DRAWN
-    if not frames or before.count(b"\n", frames[-1].end(2)) > between:
+    if not frames or _lines_after(before, frames[-1]) > between:
         return None
     named = [f for f in frames if not _STANDARD.search(f[1]) and not _HANDS_ON.search(f[1]) and f[1][:1] != b"<"]
     last = frames[-1]
@@ -61,14 +69,32 @@ def innermost(before: bytes) -> Frame | None:
     standard = f"{_text(last[1]).rsplit('/', 1)[-1]}:{_text(last[2])}" if _STANDARD.search(last[1]) else ""
     if not named:
         return Frame("", "", False, standard, ignored=ignored) if standard else None
+    if len(named) > 1 and _only_looks_up(before, named[-1]):
+        named.pop()
     frame = named[-1]
     source = _source(before, frame) if frame is last else b""
-    refused, table = _CHECKS.search(source) is not None, _TABLE.search(source) is not None
+    refused, table, mesh = (known.search(source) is not None for known in (_CHECKS, _TABLE, _MESH))
     checked = _text(source.strip()) if refused else ""
     own, above = _package(frame[1]), [_package(f[1]) for f in named[:-1]]
     caller = next((f[1] for f, package in zip(named[-2::-1], above[::-1], strict=True) if package != own), b"")
     inside = own != b"" and bool(above) and above[-1] == own
-    return Frame(_text(frame[1]), _text(frame[2]), refused, standard, table, checked, _text(caller), inside, ignored)
+    return Frame(
+        _text(frame[1]), _text(frame[2]), refused, standard, table, checked, _text(caller), inside, mesh, ignored
+    )
+
+
+def _lines_after(before: bytes, frame: re.Match[bytes]) -> int:
+    """Lines between the frame and the end, without those of the source that a notebook shows."""
+    shown = len(_SHOWN.findall(before, frame.end(2))) if frame.re is _DRAWN else 0
+    return before.count(b"\n", frame.end(2)) - shown
+
+
+def _only_looks_up(before: bytes, frame: re.Match[bytes]) -> bool:
+    """Whether the frame is an installed package's lookup that says no."""
+    if not _LOOKS_UP.search(frame[2]) or not _package(frame[1]):
+        return False
+    source = _source(before, frame)
+    return not source or _CHECKS.search(source) is not None
 
 
 def _package(file: bytes) -> bytes:

@@ -358,7 +358,8 @@ def _framed(evidence: Evidence, before: bytes) -> Evidence:
     found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
     found |= {"check": frame.source[:200], "caller": frame.caller}
     found = {name: value for name, value in found.items() if value}
-    found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside, "ignored": frame.ignored}
+    found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
+    found |= {"mesh": frame.mesh, "ignored": frame.ignored}
     return replace(evidence, data={**evidence.data, **found})
 
 

@@ -265,3 +265,37 @@ def test_a_framework_that_runs_the_graph_backwards_did_not_record_it() -> None:
     assert cause(OWN, LIBRARY, engine, raised=raised, source="engine.run(outputs)") is Cause.USER_CODE
     linear = engine.replace("autograd/graph", "nn/functional")
     assert cause(OWN, LIBRARY, linear, raised=raised, source="bmm(a, b)") is Cause.SOFTWARE_ENV
+
+
+LOOKED_UP = (
+    '  File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1940, in __getattr__\n'
+    "    raise AttributeError(\n"
+    "AttributeError: 'Decoder' object has no attribute 'heads'\n"
+)
+
+
+def test_who_asks_an_object_for_what_it_has_not_is_above_the_frame_that_looks_it_up() -> None:
+    asked = 'Traceback (most recent call last):\n  File "{}", line 12, in step\n    print(model.heads)\n'
+    assert judged(asked.format(OWN) + LOOKED_UP) is Cause.USER_CODE
+    assert judged(asked.format(LIBRARY) + LOOKED_UP) is Cause.SOFTWARE_ENV
+    drawn = f"File {OWN}:12, in step(model)\n---> 12 print(model.heads)\n\n"
+    module = "~/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
+    looked = f"File {module}:1940, in Module.__getattr__(self, name)\n"
+    raised = "-> 1940 raise AttributeError(\n\nAttributeError: 'Decoder' object has no attribute 'heads'\n"
+    assert judged(drawn + looked + raised) is Cause.USER_CODE
+
+
+@pytest.mark.parametrize("file", [OWN, "/opt/venv/lib/python3.11/site-packages/orbax/checkpoint/type_handlers.py"])
+def test_devices_that_do_not_make_the_mesh_that_was_asked_for_are_a_setting(file: str) -> None:
+    raised = "ValueError: cannot reshape array of size 4 into shape (2,8)"
+    for source in (
+        "mesh = Mesh(np.array(jax.devices()).reshape(shape), axes)",
+        "grid = np.asarray(devices).reshape(2, 8)",
+    ):
+        assert cause(file, raised=raised, source=source) is Cause.USER_CONFIG
+    shown = "    135   mesh = Mesh(\n--> 136       np.array(jax.devices()).reshape(shape), names\n    137   )\n"
+    more = "".join(f"    {line}   names = more({line})\n" for line in range(138, 160))  # IPython shows whole statements
+    for drawn in (f"{shown}\n", f"{shown}{more}   (...)\n\n"):
+        assert judged(f"File {file}:136, in restore(text)\n{drawn}{raised}\n") is Cause.USER_CONFIG
+        assert judged(f"File ~{file}:136, in restore(text)\n{drawn}{raised}\n") is Cause.USER_CONFIG
+    assert cause(OWN, raised=raised, source="x = images.reshape(2, 8)") is Cause.USER_CODE
