@@ -38,6 +38,8 @@ def messages() -> Iterator[tuple[str, str]]:
             yield causes, message.replace("\\n", "\n")
             if "RuntimeError: CUDA error: " in message:  # ROCm prints the same sentences (hipGetErrorString)
                 yield causes, message.replace("\\n", "\n").replace("CUDA error", "HIP error")
+                # The macro of many CUDA programs: fprintf(stderr, "GPUassert: %s %s %d\n", cudaGetErrorString(code), ...)
+                yield causes, message.replace("RuntimeError: CUDA error", "GPUassert").replace("\\n", " sum.cu 12\n", 1)
 
 
 def judge(message: str) -> Verdict:
