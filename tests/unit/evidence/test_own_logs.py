@@ -141,7 +141,7 @@ QUIET = {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
         "pending", "slurmd-error", "slurmd-fatal", "submit-error", "step-noise", "srun-line", "srun-state",
         "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed",
-        "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot",
+        "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot", "step-signalled",
     },
     Source.DCGM: set(),
 }  # fmt: skip
