@@ -10,7 +10,7 @@ from sentinel.model.records import Scalar
 
 _VALUE = r"['\"]?([-+]?(?:\d{1,20}(?:\.\d{0,24})?(?:[eE][-+]?\d{1,3})?|(?:nan|NaN|inf|Inf)\b))"
 _GRAD_NORM = re.compile(r"\bgrad[_ ]?norm['\"]?\s{0,3}[:=]\s{0,3}" + _VALUE)
-_LOSS = re.compile(r"\b(?:reduced_train_|train_|lm_)loss['\"]?\s{0,3}[:=]\s{0,3}" + _VALUE)
+_LOSS = re.compile(r"\b(?:reduced_train_|train_|training_|step_|total_|lm_)loss['\"]?\s{0,3}[:=]\s{0,3}" + _VALUE)
 _SKIPPED = re.compile(r"(?:number of )?skipped iterations:\s{1,4}[1-9]")
 
 

@@ -143,6 +143,7 @@ def test_told_exactly_where_five_bad_prints_follow_each_other(lines: list[tuple[
             {"skipped": True},
         ),
         ("Training epoch 0, iteration 7/99 | global_step: 7 | reduced_train_loss: nan ", {"loss": NAN}),
+        ("Steps:   1%|1| 12/2000 [00:26<1:01:23,  1.85s/it, lr=0.0001, step_loss=nan]", {"loss": NAN}),
         ("step 12 | loss 2.5 | val_loss: nan | grad norm: 1.2.3", {"loss": 2.5, "grad_norm": 1.2}),
     ],
 )
