@@ -82,7 +82,7 @@ class SlurmWriter(Protocol):
             attempt: the newest attempt (restart count) that may be stopped; None: whichever runs.
 
         Raises:
-            Unavailable: a later attempt runs, or has ended. Nothing was changed.
+            Unavailable: a later attempt runs, or has ended and is not on its way back to the queue. Nothing was changed.
 
         Returns:
             False: the job was held already, or is cancelled. A hold on it then is not the caller's, unless it asked before.

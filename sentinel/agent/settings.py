@@ -90,7 +90,7 @@ class Jobs:
     unreported_s: float = setting(
         60.0,
         "how often slurmctld is asked at most about a job that runs here by its word and that no prolog reported, down to "
-        "once an hour where the job cannot be followed (root's); 0: never",
+        "once an hour where the answer leads to nothing (root's job, or one that is not here); 0: never",
         unit="s",
         least=0.0,
     )

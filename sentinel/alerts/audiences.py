@@ -29,7 +29,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.vocabulary import CAUSE_WORDS
+from sentinel.model.vocabulary import CAUSE_WORDS, how_sure
 
 _ENDS = ".!?…"  # of a sentence
 _SURE = 0.95  # from here on a percentage tells nobody anything
@@ -319,7 +319,7 @@ def _what_broke(facts: IncidentFacts) -> str:
 
 
 def _how_sure(verdict: Verdict) -> str:
-    return "" if verdict.confidence >= _SURE else f"; {verdict.confidence:.0%} sure"
+    return "" if verdict.confidence >= _SURE else f"; {how_sure(verdict.confidence, verdict.drain_confidence)}"
 
 
 def _parts(facts: IncidentFacts) -> list[str]:

@@ -31,7 +31,7 @@ from sentinel.model.records import (
     Verdict,
     stable_id,
 )
-from sentinel.model.vocabulary import CAUSE_WORDS, step_words
+from sentinel.model.vocabulary import CAUSE_WORDS, how_sure, step_words
 
 _GROUNDS = 5  # lines of evidence quoted in a notice
 # Of a later notice of an incident, in its title.
@@ -71,7 +71,8 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
     about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
     where = culprit_words(verdict.culprits.nodes, verdict.culprits.gpus, verdict.culprits.ranks)
     lines = [
-        f"What: {CAUSE_WORDS[verdict.cause]}; {verdict.confidence:.0%} sure. At fault: {_SCOPE_WORDS[verdict.scope]}.",
+        f"What: {CAUSE_WORDS[verdict.cause]}; {how_sure(verdict.confidence, verdict.drain_confidence)}. "
+        f"At fault: {_SCOPE_WORDS[verdict.scope]}.",
         *([f"Where: {where}."] if where else ()),
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
         *_job_line(job, facts.last_step),

@@ -108,6 +108,7 @@ def _both(one: Verdict, other: Verdict) -> Verdict:
     return dataclasses.replace(
         first,
         drain=drain,
+        drain_confidence=max(first.drain_confidence, second.drain_confidence if second.drain else 0.0),
         suspect=suspect,
         drain_recommended=first.drain_recommended or second.drain_recommended,
         recommendation=next(r for r in Recommendation if r in (first.recommendation, second.recommendation)),

@@ -108,9 +108,7 @@ def _verdict(
     other = sum(share for one, share in ranked if one in NEVER_DRAIN and one not in SYMPTOMS)
     sure = machine > 0 and machine / (machine + other) >= rules.judgement.drain_above
     drain = _drain(cause, scope, every) if sure else ()
-    together = (
-        sum(share for one, share in ranked if one is cause or _convicts(one, drain, weighed, rules)) if drain else 0.0
-    )
+    together = min((_together(name, cause, ranked, weighed, rules) for name in drain), default=0.0)
     culprits, suspect = _culprits_and_suspects(cause, support, every, incident, drain)
     if scope is Scope.CLUSTER and cause in {C.NODE_FAILURE, C.NODE_OS_OR_HOST}:
         suspect = ()  # what put many nodes out at once is in none of them
@@ -170,13 +168,30 @@ def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, .
     return tuple(nodes)
 
 
-def _convicts(cause: Cause, drain: Sequence[str], weighed: Sequence[Weighed], rules: Rules) -> bool:
-    """Whether these nodes would be drained for this cause as well: an ECC error, and a GPU that falls off the bus after it,
-    leave the cause open, not whether the node goes."""
-    if cause not in rules.causes:
-        return False
+def _together(
+    node: str, cause: Cause, ranked: Sequence[tuple[Cause, float]], weighed: Sequence[Weighed], rules: Rules
+) -> float:
+    """How sure the causes together are that this node is broken.
+
+    An ECC error, and a GPU that falls off the bus after it or runs hot beside it, leave the cause open, not whether the node
+    goes. Where one line of a machine is enough, each cause counts that is a machine's and that a trusted line of this node
+    speaks for; else only those that convict it.
+    """
+    own = [item.reading for item in weighed if item.reading.evidence.where.node == node]
+    trusted = [reading for reading in own if reading.evidence.trust is Trust.SYSTEM]
+    enough = any(reading.drain is Drain.YES for reading in trusted)
+    total = 0.0
+    for one, share in ranked:
+        spoken = [reading for reading in trusted if reading.weights.get(one, 0.0) > 0.3]
+        if one is cause or (one not in NEVER_DRAIN and spoken and not _shared(one, _scope_of(one, weighed, rules))):
+            total += share if one is cause or enough or node in _drain(one, rules.causes[one].scope, spoken) else 0.0
+    return total
+
+
+def _scope_of(cause: Cause, weighed: Sequence[Weighed], rules: Rules) -> Scope:
+    support = sorted((i for i in weighed if i.of(cause) > 0.3 and i.factor > 0), key=lambda i: -i.of(cause))
     every = [item.reading for item in weighed if item.reading.weights.get(cause, 0.0) > 0.3]
-    return set(drain) <= set(_drain(cause, rules.causes[cause].scope, every))
+    return _scope(cause, rules.causes[cause].scope, support, every)
 
 
 def _shared(cause: Cause, scope: Scope) -> bool:

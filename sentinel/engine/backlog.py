@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.model.changes import SettingChanged
 from sentinel.model.records import Evidence, Incident
-from sentinel.model.stored import JUDGED_UNTIL
+from sentinel.model.stored import JUDGED_UNTIL, LATE_SINCE
 
 if TYPE_CHECKING:
     from sentinel.engine.state import State
@@ -47,6 +47,8 @@ def started(state: State, stored: Stored, now: datetime) -> None:
     if noted:
         state.judged_until = datetime.fromisoformat(noted)
         _ended(state, state.judged_until + state.window, now)
+    late = stored.settings.get(LATE_SINCE)
+    state.late_since = datetime.fromisoformat(late) if late else None
 
 
 def event(state: State, now: datetime) -> None:
@@ -79,20 +81,20 @@ def housekeeping(state: State, out: Transition, now: datetime) -> None:
         begun.append(state.absence.since)
     if state.blind_since is not None:
         begun.append(state.blind_since)  # jobs that ended since then have not been seen
-    _note(state, out, min([now, *begun]) - state.window)
+    state.judged_until = min([now, *begun]) - state.window
+    out.save(SettingChanged(JUDGED_UNTIL, state.judged_until.isoformat()))
+    if state.late_since is not None and state.late_since < state.judged_until:
+        state.late_since = None  # it has been judged
+        out.save(SettingChanged(LATE_SINCE, None))
 
 
 def received(state: State, out: Transition, items: Sequence[Evidence], now: datetime) -> None:
     """What an agent kept while it could not reach us may be older than where the next daemon would begin: it is judged in a
     moment, and this daemon may die before."""
     oldest = max(min(item.seen_at for item in items), now - _LATEST_NEWS)
-    if state.judged_until is not None and oldest < state.judged_until:
-        _note(state, out, oldest)
-
-
-def _note(state: State, out: Transition, until: datetime) -> None:
-    state.judged_until = until
-    out.save(SettingChanged(JUDGED_UNTIL, until.isoformat()))
+    if state.judged_until is not None and oldest < min(state.judged_until, state.late_since or state.judged_until):
+        state.late_since = oldest
+        out.save(SettingChanged(LATE_SINCE, oldest.isoformat()))
 
 
 def agent_heard(state: State, node: str, spool: object) -> None:

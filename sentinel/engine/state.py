@@ -173,6 +173,7 @@ class State:
     began_before: frozenset[tuple[int, int]] | None = frozenset()
     housekept_at: datetime | None = None  # the last housekeeping of this daemon
     judged_until: datetime | None = None  # as noted: evidence of later is looked for by the next daemon
+    late_since: datetime | None = None  # as noted: older evidence that came late and may not be judged yet
     absence: Absence | None = None  # the last time for which this daemon was away
     answers: dict[str, tuple[Answer, ...]] = field(default_factory=dict)  # by incident: to requests for approval
     breaker_passed: set[str] = field(default_factory=set)  # ids of incidents that an operator let go on in spite of it

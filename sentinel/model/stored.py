@@ -11,6 +11,7 @@ from sentinel.model.records import Evidence, Incident, Notice, Outcome, Plan, St
 
 # Setting: when what had been acknowledged until then was judged, and incidents closed until then get no news any more.
 JUDGED_UNTIL = "judged_until"
+LATE_SINCE = "late_since"  # of evidence that came later than that and may not be judged yet: when the oldest was read
 ENDED = timedelta(days=7)  # jobs that ended this long ago may run again
 
 
@@ -72,8 +73,8 @@ class Stored:
 
 def not_judged_since(settings: Mapping[str, Any], lately: datetime) -> datetime:
     """``lately``, or when the previous daemon had judged all, if that is earlier: it may have ended long ago."""
-    noted = settings.get(JUDGED_UNTIL)
-    return min(lately, datetime.fromisoformat(noted)) if noted else lately
+    noted = (settings.get(JUDGED_UNTIL), settings.get(LATE_SINCE))
+    return min([lately, *(datetime.fromisoformat(at) for at in noted if at)])
 
 
 def still_excluding(steps: Iterable[StoredStep], attempts: Iterable[Mapping[str, Any]], since: datetime) -> set[str]:

@@ -219,6 +219,17 @@ def result_words(result: str | None) -> str:
     return result.replace("_", " ") if result else "under way"
 
 
+_TOLD_APART = 0.05  # how sure the drain is is said beside the cause's confidence where it is so much higher
+
+
+def how_sure(confidence: float, drain_confidence: float) -> str:
+    """``45% sure``, and where several causes say that the node must go, how sure that is."""
+    words = f"{confidence:.0%} sure"
+    return (
+        f"{words} of it, {drain_confidence:.0%} of the drain" if drain_confidence >= confidence + _TOLD_APART else words
+    )
+
+
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})

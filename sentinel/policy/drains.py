@@ -196,7 +196,7 @@ def _in_order(verdict: Verdict, situation: Situation) -> str:
 
 def _already_out_and_gone(verdict: Verdict, fleet: Fleet, act_confidence: float) -> list[Step]:
     """Steps that set drained nodes down that died under their last job, which would wait for them. They cost no budget."""
-    if verdict.cause is not Cause.NODE_FAILURE or verdict.confidence < act_confidence:
+    if verdict.cause is not Cause.NODE_FAILURE or not sure_enough(verdict, act_confidence):
         return []
     named = [fleet.nodes[name] for name in verdict.drain if name in fleet.nodes]
     out = [node.name for node in named if node.drained and node.state != "down"]

@@ -256,8 +256,7 @@ class Jobs:
     def running(self) -> list[dict[str, Any]]:
         """For a heartbeat: the jobs on this node; ``found_by`` says who told of one that no prolog reported."""
         return [
-            {"job": job.job, "attempt": job.attempt, "gpus": job.gpus}
-            | ({"found_by": job.found_by} if job.found_by else {})
+            {"job": job.job, "attempt": job.attempt, "gpus": job.gpus, "found_by": job.found_by}
             for job in list(self.jobs.values())
         ]
 

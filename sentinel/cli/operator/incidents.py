@@ -17,7 +17,7 @@ from sentinel.cli.operator.jobs import attempts_table
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import OURS, IncidentState, Kind, Source
-from sentinel.model.vocabulary import cause_words, result_words, words_of
+from sentinel.model.vocabulary import cause_words, how_sure, result_words, words_of
 
 KEPT = 8  # nodes whose folder is named
 LEAST_SHOWN = 0.005  # an alternative less likely than this would be shown as 0 %
@@ -156,9 +156,8 @@ def _kept(evidence: list[dict[str, Any]]) -> None:
 
 
 def _verdict(verdict: dict[str, Any]) -> None:
-    say(
-        f"Verdict: {shown(cause_words(verdict['cause']))} ({shown(verdict['cause'])}), {verdict['confidence']:.0%} sure"
-    )
+    sure = how_sure(verdict["confidence"], verdict.get("drain_confidence", 0.0))
+    say(f"Verdict: {shown(cause_words(verdict['cause']))} ({shown(verdict['cause'])}), {sure}")
     say(f"At fault: {_AT_FAULT.get(verdict['scope'], 'not known')}")
     culprits = verdict["culprits"]
     if where := culprit_words(culprits["nodes"], culprits["gpus"], culprits["ranks"]):

@@ -140,8 +140,8 @@ class NodeRequests:
             if isinstance(body.get("jobs"), list):
                 if found := self._unreported.of(fleet, node, heartbeat.jobs, now, now_s):
                     answer["unreported"] = found
-                if here := self._unreported.running(fleet, node):
-                    self._prologs.heard(node, here, reported_by_prolog(body["jobs"]), fleet.at, now)
+                if (by_prolog := reported_by_prolog(body["jobs"])) is not None:
+                    self._prologs.heard(node, self._unreported.running(fleet, node), by_prolog, fleet.at, now)
             if over := self._unreported.over(fleet, node, heartbeat.jobs, now_s):
                 answer["over"] = over
             # Slurm drains a node whose prolog refuses: not allowed in mode suggest, which asks for approval first.

@@ -36,13 +36,13 @@ def heartbeat_of(node: str, body: Mapping[str, Any], now: datetime, now_s: float
     )
 
 
-def reported_by_prolog(jobs: object) -> frozenset[tuple[int, int]]:
-    """Job and attempt of each entry in a node's list of running jobs that its agent has not from Slurm."""
-    return frozenset(
-        _attempts([item for item in jobs if isinstance(item, dict) and not item.get("found_by")])
-        if isinstance(jobs, list)
-        else ()
-    )
+def reported_by_prolog(jobs: object) -> frozenset[tuple[int, int]] | None:
+    """Job and attempt of each entry in a node's list of running jobs that its agent has not from Slurm. None: an agent of an
+    older release does not say from whom it has them.
+    """
+    if not isinstance(jobs, list) or not all(isinstance(item, dict) and "found_by" in item for item in jobs):
+        return None
+    return frozenset(_attempts([item for item in jobs if not item["found_by"]]))
 
 
 def _attempts(jobs: object) -> tuple[tuple[int, int], ...]:

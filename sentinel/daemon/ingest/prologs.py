@@ -1,8 +1,9 @@
 """Tells on which nodes no prolog of Sentinel's reports the jobs that begin there, so that they begin unchecked.
 
 A single job without a report proves little: slurmd runs no prolog for a job that it remembers from before a crash (so
-restarted attempts count only where they are reported), hooks may have been installed after it began, and without
-PrologFlags=Alloc a node without a step has none. A node is judged by the latest jobs that began there.
+restarted attempts count only where they are reported), hooks may have been installed after it began (so what runs when a
+node is first heard counts only where it is reported), and without PrologFlags=Alloc a node without a step has none. A node
+is judged by the latest jobs that began there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ ENOUGH = 3  # jobs in a row without a report that show that the prolog is missin
 
 @dataclass(slots=True)
 class _Node:
+    before: frozenset[int] = frozenset()  # jobs that ran when this daemon first heard the node
     reported: datetime | None = None  # when the latest of the jobs that its prolog reported began
     absent: dict[int, datetime] = field(default_factory=dict)  # running jobs without a report: the first heartbeat so
     without: dict[int, datetime] = field(default_factory=dict)  # the latest that had none: when they began
@@ -40,19 +42,23 @@ class Prologs:
         """Take in a heartbeat.
 
         Args:
-            running: what Slurm has running there, by the snapshot of ``seen_at``; not empty.
+            running: what Slurm has running there, by the snapshot of ``seen_at``.
             by_prolog: job and attempt of each that the heartbeat has from a prolog.
         """
-        seen = self._nodes.setdefault(node, _Node())
+        seen = self._nodes.get(node)
+        if seen is None:
+            seen = self._nodes[node] = _Node(before=frozenset(one.job for one in running))
         absent = {}
         for job, attempt, began, _ in running:
             if (job, attempt) in by_prolog:
                 if seen.reported is None or seen.reported < began:
                     seen.reported = began
-            elif attempt == 0 and now - began > AFTER:
-                absent[job] = since = seen.absent.get(job, now)
+            elif attempt == 0 and job not in seen.before:
+                absent[job] = since = seen.absent.get(
+                    job, now
+                )  # not since it began: that is a time of slurmctld's clock
                 # A snapshot that is older than the heartbeat may show a job whose epilog has run since.
-                if seen_at > since:
+                if now - since > AFTER and seen_at > since:
                     seen.without[job] = began
         seen.absent = absent
         if seen.without:

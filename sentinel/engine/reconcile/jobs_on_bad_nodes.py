@@ -30,8 +30,11 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
             convicting.setdefault(node, []).append(name)
     if not convicting or state.paused:
         return
+    ahead_s = state.cluster.own_clock_ahead_s()
+    if ahead_s is None and state.absence is not None and now < state.absence.waits_until:
+        return  # this daemon has just begun: nodes tell it in a moment
     # Slurm's times are of slurmctld's clock, which is taken to go with its nodes'; a plan's time is of this host's.
-    ahead = timedelta(seconds=state.cluster.own_clock_ahead_s() or 0.0)
+    ahead = timedelta(seconds=ahead_s or 0.0)
     for job in sorted(fleet.jobs.values(), key=lambda one: one.id):
         if job.state != "running" or job.started_at is None:
             continue

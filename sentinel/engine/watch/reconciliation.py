@@ -103,6 +103,7 @@ def _is_news(state: State, job: JobView, now: datetime) -> bool:
     since = now - state.window
     if state.absence is not None and state.absence.counts(now, state.window):
         since = state.absence.since - state.window
+    since -= timedelta(seconds=state.cluster.own_clock_ahead_s() or 0.0)  # Slurm's times are of another clock
     return job.ended_at is not None and job.ended_at > since and job.state != "completed"
 
 

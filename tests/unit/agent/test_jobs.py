@@ -93,7 +93,7 @@ def test_the_batch_host_follows_the_log(site: Site) -> None:
     assert started.name == "log:5.0"
     assert started.arguments["path"] == "/data/j.out"
     assert started.restart
-    assert site.jobs.running() == [{"job": 5, "attempt": 0, "gpus": ""}]
+    assert site.jobs.running() == [{"job": 5, "attempt": 0, "gpus": "", "found_by": ""}]
 
 
 def left(site: Site, job: int, code: str) -> None:

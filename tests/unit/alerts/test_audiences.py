@@ -208,6 +208,8 @@ def test_without_a_job_its_owner_is_told_nothing() -> None:
 def test_doubt_is_told_and_certainty_is_not() -> None:
     assert "%" not in for_operators(facts())
     assert "; 61% sure." in for_operators(facts(verdict=dataclasses.replace(gpu_lost(), confidence=0.61)))
+    together = dataclasses.replace(gpu_lost(), confidence=0.45, drain_confidence=0.9)
+    assert "; 45% sure of it, 90% of the drain." in for_operators(facts(verdict=together))
 
 
 @pytest.mark.parametrize("cause", list(Cause))

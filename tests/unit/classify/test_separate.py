@@ -57,10 +57,24 @@ def test_two_faults_of_one_machine_leave_the_cause_open_and_not_the_drain(second
     assert set(verdict.drain) == {"n1", second_node} and verdict.drain_confidence >= 0.8, verdict
 
 
-def test_a_cause_that_convicts_no_node_adds_nothing_to_the_drain() -> None:
-    items = [xid(79, "n1"), *(noise("nvlink_errors", "n1", -1.0) for _ in range(3))]
-    verdict = classify(incident(*items, nodes=["n1"]), rules=RULES, now=AT)
-    assert verdict.drain == ("n1",) and verdict.drain_confidence <= verdict.confidence, verdict
+@pytest.mark.parametrize("number", [48, 95, 140, 64, 79])
+def test_a_gpu_that_runs_hot_beside_a_fault_that_is_enough_does_not_keep_its_node_in_service(number: int) -> None:
+    heat = [noise(kind, "n1", -1.0) for kind in ("gpu_thermal", "clocks_slowdown")]
+    verdict = classify(incident(xid(number, "n1", -5.0), *heat, ended(at_s=1.0), nodes=["n1"]), rules=RULES, now=AT)
+    assert verdict.drain == ("n1",) and verdict.drain_confidence >= 0.8, verdict
+
+
+def test_a_second_node_makes_nobody_less_sure_of_the_first() -> None:
+    items = [xid(48, "n1"), xid(79, "n1", 0.1), xid(48, "n2", 0.2), ended(at_s=1.0)]
+    verdict = classify(incident(*items, nodes=["n1", "n2"]), rules=RULES, now=AT)
+    assert set(verdict.drain) == {"n1", "n2"} and verdict.drain_confidence >= 0.6, verdict
+
+
+def test_what_a_program_says_adds_nothing_to_the_drain() -> None:
+    said = evidence("oom-gpu", source=Source.JOB_LOG, text="CUDA out of memory", at_s=0.5)
+    alone = classify(incident(xid(79, "n1"), nodes=["n1"]), rules=RULES, now=AT)
+    both = classify(incident(xid(79, "n1"), said, nodes=["n1"]), rules=RULES, now=AT)
+    assert both.drain_confidence <= alone.drain_confidence and alone.drain == ("n1",), both
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 6])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from core_records import evidence
 from shipped import shipped_rules
 
 from sentinel.config.settings import Settings
@@ -12,12 +14,12 @@ from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine, backlog
 from sentinel.engine.engine import HOUSEKEEPING
-from sentinel.engine.events import Started, TimerDue
+from sentinel.engine.events import EvidenceReceived, Started, TimerDue
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch.events import HeartbeatReceived
 from sentinel.model.changes import SettingChanged
-from sentinel.model.records import Incident
+from sentinel.model.records import Incident, Kind
 from sentinel.model.stored import JUDGED_UNTIL, Stored, not_judged_since
 
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -95,6 +97,22 @@ def test_the_store_is_told_up_to_when_all_is_judged(state: State) -> None:
     assert noted == SettingChanged(JUDGED_UNTIL, (AT - state.window).isoformat())
     assert not_judged_since({noted.name: noted.value}, later(600.0)) == AT - state.window
     assert not_judged_since({}, later(600.0)) == later(600.0)
+
+
+def test_late_news_is_looked_for_by_the_next_daemon_and_makes_no_absence(state: State) -> None:
+    """The daemon lived when the agent, cut off for an hour, sent it; a node's clock may be years off, too."""
+    noted = {c.name: c.value for c in housekeeping(state, AT).changes if isinstance(c, SettingChanged)}
+    old = evidence(Kind.XID, node="n1", at_s=-3600.0, data={"xid": 79}, text="NVRM: Xid 79")
+    ancient = dataclasses.replace(old, id="ancient", seen_at=AT - timedelta(days=4000))
+    for item, since in ((old, later(-3600.0)), (ancient, later(1.0) - timedelta(days=1))):
+        out = Engine(state).handle(EvidenceReceived(later(1.0), (item,)))
+        noted |= {c.name: c.value for c in out.changes if isinstance(c, SettingChanged)}
+        assert not_judged_since(noted, later(600.0)) == since
+    Engine(state).handle(Started(later(5.0), Stored(settings=noted)))
+    assert state.absence is not None and state.absence.since >= AT
+    state.judging.clear()
+    noted |= {c.name: c.value for c in housekeeping(state, later(10.0)).changes if isinstance(c, SettingChanged)}
+    assert not_judged_since(noted, later(600.0)) == later(10.0) - state.window
 
 
 def test_what_waits_for_the_backlog_is_not_judged_yet(state: State) -> None:

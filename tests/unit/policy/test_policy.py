@@ -105,6 +105,10 @@ def test_drained_node_that_dies_under_its_last_job_is_given_up_whatever_the_budg
     assert (plan.steps[0].kind, plan.steps[0].node) == (StepKind.DOWN, "n1")
     unsure = verdict(Cause.NODE_FAILURE, drain=("n1",), confidence=0.3)
     assert drained(decide(unsure, fleet=fleet(nodes))) == []
+    together = dataclasses.replace(unsure, drain_confidence=0.9)
+    assert decide(together, fleet=fleet(nodes)).steps[0].kind is StepKind.DOWN, (
+        "the cause is open, not whether it is gone"
+    )
 
 
 def test_same_incident_gives_the_same_plan() -> None:

@@ -26,17 +26,17 @@ class Site:
     def __init__(self) -> None:
         self.prologs, self.now = Prologs(), NOW
         self.running: list[RunningHere] = []
+        self.prologs.heard("n1", [], (), NOW, NOW)
 
     def begins(self, number: int, attempt: int = 0) -> None:
         self.now += timedelta(minutes=1)
         self.running.append(RunningHere(number, attempt, self.now, True))
 
     def beat(self, *by_prolog: Pair, snapshot_s: float = 1.0) -> None:
-        """Two heartbeats a while later; the second after a new snapshot."""
-        self.now += AFTER + timedelta(seconds=1)
+        """Two heartbeats, the second a while later and after a new snapshot."""
         self.prologs.heard("n1", self.running, by_prolog, self.now - timedelta(seconds=5), self.now)
         seen_at = self.now + timedelta(seconds=snapshot_s)
-        self.now += timedelta(seconds=2)
+        self.now += AFTER + timedelta(seconds=1)
         self.prologs.heard("n1", self.running, by_prolog, seen_at, self.now)
 
     @property
@@ -103,12 +103,26 @@ def test_a_prolog_that_comes_late(site: Site) -> None:
     assert site.runs is True
 
 
-def test_a_job_that_just_began_is_no_sign(site: Site) -> None:
+@pytest.mark.parametrize("ahead_s", [0.0, 300.0])
+def test_a_job_that_just_began_is_no_sign(site: Site, ahead_s: float) -> None:
+    """Its prolog may run still; when it began is a time of slurmctld's clock, and this host's may be ahead of that."""
     site.begins(7)
     for after_s in (0, 10, AFTER.total_seconds()):
-        at = site.running[0].began + timedelta(seconds=after_s)
+        at = site.running[0].began + timedelta(seconds=ahead_s + after_s)
         site.prologs.heard("n1", site.running, (), at, at)
     assert site.runs == "nothing"
+
+
+def test_jobs_from_before_the_node_was_first_heard_are_no_sign(site: Site) -> None:
+    """The hooks may have been installed while they ran; a report of theirs counts."""
+    site.prologs = Prologs()
+    for number in range(ENOUGH):
+        site.begins(number)
+    site.beat()
+    site.beat()
+    assert site.runs == "nothing"
+    site.beat((0, 0))
+    assert site.runs is True
 
 
 def test_a_restarted_job_that_slurmd_remembers_is_no_sign(site: Site) -> None:
@@ -139,18 +153,38 @@ async def shown(served: Served, view: str) -> Any:
     return (await served.post(protocol.VIEW, {"view": view}, uid=OPERATOR)).body
 
 
-@pytest.mark.parametrize("found", [[], [{"job": 101, "attempt": 0, "gpus": "", "found_by": "squeue"}]], ids=str)
-async def test_from_heartbeats_to_the_views(served: Served, found: list[dict[str, Any]]) -> None:
-    """What an agent has from slurmctld is no report of a prolog."""
+async def beats(served: Served, found: list[dict[str, Any]]) -> None:
+    """Heartbeats of n1 before and while jobs begin there, with these entries for each."""
     clock = served.world.slurm.clock
+    served.daemon.live.see_fleet(dataclasses.replace(fleet(4), at=clock.at))
+    await served.post(protocol.HEARTBEAT, {"node": "n1", "boot_id": "b", "jobs": []})
     for number in range(ENOUGH):
         began_s = 60.0 * number
         running = [job(101 + number, nodes=("n1",), started_s=began_s)]
-        for after_s in (40.0, 45.0):
+        for after_s in (5.0, 40.0):
             clock.at = NOW + timedelta(seconds=began_s + after_s)
             served.daemon.live.see_fleet(dataclasses.replace(fleet(4, running), at=clock.at))
             told = [{**entry, "job": 101 + number} for entry in found]
             await served.post(protocol.HEARTBEAT, {"node": "n1", "boot_id": "b", "jobs": told})
+
+
+ENTRY = {"job": 101, "attempt": 0, "gpus": ""}
+
+
+@pytest.mark.parametrize("found", [[], [{**ENTRY, "found_by": "squeue"}]], ids=str)
+async def test_from_heartbeats_to_the_views(served: Served, found: list[dict[str, Any]]) -> None:
+    """What an agent has from slurmctld is no report of a prolog."""
+    await beats(served, found)
     doctor, status = await shown(served, "doctor"), await shown(served, "status")
     assert doctor["nodes"]["n1"]["prolog"]["runs"] is False and doctor["nodes"]["n2"]["prolog"] is None
     assert status["without_prolog"] == ["n1"]
+
+
+@pytest.mark.parametrize(("entry", "runs"), [({**ENTRY, "found_by": ""}, True), (ENTRY, None)], ids=str)
+async def test_an_agent_that_does_not_say_from_whom_it_has_its_jobs_tells_nothing_of_a_prolog(
+    served: Served, entry: dict[str, Any], runs: bool | None
+) -> None:
+    """One of an older release, in the middle of an upgrade."""
+    await beats(served, [entry])
+    prolog = (await shown(served, "doctor"))["nodes"]["n1"]["prolog"]
+    assert (prolog and prolog["runs"]) == runs

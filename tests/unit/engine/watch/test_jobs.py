@@ -16,6 +16,7 @@ from core_world import World
 from sentinel.correlate.incidents import opens
 from sentinel.daemon.runner import Perform
 from sentinel.detect.activity import Motion
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Transition
 from sentinel.engine.events import EffectCompleted, TimerDue
 from sentinel.engine.transition import AskHungJob, LookAtJob, ObserveFleet
@@ -609,6 +610,20 @@ async def test_what_ended_while_the_daemon_was_away(world: Worlds, state: str, b
     there.slurm.end(there.job, exit_code=int(state == "FAILED"), state=state)
     there.slurm.clock.advance(before_s)
     scene = Scene(there)
+    await scene.reconcile()
+    assert scene.kinds == [Kind.JOB_ENDED] * found
+
+
+@pytest.mark.parametrize(("ahead_s", "before_s", "found"), [(0, 600, False), (600, 600, True), (-600, 60, False)])
+async def test_what_ended_is_news_by_slurmctlds_clock(
+    world: Worlds, ahead_s: float, before_s: float, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This host's clock is so much ahead of its nodes'."""
+    there = world()
+    there.slurm.end(there.job, exit_code=1)
+    there.slurm.clock.advance(before_s)
+    scene = Scene(there)
+    monkeypatch.setattr(ClusterView, "own_clock_ahead_s", lambda _: float(ahead_s))
     await scene.reconcile()
     assert scene.kinds == [Kind.JOB_ENDED] * found
 
