@@ -221,6 +221,10 @@ def _weights(table: dict[str, Any], role: Role, bad: Any) -> dict[Cause, float]:
     weights: dict[Cause, float] = {}
     for name, weight in value.items():
         cause = _enum(Cause, name, lambda m: bad("weights", m))
+        if cause is Cause.UNKNOWN:
+            raise bad(
+                "weights", "no line speaks for unknown", "leave it out: it is the answer where no cause is carried"
+            )
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not -8.0 <= weight <= 8.0:
             raise bad("weights", f"{name} = {weight!r} is not a number from -8 to 8", "natural-log odds")
         weights[cause] = float(weight)

@@ -43,6 +43,7 @@ def test_a_rule_becomes_a_record() -> None:
         (("boiler pressure unknown", "boiler pressure 7"), "reject", 7, "matches"),
         (("node_os_or_host", "the_host"), "weights", 5, "none of"),
         (("2.0", "20.0"), "weights", 5, "not a number from -8 to 8"),
+        (("user_code", "unknown"), "weights", 5, "no line speaks for unknown"),
         (('id = "boiler"', 'id = "Boiler!"'), "id", 3, "not an id"),
         (("[[rule]]", "[[rules]]"), "rules", 2, "unknown table"),
         (("reject = [", "reject = ["), "", None, ""),
