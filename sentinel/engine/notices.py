@@ -203,6 +203,8 @@ def _known_fault(state: State, out: Transition, facts: IncidentFacts, now: datet
     goes_on = incident.job is None or any(step.kind in RESTARTS for step in plan.steps)
     if not goes_on or any(outcome.result is Result.FAILED or outcome.data.get("held") for outcome in outcomes):
         return ""
+    if first := _joined_before(state, facts):
+        return first
     fault = state.shared_told.get(str(verdict.cause))
     if fault is not None and incident.id == fault["incident"]:
         return ""

@@ -180,6 +180,16 @@ async def test_what_joined_and_was_left_to_another_incident_is_not_told_of_by_th
     assert [notice.incident for notice in sink.all] == ["signal"]
 
 
+async def test_what_joined_and_asks_for_nothing_is_not_told_of_by_the_next_daemon(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    for name in ("signal", "inc2"):
+        await _shared(daemon, name, job=None)
+    there.slurm.clock.advance(1000.0)
+    await _shared(Daemon(there, [sink]), "inc2", job=None)
+    assert [notice.incident for notice in sink.all] == ["signal"]
+
+
 async def test_a_job_that_could_not_be_restarted_after_all_is_told_of(world: Worlds) -> None:
     there, sink = world(), FakeSink()
     daemon = Daemon(there, [sink])
