@@ -35,9 +35,8 @@ def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
     """
     stage, closed = stage_of(facts), facts.incident.state is IncidentState.CLOSED
     if thread is None:
-        return (
-            Stage.RESOLVED if closed and stage is Stage.RESTARTING else stage
-        )  # what is over restarts nothing any more
+        over = closed and stage is Stage.RESTARTING  # it restarts nothing any more
+        return Stage.RESOLVED if over else stage
     if len(thread.stages) >= MOST_MESSAGES and (thread.final or not closed):
         return None
     unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in facts.outcomes)

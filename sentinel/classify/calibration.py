@@ -20,9 +20,7 @@ def calibrated(verdict: Verdict, rules: Rules) -> Verdict:
         return verdict
     judgement = rules.judgement
     confidence = verdict.confidence * judgement.calibration
-    drain_confidence = round(
-        verdict.drain_confidence * judgement.calibration, 3
-    )  # a machine spoke, else no node is named
+    drain_confidence = verdict.drain_confidence * judgement.calibration  # a machine spoke, else no node is named
     if verdict.grounds and all(ground.evidence.source in _PROGRAM for ground in verdict.grounds):
         confidence = along(judgement.program_curve, verdict.confidence)
         if len({ground.evidence.id for ground in verdict.grounds}) == 1:
@@ -30,7 +28,8 @@ def calibrated(verdict: Verdict, rules: Rules) -> Verdict:
     others = tuple(
         replace(other, confidence=round(min(other.confidence, confidence), 3)) for other in verdict.alternatives
     )
-    return replace(verdict, confidence=round(confidence, 3), drain_confidence=drain_confidence, alternatives=others)
+    confidence, drain_confidence = round(confidence, 3), round(drain_confidence, 3)
+    return replace(verdict, confidence=confidence, drain_confidence=drain_confidence, alternatives=others)
 
 
 def along(curve: Sequence[tuple[float, float]], share: float) -> float:

@@ -100,9 +100,7 @@ def _verdict(
 ) -> Verdict:
     cause, confidence = ranked[0]
     entry = rules.causes[cause]
-    support = [item for item in weighed if item.of(cause) > 0.3 and item.factor > 0]
-    support.sort(key=lambda item: -item.of(cause))
-    every = [item.reading for item in weighed if item.reading.weights.get(cause, 0.0) > 0.3]
+    support, every = _speaking_for(cause, weighed)
     scope = _scope(cause, entry.scope, support, every)
     machine = sum(share for one, share in ranked if one not in NEVER_DRAIN)
     other = sum(share for one, share in ranked if one in NEVER_DRAIN and one not in SYMPTOMS)
@@ -180,18 +178,24 @@ def _together(
     own = [item.reading for item in weighed if item.reading.evidence.where.node == node]
     trusted = [reading for reading in own if reading.evidence.trust is Trust.SYSTEM]
     enough = any(reading.drain is Drain.YES for reading in trusted)
-    total = 0.0
-    for one, share in ranked:
+
+    def counts(one: Cause) -> bool:
         spoken = [reading for reading in trusted if reading.weights.get(one, 0.0) > 0.3]
-        if one is cause or (one not in NEVER_DRAIN and spoken and not _shared(one, _scope_of(one, weighed, rules))):
-            total += share if one is cause or enough or node in _drain(one, rules.causes[one].scope, spoken) else 0.0
-    return total
+        if one is cause or one in NEVER_DRAIN or not spoken:
+            return one is cause
+        usual = rules.causes[one].scope
+        if _shared(one, _scope(one, usual, *_speaking_for(one, weighed))):
+            return False
+        return enough or node in _drain(one, usual, spoken)
+
+    return sum(share for one, share in ranked if counts(one))
 
 
-def _scope_of(cause: Cause, weighed: Sequence[Weighed], rules: Rules) -> Scope:
-    support = sorted((i for i in weighed if i.of(cause) > 0.3 and i.factor > 0), key=lambda i: -i.of(cause))
-    every = [item.reading for item in weighed if item.reading.weights.get(cause, 0.0) > 0.3]
-    return _scope(cause, rules.causes[cause].scope, support, every)
+def _speaking_for(cause: Cause, weighed: Sequence[Weighed]) -> tuple[list[Weighed], list[Reading]]:
+    """What carries the cause, the strongest first, and all that names it, also where other lines took its weight."""
+    support = [item for item in weighed if item.of(cause) > 0.3 and item.factor > 0]
+    support.sort(key=lambda item: -item.of(cause))
+    return support, [item.reading for item in weighed if item.reading.weights.get(cause, 0.0) > 0.3]
 
 
 def _shared(cause: Cause, scope: Scope) -> bool:

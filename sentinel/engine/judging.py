@@ -27,7 +27,7 @@ from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
 from sentinel.engine.reconcile import late_evidence
-from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of
+from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of, with_onset
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
 from sentinel.model.changes import AttemptSeen, EvidenceAdded, IncidentChanged, PlanMade, VerdictReached
@@ -327,8 +327,7 @@ def decide(
         verdict = dataclasses.replace(verdict, drain=(), suspect=suspect, restart=Restart.NONE, onset_step=None)
     elif verdict.restart is not Restart.NONE:
         # Whatever ended the job: if its numbers were bad, here or in what it began with, it must resume from before that.
-        onsets = [step for step in (verdict.onset_step, situation.onset_step) if step is not None]
-        verdict = dataclasses.replace(verdict, onset_step=min(onsets, default=None))
+        verdict = with_onset(verdict, situation.onset_step)
     broken = _broken(verdict, incident, history, rules, settings.judgement.act_confidence, now)
     verdict = dataclasses.replace(verdict, broken=broken)
     return Decision(verdict, plan_for(verdict, incident, situation, settings=settings, now=now))

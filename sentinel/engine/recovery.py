@@ -135,7 +135,7 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
     if in_allocation.is_planned(plan):
         step = in_allocation.bound(state, incident, step, exclusions.suspects(state, incident, step))
     if step.kind is StepKind.CHOOSE_CHECKPOINT:
-        verdict = situations.with_onset(state, incident, verdict)
+        verdict = situations.with_onset_known_now(state, incident, verdict)
         step = dataclasses.replace(step, data={**step.data, "onset_step": verdict.onset_step})
     if step.kind in (StepKind.WRITE_RESUME, StepKind.START_RUN):
         step = notices.with_job_log_line(state, incident_id, step)

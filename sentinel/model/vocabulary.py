@@ -224,10 +224,8 @@ _TOLD_APART = 0.05  # how sure the drain is is said beside the cause's confidenc
 
 def how_sure(confidence: float, drain_confidence: float) -> str:
     """``45% sure``, and where several causes say that the node must go, how sure that is."""
-    words = f"{confidence:.0%} sure"
-    return (
-        f"{words} of it, {drain_confidence:.0%} of the drain" if drain_confidence >= confidence + _TOLD_APART else words
-    )
+    apart = drain_confidence >= confidence + _TOLD_APART
+    return f"{confidence:.0%} sure" + (f" of it, {drain_confidence:.0%} of the drain" if apart else "")
 
 
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed

@@ -57,9 +57,8 @@ class UnreportedJobs:
         self._clock = clock
         self._lock = threading.Lock()
         self._missed: list[tuple[int, int]] = []  # of the daemon's last answer, not asked about yet
-        self._asked: dict[
-            tuple[int, int], tuple[float, float]
-        ] = {}  # job, attempt -> when to ask again, the pause then
+        # By job and attempt: when to ask again, and the pause then.
+        self._asked: dict[tuple[int, int], tuple[float, float]] = {}
 
     def heard(self, answer: Mapping[str, Any]) -> None:
         """Take from the daemon's answer to a heartbeat which jobs it misses, and which are over by Slurm's word."""

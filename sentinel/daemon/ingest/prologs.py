@@ -54,9 +54,8 @@ class Prologs:
                 if seen.reported is None or seen.reported < began:
                     seen.reported = began
             elif attempt == 0 and job not in seen.before:
-                absent[job] = since = seen.absent.get(
-                    job, now
-                )  # not since it began: that is a time of slurmctld's clock
+                # Not since it began: that is a time of slurmctld's clock.
+                absent[job] = since = seen.absent.get(job, now)
                 # A snapshot that is older than the heartbeat may show a job whose epilog has run since.
                 if now - since > AFTER and seen_at > since:
                     seen.without[job] = began

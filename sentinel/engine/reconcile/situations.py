@@ -141,11 +141,15 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
     )
 
 
-def with_onset(state: State, incident: Incident, verdict: Verdict) -> Verdict:
-    """The verdict with the onset of bad numbers that is known by now: a plan may have waited since (a pause, a slow
-    slurmctld), and the job trained on."""
-    found = _onset_step(state, incident, state.cluster.fleet) if state.cluster.fleet is not None else None
-    onsets = [step for step in (verdict.onset_step, found) if step is not None]
+def with_onset_known_now(state: State, incident: Incident, verdict: Verdict) -> Verdict:
+    """A plan may have waited since it was judged (a pause, a slow slurmctld), and the job trained on."""
+    fleet = state.cluster.fleet
+    return with_onset(verdict, _onset_step(state, incident, fleet)) if fleet is not None else verdict
+
+
+def with_onset(verdict: Verdict, step: int | None) -> Verdict:
+    """The verdict, with the job's numbers bad from this step on at the latest."""
+    onsets = [known for known in (verdict.onset_step, step) if known is not None]
     return dataclasses.replace(verdict, onset_step=min(onsets, default=None))
 
 
