@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection
+from datetime import datetime, timedelta
 
 _MOST_S = 10.0  # silence of nodes is excused for at most twice this, however late the daemon is
 MOST_SKEW_S = 1.0  # evidence of several hosts is put in order by their clocks
@@ -49,6 +50,11 @@ def ahead_s(offsets_s: Collection[float]) -> float | None:
     if 2 * alike <= len(offsets_s):
         return None
     return round(-usual_s, 1) if abs(usual_s) > MOST_SKEW_S else 0.0
+
+
+def of_own_clock(slurm_time: datetime, ahead_s: float | None) -> datetime:
+    """A time of slurmctld's, whose clock is taken to go with its nodes', by this host's clock. ``ahead_s`` as above."""
+    return slurm_time + timedelta(seconds=ahead_s or 0.0)
 
 
 def in_words(ahead_s: float) -> str:

@@ -9,6 +9,7 @@ from sentinel.alerts import needs_repair
 from sentinel.config.modes import ACT as ACT_MODE
 from sentinel.config.return_settings import filled
 from sentinel.config.returns import Remedial
+from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import notices
 from sentinel.engine.events import DiagnosticEnded, NodeReturnAnswered
 from sentinel.engine.node_return.next_step import Act, NodeNow, PutBack, Repair, RunTest, Wait, command, next_step
@@ -106,10 +107,11 @@ def _in_service(state: State, out: Transition, node: str, record: NodeReturn, fl
     assert record.returned_at is not None, "it was returned"
     if record.stage is Stage.PROBATION:
         over = now - record.returned_at >= timedelta(seconds=settings.probation_s)
-        ran = timedelta(seconds=settings.probation_run_s)
+        ran, ahead_s = timedelta(seconds=settings.probation_run_s), state.cluster.own_clock_ahead_s()
         if over or any(
             job.state == "running" and node in job.nodes and job.id not in record.jobs
-            and job.started_at is not None and now - max(job.started_at, record.returned_at) >= ran
+            and job.started_at is not None
+            and now - max(of_own_clock(job.started_at, ahead_s), record.returned_at) >= ran
             for job in fleet.jobs.values()
         ):  # fmt: skip
             out.say("probation-over", node=node)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from sentinel.correlate.incidents import FAILED_STATES
+from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import recovery
 from sentinel.engine.reconcile import in_allocation
 from sentinel.engine.state import State
@@ -164,7 +165,9 @@ def _taken_over_by(state: State, incident: str, job: int, following: int, now: d
     shown = [view for part in parts if fleet is not None and (view := fleet.jobs.get(part)) is not None]
     ends = [view.ended_at for view in (*seen, *shown) if view.restarts == following]
     newest = max((at for at in ends if at is not None), default=None)
-    return None if newest is not None and now - newest < _REPORTED and not others else ""
+    if newest is not None and not others:
+        return None if now - of_own_clock(newest, state.cluster.own_clock_ahead_s()) < _REPORTED else ""
+    return ""
 
 
 def _of_snapshot(
@@ -187,7 +190,7 @@ def _of_snapshot(
             words = f"component {part.id} of attempt {following} ended as {part.state} before it gained a step"
             return Result.FAILED, words
     if job.state == "running" and job.started_at is not None:
-        since = max(began, job.started_at)
+        since = max(began, of_own_clock(job.started_at, state.cluster.own_clock_ahead_s()))
         if (now - since).total_seconds() > state.settings.recovery.confirm_s:
             return Result.DONE, "runs; no step line was seen"
     return None, ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import judging
 from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.reconcile import node_proof
@@ -33,8 +34,6 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
     ahead_s = state.cluster.own_clock_ahead_s()
     if ahead_s is None and state.absence is not None and now < state.absence.waits_until:
         return  # this daemon has just begun: nodes tell it in a moment
-    # Slurm's times are of slurmctld's clock, which is taken to go with its nodes'; a plan's time is of this host's.
-    ahead = timedelta(seconds=ahead_s or 0.0)
     for job in sorted(fleet.jobs.values(), key=lambda one: one.id):
         if job.state != "running" or job.started_at is None:
             continue
@@ -47,7 +46,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
         for node in job.nodes:
             for name in convicting.get(node, ()):
                 key = (name, job.id, job.restarts)
-                began_later = job.started_at > state.plans[name].at - ahead - _SEEN
+                began_later = of_own_clock(job.started_at, ahead_s) > state.plans[name].at - _SEEN
                 if not (began_later or left) or key in state.on_bad_nodes or _is_asked_about(state, name, node, fleet):
                     continue
                 if node not in node_proof.cleared(state, name, (node,)):

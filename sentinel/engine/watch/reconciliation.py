@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.job_end import failed_attempt, job_ended
+from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import grouping
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.state import State
@@ -103,8 +104,9 @@ def _is_news(state: State, job: JobView, now: datetime) -> bool:
     since = now - state.window
     if state.absence is not None and state.absence.counts(now, state.window):
         since = state.absence.since - state.window
-    since -= timedelta(seconds=state.cluster.own_clock_ahead_s() or 0.0)  # Slurm's times are of another clock
-    return job.ended_at is not None and job.ended_at > since and job.state != "completed"
+    if job.ended_at is None or job.state == "completed":
+        return False
+    return of_own_clock(job.ended_at, state.cluster.own_clock_ahead_s()) > since
 
 
 def _exit_held(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:

@@ -429,12 +429,17 @@ def returned() -> Node:
     return node
 
 
-def test_probation_ends_when_another_job_ran_there_or_with_time() -> None:
+@pytest.mark.parametrize("ahead_s", [0.0, 300.0, -300.0])
+def test_probation_ends_when_another_job_ran_there_or_with_time(
+    ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's times are of its own clock."""
+    monkeypatch.setattr(ClusterView, "own_clock_ahead_s", lambda _: ahead_s)
     node = returned()
-    node.jobs = {JOB: running(JOB, "n1", started=node.at)}
+    node.jobs = {JOB: running(JOB, "n1", started=node.at - timedelta(seconds=ahead_s))}
     node.look(node.settings.returns.probation_run_s)
     assert node.state.returns.on_probation(JOB)  # the job that it hurt proves nothing
-    node.jobs = {OTHER_JOB: running(OTHER_JOB, "n1", started=node.at)}
+    node.jobs = {OTHER_JOB: running(OTHER_JOB, "n1", started=node.at - timedelta(seconds=ahead_s))}
     node.look(node.settings.returns.probation_run_s + 1)
     assert node.stage is Stage.RETURNED
     later = returned()
