@@ -20,6 +20,7 @@ from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.ledger import Ledger, LedgerRow
+from sentinel.engine.node_return import put_back
 from sentinel.engine.node_return import state as node_return
 from sentinel.engine.reconcile import approvals, node_proof, waits
 from sentinel.engine.state import KnownEvidence, State
@@ -89,6 +90,7 @@ def state_of(
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
     state.diagnostics.known = read(stored.settings.get(KEPT))
     state.returns.known = node_return.read(stored.settings.get(node_return.KEPT))
+    state.put_back = put_back.read(stored.settings.get(put_back.KEPT))
     restored_attempts.restore(cluster, stored.recent_attempts)
     for row in stored.steps:
         known = cluster.attempts.get((row.step.job or -1, row.step.attempt or 0))

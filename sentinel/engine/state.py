@@ -24,6 +24,7 @@ from sentinel.engine.backlog import Absence
 from sentinel.engine.diagnostics.state import DiagnosticsState
 from sentinel.engine.history import PastEvents
 from sentinel.engine.ledger import Ledger
+from sentinel.engine.node_return.put_back import PutBack
 from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.transition import DeliverNotice
 from sentinel.engine.watch.state import WatchState, watch_state
@@ -202,6 +203,7 @@ class State:
     diagnostics: DiagnosticsState = field(default_factory=DiagnosticsState)
     drain_reasons: DrainReasons = field(default_factory=DrainReasons)
     returns: NodeReturns = field(default_factory=NodeReturns)
+    put_back: PutBack = field(default_factory=PutBack)
     watch: WatchState = field(init=False)
     joined_saves: JoinedSaves = field(init=False)
     index: IncidentIndex = field(init=False)

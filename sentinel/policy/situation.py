@@ -71,7 +71,7 @@ class Situation:
     slow_nodes: tuple[str, ...] = ()  # suspected of slowing this attempt down
     bad_nodes: frozenset[str] = frozenset()  # whose agent says that they are bad now, whatever the incident
     good_nodes: frozenset[str] = frozenset()  # proven good since this incident's evidence
-    put_back: frozenset[str] = frozenset()  # taken out for this incident, and put back into service by a person
+    put_back: frozenset[str] = frozenset()  # taken out for it, or since for another one, and put back by a person
     excluded_by_us: tuple[str, ...] = ()  # nodes in the job's exclusions that Sentinel added, and still wants there
     on_probation: tuple[str, ...] = ()  # nodes that hurt this job, and that were returned lately
     added_by_us: frozenset[str] = frozenset()  # nodes in the job's exclusions that Sentinel added at any time

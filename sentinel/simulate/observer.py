@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sentinel.engine.reconcile.node_proof import SAVED
+from sentinel.engine.node_return.put_back import SAVED
 from sentinel.model.records import NODE_STEPS, OURS, Notice, Result, StepKind, Task
 from sentinel.model.stored import StoredStep
 from sentinel.simulate.happened import AttemptBegan, Happened, NoticeArrived, SlurmWrite, StepBegan

@@ -101,6 +101,7 @@ def _repair(world: World, _happening: Happening) -> None:
         world.observer.node_resumed(name)
         if not world.slurm.nodes[name].alive:
             world.slurm.lost_processes(name)
+            world.slurm.revive(name)
         world.slurm.person_resumes(name)
 
 

@@ -135,11 +135,11 @@ def suspects(state: State, incident: Incident, step: Step) -> tuple[str, ...]:
 
 def _judged(state: State, incident: Incident, job: int) -> tuple[list[str], list[str]]:
     """The nodes that are bad for this job now, and the suspects."""
-    verdict, plan = state.verdicts[incident.id], state.plans[incident.id]
+    verdict = state.verdicts[incident.id]
     _, kept = exclusions_of_ours(state, job)
     slow = state.past.slow_nodes(incident.job, incident.attempt)
     named = (*verdict.drain, *verdict.suspect, *slow)
-    good = node_proof.proven_good(state, incident, named) | node_proof.returned(state, plan, verdict.drain)
+    good = node_proof.proven_good(state, incident, named) | node_proof.returned(state, incident, verdict.drain)
     return bad_and_suspect(
         verdict,
         good=good,

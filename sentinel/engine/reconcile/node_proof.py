@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from sentinel.engine.node_return.put_back import SAVED
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.errors import ProtocolError
@@ -35,7 +36,6 @@ from sentinel.wire import time_from
 
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
 IN_SERVICE_SEEN = "in_service_seen"  # the same, when a snapshot first showed the node in service after it
-SAVED = timedelta(seconds=30)  # slurmctld saves what was changed every 5 s
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 
 
@@ -76,10 +76,10 @@ def _convicted(state: State) -> set[str]:
 
 def cleared(state: State, incident: str, nodes: Iterable[str]) -> frozenset[str]:
     """Those of ``nodes`` that were proven good, or put back by a person, since the incident convicted them."""
-    known, plan, named = state.incidents.get(incident), state.plans.get(incident), tuple(nodes)
-    if known is None or plan is None:
+    known, named = state.incidents.get(incident), tuple(nodes)
+    if known is None or incident not in state.plans:
         return frozenset(named)
-    return proven_good(state, known, named) | returned(state, plan, named)
+    return proven_good(state, known, named) | returned(state, known, named)
 
 
 def good_since(state: State, node: str, since: datetime) -> bool:
@@ -107,6 +107,7 @@ def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
     Saved for the next daemon: the former until slurmctld has surely saved the drains, so that a node found in service was
     then put back by a person; the latter once, as a slurmctld that is started later lost nothing.
     """
+    state.put_back.snapshot_taken(out, fleet)
     seen, back, news = {}, {}, False
     for plan in state.plans.values():
         for step in (step for step in plan.to_do if step.kind in NODE_STEPS and step.node is not None):
@@ -166,19 +167,37 @@ def was_saved(state: State, drain: str, outcome: Outcome) -> bool:
     return state.seen_drained.get(drain, outcome.at) - outcome.at > SAVED
 
 
-def returned(state: State, plan: Plan, nodes: Iterable[str]) -> frozenset[str]:
-    """Nodes that this plan had taken out, and that a person has put back into service."""
-    fleet = state.cluster.fleet
+def returned(state: State, incident: Incident, nodes: Iterable[str]) -> frozenset[str]:
+    """Nodes that were taken out for this incident, or for another one after what speaks against them here, and that a
+    person has put back into service, whether they answer by now or not."""
+    fleet, named = state.cluster.fleet, frozenset(nodes)
+    shown = {name for name in named if fleet is not None and (view := fleet.nodes.get(name)) and not view.drained}
+    return (named & _taken_out_and_back(state, incident)) | {
+        name for name in shown if state.put_back.settles(name, _newest_of(state, incident, name))
+    }
+
+
+def _taken_out_and_back(state: State, incident: Incident) -> frozenset[str]:
+    """Nodes that this incident's plan had taken out, and that are in service now, although slurmctld has saved the drain."""
+    plan, fleet = state.plans.get(incident.id), state.cluster.fleet
     back = set()
-    for step in plan.to_do:
-        outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
+    for step in plan.to_do if plan is not None else ():
+        outcome = state.ledger.outcome(incident.id, step) if step.kind in NODE_STEPS else None
         view = fleet.nodes.get(step.node or "") if fleet is not None else None
         if outcome is None or outcome.result is not Result.DONE or fleet is None or view is None:
             continue
-        ours = not outcome.reason and not was_saved(state, step.key(plan.incident), outcome)
-        if view.usable and fleet.at > outcome.at and not ours:
+        ours = not outcome.reason and not was_saved(state, step.key(incident.id), outcome)
+        if not view.drained and fleet.at > outcome.at and not ours:
             back.add(view.name)
-    return frozenset(back & set(nodes))
+    return frozenset(back)
+
+
+def _newest_of(state: State, incident: Incident, node: str) -> datetime:
+    """When the node itself last gave a reason to convict it in this incident, which may have taken it over from others."""
+    verdict = state.verdicts.get(incident.id)
+    grounds = [ground.evidence for ground in verdict.grounds] if verdict is not None else []
+    own = [item for item in (*incident.evidence, *grounds) if item.where.node == node and item.kind != Kind.DIAG_PASSED]
+    return max((item.at for item in own), default=incident.opened_at)
 
 
 def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool:
@@ -200,7 +219,7 @@ def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool
         if seen is not None and seen.released_at is not None and outcome.at < seen.released_at:
             return item.at > seen.released_at
         view = fleet.nodes.get(step.node) if fleet is not None else None
-        if fleet is not None and view is not None and view.usable and fleet.at > outcome.at + _SNAPSHOT_LAG:
+        if fleet is not None and view is not None and not view.drained and fleet.at > outcome.at + _SNAPSHOT_LAG:
             return item.at > max(outcome.at, _last_seen_drained(state, plan, step, outcome))
     return False
 

@@ -121,9 +121,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         slow_nodes=state.past.slow_nodes(incident.job, incident.attempt),
         bad_nodes=cluster.bad_nodes,
         good_nodes=node_proof.proven_good(state, incident, named),
-        put_back=node_proof.returned(state, state.plans[incident.id], named)
-        if incident.id in state.plans
-        else frozenset(),
+        put_back=node_proof.returned(state, incident, named),
         excluded_by_us=kept,
         on_probation=state.returns.on_probation(incident.job),
         added_by_us=added,
@@ -254,14 +252,12 @@ def was_observed(state: State, incident: Incident) -> bool:
 
 
 def frozen_nodes(state: State, fleet: Fleet, kind: str) -> frozenset[str]:
-    """Nodes in service, not proven good, whose incidents this breaker or suspicion holds back: its cause is not over."""
+    """Nodes in service whose incidents this breaker or suspicion holds back, and that nothing clears: its cause goes on."""
     return frozenset(
         name
         for incident in _held_back(state, kind)
         for name in state.verdicts[incident].drain
-        if name in fleet.nodes
-        and not fleet.nodes[name].drained
-        and not node_proof.proven_good(state, state.incidents[incident], (name,))
+        if name in fleet.nodes and not fleet.nodes[name].drained and not node_proof.cleared(state, incident, (name,))
     )
 
 
