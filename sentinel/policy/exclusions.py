@@ -110,7 +110,9 @@ def excluded(
 
 
 def _may_get(node: NodeView) -> bool:
-    """Whether the job may get the node. After slurmctld was started a node is unknown until it registers, within seconds."""
+    """Whether the job may get the node. After slurmctld was started a node is unknown until it registers, within seconds:
+    counted, a node that never does leaves the job waiting for it, and not counted, each of them lets the job onto bad nodes.
+    """
     return node.usable or (node.state == "unknown" and not node.drained)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from sentinel.engine import recovery
+from sentinel.engine.node_return.put_back import SAVED
 from sentinel.engine.reconcile import exclusions, node_proof
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
@@ -118,7 +119,7 @@ def _with_drains_seen(
             seen, back = state.seen_drained.get(key), state.seen_in_service.get(key)
             if seen is not None:
                 data[SEEN_DRAINED] = seen.isoformat()
-            until = [back] if back is not None and now - back > node_proof.SAVED else []
+            until = [back] if back is not None and now - back > SAVED else []
             until += node_proof.later_drains_kept(state, fleet, done.at) if done is not None else []
             if until:
                 data[LOST_BEFORE] = min(until).isoformat()
@@ -174,13 +175,12 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     if job.restarts <= attempt and job.state not in ("cancelled", "pending"):
         return frozenset(step.kind for step in plan.to_do if step.kind in _RESTART)
+    if stop.step.kind is StepKind.HOLD:
+        return frozenset({StepKind.HOLD} if _hold_is_lost(state, plan, stop, job, fleet) else ())
     if stop.step.kind is not StepKind.REQUEUE_HOLD:
         return frozenset()
     release = _done(state, plan, frozenset({StepKind.RELEASE}))
-    at = job.submitted_at
-    twice = at is not None and stop.data.get(REQUEUED_AT) == at.isoformat()  # as ``actions.requeue.overtaken`` says
-    same = job.restarts == attempt + 1 or (twice and not state.cluster.has_run(job.id, attempt + 1))
-    if not same or job.state != "pending":
+    if (job.restarts != attempt + 1 and not _is_counted_twice(state, stop, job)) or job.state != "pending":
         return frozenset()
     if release is None:
         return _lost_hold(state, plan, job, fleet, now) if stop.data.get("deferred") else frozenset()
@@ -188,6 +188,26 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     # Held, not deferred: the action asks whose hold it is.
     return _RELEASE if _is_deferred(job, now) != job.held and not release.reason else frozenset()
+
+
+def is_counted_twice(state: State, incident: str, job: JobView) -> bool:
+    """Whether Slurm counted the one requeue by this incident twice; see ``actions.requeue.overtaken``."""
+    stop = _done(state, state.plans[incident], STOPS) if incident in state.plans else None
+    return stop is not None and _is_counted_twice(state, stop, job)
+
+
+def _is_counted_twice(state: State, stop: Outcome, job: JobView) -> bool:
+    at = job.submitted_at
+    same = at is not None and stop.data.get(REQUEUED_AT) == at.isoformat()
+    return same and not state.cluster.has_run(job.id, (stop.step.attempt or 0) + 1)
+
+
+def _hold_is_lost(state: State, plan: Plan, stop: Outcome, job: JobView, fleet: Fleet) -> bool:
+    """Whether slurmctld forgot that the waiting job is held: it forgot our comment, too, which was written after the hold,
+    and which a person who releases the job leaves there."""
+    if job.state != "pending" or job.held or job.restarts > (stop.step.attempt or 0) + 1:
+        return False
+    return f"{OURS}{plan.incident} " not in job.admin_comment and not _is_anothers(state, stop, fleet)
 
 
 def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: datetime) -> frozenset[StepKind]:

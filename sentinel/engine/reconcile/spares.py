@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from sentinel.engine.events import SparesLent
 from sentinel.engine.ledger import LedgerRow
+from sentinel.engine.reconcile.restarts import is_counted_twice
 from sentinel.engine.state import State
 from sentinel.engine.transition import LendSpares, Transition
 from sentinel.model.records import Fleet, Incident, JobView
@@ -40,10 +41,10 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         view, user = fleet.jobs.get(job), _user(row)
         if view is None:
             admitted |= {user} if fleet.may_have_job(job) else set()
-        elif _waits(view, row, seen) and _is_lent(row) is not False:
+        elif _waits(state, view, row, seen) and _is_lent(row) is not False:
             admitted.add(user)
             there = view.reservation == seen.name and user in seen.users
-            back = view.state == "pending" and view.restarts == (row.step.attempt or 0) + 1
+            back = view.state == "pending" and view.restarts > (row.step.attempt or 0)
             if _is_lent(row) and back and not there and row.outcome is not None and fleet.at > row.outcome.at:
                 give.append((job, user))
         elif view.reservation == seen.name and view.state in _MAY_CHANGE:
@@ -54,10 +55,12 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         out.do(LendSpares(f"spares:{now.isoformat()}", seen.name, tuple(give), tuple(over), tuple(leave)))
 
 
-def _waits(view: JobView, row: LedgerRow, seen: Spares) -> bool:
+def _waits(state: State, view: JobView, row: LedgerRow, seen: Spares) -> bool:
     """Whether the job still is to start the attempt for which it was let in."""
     attempt = row.step.attempt or 0
-    if view.state not in ("pending", "completing") or view.restarts not in (attempt, attempt + 1):
+    if view.state not in ("pending", "completing"):
+        return False
+    if view.restarts not in (attempt, attempt + 1) and not is_counted_twice(state, row.incident, view):
         return False
     return not view.held and view.reservation in ("", seen.name)
 

@@ -12,6 +12,7 @@ from core_records import AT, OPTED_IN, evidence
 from core_world import World
 
 from sentinel.config.settings import Limits, Settings
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Refused
 from sentinel.model.records import Evidence, JobView, Kind, Source
 
@@ -234,6 +235,30 @@ async def test_a_hold_for_a_person_that_slurmctld_lost_leaves_no_job_deferred_fo
     assert job.state == "RUNNING" and daemon.said.count("done-again") == 1, daemon.said
     await daemon.pass_time(20.0)
     assert states(there) == ["closed"] and heard(sink) == ["failed", "resolved"]
+
+
+@pytest.mark.parametrize("by", ["slurmctld", "a person"])
+async def test_a_hold_of_a_waiting_job_is_done_again_only_if_slurmctld_lost_it(world: Worlds, by: str) -> None:
+    there, sink = silent(world(nodes=3)), FakeSink()
+    daemon = Daemon(
+        there, [sink], settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0))
+    )
+    there.slurm.submit(nodes=1)  # the job waits for its node
+    await daemon.fleets.take()
+    assert await daemon.observe([bus("n1")])
+    there.slurm.lose("n1")
+    there.slurm.notice("n1")  # Slurm requeues the job before it is judged
+    there.slurm.save_state()
+    await daemon.quiet()
+    assert there.slurm.jobs[there.job].held and states(there) == ["held"], daemon.said
+    if by == "slurmctld":
+        there.slurm.crash()
+    else:
+        there.slurm.person_releases(there.job)
+    job = there.slurm.jobs[there.job]
+    assert job.state == "PENDING" and not job.held
+    await daemon.pass_time(20.0)
+    assert job.held is (by == "slurmctld") and heard(sink)[0] == "held", daemon.said
 
 
 async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_people_hear_of_it(world: Worlds) -> None:
@@ -610,6 +635,21 @@ async def test_a_restarted_job_that_prints_nothing_counts_as_running_after_its_t
     there = silent(world())
     daemon = Daemon(there)
     await fail(daemon, bus("n1"))
+    await daemon.pass_time(500.0)
+    assert states(there) == ["watching"]
+    await daemon.pass_time(150.0)
+    assert states(there) == ["closed"] and outcomes(there) == ["runs; no step line was seen"]
+
+
+async def test_a_restarted_job_counts_as_running_after_its_time_also_by_a_slurm_whose_clock_is_ahead(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    monkeypatch.setattr(ClusterView, "own_clock_ahead_s", lambda _: -300.0)
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    job.started += 300.0
     await daemon.pass_time(500.0)
     assert states(there) == ["watching"]
     await daemon.pass_time(150.0)

@@ -56,6 +56,24 @@ def test_two_jobs_do_not_get_one_node() -> None:
     }
 
 
+def test_a_job_whose_one_requeue_slurm_counts_twice_keeps_what_it_was_lent() -> None:
+    happenings = (FAULT, Happening("gpu-off-bus", 62.0, "job1/1"))
+    world = World(History(7, 1, "spares", Setup(nodes=7, jobs=JOBS, spares=1), happenings, 900.0))
+    counted = []
+
+    def count_again() -> None:
+        for job in world.slurm.jobs.values():
+            if job.state == "PENDING":
+                job.restarts += 1
+                counted.append(job)
+
+    world.later(140.0, count_again)
+    world.run()
+    (job,) = counted
+    assert job.state == "PENDING" and job.reservation == "spares"
+    assert world.slurm.kept is not None and job.record["user_name"] in world.slurm.kept.users
+
+
 def test_who_fails_by_his_own_program_is_lent_nothing() -> None:
     world = ran(Happening("storage", 60.0, "job0"))
     assert [one.attempt for one in world.observer.attempts if one.job == 101] == [0, 1] and writes(world) == []
