@@ -43,6 +43,7 @@ _FORBIDDEN = (
     (re.compile(r"(?<!\\)(?:\\\\)*\.[*+]"), "unbounded .* or .+ (write .{0,200})"),
     (re.compile(r"[*+}]\)(?:[*+]|\{\d*,)"), "a repeated group that ends in a repetition"),
     (re.compile(r"(?<!\\)[*+?}]\+"), "possessive repetition"),
+    (re.compile(r"(?<!\\)(?:\\\\)*\\[0xuUN]"), "characters by number or name (write the character)"),
     (re.compile(r"[^\x20-\x7e]"), "characters outside printable ASCII"),
 )
 
