@@ -163,11 +163,12 @@ def _taken_over_by(state: State, incident: str, job: int, following: int, now: d
         return None
     seen = [s.view for part in parts if (s := state.cluster.attempts.get((part, following))) is not None]
     shown = [view for part in parts if fleet is not None and (view := fleet.jobs.get(part)) is not None]
-    ends = [view.ended_at for view in (*seen, *shown) if view.restarts == following]
-    newest = max((at for at in ends if at is not None), default=None)
-    if newest is not None and not others:
-        return None if now - of_own_clock(newest, state.cluster.own_clock_ahead_s()) < _REPORTED else ""
-    return ""
+    ahead_s = state.cluster.own_clock_ahead_s()
+    ends = [of_own_clock(v.ended_at, ahead_s) for v in shown if v.restarts == following and v.ended_at is not None]
+    # A requeued or purged attempt ended when a snapshot, of our clock, no longer had it.
+    ends = ends or [v.ended_at for v in seen if v.restarts == following and v.ended_at is not None]
+    newest = max(ends, default=None)
+    return None if newest is not None and now - newest < _REPORTED and not others else ""
 
 
 def _of_snapshot(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sentinel.engine.node_return.put_back import SAVED
+from sentinel.engine.node_return.put_back import SAVED, drained_by_us
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.errors import ProtocolError
@@ -29,6 +29,7 @@ from sentinel.model.records import (
     Plan,
     Result,
     Step,
+    Trust,
 )
 from sentinel.model.vocabulary import ABSENCE
 from sentinel.policy.drains import sure_enough
@@ -107,7 +108,7 @@ def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
     Saved for the next daemon: the former until slurmctld has surely saved the drains, so that a node found in service was
     then put back by a person; the latter once, as a slurmctld that is started later lost nothing.
     """
-    state.put_back.snapshot_taken(out, fleet)
+    see_put_back(state, out, fleet)
     seen, back, news = {}, {}, False
     for plan in state.plans.values():
         for step in (step for step in plan.to_do if step.kind in NODE_STEPS and step.node is not None):
@@ -168,13 +169,41 @@ def was_saved(state: State, drain: str, outcome: Outcome) -> bool:
 
 
 def returned(state: State, incident: Incident, nodes: Iterable[str]) -> frozenset[str]:
-    """Nodes that were taken out for this incident, or for another one after what speaks against them here, and that a
-    person has put back into service, whether they answer by now or not."""
+    """Nodes that were taken out for this incident, or for another one after what speaks against them here, and that somebody
+    has put back into service, whether they answer by now or not."""
     fleet, named = state.cluster.fleet, frozenset(nodes)
-    shown = {name for name in named if fleet is not None and (view := fleet.nodes.get(name)) and not view.drained}
-    return (named & _taken_out_and_back(state, incident)) | {
-        name for name in shown if state.put_back.settles(name, _newest_of(state, incident, name))
+    back = {
+        name
+        for name in named & state.put_back.settled.keys()
+        if fleet is not None and (view := fleet.nodes.get(name)) is not None and not view.drained
     }
+    said = _said(state, [incident], back)
+    settled = {name for name in back if state.put_back.settles(name, said.get(name, ()))}
+    return (named & _taken_out_and_back(state, incident)) | settled
+
+
+def see_put_back(state: State, out: Transition, fleet: Fleet) -> None:
+    """Note which nodes are drained by Sentinel, and which somebody has put back into service."""
+    followed = {*state.put_back.out, *drained_by_us(fleet)}
+    if not followed and not state.put_back.settled:
+        return
+    concerned = {name for incident in state.incidents.values() for name in incident.nodes}
+    concerned |= {name for verdict in state.verdicts.values() for name in verdict.drain}
+    state.put_back.snapshot_taken(out, fleet, _said(state, state.incidents.values(), followed), concerned)
+
+
+def _said(state: State, incidents: Iterable[Incident], nodes: Collection[str]) -> dict[str, frozenset[str]]:
+    """By node: ids of the reports against it in these incidents. One may have taken its grounds over from another."""
+    found: dict[str, set[str]] = {}
+    for incident in incidents if nodes else ():
+        verdict = state.verdicts.get(incident.id)
+        if not {*incident.nodes, *(verdict.drain if verdict is not None else ())}.intersection(nodes):
+            continue
+        grounds = [ground.evidence for ground in verdict.grounds] if verdict is not None else []
+        for item in (*incident.evidence, *grounds):
+            if item.where.node in nodes and item.trust is Trust.SYSTEM and item.kind != Kind.DIAG_PASSED:
+                found.setdefault(item.where.node or "", set()).add(item.id)
+    return {name: frozenset(ids) for name, ids in found.items()}
 
 
 def _taken_out_and_back(state: State, incident: Incident) -> frozenset[str]:
@@ -190,14 +219,6 @@ def _taken_out_and_back(state: State, incident: Incident) -> frozenset[str]:
         if not view.drained and fleet.at > outcome.at and not ours:
             back.add(view.name)
     return frozenset(back)
-
-
-def _newest_of(state: State, incident: Incident, node: str) -> datetime:
-    """When the node itself last gave a reason to convict it in this incident, which may have taken it over from others."""
-    verdict = state.verdicts.get(incident.id)
-    grounds = [ground.evidence for ground in verdict.grounds] if verdict is not None else []
-    own = [item for item in (*incident.evidence, *grounds) if item.where.node == node and item.kind != Kind.DIAG_PASSED]
-    return max((item.at for item in own), default=incident.opened_at)
 
 
 def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool:

@@ -175,8 +175,6 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     if job.restarts <= attempt and job.state not in ("cancelled", "pending"):
         return frozenset(step.kind for step in plan.to_do if step.kind in _RESTART)
-    if stop.step.kind is StepKind.HOLD:
-        return frozenset({StepKind.HOLD} if _hold_is_lost(state, plan, stop, job, fleet) else ())
     if stop.step.kind is not StepKind.REQUEUE_HOLD:
         return frozenset()
     release = _done(state, plan, frozenset({StepKind.RELEASE}))
@@ -200,14 +198,6 @@ def _is_counted_twice(state: State, stop: Outcome, job: JobView) -> bool:
     at = job.submitted_at
     same = at is not None and stop.data.get(REQUEUED_AT) == at.isoformat()
     return same and not state.cluster.has_run(job.id, (stop.step.attempt or 0) + 1)
-
-
-def _hold_is_lost(state: State, plan: Plan, stop: Outcome, job: JobView, fleet: Fleet) -> bool:
-    """Whether slurmctld forgot that the waiting job is held: it forgot our comment, too, which was written after the hold,
-    and which a person who releases the job leaves there."""
-    if job.state != "pending" or job.held or job.restarts > (stop.step.attempt or 0) + 1:
-        return False
-    return f"{OURS}{plan.incident} " not in job.admin_comment and not _is_anothers(state, stop, fleet)
 
 
 def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: datetime) -> frozenset[StepKind]:

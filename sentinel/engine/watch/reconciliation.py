@@ -112,11 +112,12 @@ def _is_news(state: State, job: JobView, now: datetime) -> bool:
 def _exit_held(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
     """Failures after which Slurm itself requeued and held the job; what is known already is dropped by its id."""
     failed = [failed_attempt(job) for job in fleet.jobs.values() if job.exit_held]
+    ahead_s = state.cluster.own_clock_ahead_s()
     return [
         ended(state, job, now)
         for job in failed
         if (job.id, job.restarts) in state.cluster.attempts
-        or (job.ended_at is not None and now - job.ended_at < state.window)
+        or (job.ended_at is not None and now - of_own_clock(job.ended_at, ahead_s) < state.window)
     ]
 
 

@@ -12,6 +12,7 @@ from core_records import OPTED_IN, ended, evidence
 from core_world import World
 
 from sentinel.config.settings import Limits
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Evidence, Kind, Source
 
 Worlds = Callable[..., World]
@@ -130,6 +131,24 @@ async def test_a_failed_job_that_slurm_requeued_and_held_is_restarted_on_good_no
     job = there.slurm.jobs[there.job]
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on and not job.special, daemon.said
     assert heard(sink) == ["restarting"]
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 300.0, -300.0])
+async def test_a_job_that_slurm_requeued_and_held_before_it_was_seen_is_reported_whatever_slurms_clock_says(
+    world: Worlds, ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ClusterView, "own_clock_ahead_s", lambda _: ahead_s)
+    there = silent(world(nodes=6))
+    there.slurm.requeue_exit_hold = True
+    daemon = Daemon(there)
+    there.slurm.end(there.job, exit_code=1)
+    job = there.slurm.jobs[there.job]
+    job.submitted -= ahead_s
+    job.started -= ahead_s
+    await daemon.fleets.take()
+    await daemon.runner.timer_due("reconcile")
+    await daemon.pass_time(20.0)
+    assert states(there), daemon.said
 
 
 async def test_a_job_of_broken_code_that_slurm_requeued_and_held_is_left_held_and_told(world: Worlds) -> None:

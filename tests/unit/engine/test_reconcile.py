@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from core_world import World
 
 from sentinel.config.settings import Limits, Settings
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.reconcile import confirming
 from sentinel.errors import Refused
 from sentinel.model.records import Evidence, JobView, Kind, Source
 
@@ -235,30 +237,6 @@ async def test_a_hold_for_a_person_that_slurmctld_lost_leaves_no_job_deferred_fo
     assert job.state == "RUNNING" and daemon.said.count("done-again") == 1, daemon.said
     await daemon.pass_time(20.0)
     assert states(there) == ["closed"] and heard(sink) == ["failed", "resolved"]
-
-
-@pytest.mark.parametrize("by", ["slurmctld", "a person"])
-async def test_a_hold_of_a_waiting_job_is_done_again_only_if_slurmctld_lost_it(world: Worlds, by: str) -> None:
-    there, sink = silent(world(nodes=3)), FakeSink()
-    daemon = Daemon(
-        there, [sink], settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0))
-    )
-    there.slurm.submit(nodes=1)  # the job waits for its node
-    await daemon.fleets.take()
-    assert await daemon.observe([bus("n1")])
-    there.slurm.lose("n1")
-    there.slurm.notice("n1")  # Slurm requeues the job before it is judged
-    there.slurm.save_state()
-    await daemon.quiet()
-    assert there.slurm.jobs[there.job].held and states(there) == ["held"], daemon.said
-    if by == "slurmctld":
-        there.slurm.crash()
-    else:
-        there.slurm.person_releases(there.job)
-    job = there.slurm.jobs[there.job]
-    assert job.state == "PENDING" and not job.held
-    await daemon.pass_time(20.0)
-    assert job.held is (by == "slurmctld") and heard(sink)[0] == "held", daemon.said
 
 
 async def test_a_job_that_its_user_holds_after_the_release_stays_held_and_people_hear_of_it(world: Worlds) -> None:
@@ -670,6 +648,24 @@ async def test_a_restart_that_slurm_repeats_by_itself_is_followed_to_its_first_s
     await daemon.quiet()
     assert states(there) == ["closed"] and outcomes(there) == ["gains steps again from step 201"]
     assert heard(sink) == ["restarting", "running again"]
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 300.0, -300.0])
+async def test_who_takes_an_ended_attempt_over_is_waited_for_ten_seconds_whatever_slurms_clock_says(
+    world: Worlds, ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a requeued attempt has ended is seen by the daemon's own clock."""
+    there = silent(world())
+    daemon = Daemon(there)
+    monkeypatch.setattr(ClusterView, "own_clock_ahead_s", lambda _: ahead_s)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    await daemon.fleets.take()
+    (incident,), now = daemon.state.incidents, there.slurm.clock.now()
+    later = now + timedelta(seconds=20.0)
+    known = [confirming._taken_over_by(daemon.state, incident, there.job, 1, at) for at in (now, later)]
+    assert known == [None, ""], daemon.said
 
 
 async def test_a_restart_that_slurm_puts_back_and_holds_is_left_to_people(world: Worlds) -> None:

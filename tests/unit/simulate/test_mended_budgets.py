@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.histories import Happening, History, JobSpec, Setup, Value
 from sentinel.simulate.world import World
 
 THREE = (JobSpec(nodes=2), JobSpec(nodes=2, user="bob"), JobSpec(nodes=2, user="eve"))
@@ -33,6 +33,37 @@ def test_a_node_put_back_is_not_drained_by_another_incident_for_what_it_failed_w
     setup = Setup(nodes=16, jobs=THREE, limits={"drain_fraction": 0.25, "drain_per_hour": 6}, switch_nodes=4)
     world = ran(
         setup,
+        Happening("gpu-firmware", 85.516, "job0/0"),
+        Happening("gpu-off-bus", 86.016, "job1/0"),
+        Happening("node-lost", 86.516, "n10"),
+        Happening("node-lost", 88.016, "job1/1"),
+        Happening("gpu-memory", 88.516, "job0/1"),
+        Happening("repair", 485.516),
+    )
+    assert not world.slurm.nodes["n1"].drained
+
+
+@pytest.mark.parametrize("off_s", [0.0, -100.0, -300.0, 300.0])
+@pytest.mark.parametrize("whose", ["a node's", "the daemon's"])
+def test_a_node_that_fails_anew_after_it_was_put_back_is_drained_whatever_its_clock_says(
+    off_s: float, whose: str
+) -> None:
+    limits: dict[str, Value] = {"drain_fraction": 0.5, "drain_per_hour": 9, "restarts_per_job": 9}
+    setup = Setup(nodes=6, jobs=THREE, limits=limits)
+    clock = Happening("clock-off", 0.0, "n1", data={"by_s": off_s})
+    if whose == "the daemon's":
+        clock = Happening("own-clock", 0.0, data={"by_s": -off_s})
+    fails, again = (Happening("gpu-off-bus", at_s, "n1") for at_s in (60.0, 500.0))
+    world = ran(setup, clock, fails, Happening("repair", 458.5), again)
+    assert world.slurm.nodes["n1"].drained
+
+
+@pytest.mark.parametrize("off_s", [-300.0, 300.0])
+def test_a_node_put_back_is_not_drained_for_old_news_whatever_its_clock_says(off_s: float) -> None:
+    setup = Setup(nodes=16, jobs=THREE, limits={"drain_fraction": 0.25, "drain_per_hour": 6}, switch_nodes=4)
+    world = ran(
+        setup,
+        Happening("clock-off", 0.0, "n1", data={"by_s": off_s}),
         Happening("gpu-firmware", 85.516, "job0/0"),
         Happening("gpu-off-bus", 86.016, "job1/0"),
         Happening("node-lost", 86.516, "n10"),
