@@ -127,7 +127,7 @@ def _waits_no_more(task: Task, means: Means, job: JobView | None) -> Outcome | N
     """How the step ends for a job whose nodes cannot be excluded any more; None: it is pending.
 
     Raises:
-        Unavailable: Slurm forgot the requeue.
+        Unavailable: Slurm forgot the requeue, or has it complete once more, as slurmctld was started again.
     """
     if job is not None and job.state == "pending":
         return None
@@ -137,6 +137,8 @@ def _waits_no_more(task: Task, means: Means, job: JobView | None) -> Outcome | N
         raise Unavailable(
             f"slurmctld no longer knows that job {task.job} was requeued"
         )  # it is compared with snapshots
+    if job is not None and job.state == "completing":
+        raise Unavailable(f"job {task.job} is completing again")
     if job is not None and task.step.tries:  # it started on the earlier list
         return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
     return means.failed(task, f"job {task.job} is not pending any more")

@@ -7,7 +7,7 @@ the job on it is known, and a job's end before its node's fault.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.correlate import incidents
@@ -142,6 +142,7 @@ def taken_along(
     fleet: Fleet,
     known: Iterable[Incident],
     *,
+    cleared: Collection[str],
     opt_in: bool,
     now: datetime,
 ) -> Sequence[Incident]:
@@ -149,11 +150,12 @@ def taken_along(
     same grounds.
 
     Each job has its own restart budget and its own notice. Jobs with an incident of their own, and jobs that did not opt in,
-    are skipped.
+    are skipped. So are nodes that are proven good or were put back since (``cleared``).
     """
     out = {step.node for step in plan.to_do if step.node is not None}
     if any(wait.kind in _BUDGETS for wait in plan.waits):
         out.update(verdict.drain)  # a job leaves a bad node also where the node may not be drained yet
+    out.difference_update(cleared)
     asked = any(wait.kind in ASKING for wait in plan.waits)
     if (plan.observe_only and not asked) or not out or verdict.restart is Restart.NONE:
         return []

@@ -26,7 +26,7 @@ from sentinel.detect.failed_resume import failed_resume, started_before
 from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
-from sentinel.engine.reconcile import late_evidence
+from sentinel.engine.reconcile import late_evidence, node_proof
 from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of, with_onset
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
@@ -258,8 +258,12 @@ def recover_other_jobs(
     """Open incidents for the other jobs on the nodes being taken out, so that those are recovered too."""
     verdict, plan = state.verdicts[incident.id], state.plans[incident.id]
     known = [other for other in state.incidents.values() if not left_alone(state, other)]
+    named = {*verdict.drain, *(step.node for step in plan.to_do if step.node is not None)}
+    cleared = node_proof.cleared(state, incident.id, named)
     opt_in = state.settings.recovery.opt_in
-    for new in merging.taken_along(incident, verdict, plan, state.cluster, fleet, known, opt_in=opt_in, now=now):
+    for new in merging.taken_along(
+        incident, verdict, plan, state.cluster, fleet, known, cleared=cleared, opt_in=opt_in, now=now
+    ):
         key = (incident.id, new.job or -1, new.attempt or 0)
         if key in state.taken_along or new.id in state.incidents:
             continue  # its own incident is over, and perhaps forgotten

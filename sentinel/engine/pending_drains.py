@@ -16,6 +16,7 @@ from sentinel.model.records import (
     OURS,
     WAS_OUT,
     Fleet,
+    Outcome,
     Plan,
     Result,
     Step,
@@ -42,20 +43,27 @@ def leaving(
 ) -> set[str | None]:
     """Nodes that are about to be drained; a snapshot of ``shown_at`` may not show it yet. Arguments as below."""
     shown = shown_at - timedelta(seconds=_BEHIND_S)  # the snapshot shows everything done before this time
-    settled = {
-        (row.incident, row.step.node)
+    settled = {  # one that slurmctld forgot and that is done again is another try
+        row.step.key(row.incident)
         for row in drains
-        if row.outcome is not None
-        and (row.outcome.result is Result.FAILED or (row.outcome.result is Result.DONE and row.outcome.at <= shown))
+        if row.outcome is not None and (_took_nothing(row.outcome) or _shows(row.outcome, shown))
     }
     found = set()
     for plan in plans:
         recent = now - plan.at <= _COUNTS
         for step in () if plan.observe_only else plan.steps:
-            counts = step.kind in NODE_STEPS and (plan.incident, step.node) not in settled
-            if counts and (recent or step.key(plan.incident) in going_on):
+            key = step.key(plan.incident)
+            if step.kind in NODE_STEPS and key not in settled and (recent or key in going_on):
                 found.add(step.node)
     return found
+
+
+def _took_nothing(outcome: Outcome) -> bool:
+    return outcome.result is Result.FAILED or bool(outcome.data.get(LEFT_IN_SERVICE))
+
+
+def _shows(outcome: Outcome, shown: datetime) -> bool:
+    return outcome.result is Result.DONE and outcome.at <= shown
 
 
 def with_pending_drains(

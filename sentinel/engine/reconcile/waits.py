@@ -48,7 +48,7 @@ def judge_next(state: State, out: Transition, now: datetime, looks: PreliminaryV
     again = now - timedelta(seconds=AGAIN_S)
     due = [name for name in waiting if name in state.judge_first or _judged(state, name) <= again]
     due = [name for name in due if name not in state.judging]  # new evidence is about to be judged
-    due.sort(key=lambda name: (name not in state.judge_first, _judged(state, name)))
+    due.sort(key=lambda name: (name not in state.judge_first, _since(state, name)))
     awaited, judged = Awaited(_cluster_now(state, fleet, now, looks)), 0
     for name in due:
         if name not in state.judge_first and not conditions.may_have_changed(state, name, awaited):
@@ -112,6 +112,11 @@ def started(state: State, out: Transition, now: datetime) -> None:
 def _waiting(state: State) -> list[str]:
     known = state.open_plans & state.incidents.keys() & state.verdicts.keys()
     return sorted(name for name in known if state.plans[name].waits)
+
+
+def _since(state: State, incident: str) -> datetime:
+    """Since when it waits: what becomes free goes to who has waited longest."""
+    return min(wait.since for wait in state.plans[incident].waits)
 
 
 def _judged(state: State, incident: str) -> datetime:

@@ -486,6 +486,17 @@ async def test_exclusions_are_a_union_with_the_users_own(world: Worlds) -> None:
     assert job.required == ()
 
 
+async def test_a_stopped_job_that_completes_once_more_is_waited_for(world: Worlds) -> None:
+    """slurmctld was started again, and its nodes report anew that its epilogs are over."""
+    there = world()
+    await stopped(there)
+    there.slurm.jobs[there.job].completing = True
+    with pytest.raises(Unavailable, match="completing"):
+        await do(there, StepKind.EXCLUDE, nodes="n1,n2")
+    there.slurm.jobs[there.job].completing = False
+    assert (await do(there, StepKind.EXCLUDE, nodes="n1,n2")).result is Result.DONE
+
+
 @pytest.mark.parametrize(("restarted", "days"), [(True, 0), (False, 0), (None, 0), (True, 2)])
 async def test_a_list_that_a_person_changed_back_stays_and_with_it_what_the_job_was_lent(
     world: Worlds, restarted: bool | None, days: int

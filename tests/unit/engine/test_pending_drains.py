@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from core_records import AT, fleet, later, plan, step
 
 from sentinel.engine.ledger import Ledger, LedgerRow
@@ -33,6 +35,12 @@ def test_drained_node_that_is_set_down_later_by_the_same_incident_costs_once() -
 def test_drain_under_way_counts_and_shows() -> None:
     seen, hour = with_pending_drains(fleet(4), [PLAN], [], AT)
     assert hour == [AT] and seen.nodes["n1"].drained
+
+
+def test_a_drain_that_slurmctld_forgot_counts_while_it_is_done_again() -> None:
+    again = plan(dataclasses.replace(step(StepKind.DRAIN, node="n1"), tries=1))
+    seen, hour = with_pending_drains(fleet(4), [again], [row(Result.DONE)], AT)
+    assert hour == [later(-60.0)] and seen.nodes["n1"].drained
 
 
 def test_what_waited_for_hours_and_goes_on_now_counts_although_its_plan_is_old() -> None:
