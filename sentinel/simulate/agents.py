@@ -135,7 +135,9 @@ class Agents:
         node = world.slurm.nodes.get(sender)
         if node is not None and not node.alive:
             self.unsent[sender] -= 1
-            world.when_back(sender, lambda: self.say(sender, items, told, idle=idle))  # its spool is on its disk
+            world.presence.when_back(
+                sender, lambda: self.say(sender, items, told, idle=idle)
+            )  # its spool is on its disk
             return
         lost = not self.network.passes(world, sender)
         acknowledged: list[bool] = []

@@ -112,7 +112,7 @@ def _node_lost(world: World, happening: Happening) -> None:
     node = _alive(world, happening)
     if node is not None:
         world.observer.broke(node, happening.what)
-        world.lose_node(node)
+        world.presence.lose(node)
         world.later(UNREACHABLE_S, lambda: unreachable(world, node))
 
 

@@ -74,8 +74,8 @@ class Machines:
                 if self.ill.get(effect.node) == "reset":
                     del self.ill[effect.node]
             elif world.slurm.nodes[effect.node].alive:
-                world.lose_node(effect.node)
-                world.later(_REBOOT_S, lambda: world.rebooted(effect.node))
+                world.presence.lose(effect.node)
+                world.later(_REBOOT_S, lambda: world.presence.booted(effect.node))
 
         try:
             await world.crossings.ask(f"{effect.action} {effect.node}", done, 2 * effect.deadline_s)

@@ -99,9 +99,7 @@ def _repair(world: World, _happening: Happening) -> None:
     for name in world.observer.ours()[:1]:
         world.observer.repaired(name)
         world.observer.node_resumed(name)
-        if not world.slurm.nodes[name].alive:
-            world.slurm.lost_processes(name)
-            world.slurm.revive(name)
+        world.presence.booted(name)
         world.slurm.person_resumes(name)
 
 
@@ -111,9 +109,9 @@ def _reboot(world: World, happening: Happening) -> None:
     if node is None:
         return
     world.observer.broke(node, "reboot", must_go=False)
-    world.lose_node(node)
+    world.presence.lose(node)
     world.later(UNREACHABLE_S, lambda: unreachable(world, node))
-    world.later(_REBOOT_S, lambda: world.rebooted(node))
+    world.later(_REBOOT_S, lambda: world.presence.booted(node))
 
 
 def _maintenance(world: World, happening: Happening) -> None:
@@ -207,6 +205,7 @@ def _slurmctld(state: str) -> Act:
 def _slurmctld_crash(world: World, happening: Happening) -> None:
     """slurmctld is killed, forgets its last seconds, and is back after ``for_s``."""
     world.slurm.crash()
+    world.presence.slurmctld_starts()
     world.observer.slurmctld_dies()
     for job in [job for job in world.observer.held if job in world.slurm.jobs and not world.slurm.jobs[job].held]:
         del world.observer.held[job]

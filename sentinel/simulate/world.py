@@ -21,6 +21,7 @@ from sentinel.simulate.heartbeats import Heartbeats
 from sentinel.simulate.histories import SPARES, Happening, History, JobSpec, settings_of
 from sentinel.simulate.machines import Machines
 from sentinel.simulate.observer import Observer
+from sentinel.simulate.presence import Presence
 from sentinel.simulate.programs import Programs
 from sentinel.simulate.promises import Violation, check
 from sentinel.simulate.rest import Rest
@@ -34,7 +35,6 @@ T = TypeVar("T")
 TIMES = SlurmTimes(epilog_s=1.0, min_job_age_s=300.0)  # as the lab was measured; MinJobAge is Slurm's default
 _AT_S = AT.timestamp()
 _REGISTERS_S = 2000.0  # every 20th ping: only then slurmctld compares its jobs with those of the node
-SLURMD_TIMEOUT_S = 300.0  # Slurm's default: then it sets a node that does not answer down
 _SAVED_S = (0.001, 0.008)  # one transaction
 
 
@@ -74,13 +74,13 @@ class World(Timeline):
         self.violations: list[Violation] = []
         self.crossings = Crossings(self.rng, self.later, self._killed, self._lost)
         self.saved_at_cut: frozenset[str] | None = None  # incidents in the store when something was cut the first time
-        self._when_back: dict[str, list[Callable[[], None]]] = {}
         self._over = False
         self.agents = Agents(self)
         self.heartbeats = Heartbeats(self)
         self.doubled = TwoDaemons(self) if history.setup.daemons > 1 else None
         self.programs = Programs(self)
         self.machines = Machines(self)
+        self.presence = Presence(self)
         self.slurm = SimulatedSlurm(
             history.setup.nodes,
             clock=_Clock(self),
@@ -268,29 +268,6 @@ class World(Timeline):
         node = self.slurm.nodes.get(target)
         job = self.slurm.find(target)
         self.happened(SlurmWrite(verb, target, fields, under_way.get(), copy.copy(node), copy.copy(job)))
-
-    def lose_node(self, node: str) -> None:
-        """The machine is gone: its jobs make no step, and Slurm notices after SlurmdTimeout."""
-        self.slurm.lose(node)
-        for program in self.programs.on(node):
-            self.programs.hang(program, node)
-        self.later(SLURMD_TIMEOUT_S, lambda: self._notice(node))
-
-    def _notice(self, node: str) -> None:
-        if not self.slurm.nodes[node].alive and not self.slurm.nodes[node].down:
-            self.slurm.notice(node)
-
-    def when_back(self, node: str, what: Callable[[], None]) -> None:
-        self._when_back.setdefault(node, []).append(what)
-
-    def rebooted(self, node: str) -> None:
-        """The node is back and registers; what Slurm still lists there has no process any more."""
-        self.machines.booted(node)
-        self.slurm.lost_processes(node)
-        self.slurm.revive(node)
-        self.observer.rebooted(node)
-        for what in self._when_back.pop(node, []):
-            what()
 
     # -- the daemon ------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ _OVER = frozenset({"paused", "observe"})  # reasons that no longer hold when thi
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"})
 _DEFERRED_S = 86_400.0  # a job that is to start later than this has been put off by Sentinel
 _TOLD_S = 0.5  # from the end of its epilogs to the daemon's report of it
+_JUDGED_S = 5.0  # from a snapshot to the drain that it allows
 _LOOKS_S = 15.0  # from the end of a gap to the first answer of Slurm: the longest pause between two tries
 JOINED = frozenset({"breaker", "hang-breaker"})  # refusals of which one notice tells for many incidents
 # Of a job that was left running: why one is not restarted that failed after all, they do not say.
@@ -39,13 +40,19 @@ def nothing_lost(seen: Observer) -> Iterator[str]:
             yield f"{name} broke ({what}), and is in service; no verdict names it{where}"
         elif not refusals - _OVER and not any("Not drained" in store.plans[i].explanation for i in judged):
             yield f"{name} broke ({what}), was judged broken, and is in service"
-        elif refusals & _BUDGETS and has_room(seen, name):
+        elif refusals & _BUDGETS and has_room(seen, name) and not _just_put_back(seen):
             yield f"{name} broke ({what}), was not drained for want of budget; the budget allows it now, and it is still up"
 
 
 def reasons(plan: Plan) -> set[str]:
     """Why something that the plan wants is not done."""
     return {*({plan.refusal} if plan.refusal else ()), *(wait.kind for wait in plan.waits)}
+
+
+def _just_put_back(seen: Observer) -> bool:
+    """Whether a node was put back so lately that no snapshot has shown it."""
+    back_s = max((*seen.resumed.values(), *seen.returned.values()), default=-1.0)
+    return back_s >= 0.0 and seen.world.now_s - back_s <= seen.world.settings.slurm.reconcile_s + _JUDGED_S
 
 
 def has_room(seen: Observer, node: str) -> bool:

@@ -29,6 +29,7 @@ STORIES: Mapping[str, Story] = {
     "again": sites.again,
     "anything": recoveries.anything,
     "returned": sites.returned,
+    "put-back": sites.put_back,
     "reserved": sites.reserved,
     "in-allocation": sites.in_allocation,
     "doubled": recoveries.doubled,
@@ -43,7 +44,7 @@ _REST_S = {"watched": 420.0}  # Slurm itself sets a silent node down after 300 s
 _RARE = ("watched", "done")  # in turn: one takes ten times as long as others, the other has little to tell
 # Of sixteen in a row, by number: the numbers of the others mean what they meant before these came.
 _EACH = 16
-_LATER = {_EACH - 1: ("doubled", "own-clock"), 7: ("slow-end", "requeue-held", "in-turn")}
+_LATER = {_EACH - 1: ("doubled", "own-clock"), 7: ("slow-end", "requeue-held", "in-turn", "put-back")}
 _TURNS = [*(name for name in STORIES if name not in {*_RARE, *sum(_LATER.values(), ())})] * 8
 
 

@@ -51,6 +51,38 @@ def again(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return Setup(nodes=10), [Happening(what, at_s + index * gap_s, f"job0/{index % 2}") for index in range(times)]
 
 
+def put_back(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """Nodes fail, and people put them back, repaired or not, while others wait for the budget; some fail anew."""
+    at_s = rng.uniform(*draws.FIRST_S)
+    jobs = tuple(JobSpec(nodes=rng.choice([1, 2, 3]), user=user) for user in ("ada", "bob", "eve"))
+    limits: dict[str, float] = {"drain_fraction": rng.choice([0.1, 0.25, 0.5]), "drain_per_hour": rng.choice([2, 4, 9])}
+    setup = Setup(
+        nodes=rng.choice([8, 16]),
+        jobs=jobs,
+        limits=limits,
+        returns=rng.random() < 0.4,
+        spares=rng.choice([0, 0, 1]),
+    )
+    of = ["gpu-off-bus", "gpu-memory", "node-lost", "gpu-firmware"]
+    happenings = []
+    for _ in range(rng.randrange(2, 6)):
+        at_s += rng.choice([0.5, 2.0, 30.0, 90.0])
+        happenings.append(draws.fault(rng, at_s, nodes=7, jobs=3, of=of))
+    for _ in range(rng.randrange(1, 4)):
+        at_s += rng.choice([20.0, 45.0, 120.0, 300.0])
+        what = rng.choice(["repair", "repair", "resume-node", "drain", "hold", "release", "requeue-hold"])
+        job, node = f"job{rng.randrange(3)}", f"n{rng.randrange(7) + 1}"
+        who = {"repair": "", "resume-node": node, "drain": node}.get(what, job)
+        happenings.append(Happening(what, at_s, who))
+        if rng.random() < 0.4:
+            cut = rng.choice(["kill", "slurmctld-crash"])
+            happenings.append(Happening(cut, at_s + rng.choice([-3.0, 1.0, 5.0, 20.0])))
+        if rng.random() < 0.4:
+            at_s += rng.choice([15.0, 50.0])
+            happenings.append(draws.fault(rng, at_s, nodes=7, jobs=3, of=of))
+    return setup, happenings
+
+
 def returned(rng: random.Random) -> tuple[Setup, list[Happening]]:
     """Drained nodes are tested, reset and returned, while people, faults, kills and gaps come in between."""
     at_s = rng.uniform(*draws.FIRST_S)

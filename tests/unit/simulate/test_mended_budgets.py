@@ -72,3 +72,31 @@ def test_a_node_put_back_is_not_drained_for_old_news_whatever_its_clock_says(off
         Happening("repair", 485.516),
     )
     assert not world.slurm.nodes["n1"].drained
+
+
+def test_a_job_on_a_node_that_was_tested_and_returned_is_not_taken_along_by_what_waits_for_another_one() -> None:
+    jobs = (JobSpec(nodes=2), JobSpec(nodes=2, user="bob"), JobSpec(nodes=3, user="eve"))
+    limits = {"drain_fraction": 0.1, "drain_per_hour": 2}
+    setup = Setup(nodes=8, jobs=jobs, limits=limits, returns=True, spares=1)
+    faults = (
+        Happening("gpu-memory", 34.11910199179321, "job0/0"),
+        Happening("gpu-firmware", 36.11910199179321, "job1/0"),
+        Happening("gpu-memory", 38.11910199179321, "n7"),
+        Happening("gpu-memory", 40.11910199179321, "n6"),
+        Happening("gpu-off-bus", 130.1191019917932, "job2/0"),
+        Happening("gpu-firmware", 225.1191019917932, "job2/0"),
+    )
+    assert World(History(1, 1709, "put-back", setup, faults, 1125.2)).run() == []
+
+
+def test_what_becomes_free_goes_to_the_node_that_has_waited_longest() -> None:
+    setup = Setup(nodes=16, jobs=THREE, limits={"drain_fraction": 0.1, "drain_per_hour": 9})
+    world = ran(
+        setup,
+        Happening("gpu-off-bus", 60.0, "n1"),
+        Happening("gpu-off-bus", 90.0, "n8"),
+        Happening("gpu-off-bus", 180.0, "n9"),
+        Happening("gpu-memory", 330.0, "n8"),  # the first of the two that wait is judged once more
+        Happening("repair", 450.0),
+    )
+    assert world.slurm.nodes["n8"].drained and not world.slurm.nodes["n9"].drained
