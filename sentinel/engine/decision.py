@@ -121,7 +121,10 @@ def _going_on(before: Plan, wait: Wait) -> Wait:
     if wait.kind in ASKING:
         return wait  # policy knows since when people are asked for exactly this
     old = next((known for known in before.waits if known.kind == wait.kind), None)
-    return wait if old is None else dataclasses.replace(wait, since=old.since, until=old.until or wait.until)
+    if old is None:
+        return wait
+    until = old.until or wait.until if wait.until is not None else None  # it may wait for something else by now
+    return dataclasses.replace(wait, since=old.since, until=until)
 
 
 def _concerns_more(wait: Wait, plan: Plan) -> bool:

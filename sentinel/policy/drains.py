@@ -42,7 +42,7 @@ def drains(
     left = [name for name in convicted if name not in situation.put_back]
     unsettled = [name for name in left if name in fleet.nodes and not fleet.nodes[name].drained]
     words = " ".join(text for text in (_missing(convicted, fleet), _in_order(verdict, situation)) if text)
-    gone = _already_out_and_gone(verdict, fleet, act_confidence)
+    gone = _already_out_and_gone(verdict, incident, fleet, act_confidence)
     kept = [name for name in unsettled if respect_maintenance and in_maintenance(fleet.nodes[name])]
     unsettled = [name for name in unsettled if name not in kept]
     gone = [step for step in gone if not (respect_maintenance and in_maintenance(fleet.nodes[step.node or ""]))]
@@ -194,11 +194,12 @@ def _in_order(verdict: Verdict, situation: Situation) -> str:
     return f"Proven good again: {', '.join(good)}." if good else ""
 
 
-def _already_out_and_gone(verdict: Verdict, fleet: Fleet, act_confidence: float) -> list[Step]:
+def _already_out_and_gone(verdict: Verdict, incident: Incident, fleet: Fleet, act_confidence: float) -> list[Step]:
     """Steps that set drained nodes down that died under their last job, which would wait for them. They cost no budget."""
     if verdict.cause is not Cause.NODE_FAILURE or not sure_enough(verdict, act_confidence):
         return []
-    named = [fleet.nodes[name] for name in verdict.drain if name in fleet.nodes]
+    lost = _lost(verdict, incident)
+    named = [fleet.nodes[name] for name in verdict.drain if name in fleet.nodes and name in lost]
     out = [node.name for node in named if node.drained and node.state != "down"]
     return [Step(StepKind.DOWN, node=name, data={"cause": str(verdict.cause)}) for name in out]
 

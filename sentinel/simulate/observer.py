@@ -66,6 +66,7 @@ class Observer:
     resumed_unseen: set[str] = field(
         default_factory=set
     )  # nodes that a person put back, and no daemon looked before slurmctld died or after
+    let_go_by_people: set[int] = field(default_factory=set)  # jobs that people held and released
     slurmctld_died: list[float] = field(default_factory=list)  # when
     fails_each: set[str] = field(default_factory=set)  # nodes on which each attempt fails before it gains a step
     broken_once: set[tuple[str, str]] = field(default_factory=set)  # promises that were reported, with what about
@@ -93,7 +94,8 @@ class Observer:
         else:
             self.touched.add(job)
             if what == "release":
-                self.held.pop(job, None)
+                if self.held.pop(job, None) is not None:
+                    self.let_go_by_people.add(job)
             else:
                 self.cancelled.pop(job, None)
 
@@ -124,6 +126,8 @@ class Observer:
     def slurmctld_dies(self) -> None:
         self.slurmctld_died.append(self.world.now_s)
         self.resumed_unseen.update(node for node, at_s in self.resumed.items() if not self._looked_since(at_s))
+        # Seen, and asked about whether slurmctld had lost the drain: now it was started, whatever it had lost before.
+        self.resumed_unseen.update(row.step.node for row in self._in_doubt(NODE_STEPS) if row.step.node in self.resumed)
 
     def _looked_since(self, at_s: float) -> bool:
         """Whether the daemon has a snapshot that is newer."""

@@ -204,7 +204,11 @@ def _slurmctld(state: str) -> Act:
 
 def _slurmctld_crash(world: World, happening: Happening) -> None:
     """slurmctld is killed, forgets its last seconds, and is back after ``for_s``."""
+    held = {job.id for job in world.slurm.jobs.values() if job.held}
     world.slurm.crash()
+    for this in world.slurm.jobs.values():
+        if this.held and this.id not in held and this.id in world.observer.let_go_by_people:  # it forgot that
+            world.observer.held[this.id] = world.now_s
     world.presence.slurmctld_starts()
     world.observer.slurmctld_dies()
     for job in [job for job in world.observer.held if job in world.slurm.jobs and not world.slurm.jobs[job].held]:

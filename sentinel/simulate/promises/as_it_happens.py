@@ -284,7 +284,9 @@ def not_offered_back(seen: Observer, what: Happened) -> Iterator[str]:
         return
     incident = seen.releases.get(what.job)
     verdict = seen.world.store.verdicts.get(incident) if incident is not None else None
-    if verdict is not None and what.job not in seen.touched:
+    failed = seen.world.store.incidents[incident].attempt if verdict is not None and incident is not None else None
+    forgotten = failed is not None and what.attempt <= failed and bool(seen.slurmctld_died)  # what was let go
+    if verdict is not None and what.job not in seen.touched and not forgotten:
         back = {node for node in what.nodes if seen.back_since(node) >= 0.0}  # see on_probation
         at, never = seen.let_go_at[what.job], seen.world.own_now()
         known = {

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from core_daemon import RULES
-from core_records import AT, ended, evidence, fleet, incident, job, plan, step, verdict
+from core_records import AT, ended, evidence, fleet, incident, job, later, plan, step, verdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,7 @@ from sentinel.model.records import (
     StepKind,
     Trust,
     Verdict,
+    Wait,
     Where,
 )
 from sentinel.model.vocabulary import ABSENCE
@@ -227,6 +228,22 @@ def test_job_steps_join_a_plan_that_had_none() -> None:
 def test_extending_by_the_same_plan_changes_nothing() -> None:
     before = plan(DRAIN1, REQUEUE, RELEASE)
     assert decision.extend(before, dataclasses.replace(before, at=AT)) == before
+
+
+def test_a_wait_keeps_the_end_that_it_has_by_itself_only_while_it_has_one() -> None:
+    """A drain waits for the budget of an hour, then for that of its partition: that ends when a node is put back."""
+
+    def waiting(until_s: float | None) -> Plan:
+        until = later(until_s) if until_s is not None else None
+        return dataclasses.replace(
+            plan(DRAIN1), waits=(Wait("drain-budget", later(until_s or 0.0), "", ("drain n2",), until),)
+        )
+
+    hour = waiting(3600.0)
+    (goes_on,) = decision.extend(hour, waiting(3700.0)).waits
+    assert goes_on.until == later(3600.0)
+    (other,) = decision.extend(hour, waiting(None)).waits
+    assert other.until is None and other.since == hour.waits[0].since
 
 
 steps = st.lists(st.sampled_from([DRAIN1, DRAIN2, HOLD, REQUEUE, RELEASE]), unique_by=lambda s: s.key("inc1"))

@@ -111,6 +111,18 @@ def test_drained_node_that_dies_under_its_last_job_is_given_up_whatever_the_budg
     )
 
 
+def test_a_drained_node_that_answers_is_not_given_up_with_one_that_is_gone() -> None:
+    nodes = [
+        node("n1", state="idle", flags=("not_responding",)),
+        node("n2", state="idle", flags=("drain",), reason="cable swap"),
+        *(node(f"n{i}") for i in range(3, 7)),
+    ]
+    gone = evidence(Kind.NODE_UNREACHABLE, source=Source.PROBE, node="n1")
+    both = verdict(Cause.NODE_FAILURE, drain=("n1", "n2"))
+    plan = decide(both, incident(ended(), gone), fleet=fleet(nodes))
+    assert drained(plan) == ["n1"]
+
+
 def test_same_incident_gives_the_same_plan() -> None:
     assert decide(verdict(drain=("n1",))) == decide(verdict(drain=("n1",)))
 
