@@ -28,6 +28,7 @@ def bad_and_suspect(
     verdict: Verdict,
     *,
     good: Collection[str],
+    convicted: Collection[str],
     bad_elsewhere: Collection[str],
     slow: Sequence[str],
     excluded_by_us: Sequence[str],
@@ -37,12 +38,13 @@ def bad_and_suspect(
 
     Args:
         good: nodes proven good since the verdict.
-        bad_elsewhere: nodes with a proven fault, whichever incident it is of.
+        convicted: nodes in service that any incident convicts: a job that begins there is stopped again.
+        bad_elsewhere: nodes whose agent says that they are bad, or that are convicted.
         slow: nodes on which this attempt was slower than on the others.
         excluded_by_us: nodes that earlier attempts were kept from.
         on_probation: nodes that hurt this job and were returned lately.
     """
-    bad = [name for name in verdict.drain if name not in good]
+    bad = [name for name in dict.fromkeys((*verdict.drain, *sorted(convicted))) if name not in good]
     named = (*sorted(bad_elsewhere), *verdict.suspect, *slow, *excluded_by_us)
     suspect = dict.fromkeys((*on_probation, *(name for name in named if name not in good)))
     return bad, [name for name in suspect if name not in bad]

@@ -325,6 +325,7 @@ def _bad_and_suspect(verdict: Verdict, situation: Situation) -> tuple[list[str],
     return bad_and_suspect(
         verdict,
         good=situation.good_nodes,
+        convicted=situation.convicted_nodes,
         bad_elsewhere=situation.bad_nodes,
         slow=situation.slow_nodes,
         excluded_by_us=situation.excluded_by_us,

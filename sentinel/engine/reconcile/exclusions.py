@@ -143,6 +143,7 @@ def _judged(state: State, incident: Incident, job: int) -> tuple[list[str], list
     return bad_and_suspect(
         verdict,
         good=good,
+        convicted=node_proof.convicted(state),
         bad_elsewhere=node_proof.bad_nodes(state),
         slow=slow,
         excluded_by_us=kept,

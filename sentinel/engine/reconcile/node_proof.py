@@ -58,10 +58,10 @@ def bad_nodes(state: State) -> frozenset[str]:
         for name, seen in state.cluster.nodes.items()
         if seen.state == "heard" and seen.verdict.get("word") == "BAD"
     }
-    return frozenset(said | _convicted(state))
+    return frozenset(said | convicted(state))
 
 
-def _convicted(state: State) -> set[str]:
+def convicted(state: State) -> set[str]:
     """Nodes in service that an incident convicts, surely enough to act, and that are not proven good since."""
     fleet = state.cluster.fleet
     if fleet is None:

@@ -88,6 +88,10 @@ class ClusterNow:
         return hung | frozen_jobs(self.state)
 
     @cached_property
+    def convicted_nodes(self) -> frozenset[str]:
+        return frozenset(node_proof.convicted(self.state))
+
+    @cached_property
     def bad_nodes(self) -> frozenset[str]:
         return node_proof.bad_nodes(self.state)
 
@@ -120,6 +124,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         onset_step=_onset_step(state, incident, cluster.fleet),
         slow_nodes=state.past.slow_nodes(incident.job, incident.attempt),
         bad_nodes=cluster.bad_nodes,
+        convicted_nodes=cluster.convicted_nodes,
         good_nodes=node_proof.proven_good(state, incident, named),
         put_back=node_proof.returned(state, incident, named),
         excluded_by_us=kept,

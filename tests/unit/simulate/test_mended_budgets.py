@@ -10,8 +10,8 @@ from sentinel.simulate.world import World
 THREE = (JobSpec(nodes=2), JobSpec(nodes=2, user="bob"), JobSpec(nodes=2, user="eve"))
 
 
-def ran(setup: Setup, *happenings: Happening) -> World:
-    world = World(History(1, 233, "many-nodes", setup, happenings, max(one.at_s for one in happenings) + 260.0))
+def ran(setup: Setup, *happenings: Happening, rest_s: float = 260.0) -> World:
+    world = World(History(1, 233, "many-nodes", setup, happenings, max(one.at_s for one in happenings) + rest_s))
     assert world.run() == []
     return world
 
@@ -100,3 +100,21 @@ def test_what_becomes_free_goes_to_the_node_that_has_waited_longest() -> None:
         Happening("repair", 450.0),
     )
     assert world.slurm.nodes["n8"].drained and not world.slurm.nodes["n9"].drained
+
+
+def test_a_job_waits_rather_than_begin_in_turn_on_nodes_that_other_incidents_convict() -> None:
+    """Of eight nodes one may be drained: the others that broke stay in service."""
+    jobs = (JobSpec(nodes=3), JobSpec(nodes=3, user="bob"), JobSpec(nodes=3, user="eve"))
+    setup = Setup(nodes=8, jobs=jobs, limits={"drain_fraction": 0.1, "drain_per_hour": 9})
+    world = ran(
+        setup,
+        Happening("gpu-off-bus", 161.328, "job0/1"),
+        Happening("gpu-off-bus", 251.328, "job2/0"),
+        Happening("gpu-off-bus", 281.328, "job1/0"),
+        Happening("node-lost", 311.328, "job1/1"),
+        Happening("gpu-memory", 401.328, "n3"),
+        Happening("requeue-hold", 491.328, "job2"),
+        Happening("node-lost", 506.328, "job2/0"),
+        rest_s=900.0,
+    )
+    assert world.slurm.jobs[102].state == "PENDING"
