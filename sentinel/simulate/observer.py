@@ -67,6 +67,7 @@ class Observer:
         default_factory=set
     )  # nodes that a person put back, and no daemon looked before slurmctld died or after
     let_go_by_people: set[int] = field(default_factory=set)  # jobs that people held and released
+    good_then: dict[int, int] = field(default_factory=dict)  # by job: its newest good step as a choice of one began
     slurmctld_died: list[float] = field(default_factory=list)  # when
     fails_each: set[str] = field(default_factory=set)  # nodes on which each attempt fails before it gains a step
     broken_once: set[tuple[str, str]] = field(default_factory=set)  # promises that were reported, with what about
@@ -175,6 +176,8 @@ class Observer:
             self.attempts.append(what)
         elif isinstance(what, StepBegan) and what.task.step.kind is StepKind.START_RUN:
             self._let_go(what.task)
+        elif isinstance(what, StepBegan) and what.task.step.kind is StepKind.CHOOSE_CHECKPOINT:
+            self.good_then[what.task.job] = max(self.world.programs.good(what.task.job), default=0)
 
     def _wrote(self, what: SlurmWrite) -> None:
         incident = what.task.incident.id if what.task is not None else ""

@@ -338,8 +338,8 @@ def resumed_from_valid(seen: Observer, what: Happened) -> Iterator[str]:
     good = seen.world.programs.good(what.job)
     if step not in good:
         yield f"job {what.job} is to resume from step {step}, which cannot be read, or holds bad numbers"
-    elif step < max(good):
-        yield f"job {what.job} is to resume from step {step}, and step {max(good)} is good"
+    elif step < (newest := min(max(good), seen.good_then.get(what.job, max(good)))):  # its run may still save
+        yield f"job {what.job} is to resume from step {step}, and step {newest} is good"
 
 
 def resume_point_first(seen: Observer, what: Happened) -> Iterator[str]:
