@@ -60,6 +60,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if _left_hold(task, means):
         return await _without_our_hold(task, means, job)
     if (over := _not_ours_to_stop(task, means, job)) is not None:
+        await _take_off_our_hold(task, means, job)
         return over
     if is_deferred(job, means.clock.now()):
         return means.done(task, data=_stopped(job))
@@ -116,6 +117,21 @@ def _is_anothers_hold(task: Task, means: Means, job: JobView) -> bool:
     outcomes = [means.ledger.outcome(task.incident.id, step) for step in steps]
     asked = any(outcome is not None and outcome.data.get("asked") for outcome in outcomes)
     return waits(job) and job.held and not (asked or _looks_like_ours(task, job))
+
+
+async def _take_off_our_hold(task: Task, means: Means, job: JobView) -> None:
+    """Let a job go on of which our request has stopped a later attempt: Slurm began it between our look and our request.
+
+    Raises:
+        Unavailable: that attempt is still completing.
+    """
+    before = means.ledger.outcome(task.incident.id, task.step)
+    if before is None or not before.data.get("asked") or before.data.get("user_hold"):
+        return
+    if job.state == "completing" and job.hold_kept:
+        raise Unavailable(f"attempt {job.restarts} of job {task.job} is still completing, with our hold")
+    if waits(job) and job.requeue_held:
+        await means.writer.release(task.job)
 
 
 def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
@@ -350,6 +366,7 @@ async def hold(task: Task, means: Means) -> Outcome:
     if _left_hold(task, means):
         return await _without_our_hold(task, means, job)
     if (over := _not_ours_to_stop(task, means, job)) is not None:
+        await _take_off_our_hold(task, means, job)
         return over
     if words := await goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)

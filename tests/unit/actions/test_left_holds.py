@@ -11,6 +11,7 @@ from core_records import ended, incident, plan
 from core_world import ECC, Fate, World
 
 from sentinel.actions import ACTIONS
+from sentinel.errors import Unavailable
 from sentinel.model.records import JobView, Outcome, Result, Scalar, Step, StepKind, Task
 
 Worlds = Callable[..., World]
@@ -118,3 +119,32 @@ async def test_the_hold_of_our_requeue_that_slurmctld_forgot_to_have_released_is
     task = Task(incident(ended(there.job), job=there.job), ECC, plan(first, step), step)
     found = await ACTIONS[StepKind.RELEASE](task, there.means(Fate()))
     assert found.result is (Result.DONE if by_requeue else Result.FAILED) and job.held is not by_requeue
+
+
+@pytest.mark.parametrize("kind", STOPS)
+async def test_it_is_taken_off_a_job_whose_next_attempt_our_request_has_stopped(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, kind: StepKind
+) -> None:
+    """Slurm requeued the job and began it between our look and our request (explore, seed 8133 anything-9557)."""
+    there = world()
+    verbs, job = there.slurm.verbs, there.slurm.jobs[there.job]
+    real = verbs.requeue_hold
+
+    async def requeue_hold(name: str, *, incomplete: bool) -> None:
+        if job.restarts == 0:
+            there.slurm.person_requeues(there.job)
+            there.slurm.clock.advance(300.0)
+            there.slurm.catch_up()
+            assert job.restarts == 1 and job.state == "RUNNING"
+        await real(name, incomplete=incomplete)
+
+    monkeypatch.setattr(verbs, "requeue_hold", requeue_hold)
+    with pytest.raises(Unavailable):
+        await stop(there, kind)
+    assert job.held
+    job.completing = True
+    with pytest.raises(Unavailable, match="with our hold"):
+        await stop(there, kind)
+    job.completing = False
+    found = await stop(there, kind)
+    assert found.data == {"goes_on": True} and not job.held
