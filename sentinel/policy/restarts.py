@@ -324,7 +324,7 @@ def _under_one_switch(in_turn: Sequence[str], situation: Situation) -> tuple[tup
 def _bad_and_suspect(verdict: Verdict, situation: Situation) -> tuple[list[str], list[str]]:
     return bad_and_suspect(
         verdict,
-        good=situation.good_nodes,
+        good=situation.good_nodes | situation.put_back,
         convicted=situation.convicted_nodes,
         bad_elsewhere=situation.bad_nodes,
         slow=situation.slow_nodes,
@@ -335,9 +335,9 @@ def _bad_and_suspect(verdict: Verdict, situation: Situation) -> tuple[list[str],
 
 def _in_service(verdict: Verdict, situation: Situation, drained: Sequence[Step]) -> list[str]:
     """Convicted nodes that Slurm still gives work to, and that this plan does not take out."""
-    leaving = {step.node for step in drained}
+    other = {step.node for step in drained} | situation.good_nodes | situation.put_back
     nodes = situation.fleet.nodes
-    return [n for n in verdict.drain if n in nodes and nodes[n].usable and n not in leaving | situation.good_nodes]
+    return [n for n in verdict.drain if n in nodes and nodes[n].usable and n not in other]
 
 
 def _silent_after(incident: Incident) -> int | None:

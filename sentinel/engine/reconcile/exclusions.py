@@ -104,12 +104,13 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
     plan = state.plans[incident.id]
     added, _ = exclusions_of_ours(state, job.id)
     bad, suspect = _judged(state, incident, job.id)
+    taken_out = {step.node for step in plan.to_do if step.node is not None}
     return excluded(
         job,
         fleet,
         bad=bad,
         suspect=[*_of_step(plan, job.id, BESIDE), *suspect],
-        leaving={step.node for step in plan.to_do if step.node is not None},
+        leaving=taken_out - node_proof.returned(state, incident, taken_out),
         added_by_us=added,
         in_turn=_in_turn(state, incident, job, fleet),
     )

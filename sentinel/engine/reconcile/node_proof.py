@@ -15,6 +15,7 @@ from sentinel.engine.node_return.put_back import SAVED, drained_by_us
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.errors import ProtocolError
+from sentinel.model.approvals import ASKING
 from sentinel.model.changes import SettingChanged
 from sentinel.model.records import (
     ANSWERS_AGAIN,
@@ -68,6 +69,9 @@ def convicted(state: State) -> set[str]:
         return set()
     found: set[str] = set()
     for name, verdict in state.verdicts.items():
+        plan = state.plans.get(name)
+        if plan is not None and plan.observe_only and not any(wait.kind in ASKING for wait in plan.waits):
+            continue  # nobody stops a job there
         if verdict.drain and sure_enough(verdict, state.settings.judgement.act_confidence):
             named = {node for node in verdict.drain if (view := fleet.nodes.get(node)) is not None and view.usable}
             if named - found:

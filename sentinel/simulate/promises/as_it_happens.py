@@ -137,14 +137,14 @@ def one_daemon_acts(_seen: Observer, what: Happened) -> Iterator[str]:
 
 def blast_radius(seen: Observer, what: Happened) -> Iterator[str]:
     """Drains keep to their budgets: in all, in an hour, of a partition; the last healthy nodes stay.
-
-    A drain that slurmctld forgot is done again, also where it forgot that a person had put another node back.
-    """
+    One that slurmctld forgot is done again, also where it forgot that a person had put another node back."""
     if not isinstance(what, SlurmWrite) or not takes_out(what) or what.node is None:
         return
-    if what.task is not None and what.task.step.tries and seen.slurmctld_died:
-        return
     limits, nodes, now_s = seen.world.settings.limits, seen.world.slurm.nodes, seen.world.now_s
+    if what.task is not None and what.task.step.tries:
+        ours_s = min((drain.at_s for drain in seen.drains if drain.node == what.target), default=now_s)
+        if any(at_s > ours_s for at_s in seen.slurmctld_died):
+            return
     ours = [name for name in seen.ours() if name != what.target]
     if len(ours) + 1 > limits.drain_count:
         yield f"{what.target} is the {len(ours) + 1}th node out of service, {limits.drain_count} are allowed"

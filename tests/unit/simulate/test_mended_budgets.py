@@ -118,3 +118,42 @@ def test_a_job_waits_rather_than_begin_in_turn_on_nodes_that_other_incidents_con
         rest_s=900.0,
     )
     assert world.slurm.jobs[102].state == "PENDING"
+
+
+THREE_NODES = (JobSpec(nodes=2), JobSpec(nodes=1, user="bob"))
+
+
+def test_a_job_whose_restart_waits_is_restarted_once_its_node_is_put_back() -> None:
+    limits = {"drain_fraction": 0.7, "drain_per_hour": 9, "restarts_per_hour": 1, "restarts_fraction": 0.01}
+    faults = Happening("gpu-off-bus", 30.0, "n3"), Happening("gpu-lost-silently", 60.0, "n1")
+    back = Happening("resume-node", 300.0, "n1")
+    world = ran(Setup(nodes=3, jobs=THREE_NODES, limits=limits), *faults, back, rest_s=3700.0)
+    assert world.slurm.jobs[101].restarts == 1 and world.slurm.jobs[101].excluded == ()
+
+
+@pytest.mark.parametrize("what", ["gpu-off-bus", "gpu-memory"])
+def test_no_attempt_begins_on_a_node_that_was_put_back_and_failed_anew(what: str) -> None:
+    """Its new drain waits; for the first incident, whose job waits for nodes, it is good."""
+    limits = {"drain_fraction": 0.7, "drain_per_hour": 1, "restarts_per_job": 9}
+    world = ran(
+        Setup(nodes=3, jobs=THREE_NODES, limits=limits),
+        Happening("gpu-off-bus", 60.0, "n1"),
+        Happening("drain", 200.0, "n2"),
+        Happening("repair", 300.0),
+        Happening(what, 400.0, "n1"),
+        Happening("resume-node", 480.0, "n2"),
+    )
+    assert not [one for one in world.observer.attempts if "n1" in one.nodes and one.attempt > 0]
+
+
+def test_a_node_that_is_only_observed_to_be_bad_is_not_waited_for() -> None:
+    limits = {"drain_fraction": 0.7, "drain_per_hour": 9}
+    setup = Setup(nodes=4, jobs=(JobSpec(nodes=3),), mode="observe", restart_mode="act", limits=limits)
+    happenings = (
+        Happening("gpu-off-bus", 60.0, "n4"),
+        Happening("drain", 150.0, "n1"),
+        Happening("storage", 200.0, "job0"),
+    )
+    world = World(History(1, 233, "many-nodes", setup, happenings, 1000.0))
+    world.run()  # the promise about observing looks at the mode of drains alone
+    assert world.slurm.jobs[101].state == "RUNNING" and world.slurm.jobs[101].restarts == 1
