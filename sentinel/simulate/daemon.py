@@ -320,8 +320,12 @@ class SimulatedDaemon:
     # -- what arrives ----------------------------------------------------------------------------------------------
 
     def receive(self, items: Sequence[Evidence], heard: Callable[[], None]) -> None:
-        """Evidence of an agent; ``heard`` is called when it is acknowledged."""
+        """Evidence of an agent, whose clock its heartbeats have told; ``heard`` is called when it is acknowledged."""
         if self.ready:
+            for name in {item.where.node for item in items if item.where.node is not None}:
+                theirs = self._world.now(self._world.clock_off_s.get(name, 0.0))
+                off_s = (theirs - self.clock.now()).total_seconds()
+                self.runner.state.cluster.node(name).clock_offset_s = off_s
             self._begin(self._observe(items, heard))
 
     async def _observe(self, items: Sequence[Evidence], heard: Callable[[], None]) -> None:

@@ -29,6 +29,7 @@ from sentinel.model.records import (
     Outcome,
     Plan,
     Result,
+    Source,
     Step,
     Trust,
 )
@@ -38,6 +39,7 @@ from sentinel.wire import time_from
 
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
 IN_SERVICE_SEEN = "in_service_seen"  # the same, when a snapshot first showed the node in service after it
+_BY_DAEMON = frozenset({Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})  # whose times are of the daemon's clock
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 
 
@@ -182,7 +184,7 @@ def returned(state: State, incident: Incident, nodes: Iterable[str]) -> frozense
         if fleet is not None and (view := fleet.nodes.get(name)) is not None and not view.drained
     }
     said = _said(state, [incident], back)
-    settled = {name for name in back if state.put_back.settles(name, said.get(name, ()))}
+    settled = {name for name in back if state.put_back.settles(name, said.get(name, {}))}
     return (named & _taken_out_and_back(state, incident)) | settled
 
 
@@ -196,18 +198,29 @@ def see_put_back(state: State, out: Transition, fleet: Fleet) -> None:
     state.put_back.snapshot_taken(out, fleet, _said(state, state.incidents.values(), followed), concerned)
 
 
-def _said(state: State, incidents: Iterable[Incident], nodes: Collection[str]) -> dict[str, frozenset[str]]:
-    """By node: ids of the reports against it in these incidents. One may have taken its grounds over from another."""
-    found: dict[str, set[str]] = {}
+def _said(state: State, incidents: Iterable[Incident], nodes: Collection[str]) -> dict[str, dict[str, datetime | None]]:
+    """By node: the reports against it in these incidents, by id when each happened. One incident may have taken its grounds
+    over from another."""
+    found: dict[str, dict[str, datetime | None]] = {}
     for incident in incidents if nodes else ():
         verdict = state.verdicts.get(incident.id)
         if not {*incident.nodes, *(verdict.drain if verdict is not None else ())}.intersection(nodes):
             continue
         grounds = [ground.evidence for ground in verdict.grounds] if verdict is not None else []
         for item in (*incident.evidence, *grounds):
-            if item.where.node in nodes and item.trust is Trust.SYSTEM and item.kind != Kind.DIAG_PASSED:
-                found.setdefault(item.where.node or "", set()).add(item.id)
-    return {name: frozenset(ids) for name, ids in found.items()}
+            node = item.where.node
+            if node is not None and node in nodes and item.trust is Trust.SYSTEM and item.kind != Kind.DIAG_PASSED:
+                found.setdefault(node, {})[item.id] = _by_own_clock(state, item, node)
+    return found
+
+
+def _by_own_clock(state: State, item: Evidence, node: str) -> datetime | None:
+    """When it happened by the daemon's clock; None where the node's clock is not known."""
+    if item.source in _BY_DAEMON:
+        return item.at
+    seen = state.cluster.nodes.get(node)
+    off_s = seen.clock_offset_s if seen is not None else None
+    return item.at - timedelta(seconds=off_s) if off_s is not None else None
 
 
 def _taken_out_and_back(state: State, incident: Incident) -> frozenset[str]:

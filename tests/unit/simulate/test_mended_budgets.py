@@ -120,6 +120,21 @@ def test_a_job_waits_rather_than_begin_in_turn_on_nodes_that_other_incidents_con
     assert world.slurm.jobs[102].state == "PENDING"
 
 
+@pytest.mark.parametrize("off_s", [0.0, -300.0, 300.0])
+def test_an_old_report_that_comes_after_a_nodes_return_is_no_new_failure(off_s: float) -> None:
+    """The node was cut off; its agent's spool arrives when it is back."""
+    world = ran(
+        Setup(nodes=6, jobs=(JobSpec(nodes=2),), limits={"drain_fraction": 0.7, "drain_per_hour": 9}),
+        Happening("clock-off", 0.0, "n1", data={"by_s": off_s}),
+        Happening("gpu-off-bus", 60.0, "n1"),
+        Happening("cut-off", 61.0, "n1", data={"for_s": 400.0}),
+        Happening("gpu-memory", 100.0, "n1"),
+        Happening("repair", 300.0),
+        rest_s=600.0,
+    )
+    assert not world.slurm.nodes["n1"].drained
+
+
 THREE_NODES = (JobSpec(nodes=2), JobSpec(nodes=1, user="bob"))
 
 

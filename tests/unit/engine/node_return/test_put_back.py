@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +15,11 @@ from sentinel.engine.transition import Transition
 from sentinel.model.changes import SettingChanged
 
 OURS = "sentinel:ab12 gpu_memory_ecc"
+
+
+def known_of(*ids: str, at_s: float | None = None) -> dict[str, datetime | None]:
+    """Reports, by id when each happened."""
+    return dict.fromkeys(ids, AT + timedelta(seconds=at_s) if at_s is not None else None)
 
 
 def shown(
@@ -38,8 +43,17 @@ def test_what_was_said_before_the_node_was_put_back_is_settled(then: str) -> Non
     shown(known, 0.0, OURS, "a")
     shown(known, 40.0, then, "a", "b")
     shown(known, 60.0, None, "a", "b", "later")
-    assert known.settles("n1", {"a"}) and known.settles("n1", {"a", "b"})
-    assert not known.settles("n1", {"b", "later"}) and not known.settles("n2", {"a"})
+    assert known.settles("n1", known_of("a")) and known.settles("n1", known_of("a", "b"))
+    assert not known.settles("n1", known_of("b", "later")) and not known.settles("n2", known_of("a"))
+
+
+def test_what_happened_before_the_last_look_is_settled_although_it_is_reported_later() -> None:
+    known = PutBack()
+    for at_s, reason in ((0.0, OURS), (40.0, OURS), (60.0, None)):
+        shown(known, at_s, reason, "a")
+    assert known.settles("n1", known_of("late", at_s=39.0))
+    assert not known.settles("n1", known_of("new", at_s=39.1)), "clocks differ by a second"
+    assert not known.settles("n1", known_of("late")), "whose clock is not known"
 
 
 @pytest.mark.parametrize("reason", ["cable swap", "NHC: check_fs"])
@@ -47,14 +61,14 @@ def test_a_drain_of_somebody_else_settles_nothing(reason: str) -> None:
     known = PutBack()
     for at_s, words in ((0.0, reason), (40.0, reason), (60.0, None)):
         assert shown(known, at_s, words, "a") == []
-    assert not known.settles("n1", {"a"})
+    assert not known.settles("n1", known_of("a"))
 
 
 def test_a_drain_that_slurmctld_may_have_lost_settles_nothing() -> None:
     known = PutBack()
     for at_s, reason in ((0.0, OURS), (30.0, OURS), (40.0, None)):
         assert shown(known, at_s, reason, "a") == []
-    assert not known.settles("n1", {"a"})
+    assert not known.settles("n1", known_of("a"))
 
 
 def test_the_next_daemon_hears_of_no_drain_that_slurmctld_may_have_lost() -> None:
@@ -65,7 +79,7 @@ def test_the_next_daemon_hears_of_no_drain_that_slurmctld_may_have_lost() -> Non
         out = Transition()
         known.snapshot_taken(out, dataclasses.replace(fleet(views, []), at=AT + timedelta(seconds=at_s)), {}, ())
         saved += [one.value for one in out.changes if isinstance(one, SettingChanged)]
-    assert saved == [{"out": {"n1": []}, "settled": {}}]
+    assert saved == [{"out": {"n1": {"at": (AT + timedelta(seconds=40.0)).isoformat(), "said": []}}, "settled": {}}]
 
 
 def test_the_next_daemon_knows_who_was_out_and_what_was_said() -> None:
@@ -76,18 +90,20 @@ def test_the_next_daemon_knows_who_was_out_and_what_was_said() -> None:
     following = read(more)
     (back,) = shown(following, 200.0, None, "a", "b", "later")
     for daemon in (following, read(back)):
-        assert daemon.settles("n1", {"a", "b"}) and not daemon.settles("n1", {"later"})
+        assert daemon.settles("n1", known_of("a", "b")) and not daemon.settles("n1", known_of("later"))
 
 
 def test_what_no_incident_names_any_more_is_forgotten() -> None:
     known = PutBack()
     for at_s, reason in ((0.0, OURS), (40.0, OURS), (60.0, None)):
         shown(known, at_s, reason, "a")
-    assert known.settles("n1", {"a"})
+    assert known.settles("n1", known_of("a"))
     shown(known, 80.0, None, concerned=())
     assert known == PutBack()
 
 
-@pytest.mark.parametrize("stored", [None, [], {"out": 3, "settled": []}, {"out": {"n1": "x"}, "settled": {"n1": [2]}}])
+@pytest.mark.parametrize(
+    "stored", [None, [], {"out": 3, "settled": []}, {"out": {"n1": "x"}, "settled": {"n1": {"at": 2}}}]
+)
 def test_what_cannot_be_read_is_left_out(stored: object) -> None:
     assert read(stored) == PutBack()
