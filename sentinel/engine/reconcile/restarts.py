@@ -184,8 +184,8 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return _lost_hold(state, plan, job, fleet, now) if stop.data.get("deferred") else frozenset()
     if fleet.at <= release.at:
         return frozenset()
-    # Held, not deferred: the action asks whose hold it is.
-    return _RELEASE if _is_deferred(job, now) != job.held and not release.reason else frozenset()
+    # Held: the action asks whose hold it is.
+    return _RELEASE if (_is_deferred(job, now) or job.held) and not release.reason else frozenset()
 
 
 def is_counted_twice(state: State, incident: str, job: JobView) -> bool:

@@ -118,6 +118,33 @@ async def test_a_deferral_and_a_release_that_slurmctld_lost_leave_no_job_held(wo
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
 
 
+async def test_a_job_that_is_held_and_deferred_again_after_its_release_is_released_again(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld had saved its deferral, and not yet that the hold before it was taken off."""
+    there = silent(world(nodes=3))
+    daemon = Daemon(there, settings=WIDE)
+    blocker = there.slurm.submit(nodes=1)  # the released job waits for its node
+    verbs, saved = there.slurm.verbs, []
+    real = verbs.release
+
+    async def release(name: str) -> None:
+        if not saved:
+            saved.append(name)
+            there.slurm.save_state()
+        await real(name)
+
+    monkeypatch.setattr(verbs, "release", release)
+    await fail(daemon, bus("n1"))
+    there.slurm.crash()
+    job = there.slurm.jobs[there.job]
+    assert saved and job.held and job.eligible > there.slurm.time_s() + 86_400
+    there.slurm.cancel(blocker)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert there.slurm.jobs[there.job].state == "RUNNING", daemon.said
+
+
 @pytest.mark.parametrize("how", ["taken", "drained", "down"])
 async def test_a_job_whose_nodes_are_gone_before_its_release_does_not_wait_for_them(world: Worlds, how: str) -> None:
     """Its own saves lay there. Another job that had waited in the queue got one, or a person took one out: for days."""
