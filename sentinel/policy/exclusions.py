@@ -39,7 +39,7 @@ def bad_and_suspect(
     Args:
         good: nodes proven good since the verdict.
         convicted: nodes in service that any incident convicts that acts: a job that begins there is stopped again.
-        bad_elsewhere: nodes whose agent says that they are bad, or that are convicted.
+        bad_elsewhere: nodes whose agent says that they are bad.
         slow: nodes on which this attempt was slower than on the others.
         excluded_by_us: nodes that earlier attempts were kept from.
         on_probation: nodes that hurt this job and were returned lately.

@@ -69,7 +69,7 @@ class Situation:
     opt_in: bool = True
     onset_step: int | None = None  # at which the attempt's numbers went bad, if they stay so
     slow_nodes: tuple[str, ...] = ()  # suspected of slowing this attempt down
-    bad_nodes: frozenset[str] = frozenset()  # whose agent says that they are bad now, and those of the next line
+    bad_nodes: frozenset[str] = frozenset()  # whose agent says that they are bad now, whatever the incident
     convicted_nodes: frozenset[str] = frozenset()  # in service, and convicted by any incident
     good_nodes: frozenset[str] = frozenset()  # proven good since this incident's evidence
     put_back: frozenset[str] = frozenset()  # taken out for it, or since for another one, and put back by a person

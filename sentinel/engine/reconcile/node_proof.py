@@ -55,13 +55,9 @@ def watch_agents(state: State, now: datetime) -> None:
 
 
 def bad_nodes(state: State) -> frozenset[str]:
-    """Nodes whose agent is heard and says that they are bad, and those that any incident convicts."""
-    said = {
-        name
-        for name, seen in state.cluster.nodes.items()
-        if seen.state == "heard" and seen.verdict.get("word") == "BAD"
-    }
-    return frozenset(said | convicted(state))
+    """Nodes whose agent is heard and says that they are bad."""
+    nodes = state.cluster.nodes.items()
+    return frozenset(name for name, seen in nodes if seen.state == "heard" and seen.verdict.get("word") == "BAD")
 
 
 def convicted(state: State) -> set[str]:

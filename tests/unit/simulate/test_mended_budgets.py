@@ -9,6 +9,15 @@ from sentinel.simulate.world import World
 
 THREE = (JobSpec(nodes=2), JobSpec(nodes=2, user="bob"), JobSpec(nodes=2, user="eve"))
 
+CONVICTED_TWICE = (  # n1, by two incidents: one drains it, the other waits for the budget
+    Happening("gpu-firmware", 85.516, "job0/0"),
+    Happening("gpu-off-bus", 86.016, "job1/0"),
+    Happening("node-lost", 86.516, "n10"),
+    Happening("node-lost", 88.016, "job1/1"),
+    Happening("gpu-memory", 88.516, "job0/1"),
+    Happening("repair", 485.516),
+)
+
 
 def ran(setup: Setup, *happenings: Happening, rest_s: float = 260.0) -> World:
     world = World(History(1, 233, "many-nodes", setup, happenings, max(one.at_s for one in happenings) + rest_s))
@@ -33,12 +42,7 @@ def test_a_node_put_back_is_not_drained_by_another_incident_for_what_it_failed_w
     setup = Setup(nodes=16, jobs=THREE, limits={"drain_fraction": 0.25, "drain_per_hour": 6}, switch_nodes=4)
     world = ran(
         setup,
-        Happening("gpu-firmware", 85.516, "job0/0"),
-        Happening("gpu-off-bus", 86.016, "job1/0"),
-        Happening("node-lost", 86.516, "n10"),
-        Happening("node-lost", 88.016, "job1/1"),
-        Happening("gpu-memory", 88.516, "job0/1"),
-        Happening("repair", 485.516),
+        *CONVICTED_TWICE,
     )
     assert not world.slurm.nodes["n1"].drained
 
@@ -64,12 +68,7 @@ def test_a_node_put_back_is_not_drained_for_old_news_whatever_its_clock_says(off
     world = ran(
         setup,
         Happening("clock-off", 0.0, "n1", data={"by_s": off_s}),
-        Happening("gpu-firmware", 85.516, "job0/0"),
-        Happening("gpu-off-bus", 86.016, "job1/0"),
-        Happening("node-lost", 86.516, "n10"),
-        Happening("node-lost", 88.016, "job1/1"),
-        Happening("gpu-memory", 88.516, "job0/1"),
-        Happening("repair", 485.516),
+        *CONVICTED_TWICE,
     )
     assert not world.slurm.nodes["n1"].drained
 
