@@ -99,11 +99,8 @@ def _jobs(cluster: Cluster) -> dict[str, int]:
     cluster.command("scontrol", "update", "nodename=n3", "state=resume")
     # Elsewhere: the end of the first attempt's script may reach slurmctld late, and counts for whatever attempt runs there.
     cluster.command("scontrol", "update", f"jobid={jobs['node']}", "reqnodelist=n1")
-    for name in ("node", "by_script"):  # Slurm would wait two minutes
-        cluster.wait(
-            lambda name=name: cluster.command("squeue", "-h", "-j", str(jobs[name]), "-o", "%t").strip() == "PD", name
-        )
-        cluster.command("scontrol", "update", f"jobid={jobs[name]}", "starttime=now")
+    for name in ("node", "by_script"):
+        cluster.start_requeued(jobs[name])
     cluster.wait(lambda: not cluster.command("squeue", "-h").strip(), "all jobs over")
     jobs["running"] = cluster.submit("sleep 600\n", gpus, log, "--nodelist=n2")
     cluster.wait(lambda: running("running"), "the last job runs")

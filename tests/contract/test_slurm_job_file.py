@@ -41,8 +41,7 @@ def job(real_slurm: Cluster) -> Iterator[int]:
 
     real_slurm.wait(lambda: state() == "RUNNING", "the first attempt runs")
     real_slurm.command("scontrol", "requeue", f"{number}")
-    real_slurm.wait(lambda: state() == "PENDING", "it waits for its second")
-    real_slurm.command("scontrol", "update", f"jobid={number}", "starttime=now")
+    real_slurm.start_requeued(number)
     real_slurm.wait(lambda: state() == "RUNNING", "the second attempt runs")
     yield number
     real_slurm.command("scancel", f"{number}")
