@@ -180,7 +180,8 @@ class Agent:
         self.saves.heard(answer)
         self.jobs.unreported.heard(answer)
         if isinstance(answer.get("released_at"), str):
-            self.verdict.released(time_from(answer["released_at"]).timestamp())
+            ahead_s = self.heartbeats.clock_offset_s or 0.0
+            self.verdict.released(time_from(answer["released_at"]).timestamp(), ahead_s)
         if answer.get("drain_mode") in DRAIN_MODES:
             self.verdict.set_drain_mode(answer["drain_mode"])
 

@@ -39,7 +39,8 @@ class NodeSeen:
     verdict: dict[str, object] = field(default_factory=dict)
     spool: dict[str, object] = field(default_factory=dict)
     beat_s: float | None = None  # interval asked of its heartbeats while a job of it may be hung; None: the usual one
-    clock_offset_s: float | None = None
+    clock_offset_s: float | None = None  # by how much the node's clock is ahead of the daemon's
+    clock_offsets_s: deque[float] = field(default_factory=lambda: deque(maxlen=8))  # by its last heartbeats
     released_at: datetime | None = None  # when an operator last returned it: its agent disregards older faults
     gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
     jobs: frozenset[tuple[int, int]] | None = None  # attempts that run there; None: no heartbeat has told
@@ -131,8 +132,7 @@ class ClusterView:
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> NodeSeen:
-        seen = self.nodes.get(name)  # called several times per heartbeat: no needless setdefault
-        if seen is None:
+        if (seen := self.nodes.get(name)) is None:  # called several times per heartbeat: no needless setdefault
             seen = self.nodes[name] = NodeSeen()
         return seen
 

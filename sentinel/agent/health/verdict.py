@@ -74,6 +74,7 @@ class VerdictKeeper:
         same_boot = isinstance(kept, dict) and kept.get("boot") == boot
         self._convictions: dict[str, str] = dict(kept["convictions"]) if same_boot else {}
         self._said_s: dict[str, float] = dict(kept.get("since_s") or {}) if same_boot else {}  # Unix time, the newest
+        self._released_s: float | None = None  # the last return to service, by the daemon's clock
 
     def set_drain_mode(self, mode: str) -> None:
         """Set the mode for the prolog: "act" refuses jobs on a BAD node; "observe" only reports that it would have."""
@@ -110,12 +111,20 @@ class VerdictKeeper:
         if isinstance(result, dict) and result.get("result") == "pass" and result.get("gpus") is None:
             self._take_back(list(self._convictions))
 
-    def released(self, at_s: float) -> None:
-        """Clear Xids from before ``at_s`` (Unix time), when an operator returned the node to service.
+    def released(self, at_s: float, daemon_ahead_s: float = 0.0) -> None:
+        """Clear Xids from before ``at_s``, when an operator returned the node to service.
 
-        Faults that telemetry still shows (a lost GPU) go on convicting.
+        Faults that telemetry still shows (a lost GPU) go on convicting. Each heartbeat is answered with the same return: it
+        counts once, since how far the clocks are apart is measured by the second.
+
+        Args:
+            at_s: Unix time by the daemon's clock.
+            daemon_ahead_s: by how much that clock is ahead of this node's.
         """
-        self._take_back([code for code in self._convictions if self._said_s.get(code, 0.0) <= at_s])
+        if at_s == self._released_s:
+            return
+        self._released_s = at_s
+        self._take_back([code for code in self._convictions if self._said_s.get(code, 0.0) <= at_s - daemon_ahead_s])
 
     def _take_back(self, codes: Sequence[str]) -> None:
         known = [code for code in codes if code in self._convictions]

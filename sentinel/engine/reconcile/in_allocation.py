@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime, timedelta
 
+from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import AttemptSeen
@@ -117,7 +118,8 @@ def is_another_failure(state: State, incident: Incident, item: Evidence) -> bool
     plan, at = state.plans.get(incident.id), began_at(state, incident.id)
     if plan is not None and stops_nothing(plan):
         return item.where.job is not None and item.where.job == incident.job
-    if plan is None or at is None or item.at <= at + (_LATE_OUTPUT if item.source in USER_SOURCES else timedelta(0)):
+    late = _LATE_OUTPUT if item.source in USER_SOURCES else timedelta(0)
+    if plan is None or at is None or node_proof.happened_at(state, item) <= at + late:
         return False
     outcome = state.ledger.of_plan(plan, StepKind.START_RUN)
     nodes = names(outcome.data.get("nodes")) if outcome is not None else []

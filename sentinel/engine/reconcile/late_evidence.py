@@ -20,7 +20,9 @@ def on_nodes_taken_out(state: State, incident: Incident) -> bool:
     rows = [node_proof.taken_out(state, plan, step) for step in plan.to_do if step.kind in NODE_STEPS]
     out_since = {row.step.node: row.at for row in rows if row is not None}
     return any(
-        incidents.opens(item) and item.where.node in out_since and item.at > out_since[item.where.node]
+        incidents.opens(item)
+        and item.where.node in out_since
+        and node_proof.happened_at(state, item) > out_since[item.where.node]
         for item in incident.evidence
     )
 

@@ -101,7 +101,7 @@ def good_since(state: State, node: str, since: datetime) -> bool:
     tested = state.diagnostics.known.get(node)  # kept for good: evidence of nodes is forgotten within the hour
     if tested is not None and tested.passed is not None and tested.passed > since and tested.suspect is None:
         return True
-    return any(item.kind == Kind.DIAG_PASSED and item.at > since for item in seen.pool)
+    return any(item.kind == Kind.DIAG_PASSED and happened_at(state, item) > since for item in seen.pool)
 
 
 def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
@@ -219,6 +219,11 @@ def _by_own_clock(state: State, item: Evidence, node: str) -> datetime | None:
     return item.at - timedelta(seconds=off_s) if off_s is not None else None
 
 
+def happened_at(state: State, item: Evidence) -> datetime:
+    """When it happened by the daemon's clock; where it is not known how far the node's is from it, by the node's."""
+    return (_by_own_clock(state, item, item.where.node) if item.where.node is not None else None) or item.at
+
+
 def _taken_out_and_back(state: State, incident: Incident) -> frozenset[str]:
     """Nodes that this incident's plan had taken out, and that are in service now, although slurmctld has saved the drain."""
     plan, fleet = state.plans.get(incident.id), state.cluster.fleet
@@ -241,6 +246,7 @@ def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool
     """
     if plan is None:
         return False
+    at = happened_at(state, item)
     for step in plan.to_do:
         if step.kind not in NODE_STEPS or step.node is None or step.node != item.where.node:
             continue
@@ -251,10 +257,10 @@ def is_of_returned_node(state: State, plan: Plan | None, item: Evidence) -> bool
             return True  # it was never out: what else is said of it since, nobody judges here any more
         seen, fleet = state.cluster.nodes.get(step.node), state.cluster.fleet
         if seen is not None and seen.released_at is not None and outcome.at < seen.released_at:
-            return item.at > seen.released_at
+            return at > seen.released_at
         view = fleet.nodes.get(step.node) if fleet is not None else None
         if fleet is not None and view is not None and not view.drained and fleet.at > outcome.at + _SNAPSHOT_LAG:
-            return item.at > max(outcome.at, _last_seen_drained(state, plan, step, outcome))
+            return at > max(outcome.at, _last_seen_drained(state, plan, step, outcome))
     return False
 
 
@@ -290,7 +296,8 @@ def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> froze
 def _is_good(state: State, incident: Incident, node: str, against: Mapping[str | None, Sequence[Evidence]]) -> bool:
     """``against``: by node; None: what names no node, and so speaks against each."""
     own = against.get(node, ())
-    since = max((item.at for items in (own, against.get(None, ())) for item in items), default=incident.opened_at)
+    times = (happened_at(state, item) for items in (own, against.get(None, ())) for item in items)
+    since = max(times, default=incident.opened_at)
     return good_since(state, node, since) or _is_back(state, node, own)
 
 

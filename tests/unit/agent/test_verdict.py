@@ -128,3 +128,16 @@ def test_a_release_answers_for_what_was_said_before_it_and_not_for_what_holds_no
     lost = keeper(tmp_path, facts=[Fact("gpu_lost", "GPU 3 is lost")])
     lost.released(1_900_000_001.0)
     assert lost.now().word == "BAD"
+
+
+@pytest.mark.parametrize("ahead_s", [-200.0, 200.0])
+def test_a_release_is_told_by_the_daemons_clock(tmp_path: Path, ahead_s: float) -> None:
+    kept, now_s = keeper(tmp_path), [1_900_000_000.0]
+    kept._clock = lambda: now_s[0]
+    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
+    kept.released(1_900_000_010.0 + ahead_s, ahead_s)
+    assert kept.now().word == "OK"
+    now_s[0] += 11.0
+    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
+    kept.released(1_900_000_010.0 + ahead_s, ahead_s - 2.0)  # answered again, late, with the same
+    assert kept.now().word == "BAD"

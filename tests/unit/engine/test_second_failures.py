@@ -208,34 +208,43 @@ async def test_a_second_node_that_is_convicted_while_the_job_is_being_held_is_dr
 # --- after a recovery ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("off_s", [0.0, -200.0, 200.0])
 @pytest.mark.parametrize("by", ["release", "scontrol"])
-async def test_a_new_fault_right_after_the_return_of_a_node_is_a_new_incident(world: Worlds, by: str) -> None:
+async def test_a_new_fault_right_after_the_return_of_a_node_is_a_new_incident(
+    world: Worlds, by: str, off_s: float
+) -> None:
+    """By how much the node's clock is off does not matter."""
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=WIDE)
     daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
-    await fail(daemon, bus("n1"))
+    daemon.live.node("n1").clock_offset_s = off_s
+    await fail(daemon, bus("n1", at_s=off_s))
     assert states(there) == ["closed"] and drained(there) == {"n1"}
     await daemon.pass_time(2.0)
     there.slurm.person_resumes("n1")
     if by == "release":
         daemon.live.node("n1").released_at = there.slurm.clock.now()
     there.slurm.clock.advance(1.0)  # Slurm's newest snapshot still shows it drained
-    await daemon.observe([bus("n1", at_s=now_s(there))])
+    await daemon.observe([bus("n1", at_s=now_s(there) + off_s)])
     await daemon.quiet()
     assert drained(there) == {"n1"} and states(there) == ["closed", "closed"], daemon.said
     assert len(sink.got) == 2 and daemon.bugs() == 0
 
 
-async def test_what_happened_before_the_return_and_comes_late_belongs_to_the_closed_incident(world: Worlds) -> None:
+@pytest.mark.parametrize("off_s", [0.0, -60.0, 60.0])
+async def test_what_happened_before_the_return_and_comes_late_belongs_to_the_closed_incident(
+    world: Worlds, off_s: float
+) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=WIDE)
     daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
-    await fail(daemon, bus("n1"))
+    daemon.live.node("n1").clock_offset_s = off_s
+    await fail(daemon, bus("n1", at_s=off_s))
     await daemon.pass_time(2.0)
     there.slurm.person_resumes("n1")
     daemon.live.node("n1").released_at = there.slurm.clock.now()
     await daemon.pass_time(2.0)
-    late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=0.5, data={"xid": 79})
+    late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=0.5 + off_s, data={"xid": 79})
     await daemon.observe([dataclasses.replace(late, seen_at=there.slurm.clock.now())])
     await daemon.quiet()
     assert drained(there) == set() and states(there) == ["closed"] and len(sink.got) == 1, daemon.said

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from core_daemon import SETTINGS
-from core_records import fleet, node
+from core_records import AT, fleet, node
 from core_watch import Ports, Scene
 from core_world import World
 
@@ -20,7 +20,7 @@ from sentinel.detect.visibility import is_sufficient
 from sentinel.engine.events import EffectCompleted, SlurmReported
 from sentinel.engine.transition import ObserveFleet, Transition
 from sentinel.engine.watch import nodes, reconciliation
-from sentinel.engine.watch.events import ConnectionLost, NodeProbed, RequestDelayed
+from sentinel.engine.watch.events import ConnectionLost, HeartbeatReceived, NodeProbed, RequestDelayed
 from sentinel.errors import Unavailable
 from sentinel.model.records import Kind, NodeView, Source
 from sentinel.simulate.slurm.records import SlurmTimes
@@ -497,3 +497,14 @@ async def test_a_clock_of_our_own_that_is_off_is_said_once(opened: Open) -> None
         out = Transition()
         reconciliation.snapshot_taken(scene.state, out, scene.now)
         assert [remark.name for remark in out.remarks if remark.name.startswith("own-clock")] == said
+
+
+async def test_a_heartbeat_that_comes_late_does_not_set_its_nodes_clock_back(opened: Open) -> None:
+    scene = await opened()
+
+    def beat(offset_s: float) -> float | None:
+        nodes.heartbeat(scene.state, Transition(), HeartbeatReceived(AT, "n1", now_s=1.0, clock_offset_s=offset_s))
+        return scene.state.cluster.node("n1").clock_offset_s
+
+    assert [beat(offset_s) for offset_s in (-0.2, -30.0, 0.1, -5.0)] == [-0.2, -0.2, 0.1, 0.1]
+    assert [beat(-60.0) for _ in range(8)][-1] == -60.0  # it was set
