@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sentinel.simulate.happened import Happened, HistoryEnded
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.promises import as_it_happens as now
-from sentinel.simulate.promises import at_the_end, node_returns
+from sentinel.simulate.promises import at_the_end, modes, node_returns
 
 Promise = Callable[[Observer, Happened], Iterator[str]]
 
@@ -56,10 +56,10 @@ PROMISES: Mapping[str, Promise] = {
     "probation": node_returns.on_probation,
     "not-in-turn": node_returns.not_in_turn,
     "leaves-bad-nodes": _at_the_end(at_the_end.leaves_bad_nodes),
-    "observe-changes-nothing": now.observe_changes_nothing,
-    "nothing-unapproved": now.nothing_unapproved,
+    "observe-changes-nothing": modes.observe_changes_nothing,
+    "nothing-unapproved": modes.nothing_unapproved,
     "approved-is-done": _at_the_end(at_the_end.approved_is_done),
-    "pause-begins-nothing": now.pause_begins_nothing,
+    "pause-begins-nothing": modes.pause_begins_nothing,
     "stays-in-its-allocation": node_returns.stays_in_its_allocation,
     "lends-to-who-lost-a-node": node_returns.lends_to_who_lost_a_node,
     "loans-end": _at_the_end(node_returns.loans_end),

@@ -6,29 +6,21 @@ import itertools
 from collections.abc import Iterator
 
 from sentinel.engine.audit import target_of
-from sentinel.model.records import NODE_STEPS, OURS, StepKind
+from sentinel.model.records import OURS, StepKind
 from sentinel.simulate.crossings import SLURM_DEADLINE_S
 from sentinel.simulate.happened import (
     AttemptBegan,
     Bug,
     DaemonWrote,
     Happened,
-    MovedAside,
     NoticeArrived,
     ResumeWritten,
     SlurmWrite,
-    StepBegan,
 )
 from sentinel.simulate.observer import Observer, lends, number_of, puts_back, stops, takes_out
 from sentinel.simulate.promises.node_returns import record_of
 
 HOUR_S = 3600.0
-_NAMED = {  # as people are asked to approve it
-    StepKind.REQUEUE_HOLD: "restart {}",
-    StepKind.STOP_RUN: "restart {} in its allocation",
-    StepKind.GIVE_BACK: "give back nodes of {}",
-    StepKind.HOLD: "hold {}",
-}
 _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
 _ASKED_AGAIN_S = 50.0  # asked when the news is 10 s old; then four requests of slurmctld, of 10 s at most each
 _SNAPSHOT_S = 5.0  # oldest snapshot of Slurm that something is decided with
@@ -295,36 +287,6 @@ def not_offered_back(seen: Observer, what: Happened) -> Iterator[str]:
         again = sorted((known & set(what.nodes) & seen.convicted.keys()) - back)
         if again:
             yield f"job {what.job} begins attempt {what.attempt} on {','.join(again)}, which broke under it"
-
-
-# -- 7: modes are true ---------------------------------------------------------------------------------------------
-
-
-def observe_changes_nothing(seen: Observer, what: Happened) -> Iterator[str]:
-    """In observe mode nothing is changed anywhere."""
-    if seen.world.history.setup.mode == "observe" and isinstance(what, (SlurmWrite, ResumeWritten, MovedAside)):
-        yield f"{type(what).__name__} in observe mode: {getattr(what, 'verb', '')} {getattr(what, 'target', '')}"
-
-
-def nothing_unapproved(seen: Observer, what: Happened) -> Iterator[str]:
-    """In mode suggest nothing is done that no person has approved, as it was shown."""
-    setup = seen.world.history.setup
-    if not isinstance(what, StepBegan) or "suggest" not in (setup.mode, setup.restart_mode):
-        return
-    step, incident = what.task.step, what.task.incident.id
-    of_node = step.kind in NODE_STEPS
-    if (setup.mode if of_node else setup.restart_mode or setup.mode) != "suggest":
-        return
-    stops = [one for one in what.task.plan.steps if one.kind in _NAMED]
-    names = {f"{step.kind} {step.node}"} if of_node else {_NAMED[one.kind].format(one.job) for one in stops}
-    if not names or not names <= seen.approved[incident]:
-        yield f"{', '.join(sorted(names)) or step.kind} of incident {incident} begins, and nobody approved it"
-
-
-def pause_begins_nothing(seen: Observer, what: Happened) -> Iterator[str]:
-    """While an operator has paused Sentinel, it begins no step."""
-    if isinstance(what, StepBegan) and seen.world.paused:
-        yield f"{what.task.step.kind} {what.task.step.node or what.task.step.job} begins while paused"
 
 
 # -- the way back to work ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sentinel.engine.node_return.put_back import SAVED
 from sentinel.engine.reconcile.approvals import ANSWERS, stored_answers
 from sentinel.model.approvals import APPROVAL
 from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result, StepKind
@@ -30,7 +31,7 @@ def nothing_lost(seen: Observer) -> Iterator[str]:
     for name, (since_s, what) in sorted(seen.convicted.items()):
         node = seen.world.slurm.nodes[name]
         put_back = seen.back_since(name) >= since_s
-        if node.out or put_back:
+        if node.out or put_back or _slurmctld_forgot_what_people_drained(seen, name):
             continue
         judged = [incident for incident, verdict in store.verdicts.items() if name in verdict.drain]
         refusals = {word for incident in judged if incident in store.plans for word in reasons(store.plans[incident])}
@@ -42,6 +43,16 @@ def nothing_lost(seen: Observer) -> Iterator[str]:
             yield f"{name} broke ({what}), was judged broken, and is in service"
         elif refusals & _BUDGETS and has_room(seen, name) and not _just_put_back(seen):
             yield f"{name} broke ({what}), was not drained for want of budget; the budget allows it now, and it is still up"
+
+
+def _slurmctld_forgot_what_people_drained(seen: Observer, node: str) -> bool:
+    """Whether people drained it, slurmctld was killed before it had saved that, and nothing broke there since: nothing was
+    left for Sentinel to do, and what people asked of slurmctld is not asked again (docs/limits.md)."""
+    drained_s = seen.drained_by_people.get(node)
+    if drained_s is None:
+        return False
+    died = [at_s for at_s in seen.slurmctld_died if 0.0 <= at_s - drained_s <= SAVED.total_seconds()]
+    return bool(died) and all(at_s <= min(died) for at_s, _ in seen.broken[node])
 
 
 def reasons(plan: Plan) -> set[str]:

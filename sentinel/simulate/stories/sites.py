@@ -11,9 +11,10 @@ from sentinel.simulate.stories import draws, recoveries
 
 
 def observed(rng: random.Random) -> tuple[Setup, list[Happening]]:
-    """Sentinel only looks on."""
+    """Sentinel only looks on, at everything or at either drains or restarts."""
     setup, happenings = rng.choice([recoveries.two_faults, recoveries.killed, recoveries.people])(rng)
-    return Setup(setup.nodes, setup.partitions, setup.jobs, "observe", setup.limits), happenings
+    drain, restart = rng.choice([("observe", "observe"), ("observe", "act"), ("act", "observe")])
+    return dataclasses.replace(setup, mode=drain, restart_mode=restart), happenings
 
 
 def suggested(rng: random.Random) -> tuple[Setup, list[Happening]]:

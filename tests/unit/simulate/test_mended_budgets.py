@@ -171,3 +171,13 @@ def test_a_node_that_is_only_observed_to_be_bad_is_not_waited_for() -> None:
     world = World(History(1, 233, "many-nodes", setup, happenings, 1000.0))
     world.run()  # the promise about observing looks at the mode of drains alone
     assert world.slurm.jobs[101].state == "RUNNING" and world.slurm.jobs[101].restarts == 1
+
+
+def test_a_drain_by_people_that_slurmctld_forgets_is_theirs_to_repeat() -> None:
+    """The node waited to be drained; then there was nothing left to do for Sentinel."""
+    setup = Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob")), limits={"drain_count": 1})
+    faults = Happening("gpu-off-bus", 60.0, "n8"), Happening("gpu-off-bus", 62.0, "job0/0")
+    looks = Happening("program-error", 201.4, "job1/0")  # so that a snapshot shows the drain
+    world = ran(setup, *faults, Happening("drain", 201.2, "n1"), looks, Happening("slurmctld-crash", 203.7))
+    assert not world.slurm.nodes["n1"].drained
+    assert [incident.state for incident in world.store.incidents.values()] == ["closed", "closed", "held"]
