@@ -121,7 +121,9 @@ class Observer:
         self.drained_by_people.pop(node, None)
         self.resumed[node] = self.world.now_s
         self.resumed_unseen.discard(node)
-        if self._nobody_looks() or (self.slurmctld_died and not self._looked_since(self.slurmctld_died[-1])):
+        in_doubt = any(row.step.node == node for row in self._in_doubt(NODE_STEPS))
+        unseen = self.slurmctld_died and not self._looked_since(self.slurmctld_died[-1])
+        if self._nobody_looks() or in_doubt or unseen:
             self.resumed_unseen.add(node)
 
     def slurmctld_dies(self) -> None:

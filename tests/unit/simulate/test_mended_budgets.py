@@ -181,3 +181,17 @@ def test_a_drain_by_people_that_slurmctld_forgets_is_theirs_to_repeat() -> None:
     world = ran(setup, *faults, Happening("drain", 201.2, "n1"), looks, Happening("slurmctld-crash", 203.7))
     assert not world.slurm.nodes["n1"].drained
     assert [incident.state for incident in world.store.incidents.values()] == ["closed", "closed", "held"]
+
+
+def test_a_drain_whose_answer_never_came_is_done_again_though_its_node_was_put_back() -> None:
+    """slurmctld is slow: the drain is done, and nobody knows. Then it looks as if it had never arrived."""
+    setup = Setup(nodes=7, jobs=(JobSpec(nodes=3), JobSpec(nodes=3)), spares=1)
+    happenings = (
+        Happening("time-limit", 59.75879451384116, "job1/1"),
+        Happening("slurmctld-slow", 177.43179069331237, data={"for_s": 90.0}),
+        Happening("gpu-lost-silently", 195.05140176934032, "n7"),
+        Happening("repair", 259.75879451384117),
+    )
+    world = World(History(8144, 2064, "spares", setup, happenings, 560.0))
+    assert world.run() == []
+    assert world.slurm.nodes["n7"].drained
