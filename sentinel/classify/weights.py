@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import exp
 
@@ -16,6 +17,7 @@ LATE = 0.95  # the same for a line that is always written after what it reports 
 SHADOW = 0.08  # weight of a consequence while its cause is known
 EXPLAINED = 0.3  # the same beside a watchdog's message, while no cause is known
 OUTLIVED = 0.2  # weight of a warning where anything else says how the program ended: it went on after it
+QUOTING = 0.25  # weight of an exception whose message is the traceback of another one, which says what happened
 SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
 RIVALS = (2.5, 1.9, 1.5)  # how much likelier what is often mistaken for the leading cause is than the rest
 CLOCKS_S = 30.0  # by which the times of two sources may differ
@@ -40,6 +42,11 @@ FAMILIES = (
     frozenset({C.SCHEDULER_PREEMPT_OR_TIMELIMIT}),
 )
 _LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
+# What DataLoader workers, process pools and Ray raise again, with the traceback of the first one as its message.
+_QUOTES = re.compile(
+    r"\bCaught \w{1,60} in |: Traceback \(most recent call last\):?\s*$|\b_?RemoteTraceback: ?\W{0,3}$|\braised:?\s*$"
+    r"|\bRayTaskError\b"
+)
 DECIDED = 0.5  # share from which a cause leads whatever its siblings' are
 
 
@@ -78,13 +85,16 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     warnings = [] if ended else [r for r in readings if r.warned]
     alone = max(warnings, key=lambda reading: reading.strength, default=None)
     hung = any(_points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
-    echoes = _echoes(readings)
+    echoes, ends = _echoes(readings), _ends(readings)
     plain = {reading.key for reading in readings if not reading.warned}
     seen: set[str] = set()
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
     weighed = []
     for reading in readings:
+        if _quotes(reading, ends):  # before what it says is taken as said
+            weighed.append(Weighed(reading, QUOTING))
+            continue
         if reading.key in seen or (reading.warned and reading.key in plain):  # a warning came true: that line counts
             weighed.append(Weighed(reading, 0.0))
             continue
@@ -110,6 +120,22 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             hard_line = place if hard and hard_line is None else hard_line
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed + silent
+
+
+def _ends(readings: Sequence[Reading]) -> dict[str | None, int]:
+    """By log: the last line that names a cause."""
+    last: dict[str | None, int] = {}
+    for reading in readings:
+        if reading.strength >= LEADS and reading.role in {Role.CAUSE, Role.FALLBACK}:
+            path = reading.evidence.where.path
+            last[path] = max(last.get(path, 0), reading.evidence.line or 0)
+    return last
+
+
+def _quotes(one: Reading, ends: Mapping[str | None, int]) -> bool:
+    """Whether the line's message is another exception's traceback, and a cause is named after it."""
+    later = (one.evidence.line or 0) < ends.get(one.evidence.where.path, 0)
+    return later and one.strength >= LEADS and _QUOTES.search(one.evidence.text) is not None
 
 
 def _comes_of(symptom: Reading, known: Reading, role: Role) -> bool:

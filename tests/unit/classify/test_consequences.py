@@ -249,3 +249,30 @@ def test_a_warning_that_came_true_is_heard() -> None:
 def test_what_is_said_in_passing_yields_to_what_the_program_fails_with(passing: str) -> None:
     assert judge(log(passing)).cause is Cause.SOFTWARE_ENV
     assert judge(log(f"{passing}KeyError: 'mask'\n")).cause is Cause.USER_CODE
+
+
+PACKAGES = "/opt/env/lib/python3.11/site-packages"
+QUOTING = {
+    "torch of today": "OSError: Caught OSError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):"
+    "\n",
+    "torch 0.4": "OSError: Traceback (most recent call last):\n",
+    "a process pool": 'concurrent.futures.process._RemoteTraceback: \n"""\nTraceback (most recent call last):\n',
+    "Ray": "ray.exceptions.RayTaskError(OSError): ray::train() (pid=7, ip=10.0.0.7)\n",
+}
+
+
+@pytest.mark.parametrize("quoting", QUOTING.values(), ids=QUOTING)
+def test_an_exception_that_quotes_another_one_leaves_it_to_that_one_to_say_what_happened(quoting: str) -> None:
+    raised = (
+        "Traceback (most recent call last):\n"
+        f'  File "{PACKAGES}/torch/utils/data/dataloader.py", line 658, in _process_next_batch\n'
+        "    raise batch.exc_type(batch.exc_msg)\n"
+    )
+    first = (
+        '  File "/home/u/data.py", line 56, in __getitem__\n    pair = np.load(self.paths[i])\n'
+        f'  File "{PACKAGES}/numpy/lib/npyio.py", line 404, in load\n    magic = fid.read(N)\n'
+        "OSError: [Errno 5] Input/output error\n"
+    )
+    verdict = judge(log(raised + quoting + first))
+    assert verdict.cause is Cause.FILESYSTEM_STORAGE and verdict.confidence >= 0.7
+    assert judge(log(raised + quoting)).cause is not Cause.FILESYSTEM_STORAGE

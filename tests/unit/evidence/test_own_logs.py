@@ -135,7 +135,7 @@ QUIET = {
     Source.KERNEL: {
         "driver-frame", "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
         "path-timeout", "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down",
-        "metadata-shared",
+        "metadata-shared", "volume-not-mounted",
     },
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
