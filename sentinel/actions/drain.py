@@ -41,6 +41,9 @@ async def drain(task: Task, means: Means) -> Outcome:
     try:
         await means.writer.drain(node.name, task.reason)
     except Refused as error:
+        after = await means.reader.node(node.name)
+        if after is None or not after.drained:
+            return means.failed(task, error.message)
         return means.done(task, error.message)
     try:
         after = await means.reader.node(node.name)

@@ -153,7 +153,9 @@ def _done(facts: IncidentFacts) -> list[str]:
         begin = f" from step {step}" if step is not None else ""
         nodes = f" on {listed(facts.nodes_now)}" if facts.nodes_now else ""
         parts.append(f"restarted the job{begin}{nodes}")
-    return [f"Done: {'; '.join(parts)}."] if parts else []
+    failed = [o for o in facts.outcomes if o.result is Result.FAILED and o.step.kind in NODE_STEPS]
+    lines = [f"Failed: {o.step.kind} {o.step.node}: {plain(o.reason)}." for o in failed]
+    return [*([f"Done: {'; '.join(parts)}."] if parts else []), *lines]
 
 
 def drained_nodes(outcomes: Sequence[Outcome]) -> list[str]:

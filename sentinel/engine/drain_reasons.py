@@ -1,8 +1,8 @@
 """Replaces Slurm's "Prolog error" by the real reason on nodes that Sentinel's prolog refused.
 
 The agent's verdict, on which the prolog acted, comes with each heartbeat; a prolog without an agent sends its evidence.
-Only Slurm's own "Prolog error" is replaced, only if the node is convicted, and only where draining is in act mode
-(promise 7). The drain then counts as Sentinel's, which may undo it.
+Only Slurm's own "Prolog error" is replaced, only if the node is convicted, not during a pause, and only where draining for
+its cause is in act mode (promise 7). The drain then counts as Sentinel's, which may undo it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sentinel.engine.state import DrainReason, State
 from sentinel.engine.transition import StartTimer, Transition, WriteDrainReason
 from sentinel.model.records import OURS, NodeView
 from sentinel.model.vocabulary import PROLOG_ERROR
+from sentinel.policy.drains import sure_enough
 
 DRAIN_REASONS = "drain-reasons"  # timer
 _EVERY = timedelta(seconds=5)  # reads the newest snapshot and sends no request to Slurm
@@ -60,11 +61,18 @@ def written(state: State, out: Transition, event: DrainReasonWritten) -> None:
 
 
 def _reason(state: State, node: NodeView) -> str | None:
-    if state.settings.modes.of(node.partitions).drain != "act":
-        return None
     seen = state.cluster.nodes.get(node.name)
-    verdicts = reversed(state.verdicts.items())
-    convicting = next(((name, verdict.cause) for name, verdict in verdicts if node.name in verdict.drain), None)
+    verdicts, act_confidence = reversed(state.verdicts.items()), state.settings.judgement.act_confidence
+    convicting = next(
+        (
+            (name, verdict.cause)
+            for name, verdict in verdicts
+            if node.name in verdict.drain and sure_enough(verdict, act_confidence)
+        ),
+        None,
+    )
+    if state.paused or state.settings.modes.of(node.partitions, convicting[1] if convicting else None).drain != "act":
+        return None
     if seen is not None and seen.verdict.get("word") == "BAD":
         incident = convicting[0] if convicting else "prolog"
         return f"{OURS}{incident} {seen.verdict.get('code', '')}: {seen.verdict.get('sentence', '')}"[:200]

@@ -248,5 +248,6 @@ class Engine:
         )))  # fmt: skip
         out.say("paused" if self.state.paused else "resumed", by=event.by)
         if not self.state.paused:
+            waits.ask_anew(self.state, out, self.state.answers, event.at)  # what was approved before may have lapsed
             recovery.resume(self.state, out, event.at)
             waits.resumed(self.state, out)

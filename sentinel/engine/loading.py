@@ -84,6 +84,7 @@ def state_of(
     state.answers = {name: given for name, given in answers.items() if name in state.incidents}
     state.watch.agents_before = heard_before(stored.settings.get(AGENTS_KEPT))
     state.watch.agents_kept = frozenset(state.watch.agents_before)
+    state.called_bad, state.called_good = node_proof.agents_called(stored.settings.get(node_proof.AGENTS_CALLED))
     state.seen_drained = node_proof.times_of_drains(stored.settings.get(node_proof.DRAINS_SEEN))
     state.seen_in_service = node_proof.times_of_drains(stored.settings.get(node_proof.IN_SERVICE_SEEN))
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
@@ -117,6 +118,7 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
     backlog.started(state, stored, now)
     restored_attempts.restore_rhythms(state.cluster, now)
     delivery.carry_on(state, out, stored.undelivered, now)
+    waits.compare_modes(state, out, stored, now)
     for name in sorted(state.open_plans & state.incidents.keys()):
         incident = state.incidents[name]
         if incident.state is IncidentState.CLOSED:

@@ -10,12 +10,13 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.engine import notices
-from sentinel.engine.reconcile import exclusions, in_allocation, situations
+from sentinel.engine.reconcile import exclusions, in_allocation, node_proof, situations
 from sentinel.engine.state import Recovery, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
 from sentinel.model.records import (
     ANSWERS_AGAIN,
+    LEFT_IN_SERVICE,
     NODE_STEPS,
     OPTIONAL_STEPS,
     REQUEUED_AT,
@@ -121,6 +122,12 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         return
     if step.key(incident_id) in recovery.beside:
         return  # its outcome comes
+    if step.kind in NODE_STEPS and node_proof.is_good_and_in_service(state, incident, step):
+        if state.ledger.intend(incident_id, step, now):
+            out.save(StepIntended(plan, step, now))
+        left = Outcome(step, Result.DONE, now, "proven good again: left in service", {LEFT_IN_SERVICE: True})
+        step_ended(state, out, incident_id, left, now)
+        return
     if step.kind is StepKind.EXCLUDE:
         if (due := _soonest_release(state, plan)) is not None and now < due:
             recovery.waits = True

@@ -37,14 +37,16 @@ from sentinel.model.vocabulary import ABSENCE
 from sentinel.policy.drains import sure_enough
 from sentinel.wire import time_from
 
+AGENTS_CALLED = "agents_called"  # stored setting: nodes that their agents called bad, and since when good again
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
 IN_SERVICE_SEEN = "in_service_seen"  # the same, when a snapshot first showed the node in service after it
 _BY_DAEMON = frozenset({Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})  # whose times are of the daemon's clock
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 
 
-def watch_agents(state: State, now: datetime) -> None:
+def watch_agents(state: State, out: Transition, now: datetime) -> None:
     """Note which nodes' agents changed their verdict from bad to good since the last snapshot."""
+    before = frozenset(state.called_bad), len(state.called_good)
     for name, seen in state.cluster.nodes.items():
         word = seen.verdict.get("word")
         if word == "BAD":
@@ -52,6 +54,17 @@ def watch_agents(state: State, now: datetime) -> None:
         elif word == "OK" and name in state.called_bad:
             state.called_bad.discard(name)
             state.called_good[name] = now
+    if before != (frozenset(state.called_bad), len(state.called_good)):
+        good = _as_text(state.called_good)
+        out.save(SettingChanged(AGENTS_CALLED, {"bad": sorted(state.called_bad), "good": good}))
+
+
+def agents_called(value: Any) -> tuple[set[str], dict[str, datetime]]:
+    """What ``watch_agents`` stored; what cannot be read is left out."""
+    kept = value if isinstance(value, dict) else {}
+    bad = kept.get("bad")
+    named = {name for name in bad if isinstance(name, str)} if isinstance(bad, list) else set()
+    return named, times_of_drains(kept.get("good"))
 
 
 def bad_nodes(state: State) -> frozenset[str]:
@@ -291,6 +304,19 @@ def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> froze
         if item.kind != Kind.DIAG_PASSED:
             against.setdefault(item.where.node, []).append(item)
     return frozenset(name for name in nodes if _is_good(state, incident, name, against))
+
+
+def is_good_and_in_service(state: State, incident: Incident, step: Step) -> bool:
+    """Whether the node of this step, which could not be done yet or has just been planned, is proven good since its
+    conviction, and a snapshot shows that no request of ours has drained it."""
+    outcome, fleet = state.ledger.outcome(incident.id, step), state.cluster.fleet
+    view = fleet.nodes.get(step.node or "") if fleet is not None else None
+    if fleet is None or view is None or view.drained:
+        return False
+    asked = outcome.at if outcome is not None else None
+    if (asked is None and state.ledger.has(step.key(incident.id))) or (asked is not None and fleet.at <= asked):
+        return False
+    return view.name in proven_good(state, incident, (view.name,))
 
 
 def _is_good(state: State, incident: Incident, node: str, against: Mapping[str | None, Sequence[Evidence]]) -> bool:

@@ -7,6 +7,8 @@ proven good, the job is gone), the incident closes.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,10 +21,13 @@ from sentinel.engine.reconcile.situations import ClusterNow
 from sentinel.engine.recovery import wait_ends, wait_timer
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
-from sentinel.model.changes import SettingChanged
-from sentinel.model.records import Fleet
+from sentinel.model.changes import PlanMade, SettingChanged
+from sentinel.model.records import NODE_STEPS, Fleet, Result, Step, Wait
+from sentinel.model.stored import Stored
 from sentinel.policy.drains import SWITCH
 
+ASKED_ANEW = "asked-anew"  # kind of the wait of what was planned under other modes, or before a pause
+MODES = "modes"  # stored setting: those of the last daemon
 LOOK = "waits"  # id of the effect that takes a snapshot for what waits
 NEXT = "next-waits"  # timer: the next of those that are to be judged
 BREAKER_PASSED = "breaker_passed"  # stored setting: incidents that an operator let go on in spite of the breakers
@@ -33,7 +38,7 @@ PAUSE_S = 0.05  # until the next are: other events come in between
 
 def snapshot_taken(state: State, out: Transition, now: datetime, looks: PreliminaryVerdicts) -> None:
     """Judge anew what waits, if something has changed for it, and if it was not judged lately."""
-    node_proof.watch_agents(state, now)
+    node_proof.watch_agents(state, out, now)
     if state.cluster.fleet is not None:
         conditions.compare(state, _waiting(state), _cluster_now(state, state.cluster.fleet, now, looks))
     judge_next(state, out, now, looks)
@@ -107,6 +112,42 @@ def started(state: State, out: Transition, now: datetime) -> None:
             out.do(StartTimer(wait_timer(name), due))
     if waiting:
         look(state, out, waiting)
+
+
+def compare_modes(state: State, out: Transition, stored: Stored, now: datetime) -> None:
+    """After a start with other modes than the daemon before had: what it had not begun is asked about anew.
+
+    Versions before this did not store theirs: what they had planned is carried on.
+    """
+    modes, before = json.loads(json.dumps(dataclasses.asdict(state.settings.modes))), stored.settings.get(MODES)
+    if before is not None and before != modes:
+        ask_anew(state, out, state.plans, now)
+    if before != modes:
+        out.save(SettingChanged(MODES, modes))
+
+
+def ask_anew(state: State, out: Transition, names: Iterable[str], now: datetime) -> None:
+    """Have policy asked about what these plans want and have not begun. Of a job's steps the first is the one that asks;
+    what became of a drain that was requested, the next snapshot shows.
+    """
+    for name in sorted(state.open_plans.intersection(names) & state.plans.keys() & state.incidents.keys()):
+        plan = state.plans[name]
+        begun = [step for step in plan.to_do if _has_begun(state, name, step)]
+        of_job = any(step.job is not None for step in begun)
+        left = [step for step in plan.to_do if step not in begun and (step.job is None or not of_job)]
+        if not left:
+            continue
+        what = tuple(f"{step.kind} {step.node or step.job}" for step in left)
+        wait = Wait(ASKED_ANEW, now, "Judged anew: the modes or an approval may be others by now.", what)
+        steps = tuple(step for step in plan.to_do if step not in left)
+        state.plans[name] = dataclasses.replace(plan, steps=steps, waits=(*plan.waits, wait))
+        out.save(PlanMade(state.plans[name]))
+
+
+def _has_begun(state: State, incident: str, step: Step) -> bool:
+    outcome = state.ledger.outcome(incident, step)
+    known = outcome is not None and outcome.result is not Result.NOT_KNOWN
+    return known if step.kind in NODE_STEPS else state.ledger.has(step.key(incident))
 
 
 def _waiting(state: State) -> list[str]:

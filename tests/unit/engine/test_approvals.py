@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink, fail, outcomes, states
+from core_daemon import SETTINGS, Daemon, FakeSink, fail, outcomes, silent, states
 from core_records import OPTED_IN, evidence
 from core_world import World
 
@@ -239,3 +239,24 @@ async def test_answers_of_incidents_that_are_gone_are_not_kept_for_ever(world: W
     await second.start()
     await second.quiet()
     assert set(second.runner.state.answers) <= set(kept) and second.bugs() == 0
+
+
+async def test_a_pause_that_outlasts_an_approval_has_the_rest_asked_anew(world: Worlds) -> None:
+    """The pause came while the drain was carried out."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=settings(approval_s=600.0))
+    await fail(daemon, bus("n1"))
+    inner = there.slurm.drain
+
+    async def drain(name: str, reason: str) -> None:
+        await inner(name, reason)
+        await daemon.runner.command("pause", "olga")
+
+    there.slurm.drain = drain  # type: ignore[method-assign]
+    await answer(daemon)
+    assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 0
+    await daemon.pass_time(3 * 3600.0)
+    await daemon.runner.command("resume", "olga")
+    await daemon.quiet()
+    await daemon.pass_time(30.0)
+    assert there.slurm.jobs[there.job].restarts == 0 and "approval" in waits(there)
