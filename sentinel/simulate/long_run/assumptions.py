@@ -96,7 +96,7 @@ NODE_LOST_S = 6.0 + 3 * 1.25  # heartbeat_lost_s, then three attempts to connect
 FAILURES: tuple[Assumption, ...] = (
     Assumption(
         "evidence_missing_share", UNSEEN_SHARE, "of hardware failures",
-        "docs/how-it-decides.md: 44 of 50 needed drains (16 of 17, 7 of 9, 21 of 24) seen in unread logs; here the "
+        "docs/judgement.md: 44 of 50 needed drains (16 of 17, 7 of 9, 21 of 24) seen in unread logs; here the "
         "machine's own line never comes",
     ),
     Assumption("evidence_late_share", LATE_SHARE, "of hardware failures", f"guess: {LATE_S[0]:g} to {LATE_S[1]:g} s late"),
