@@ -45,10 +45,13 @@ async def drain(task: Task, means: Means) -> Outcome:
         if after is None or not after.drained:
             return means.failed(task, error.message)
         return means.done(task, error.message)
+    answered_at = (
+        means.clock.now()
+    )  # what slurmctld had not saved by then it may lose, also while we wait for the next answer
     try:
         after = await means.reader.node(node.name)
-    except Unavailable:
-        return means.done(task)  # it was answered; if a person returns the node before the next look, that stays so
+    except Unavailable:  # if a person returns the node before the next look, that stays so
+        return dataclasses.replace(means.done(task), at=answered_at)
     if await _returned_since(after, asked_at, means):
         return means.done(task, _RETURNED, _LEFT)
     if after is None or not after.drained:
@@ -113,10 +116,11 @@ async def down(task: Task, means: Means) -> Outcome:
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
         await means.writer.down(node.name, task.reason)
+        answered_at = means.clock.now()
         try:
             node = await means.reader.node(node.name)
         except Unavailable:
-            return means.done(task, words, before)  # see drain
+            return dataclasses.replace(means.done(task, words, before), at=answered_at)  # see drain
         if await _returned_since(node, asked_at, means):
             return means.done(task, _RETURNED, _LEFT)
     if node is None or node.state != "down":

@@ -195,3 +195,16 @@ def test_a_drain_whose_answer_never_came_is_done_again_though_its_node_was_put_b
     world = World(History(8144, 2064, "spares", setup, happenings, 560.0))
     assert world.run() == []
     assert world.slurm.nodes["n7"].drained
+
+
+def test_a_drain_that_was_answered_and_lost_while_the_daemon_waited_to_look_is_done_again() -> None:
+    """The next answer comes 10 s late, and slurmctld was started in between."""
+    setup = Setup(nodes=8, jobs=(JobSpec(nodes=4, trains_on=2), JobSpec(nodes=2, user="bob")))
+    happenings = (
+        Happening("gpu-off-bus", 61.95515547546372, "job0/2"),
+        Happening("lose", 61.95515547546372, data={"nth": 6, "after": True, "times": 2}),
+        Happening("slurmctld-crash", 63.74732803455866, data={"for_s": 2.0}),
+    )
+    world = World(History(8160, 4148, "in-allocation", setup, happenings, 300.0))
+    assert world.run() == []
+    assert world.slurm.nodes["n3"].drained
