@@ -82,16 +82,9 @@ def state_of(
             state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
     answers = approvals.stored_answers(stored.settings.get(approvals.ANSWERS))
     state.answers = {name: given for name, given in answers.items() if name in state.incidents}
-    state.watch.agents_before = heard_before(stored.settings.get(AGENTS_KEPT))
-    state.watch.agents_kept = frozenset(state.watch.agents_before)
-    state.called_bad, state.called_good = node_proof.agents_called(stored.settings.get(node_proof.AGENTS_CALLED))
-    state.seen_drained = node_proof.times_of_drains(stored.settings.get(node_proof.DRAINS_SEEN))
-    state.seen_in_service = node_proof.times_of_drains(stored.settings.get(node_proof.IN_SERVICE_SEEN))
+    _nodes(state, stored)
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
-    state.diagnostics.known = read(stored.settings.get(KEPT))
-    state.returns.known = node_return.read(stored.settings.get(node_return.KEPT))
-    state.put_back = put_back.read(stored.settings.get(put_back.KEPT))
     restored_attempts.restore(cluster, stored.recent_attempts)
     for row in stored.steps:
         known = cluster.attempts.get((row.step.job or -1, row.step.attempt or 0))
@@ -101,6 +94,18 @@ def state_of(
         state.blind_told = time_from(told)
     _past(state, stored)
     return state
+
+
+def _nodes(state: State, stored: Stored) -> None:
+    """What was said and done about nodes."""
+    state.watch.agents_before = heard_before(stored.settings.get(AGENTS_KEPT))
+    state.watch.agents_kept = frozenset(state.watch.agents_before)
+    state.called_bad, state.called_good = node_proof.agents_called(stored.settings.get(node_proof.AGENTS_CALLED))
+    state.seen_drained = node_proof.times_of_drains(stored.settings.get(node_proof.DRAINS_SEEN))
+    state.seen_in_service = node_proof.times_of_drains(stored.settings.get(node_proof.IN_SERVICE_SEEN))
+    state.diagnostics.known = read(stored.settings.get(KEPT))
+    state.returns.known = node_return.read(stored.settings.get(node_return.KEPT))
+    state.put_back = put_back.read(stored.settings.get(put_back.KEPT))
 
 
 def first_snapshot_taken(state: State) -> None:
