@@ -129,6 +129,9 @@ class Observer:
     def slurmctld_dies(self) -> None:
         self.slurmctld_died.append(self.world.now_s)
         self.resumed_unseen.update(node for node, at_s in self.resumed.items() if not self._looked_since(at_s))
+        # Put back so soon after its drain that slurmctld may not have saved that: a limit (docs/limits.md).
+        soon = {d.node for d in self.drains if 0.0 <= self.resumed.get(d.node, -1.0) - d.at_s <= SAVED.total_seconds()}
+        self.resumed_unseen.update(soon)
         # Seen, and asked about whether slurmctld had lost the drain: now it was started, whatever it had lost before.
         self.resumed_unseen.update(row.step.node for row in self._in_doubt(NODE_STEPS) if row.step.node in self.resumed)
 

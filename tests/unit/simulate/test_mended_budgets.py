@@ -208,3 +208,19 @@ def test_a_drain_that_was_answered_and_lost_while_the_daemon_waited_to_look_is_d
     world = World(History(8160, 4148, "in-allocation", setup, happenings, 300.0))
     assert world.run() == []
     assert world.slurm.nodes["n3"].drained
+
+
+def test_a_node_put_back_seconds_after_its_drain_may_be_drained_again_once_slurmctld_was_started() -> None:
+    """docs/limits.md: 21 s here. The daemon saw it, and was about to ask whether slurmctld had lost the drain."""
+    setup = Setup(
+        nodes=16, jobs=(JobSpec(nodes=3),) * 3, returns=True, limits={"drain_fraction": 0.1, "drain_per_hour": 2}
+    )
+    happenings = (
+        Happening("gpu-memory", 59.12858331938056, "job0/0"),
+        Happening("node-lost", 59.62858331938056, "n2"),
+        Happening("repair", 80.12858331938057),
+        Happening("slurmctld-crash", 100.12858331938057),
+    )
+    world = World(History(8172, 3959, "put-back", setup, happenings, 1170.0))
+    assert world.run() == []
+    assert [drain.node for drain in world.observer.drains] == ["n1", "n1", "n2"]
