@@ -45,9 +45,7 @@ async def drain(task: Task, means: Means) -> Outcome:
         if after is None or not after.drained:
             return means.failed(task, error.message)
         return means.done(task, error.message)
-    answered_at = (
-        means.clock.now()
-    )  # what slurmctld had not saved by then it may lose, also while we wait for the next answer
+    answered_at = means.clock.now()  # what slurmctld has not saved by now it may lose while we wait for its next answer
     try:
         after = await means.reader.node(node.name)
     except Unavailable:  # if a person returns the node before the next look, that stays so

@@ -50,9 +50,7 @@ def heartbeat(state: State, out: Transition, event: HeartbeatReceived) -> None:
     now_s = seconds_of(event)
     seen = message(state, out, event.node, now_s)
     seen.version, seen.clock_offset_s = event.version, event.clock_offset_s
-    if (
-        event.clock_offset_s is not None
-    ):  # the later a heartbeat comes in, the further behind its node's clock seems to be
+    if event.clock_offset_s is not None:  # of the least delayed: a late heartbeat makes its node's clock seem behind
         seen.clock_offsets_s.append(event.clock_offset_s)
         seen.clock_offset_s = max(seen.clock_offsets_s)
     seen.verdict, seen.spool, seen.gpus = dict(event.verdict), dict(event.spool), dict(event.gpus)
