@@ -27,7 +27,7 @@ from sentinel.model.stored import Stored
 from sentinel.policy.drains import SWITCH
 
 ASKED_ANEW = "asked-anew"  # kind of the wait of what was planned under other modes, or before a pause
-MODES = "modes"  # stored setting: those of the last daemon
+MODES = "modes"  # stored setting: those of the last daemon, as JSON text
 LOOK = "waits"  # id of the effect that takes a snapshot for what waits
 NEXT = "next-waits"  # timer: the next of those that are to be judged
 BREAKER_PASSED = "breaker_passed"  # stored setting: incidents that an operator let go on in spite of the breakers
@@ -119,7 +119,7 @@ def compare_modes(state: State, out: Transition, stored: Stored, now: datetime) 
 
     Versions before this did not store theirs: what they had planned is carried on.
     """
-    modes, before = json.loads(json.dumps(dataclasses.asdict(state.settings.modes))), stored.settings.get(MODES)
+    modes, before = json.dumps(dataclasses.asdict(state.settings.modes), sort_keys=True), stored.settings.get(MODES)
     if before is not None and before != modes:
         ask_anew(state, out, state.plans, now)
     if before != modes:
