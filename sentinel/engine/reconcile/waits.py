@@ -120,10 +120,11 @@ def compare_modes(state: State, out: Transition, stored: Stored, now: datetime) 
     Versions before this did not store theirs: what they had planned is carried on.
     """
     modes, before = json.dumps(dataclasses.asdict(state.settings.modes), sort_keys=True), stored.settings.get(MODES)
-    if before is not None and before != modes:
+    if before == modes:
+        return
+    if before is not None:
         ask_anew(state, out, state.plans, now)
-    if before != modes:
-        out.save(SettingChanged(MODES, modes))
+    out.save(SettingChanged(MODES, modes))
 
 
 def ask_anew(state: State, out: Transition, names: Iterable[str], now: datetime) -> None:

@@ -16,23 +16,26 @@ _NAMED = {  # as people are asked to approve it
 }
 
 
+def _mode(seen: Observer, *, of_node: bool) -> str:
+    setup = seen.world.history.setup
+    return setup.mode if of_node else setup.restart_mode or setup.mode
+
+
 def observe_changes_nothing(seen: Observer, what: Happened) -> Iterator[str]:
     """Where drains or restarts are only observed, nothing is changed for them."""
-    setup = seen.world.history.setup
-    of_node = isinstance(what, SlurmWrite) and what.job is None
-    mode = setup.mode if of_node else setup.restart_mode or setup.mode
-    if mode == "observe" and isinstance(what, (SlurmWrite, ResumeWritten, MovedAside)):
+    if not isinstance(what, (SlurmWrite, ResumeWritten, MovedAside)):
+        return
+    if _mode(seen, of_node=isinstance(what, SlurmWrite) and what.job is None) == "observe":
         yield f"{type(what).__name__} in observe mode: {getattr(what, 'verb', '')} {getattr(what, 'target', '')}"
 
 
 def nothing_unapproved(seen: Observer, what: Happened) -> Iterator[str]:
     """In mode suggest nothing is done that no person has approved, as it was shown."""
-    setup = seen.world.history.setup
-    if not isinstance(what, StepBegan) or "suggest" not in (setup.mode, setup.restart_mode):
+    if not isinstance(what, StepBegan):
         return
     step, incident = what.task.step, what.task.incident.id
     of_node = step.kind in NODE_STEPS
-    if (setup.mode if of_node else setup.restart_mode or setup.mode) != "suggest":
+    if _mode(seen, of_node=of_node) != "suggest":
         return
     stops = [one for one in what.task.plan.steps if one.kind in _NAMED]
     names = {f"{step.kind} {step.node}"} if of_node else {_NAMED[one.kind].format(one.job) for one in stops}
