@@ -44,6 +44,9 @@ SETTINGS = Settings(
     limits=Limits(drain_fraction=0.5),
     judgement=Judgement(stall_confirm=1.25, stall_first_pause_s=1.0),
 )
+WIDE = dataclasses.replace(
+    SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=99, drain_per_hour=99)
+)  # no budget waits
 
 
 WAITS = ("timer wait:",)  # of plans that wait for a budget's hour or a breaker's window: minutes to hours

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink, fail, silent
+from core_daemon import WIDE, Daemon, FakeSink, fail, silent
 from core_records import AT, ended, evidence, fleet, incident, job, node, verdict
 from core_world import Fate, World
 
@@ -25,7 +25,6 @@ from sentinel.model.vocabulary import PROLOG_ERROR
 from sentinel.policy import Situation
 
 Worlds = Callable[..., World]
-WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=99, drain_per_hour=99))
 OBSERVE = dataclasses.replace(WIDE, modes=Modes(default=Mode("observe", "observe")))
 
 

@@ -6,17 +6,15 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from core_daemon import RULES, SETTINGS, Daemon, fail, silent
+from core_daemon import RULES, WIDE, Daemon, fail, silent
 from core_records import ended, evidence
 from core_world import World
 
-from sentinel.config.settings import Limits
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Kind, Source, Where
 
 Worlds = Callable[..., World]
 NO_STEP = b"srun: error: Unable to create step for job 101: Invalid generic resource (gres) specification\n"
-WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=99, drain_per_hour=99))
 
 
 @pytest.mark.parametrize("ran_before", [True, False])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
+from core_daemon import WIDE, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
 from core_records import AT, OPTED_IN, ended, evidence, later
 from core_world import World
 from shipped import shipped_signatures
@@ -20,7 +20,6 @@ from sentinel.model.records import Evidence, IncidentState, Kind, Source, Where
 from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
 
 Worlds = Callable[..., World]
-WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=99, drain_per_hour=99))
 
 
 def now_s(there: World) -> float:
