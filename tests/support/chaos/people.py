@@ -17,8 +17,8 @@ def scancel(self: Performance, act: Act) -> None:
     if job.state() in ("COMPLETED", "FAILED", "CANCELLED") or job.failed_by_itself():
         return
     self.say(f"scancel {job.id} ({job.state()})")
-    job.cancelled = True
     self.slurm("scancel", str(job.id))
+    job.cancelled = not job.failed_by_itself()  # its script may have ended between our look and the request
 
 
 def hold(self: Performance, act: Act) -> None:
@@ -82,7 +82,9 @@ def resume(self: Performance, act: Act) -> None:
     except AssertionError as error:
         if "Invalid node state specified" not in str(error):
             raise
-        return  # slurmctld was started just now, and the node has not registered yet
+        # slurmctld was started just now, and the node has not registered yet: 22.05 may take the drain back all the same
+        if self.slurm("sinfo", "-h", "-n", ours[0], "-o", "%T").startswith("drain"):
+            return
     self.say(f"{ours[0]} returned by a person")
     self.facts.faulty.discard(ours[0])
     self.facts.returned_by_user.add(ours[0])
