@@ -17,6 +17,7 @@ from sentinel.model.records import Cause, Culprits, Recommendation, Restart, Sco
 MOST_FAULTS = 4  # judged by themselves; more nodes that fail at once are the breaker's matter
 
 SURE = 0.85  # below it what other nodes say may have made the verdict unsure
+LIKELY = 0.7  # below it what was heard beside a node's own fault may have hidden it: judged by less
 STRONG = 4.0  # natural-log odds from which a line that only advises accuses a node by itself
 TWO_ENDED = frozenset({Cause.NETWORK_FABRIC, Cause.GPU_NVLINK})  # the healthy end of a link complains as well
 MOST_GROUNDS = 6  # of each of two faults
@@ -50,12 +51,22 @@ def with_others(
         leads = verdict.grounds[0].evidence.trust if verdict.grounds else Trust.SYSTEM
         # What a program prints may outweigh a machine's fault, but hides none; nothing hides a line that is enough.
         of_machines = (without_programs,) if leads is not Trust.SYSTEM else ()
+        judged: list[Verdict] = []
         for some in (of_nodes, *of_machines, *((alone_enough,) if set(nodes) <= set(sure) else ())):
             alone = _with_convicted(judge(some), [node for node in nodes if node in sure], never_drain)
             if set(nodes) <= set(alone.culprits.nodes) and set(nodes) & set(sure) <= set(alone.drain):
-                verdict = _both(verdict, alone)
-                break
+                judged.append(alone)
+                if _sureness(alone) >= LIKELY:
+                    break
+        if judged:
+            # What else was heard leaves the cause open, not whether the node goes.
+            goes = max(_sureness(alone) for alone in judged)
+            verdict = _both(verdict, dataclasses.replace(judged[0], drain_confidence=goes))
     return verdict
+
+
+def _sureness(verdict: Verdict) -> float:
+    return max(verdict.confidence, verdict.drain_confidence)
 
 
 def accused(readings: Sequence[Reading], never_drain: Set[Cause]) -> dict[str, Cause]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from core_daemon import RULES
 from core_records import AT, ended, evidence, incident
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.classify import classify
-from sentinel.model.records import Cause, Evidence, Kind, Scope, Source
+from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 
 XIDS = {79: Cause.GPU_FALLEN_OFF_BUS, 95: Cause.GPU_MEMORY_ECC, 48: Cause.GPU_MEMORY_ECC, 143: Cause.GPU_GSP_OR_DRIVER}
 
@@ -139,3 +141,21 @@ def test_what_the_kernel_says_of_a_program_hides_no_convicted_node(
     items = [*said, *(noise(kind, "n1", 0.5) for kind in noisy), ended(at_s=1.5), xid(number, "n1", apart_s)]
     verdict = classify(incident(*items, nodes=["n1"]), rules=RULES, now=AT)
     assert verdict.drain == ("n1",) and verdict.drain_recommended, verdict
+
+
+@pytest.mark.parametrize("kind", [Kind.NODE_UNREACHABLE, Kind.GPU_LOST, Kind.XID])
+@pytest.mark.parametrize("apart_s", [-10.0, 5.0])
+def test_bad_numbers_of_the_job_leave_no_broken_machine_in_service(kind: str, apart_s: float) -> None:
+    """Found by a random story: the losses of a job stayed no numbers, then one of its nodes was gone."""
+    numbers = evidence(
+        Kind.NUMBERS, source=Source.PROGRESS, job=101, attempt=0, trust=Trust.USER, at_s=apart_s,
+        text="loss nan since step 32", data={"onset_step": 32, "prints": 5, "step": 36},
+    )  # fmt: skip
+    line = evidence(
+        "nan", source=Source.JOB_LOG, job=101, attempt=0, trust=Trust.USER, at_s=apart_s - 1, text="loss nan"
+    )
+    said = (dataclasses.replace(line, rule="nan"), numbers)
+    broken = xid(79, "n7") if kind == Kind.XID else evidence(kind, node="n7", source=Source.HOST, text=kind)
+    verdict = classify(incident(*said, broken, job=101, attempt=0, nodes=["n7", "n8"]), rules=RULES, now=AT)
+    assert verdict.drain == ("n7",) and verdict.drain_recommended, verdict
+    assert max(verdict.confidence, verdict.drain_confidence) >= 0.6, verdict
