@@ -133,13 +133,15 @@ def test_the_kernels_own_words_are_still_its_own(message: str, rule: str) -> Non
 # Words of programs, users' names and files, or another tool's report: none is how that log's own writer begins a message.
 QUIET = {
     Source.KERNEL: {
-        "driver-frame", "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
+        "driver-frame", "gpu-not-for-this-driver", "oom-frame", "xfs-internal-error",
+        "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
         "path-timeout", "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down",
         "metadata-shared", "volume-not-mounted",
     },
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
         "pending", "slurmd-error", "slurmd-fatal", "submit-error", "step-noise", "srun-line", "srun-state",
+        "node-config-differs", "slurm-plugin-missing", "slurmd-spool-full", "state-files-clock",
         "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed",
         "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot", "step-signalled",
     },
