@@ -1,6 +1,6 @@
 """Faults planted into the code, one for each promise, each by patching one thing: ``sentinel explore`` has to find them.
 
-``tests/unit/simulate/test_planted_faults.py`` has short lists of histories that show them; ``tests/bench/planted_faults.py``
+Short lists that show them: ``tests/unit/simulate/explore/test_planted_faults.py``; ``tests/bench/planted_faults.py``
 counts after how many histories of a plain run each is found.
 """
 

@@ -219,9 +219,16 @@ def test_words_are_the_fields_own() -> None:
 
 
 def test_folders_hold_one_concern() -> None:
-    counts = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    tests = [
+        path for kind in ("unit", "contract", "acceptance") for path in (REPOSITORY / "tests" / kind).rglob("test_*.py")
+    ]
+    counts = Counter(path.parent for path in [*SOURCES, *tests] if path.name != "__init__.py")
     complain(
-        [f"{folder.relative_to(PACKAGE)}: {count} files, at most 20" for folder, count in counts.items() if count > 20]
+        [
+            f"{folder.relative_to(REPOSITORY)}: {count} files, at most 20"
+            for folder, count in counts.items()
+            if count > 20
+        ]
     )
 
 

@@ -1,4 +1,4 @@
-"""Seeds shared out over a job array, which is a shell here; ``tests/contract/test_simulate_slurm.py`` has a real Slurm."""
+"""Seeds shared out over a job array, a shell here; a real Slurm: ``tests/contract/slurm/test_simulate_slurm.py``."""
 
 from __future__ import annotations
 

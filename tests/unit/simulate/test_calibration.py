@@ -12,7 +12,7 @@ from calibration import FEWEST, MOST, apart
 
 from sentinel.simulate.long_run.assumptions import Span, Times
 
-# As tests/acceptance/test_calibration.py wrote it, with SENTINEL_CALIBRATION.
+# As tests/acceptance/lab/test_calibration.py wrote it, with SENTINEL_CALIBRATION.
 MEASURED = json.loads((Path(__file__).parents[2] / "support" / "lab_times.json").read_text())
 
 

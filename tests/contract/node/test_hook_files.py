@@ -15,7 +15,7 @@ import pytest
 
 from sentinel.agent.collectors.jobs import read_job
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Hooks:

@@ -41,7 +41,7 @@ from sentinel.evidence.gpu_samples import (
 
 RULES = load_convictions()
 
-DOUBLE = Path(__file__).parents[2] / "deploy" / "lab" / "fake_dcgm"
+DOUBLE = Path(__file__).parents[3] / "deploy" / "lab" / "fake_dcgm"
 FOLDERS = {DOUBLE, *bindings_below(REAL), *map(Path, INSTALLED)}
 
 
@@ -407,7 +407,7 @@ def test_dcgmi_takes_nothing_else_for_a_gpu(dcgmi: Dcgmi, monkeypatch: pytest.Mo
     assert dcgmi.gpus() == [{"id": 0, "status": 1, "pci": "00000009:01:00.0", "uuid": "GPU-a"}, {"id": 1, "status": 4}]
 
 
-RECORDED = Path(__file__).parents[1] / "support" / "dcgm_4_6"
+RECORDED = Path(__file__).parents[2] / "support" / "dcgm_4_6"
 
 
 @pytest.mark.parametrize(("name", "status"), [("discovery", 0), ("discovery_module_missing", 223)])
@@ -623,7 +623,7 @@ def probe(enough: Callable[[Said], bool] = lambda _: False, **changes: Any) -> S
     """What the probe's process says until it is enough, or until it ends by itself."""
     arguments = {"bindings": str(DOUBLE), "host": "127.0.0.1:1", "connect_s": 1, "interval_s": 0.2, "health_s": 0.5,
                  "dcgmi": "/nowhere/dcgmi", **changes}  # fmt: skip
-    folders = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[2])]
+    folders = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[3])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     process = subprocess.Popen(
         [sys.executable, "-m", "sentinel.agent.probes.dcgm"],

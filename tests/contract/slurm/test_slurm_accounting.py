@@ -39,7 +39,7 @@ class Site:
         return self.cluster.folder / "jobs" / "logs"
 
     def imported(self, *options: str) -> subprocess.CompletedProcess[str]:
-        here = str(Path(__file__).resolve().parents[2])
+        here = str(Path(__file__).resolve().parents[3])
         return subprocess.run(
             [sys.executable, "-m", "sentinel", "import", "--slurm-accounting", *options], cwd=self.logs.parent,
             env={
@@ -167,7 +167,7 @@ def test_what_sacct_prints_into_a_file_says_the_same(site: Site, tmp_path: Path)
     assert not read(file.read_text(), datetime.now(UTC))[1]
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "import", "--from", str(file), "--logs", str(site.logs), "--json"],
-        env={**site.cluster.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={**site.cluster.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

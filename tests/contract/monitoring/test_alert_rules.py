@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from sentinel.telemetry import Telemetry, described_metrics
 
-FOLDER = Path(__file__).parents[2] / "deploy/prometheus"
+FOLDER = Path(__file__).parents[3] / "deploy/prometheus"
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
 

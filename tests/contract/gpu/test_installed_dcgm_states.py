@@ -1,7 +1,7 @@
 """GPUs that go away and come back, and restarts on both sides: over the double always, over a real engine with made-up GPUs
 (NVML injection) where SENTINEL_DCGM names one.
 
-    NVML_INJECTION_MODE=True NVML_YAML_FILE=FILE SENTINEL_DCGM=FOLDER pytest tests/contract/test_installed_dcgm_states.py
+    NVML_INJECTION_MODE=True NVML_YAML_FILE=FILE SENTINEL_DCGM=FOLDER pytest tests/contract/gpu/test_installed_dcgm_states.py
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sentinel.simulate.histories import Happening, History, Setup
 from sentinel.simulate.stories import STORIES, history_of
 from sentinel.simulate.world import World
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 BUS = Happening("gpu-off-bus", 60.0, "job0/1")
 
 

@@ -17,7 +17,7 @@ UID = os.getuid() or next((entry.pw_uid for entry in pwd.getpwall() if entry.pw_
 
 
 def read(path: Path, cache: Path, uid: int = UID) -> list[dict[str, object]]:
-    root = str(Path(__file__).resolve().parents[3])
+    root = str(Path(__file__).resolve().parents[4])
     arguments = {"uid": uid, "gid": 65534 if os.getuid() == 0 else os.getgid(), "path": str(path), "bytes_per_s": 1e9}
     environment = {"PYTHONPATH": root, "XDG_CACHE_HOME": str(cache), "PATH": os.environ["PATH"]}
     done = subprocess.run(
@@ -32,7 +32,7 @@ def read(path: Path, cache: Path, uid: int = UID) -> list[dict[str, object]]:
 def run(tmp_path: Path) -> Path:
     import importlib.util
 
-    place = Path(__file__).resolve().parents[1] / "checkpoints" / "conftest.py"
+    place = Path(__file__).resolve().parents[2] / "checkpoints" / "conftest.py"
     spec = importlib.util.spec_from_file_location("makers", place)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -23,7 +23,7 @@ from sentinel.config.rules_files import load_rules
 from sentinel.model.records import Incident
 from sentinel.wire import evidence_from
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BAD: dict[str, Any] = {"errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]}
 
 

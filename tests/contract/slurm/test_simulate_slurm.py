@@ -16,7 +16,7 @@ SMALL = ("--nodes", "16", "--days", "2", "--seed", "3", "--seeds", "3", "--json"
 
 
 def simulated(cluster: Cluster, *options: str) -> dict[str, Any]:
-    here = str(Path(__file__).resolve().parents[2])
+    here = str(Path(__file__).resolve().parents[3])
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "simulate", *SMALL, *options], cwd=cluster.folder / "jobs",
         env={**cluster.environment, "PYTHONPATH": here}, capture_output=True, text=True, timeout=300, check=False,

@@ -1,6 +1,6 @@
 """Levels 2 to 4 of a diagnostic, over the double always and over a real DCGM where its plugins are scripted.
 
-    SENTINEL_DCGM=FOLDER SENTINEL_NVVS_SCRIPT=FILE pytest tests/contract/test_installed_dcgm_levels.py
+    SENTINEL_DCGM=FOLDER SENTINEL_NVVS_SCRIPT=FILE pytest tests/contract/gpu/test_installed_dcgm_levels.py
 
 The host engine, nvvs and dcgmi are DCGM's own; what the tests find is said by tests/support/nvvs_plugin.cpp, since
 DCGM's own plugins need a GPU.

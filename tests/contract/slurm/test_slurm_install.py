@@ -21,7 +21,7 @@ from sentinel.adapters.munge import Munge
 from sentinel.adapters.slurm.commands import CommandWriter
 from sentinel.errors import Refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(bool(missing()), reason=f"needs slurm: {missing()}"),

@@ -270,7 +270,7 @@ def test_a_cut_off_node_of_an_isolated_lab_is_out_of_reach(new_lab):
 
 def kill_up(lab, there: str) -> None:
     """`lab up`, killed as soon as a file is there; once more where it had come up before the signal came."""
-    entry = Path(__file__).resolve().parents[2] / "deploy" / "lab" / "lab"
+    entry = Path(__file__).resolve().parents[3] / "deploy" / "lab" / "lab"
     for _ in range(50):
         up = subprocess.Popen(
             ["bash", str(entry), "up", "--nodes", "2", "--no-sentinel", "--dir", str(lab.dir)],

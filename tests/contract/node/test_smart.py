@@ -14,7 +14,7 @@ import pytest
 from sentinel.adapters.host.smart import Smartctl
 from sentinel.errors import ProtocolError, Timeout, Unavailable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = """#!{python}
 import json, os, sys, time
 answer = json.load(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "answers")))[sys.argv[-1]]

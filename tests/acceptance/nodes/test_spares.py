@@ -14,7 +14,7 @@ from timeline import Story, until
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 NO_NOBODY = (25, 11)  # from here on Slurm lets no user "nobody" into a reservation
 NOBODY = 65534  # as whom a lab of root's runs its jobs
-SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "job_submit.lua"
+SCRIPT = Path(__file__).parents[3] / "deploy" / "slurm" / "job_submit.lua"
 JOB = ("--output=/dev/null", "--wrap=true")
 
 

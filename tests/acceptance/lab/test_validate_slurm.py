@@ -46,7 +46,7 @@ def validate(lab, path: Path, nodes: int, *more: str) -> subprocess.Popen[str]:
     words = ["checkpoints", "validate", str(path), "--level", "checksum", "--slurm", str(nodes), "--json", *more]
     return subprocess.Popen(
         [sys.executable, "-m", "sentinel", *words],
-        env={**lab.environment(), "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={**lab.environment(), "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -106,7 +106,7 @@ def test_shards_are_replicated_to_a_peers_own_disk(lab, saved: Path):
     words = [
         "checkpoints", "replicate", str(saved), "--slurm", "--to", str(peer), "--nodes", "n[1-2]", "--host", "n1", "--json",
     ]  # fmt: skip
-    environment = {**lab.environment(), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    environment = {**lab.environment(), "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     for already in (0, len(list(saved.iterdir()))):
         done = subprocess.run(
             [sys.executable, "-m", "sentinel", *words], env=environment, capture_output=True, text=True, timeout=300
