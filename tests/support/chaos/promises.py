@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import watched_logs
-from lab_job import START
+from lab_job import START, STEP
 from timeline import Story
 from witnesses import OURS, our_drains
 
@@ -133,7 +133,7 @@ def _resumes(job: Witnessed) -> Iterator[str]:
         step, tier, path, kept, kept_in = mark.groups()
         if kept is not None:
             saved.add((kept, kept_in))
-        elif (step, tier) not in saved:
+        elif (step, tier) not in saved and _last_step(job.log[: mark.start()]) != step:  # it may die before it says so
             yield f"job {job.id} resumed from step {step} ({tier}), which it had never saved: {path}"
     for one, following in itertools.pairwise(job.losses()):
         if job.bad_numbers or job.asked.kind in ("het", "elastic"):
@@ -144,6 +144,11 @@ def _resumes(job: Witnessed) -> Iterator[str]:
     for mark in starts[1:]:
         if mark[4] and job.asked.kind != "het" and ("global" in {tier for _, tier in _before(job, mark.start())}):
             yield f"job {job.id} began from scratch although it had saved"
+
+
+def _last_step(log: str) -> str:
+    steps = STEP.findall(log)
+    return str(steps[-1][0]) if steps else ""
 
 
 def _before(job: Witnessed, end: int) -> list[tuple[str, str]]:
