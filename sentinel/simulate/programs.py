@@ -53,7 +53,7 @@ class Saves:
     valid: dict[int, bool] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
     _seen: dict[int, set[int]] = field(default_factory=dict)
-    bad: set[int] = field(default_factory=set)  # saved after the numbers went bad
+    bad: dict[int, Program] = field(default_factory=dict)  # who saved it after the numbers went bad
 
     def seen_of(self, attempt: int) -> set[int]:
         """Steps that this attempt saved and that are listed here already."""
@@ -205,20 +205,20 @@ class Programs:
                 saves.valid[step] = True
                 saves.moved.discard(step)
                 if program.onset is not None and step >= program.onset:
-                    saves.bad.add(step)
+                    saves.bad[step] = program
                 else:
-                    saves.bad.discard(step)
+                    saves.bad.pop(step, None)
         return {step: valid for step, valid in saves.valid.items() if step not in saves.moved}
 
     def good(self, job: int) -> list[int]:
         """Steps of the checkpoints that can be read and hold no bad numbers."""
         there = self.checkpoints(job)
-        bad = self.saves[job].bad if self._known_bad(job) else set()
+        bad = {step for step, program in self.saves[job].bad.items() if self._known_bad(program)}
         return [step for step, valid in there.items() if valid and step not in bad]
 
-    def _known_bad(self, job: int) -> bool:
-        """Whether the daemon was told of bad numbers often enough to know that they stay bad."""
-        return any(len(program.bad_heard) >= _BAD_PRINTS for program in self._all if program.job == job)
+    def _known_bad(self, program: Program) -> bool:
+        """Whether the daemon was told of this attempt's bad numbers often enough to know that they stay bad."""
+        return len(program.bad_heard) >= _BAD_PRINTS
 
     def tear_newest(self, job: int) -> None:
         """The newest checkpoint is damaged."""

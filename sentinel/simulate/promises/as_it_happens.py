@@ -133,8 +133,10 @@ def blast_radius(seen: Observer, what: Happened) -> Iterator[str]:
     if not isinstance(what, SlurmWrite) or not takes_out(what) or what.node is None:
         return
     limits, nodes, now_s = seen.world.settings.limits, seen.world.slurm.nodes, seen.world.now_s
-    if what.task is not None and what.task.step.tries:
-        ours_s = min((drain.at_s for drain in seen.drains if drain.node == what.target), default=now_s)
+    if what.task is not None:
+        number = what.task.incident.id
+        before = [drain.at_s for drain in seen.drains if (drain.node, drain.incident) == (what.target, number)]
+        ours_s = min(before, default=now_s)
         if any(at_s > ours_s for at_s in seen.slurmctld_died):
             return
     ours = [name for name in seen.ours() if name != what.target]
