@@ -124,13 +124,21 @@ class Agents:
             delay_s = self._world.rng.uniform(*_DELAY_S)
             if self._lossy:
                 delay_s += self._world.rng.uniform(0.0, _LOSSY_DELAY_S)
-            self._world.later(delay_s, lambda: self._send(sender, tuple(items), heard, idle), idle=idle)
+            self._world.later(delay_s, lambda: self._send(sender, tuple(items), heard, idle, []), idle=idle)
 
     @property
     def _lossy(self) -> bool:
         return self._world.now_s < self.network.lossy_until_s
 
-    def _send(self, sender: str, items: tuple[Evidence, ...], told: Callable[[], None] | None, idle: bool) -> None:
+    def _send(
+        self,
+        sender: str,
+        items: tuple[Evidence, ...],
+        told: Callable[[], None] | None,
+        idle: bool,
+        acknowledged: list[bool],
+    ) -> None:
+        """``acknowledged`` belongs to all tries: a daemon that stood still answers several at once."""
         world = self._world
         node = world.slurm.nodes.get(sender)
         if node is not None and not node.alive:
@@ -140,7 +148,6 @@ class Agents:
             )  # its spool is on its disk
             return
         lost = not self.network.passes(world, sender)
-        acknowledged: list[bool] = []
 
         def heard() -> None:
             if told is not None:
@@ -151,7 +158,7 @@ class Agents:
 
         def again() -> None:
             if not acknowledged:
-                self._send(sender, items, told, idle)
+                self._send(sender, items, told, idle, acknowledged)
 
         if not lost and world.daemon is not None:
             world.daemon.receive(items, heard)

@@ -1,0 +1,64 @@
+"""Histories that explore found, as ``test_mended``: slurmctld forgot what was done, or nobody heard an agent."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.world import World
+
+BEGUN_AND_FORGOTTEN = History(
+    8185, 7993, "spares", Setup(nodes=8, jobs=(JobSpec(nodes=3), JobSpec(nodes=3, user="bob")), spares=2),
+    (
+        Happening("storage", 44.770581946422226, "job1/0"),
+        Happening("gpu-memory-contained", 50.217444458453684, "n8"),
+        Happening("slurmctld-crash", 52.93968446905133, data={"for_s": 90.0}),
+    ),
+    1042.9,
+)  # fmt: skip
+RETURN_AND_DRAIN_FORGOTTEN = History(
+    8192, 8631, "put-back",
+    Setup(
+        nodes=16, jobs=(JobSpec(), JobSpec(user="bob"), JobSpec(nodes=3, user="eve")),
+        limits={"drain_fraction": 0.1, "drain_per_hour": 2},
+    ),
+    (
+        Happening("gpu-memory", 78.41753687915386, "job1/0"),
+        Happening("gpu-firmware", 78.91753687915386, "n4"),
+        Happening("node-lost", 79.41753687915386, "job1/0"),
+        Happening("gpu-firmware", 169.41753687915386, "job2/0"),
+        Happening("node-lost", 171.41753687915386, "job0/0"),
+        Happening("repair", 471.4175368791539),
+        Happening("slurmctld-crash", 472.4175368791539),
+    ),
+    1386.4,
+)  # fmt: skip
+BAD_NUMBERS_NOT_HEARD = History(
+    8193, 9939, "anything", Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob"))),
+    (
+        Happening("cut-off", 34.65841350801863, "n1", data={"for_s": 150.0}),
+        Happening("bad-numbers", 36.65841350801863, "job0/0"),
+        Happening("node-lost", 85.15288146376598, "job0/0"),
+        Happening("prints-xid", 206.9872091707361, "job0"),
+    ),
+    1277.0,
+)  # fmt: skip
+
+ANSWERED_TWICE_AFTER_A_FREEZE = History(
+    8195, 5048, "watched", Setup(nodes=6, jobs=(JobSpec(),), watched=True),
+    (
+        Happening("cut-off", 75.32510982233629, "job0/0", data={"for_s": 10.0}),
+        Happening("hang", 78.85749102339199, "job0/0", data={"for_s": 60.0}),
+        Happening("freeze", 85.04420306736928, data={"for_s": 20.0}),
+    ),
+    595.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "history",
+    [BEGUN_AND_FORGOTTEN, RETURN_AND_DRAIN_FORGOTTEN, BAD_NUMBERS_NOT_HEARD, ANSWERED_TWICE_AFTER_A_FREEZE],
+    ids=lambda history: f"{history.seed}-{history.number}",
+)
+def test_a_history_that_broke_a_promise_breaks_none(history: History) -> None:
+    assert World(history).run() == []
