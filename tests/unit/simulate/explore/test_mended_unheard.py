@@ -54,10 +54,32 @@ ANSWERED_TWICE_AFTER_A_FREEZE = History(
     595.0,
 )  # fmt: skip
 
+REQUEUEHOLD_FORGOTTEN = History(
+    8199, 1655, "put-back",
+    Setup(
+        nodes=16, jobs=(JobSpec(nodes=3), JobSpec(nodes=3, user="bob"), JobSpec(nodes=1, user="eve")), returns=True,
+        limits={"drain_fraction": 0.1, "drain_per_hour": 4},
+    ),
+    (
+        Happening("gpu-off-bus", 109.82234014477434, "job1/1"),
+        Happening("node-lost", 140.32234014477433, "job1/1"),
+        Happening("gpu-firmware", 142.32234014477433, "n1"),
+        Happening("requeue-hold", 442.32234014477433, "job1"),
+        Happening("slurmctld-crash", 443.32234014477433),
+    ),
+    1392.3,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
-    [BEGUN_AND_FORGOTTEN, RETURN_AND_DRAIN_FORGOTTEN, BAD_NUMBERS_NOT_HEARD, ANSWERED_TWICE_AFTER_A_FREEZE],
+    [
+        BEGUN_AND_FORGOTTEN,
+        RETURN_AND_DRAIN_FORGOTTEN,
+        BAD_NUMBERS_NOT_HEARD,
+        ANSWERED_TWICE_AFTER_A_FREEZE,
+        REQUEUEHOLD_FORGOTTEN,
+    ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
 def test_a_history_that_broke_a_promise_breaks_none(history: History) -> None:
