@@ -118,14 +118,25 @@ def pause(self: Performance, act: Act) -> None:
         return
     self.say("sentinel pause")
     self.facts.paused = True
-    self.story.sentinel("pause")
+    _command(self, "pause")
 
 
 def resume_acting(self: Performance) -> None:
     if self.facts.paused:
         self.say("sentinel resume")
-        self.story.sentinel("resume")
+        _command(self, "resume")
         self.facts.paused = False
+
+
+def _command(self: Performance, command: str) -> None:
+    """Again while a daemon that was started just now stands by: the process of the one before is not yet gone."""
+
+    def carried_out() -> bool:
+        done = self.story.sentinel(command, code=None)
+        assert done.returncode == 0 or "standby: " in done.stderr, done.stdout + done.stderr
+        return done.returncode == 0
+
+    until(carried_out, f"sentinel {command} to be carried out")
 
 
 def repair(self: Performance, act: Act) -> None:
