@@ -56,17 +56,13 @@ def with_others(
             alone = _with_convicted(judge(some), [node for node in nodes if node in sure], never_drain)
             if set(nodes) <= set(alone.culprits.nodes) and set(nodes) & set(sure) <= set(alone.drain):
                 judged.append(alone)
-                if _sureness(alone) >= LIKELY:
+                if not alone.drain or alone.drain_confidence >= LIKELY:
                     break
         if judged:
             # What else was heard leaves the cause open, not whether the node goes.
-            goes = max(_sureness(alone) for alone in judged)
+            goes = max(alone.drain_confidence for alone in judged)
             verdict = _both(verdict, dataclasses.replace(judged[0], drain_confidence=goes))
     return verdict
-
-
-def _sureness(verdict: Verdict) -> float:
-    return max(verdict.confidence, verdict.drain_confidence)
 
 
 def accused(readings: Sequence[Reading], never_drain: Set[Cause]) -> dict[str, Cause]:
