@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import threading
 import time
@@ -106,6 +107,7 @@ class Lease:
         """
         self.every_s = lease_s / _RENEWALS
         self.lease_s = lease_s
+        self.address = own.address
         self.peers: tuple[Peer, ...] = ()
         self._store = store
         self._own = own
@@ -270,13 +272,23 @@ def died_here(holder: str) -> bool:
     place, _, pid = holder.rpartition(":")
     if place != this_place() or not pid.isdigit():
         return False
+    return int(pid) == os.getpid() or _has_exited(int(pid))
+
+
+def _has_exited(pid: int) -> bool:
+    """Whether no thread of the process is left. It may be a zombie still: killed, and not yet waited for by its parent."""
     try:
-        os.kill(int(pid), 0)
+        process = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    except PermissionError:
+    except OSError:  # a kernel without pidfd (before 5.3): the lease expires
         return False
-    return int(pid) == os.getpid()
+    exits = select.poll()
+    exits.register(process, select.POLLIN)
+    try:
+        return bool(exits.poll(0))
+    finally:
+        os.close(process)
 
 
 def _gone(peer: Peer, own: DaemonRow) -> bool:

@@ -55,7 +55,7 @@ class StandbyServer:
             return web.Response(text=f"{STANDBY}\n")
         if (request.method, request.path) == ("GET", "/metrics"):
             return web.Response(body=self._metrics, headers={"Content-Type": EXPOSITION_TYPE})
-        return web.json_response(standing_by(active), status=ELSEWHERE)
+        return web.json_response(standing_by(active, self._lease), status=ELSEWHERE)
 
 
 async def start_listening(server: Startable, address: str) -> None:
@@ -79,8 +79,13 @@ async def start_listening(server: Startable, address: str) -> None:
         raise UserError(f"{address} {why}", fix=fix) from error
 
 
-def standing_by(active: DaemonRow | None) -> dict[str, str]:
+def standing_by(active: DaemonRow | None, lease: Lease) -> dict[str, str]:
     """The answer of a standby daemon, as JSON."""
+    if active is not None and active.address == lease.address:  # the caller already asks the right address
+        return {
+            "error": "standby: this daemon has just started, and the one before it may still run",
+            "fix": f"try again: it becomes active within {lease.lease_s:g} s if that one is gone",
+        }
     where = f"the active daemon is {active.address}" if active is not None else "no daemon is active yet"
     return {"error": f"standby: {where}", "fix": "name the addresses of all daemons in url, separated by commas"}
 

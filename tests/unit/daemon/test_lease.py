@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -217,6 +220,24 @@ def test_a_holder_that_died_on_this_host_is_replaced_at_once(database: Database)
     fresh.turn()
     assert fresh.acts and database.token == 8
     assert not died_here("elsewhere:4194305") and not died_here("")
+
+
+def test_a_holder_whose_exit_nobody_has_read_yet_is_replaced_at_once(database: Database) -> None:
+    """``kill -9`` and a start at once: the old process is a zombie until its parent asks for its status."""
+    killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    database.holder, database.token = f"{this_place()}:{killed.pid}", 7
+    try:
+        waits = Host(database, "b")
+        waits.turn()
+        assert not waits.acts
+        killed.kill()
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it has exited, and stays a zombie
+        assert died_here(database.holder)
+        waits.turn()
+        assert waits.acts and database.token == 8
+    finally:
+        killed.kill()
+        killed.wait()
 
 
 def test_a_holder_in_another_container_of_this_host_name_has_its_time(database: Database) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
 from sentinel import __version__
+from sentinel.adapters.store.lease import DaemonRow
 from sentinel.config.settings import Daemon
-from sentinel.daemon.standby import StandbyServer
+from sentinel.daemon.standby import StandbyServer, standing_by
 from sentinel.errors import UserError
 from sentinel.log import Log
 from sentinel.protocol import ELSEWHERE
@@ -18,7 +21,9 @@ from sentinel.telemetry import Telemetry, described_metrics
 
 
 class NobodyActive:
-    active = None
+    active: DaemonRow | None = None
+    address = "http://a:7"
+    lease_s = 5.0
 
 
 async def test_metrics_say_that_it_is_not_active_and_nothing_that_only_the_active_one_knows() -> None:
@@ -39,6 +44,19 @@ async def test_metrics_say_that_it_is_not_active_and_nothing_that_only_the_activ
     meanings = {name: meaning for name, _, _, meaning in described_metrics()}
     assert f"# HELP sentinel_active {meanings['sentinel_active']}" in lines
     assert elsewhere == ELSEWHERE
+
+
+def test_a_daemon_that_was_started_again_is_not_named_as_another_one() -> None:
+    """Killed and started again at once: the lease's row names the address that is being asked."""
+    lease = NobodyActive()
+    before = DaemonRow("a:1", lease.address, __version__, 9, datetime.now(UTC))
+    said = standing_by(before, lease)  # type: ignore[arg-type]
+    assert said == {
+        "error": "standby: this daemon has just started, and the one before it may still run",
+        "fix": "try again: it becomes active within 5 s if that one is gone",
+    }
+    other = standing_by(replace(before, address="http://b:7"), lease)  # type: ignore[arg-type]
+    assert other["error"] == "standby: the active daemon is http://b:7"
 
 
 async def test_an_address_that_is_taken_is_one_line() -> None:
