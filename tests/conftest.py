@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 
-import postgres_server
 import pytest
-import slurm_cluster
-from fake_slurm import FakeSlurm
 from hypothesis import HealthCheck, settings
+from in_memory.slurm import FakeSlurm
+from servers import postgres, slurm_cluster
 
 # The same examples each time, however slow the machine: a test that fails does so for everybody.
 settings.register_profile(
@@ -119,8 +118,8 @@ def real_slurm() -> Iterator[slurm_cluster.Cluster]:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """SQLAlchemy URL of an empty PostgreSQL server. Mark the test ``postgres``."""
-    why = postgres_server.missing()
+    why = postgres.missing()
     if why:
         pytest.skip(f"needs postgres: {why}")
-    with postgres_server.PostgresServer() as server:
+    with postgres.PostgresServer() as server:
         yield server.url

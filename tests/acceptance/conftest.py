@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slurm_cluster
-import watched_logs
-from timeline import Story
+from servers import slurm_cluster
+from stories import watched_logs
+from stories.timeline import Story
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "deploy" / "lab" / "lab"

@@ -17,9 +17,9 @@ import gc
 import time
 from collections.abc import Callable, Iterable
 
-from core_daemon import RULES, SETTINGS
-from core_records import AT, evidence, fleet, incident, job, later, plan, step, verdict
-from core_records import node as node_of
+from in_memory.daemon import RULES, SETTINGS
+from made_records import AT, evidence, fleet, incident, job, later, plan, step, verdict
+from made_records import node as node_of
 
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from core_world import opened
+from in_memory.world import opened
 
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.store import Store

@@ -22,8 +22,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from fake_node_daemon import FakeDaemon  # noqa: E402
-from node_process import JOB_GID, JOB_UID  # noqa: E402
+from nodes.agent_process import JOB_GID, JOB_UID  # noqa: E402
+from nodes.fake_daemon import FakeDaemon  # noqa: E402
 
 from sentinel.adapters.munge import Munge  # noqa: E402
 

@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from installed_dcgm import REAL, Dcgm, DoubleDcgm, RealDcgm  # noqa: E402
+from nodes.installed_dcgm import REAL, Dcgm, DoubleDcgm, RealDcgm  # noqa: E402
 
 from sentinel.config.rules_files import load_convictions  # noqa: E402
 from sentinel.evidence.dcgm import DcgmReader  # noqa: E402

@@ -26,10 +26,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "bench")]
 
-from fake_node_daemon import FakeDaemon  # noqa: E402
-from installed_dcgm import RealDcgm  # noqa: E402
 from node_dcgm import cost, probe  # noqa: E402
-from node_process import running_munged  # noqa: E402
+from nodes.agent_process import running_munged  # noqa: E402
+from nodes.fake_daemon import FakeDaemon  # noqa: E402
+from nodes.installed_dcgm import RealDcgm  # noqa: E402
 
 from sentinel.adapters.munge import Munge  # noqa: E402
 from sentinel.agent.collectors.gpu_activity import GpuActivityLog  # noqa: E402

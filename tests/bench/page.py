@@ -21,11 +21,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from core_records import evidence, plan, step
-from core_world import World
-from direct_store import DirectStore
-from page_fleet import furnish
-from page_world import ServedPage, serving_page
+from in_memory.direct_store import DirectStore
+from in_memory.page import ServedPage, serving_page
+from in_memory.page_fleet import furnish
+from in_memory.world import World
+from made_records import evidence, plan, step
 
 from sentinel.adapters.store.database import sqlite_url
 from sentinel.adapters.store.store import Store

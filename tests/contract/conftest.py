@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from direct_store import DirectStore
-from postgres_server import empty_database
+from in_memory.direct_store import DirectStore
+from servers.postgres import empty_database
 
 from sentinel.agent.process.children import Children
 

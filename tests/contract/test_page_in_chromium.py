@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_world import World, opened
-from page_fleet import HOSTILE, furnish
-from page_world import ServedPage, serving_page
+from in_memory.page import ServedPage, serving_page
+from in_memory.page_fleet import HOSTILE, furnish
+from in_memory.world import World, opened
 
 try:
     from axe_playwright_python.base import AXE_FILE_PATH

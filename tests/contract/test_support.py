@@ -107,7 +107,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_a_killed_test(how: signal.Signals) -> None:
     program = (
-        "import os, subprocess, sys, time\nfrom keeper import Keeper\nkept = Keeper('kt-')\n"
+        "import os, subprocess, sys, time\nfrom servers.keeper import Keeper\nkept = Keeper('kt-')\n"
         "child = subprocess.Popen(['sleep', '600'], env={**os.environ, **kept.environment}, start_new_session=True)\n"
         "print(kept.folder, child.pid, flush=True)\ntime.sleep(600)\n"
     )

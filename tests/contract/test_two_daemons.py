@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from cut_network import CutNetwork
-from direct_store import DirectStore
-from ports import free_ports
-from witnesses import until
+from in_memory.direct_store import DirectStore
+from servers.cut_network import CutNetwork
+from servers.ports import free_ports
+from stories.witnesses import until
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.errors import StandingBy, Timeout, Unavailable

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import authority
-from core_server import serving
-from core_world import World
-from node_process import running_munged
-from world_fixtures import store, world
+from in_memory.fixtures import store, world
+from in_memory.server import serving
+from in_memory.world import World
+from nodes.agent_process import running_munged
+from servers.certificates import authority
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.munge import Munge

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from core_records import AT, evidence, incident, job, plan, step, verdict
+from made_records import AT, evidence, incident, job, plan, step, verdict
 
 from sentinel.alerts import IncidentFacts, compose, slurm_readable_again, slurm_unreadable, stage_of, with_next
 from sentinel.alerts.digests import digest

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from world_fixtures import store, world
+from in_memory.fixtures import store, world
 
 from sentinel.evidence.logs import line_templates, prefilter
 

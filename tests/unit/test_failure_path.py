@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from core_server import NODE, serving
-from core_world import World
+from in_memory.server import NODE, serving
+from in_memory.world import World
 
 from sentinel.adapters.notify import webhook
 from sentinel.agent.agent import Agent

@@ -219,10 +219,7 @@ def test_words_are_the_fields_own() -> None:
 
 
 def test_folders_hold_one_concern() -> None:
-    tests = [
-        path for kind in ("unit", "contract", "acceptance") for path in (REPOSITORY / "tests" / kind).rglob("test_*.py")
-    ]
-    counts = Counter(path.parent for path in [*SOURCES, *tests] if path.name != "__init__.py")
+    counts = Counter(path.parent for path in [*SOURCES, *TESTS.rglob("*.py")] if path.name != "__init__.py")
     complain(
         [
             f"{folder.relative_to(REPOSITORY)}: {count} files, at most 20"
@@ -408,7 +405,7 @@ def can_fail(name: str, homes: tuple[Functions, ...], seen: frozenset[str] = fro
 def test_every_test_can_fail() -> None:
     """One that only calls what it is about passes whatever that answers."""
     shared: Functions = {}
-    for path in (TESTS / "support").glob("*.py"):
+    for path in (TESTS / "support").rglob("*.py"):
         for name, functions in functions_of(path).items():
             shared.setdefault(name, []).extend(functions)
     faults = []

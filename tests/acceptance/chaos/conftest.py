@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chaos.drawn import GPUS, LARGE, SMALL, Size
-from timeline import Story
+from stories.timeline import Story
 
 FIXED = [(2026, 1)]  # what CI runs
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from chaos.acts import thaw
 from lab import processes
-from timeline import Job, Story, until
+from stories.timeline import Job, Story, until
 
 pytestmark = pytest.mark.slurm
 

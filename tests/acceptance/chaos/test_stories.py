@@ -16,7 +16,7 @@ from chaos.acts import perform, thaw
 from chaos.drawn import Size, draw
 from chaos.performance import Performance
 from chaos.promises import broken, look
-from timeline import Story
+from stories.timeline import Story
 
 pytestmark = pytest.mark.slurm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lab import slurm
-from timeline import Story
+from stories.timeline import Story
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from timeline import Job, Story, until
+from stories.timeline import Job, Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from other_jobs import comment, from_a_terminal, script, standin, state_of, waiting_on
-from timeline import Job, Story, until
+from stories.other_jobs import comment, from_a_terminal, script, standin, state_of, waiting_on
+from stories.timeline import Job, Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

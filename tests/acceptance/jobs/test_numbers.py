@@ -6,7 +6,7 @@ import importlib.util
 import re
 
 import pytest
-from timeline import Job, Story, until
+from stories.timeline import Job, Story, until
 
 pytestmark = [
     pytest.mark.slurm,

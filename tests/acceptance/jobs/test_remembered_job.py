@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from lab import processes
-from timeline import Story, until
+from stories.timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from timeline import Story, until
+from stories.timeline import Story, until
 
 pytestmark = pytest.mark.slurm
 _EVERY_S = 2.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from lab_nodes import set_aside
-from timeline import Job, Story, until
+from stories.lab_nodes import set_aside
+from stories.timeline import Job, Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

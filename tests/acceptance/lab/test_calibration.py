@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calibration import FEWEST, Slowdown, apart
-from simulated_times import simulated
-from timeline import Job, Story
+from stories.calibration import FEWEST, Slowdown, apart
+from stories.simulated_times import simulated
+from stories.timeline import Job, Story
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

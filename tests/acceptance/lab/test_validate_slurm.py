@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from timeline import until
+from stories.timeline import until
 
 pytestmark = [
     pytest.mark.slurm,

@@ -6,7 +6,7 @@ import importlib.util
 import time
 
 import pytest
-from timeline import STEP, Story, until
+from stories.timeline import STEP, Story, until
 
 pytestmark = pytest.mark.slurm
 

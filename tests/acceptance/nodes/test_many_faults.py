@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from timeline import Story
+from stories.timeline import Story
 
 pytestmark = pytest.mark.slurm
 

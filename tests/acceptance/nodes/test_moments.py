@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from other_jobs import script, standin
-from timeline import ROOT, Job, Story, until
+from stories.other_jobs import script, standin
+from stories.timeline import ROOT, Job, Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_nodes import diagnosable, script_diagnostic
-from timeline import Story, until
+from stories.lab_nodes import diagnosable, script_diagnostic
+from stories.timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

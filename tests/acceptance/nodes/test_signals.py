@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from prometheus_server import BINARY, PrometheusServer
-from timeline import Job, Story, until
+from servers.prometheus import BINARY, PrometheusServer
+from stories.timeline import Job, Story, until
 
 pytestmark = [
     pytest.mark.slurm,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab import slurm
-from timeline import Story, until
+from stories.timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 NO_NOBODY = (25, 11)  # from here on Slurm lets no user "nobody" into a reservation

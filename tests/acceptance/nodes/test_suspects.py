@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from lab_nodes import checkup, diagnosable, script_diagnostic, set_aside, wait_checkup
-from timeline import Job, Story, until
+from stories.lab_nodes import checkup, diagnosable, script_diagnostic, set_aside, wait_checkup
+from stories.timeline import Job, Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

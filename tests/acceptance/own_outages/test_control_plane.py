@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from timeline import Story, until
+from stories.timeline import Story, until
 
 pytestmark = pytest.mark.slurm
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 from lab import processes
-from timeline import PATIENCE_S, Story, until
-from witnesses import wait_jobs_saved
+from stories.timeline import PATIENCE_S, Story, until
+from stories.witnesses import wait_jobs_saved
 
 pytestmark = pytest.mark.slurm
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from timeline import Story, until
+from stories.timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

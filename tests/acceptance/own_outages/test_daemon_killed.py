@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from timeline import Story
+from stories.timeline import Story
 
 pytestmark = pytest.mark.slurm
 

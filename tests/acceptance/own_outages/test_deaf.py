@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from timeline import Story, processes, until
+from stories.timeline import Story, processes, until
 
 pytestmark = pytest.mark.slurm
 

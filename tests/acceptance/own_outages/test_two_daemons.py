@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from cut_network import CutNetwork
 from lab import processes
-from ports import free_ports
-from postgres_server import empty_database
-from timeline import Story, until
+from servers.cut_network import CutNetwork
+from servers.ports import free_ports
+from servers.postgres import empty_database
+from stories.timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.postgres]
 _SMALL = ("--nodes", "3", "--gpus", "2")

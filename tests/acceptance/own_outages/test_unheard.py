@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from lab.submit import Request, submit
-from timeline import Job, Story, until
+from stories.timeline import Job, Story, until
 
 pytestmark = pytest.mark.slurm
 

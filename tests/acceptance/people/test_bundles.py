@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from lab import gpus
-from lab_nodes import agents_with
-from timeline import Job, Story, until
+from stories.lab_nodes import agents_with
+from stories.timeline import Job, Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from timeline import Story, until
+from stories.timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

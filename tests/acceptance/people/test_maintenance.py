@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from timeline import Story, until
+from stories.timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timedelta
 
 import pytest
-from timeline import Job, Story, until
+from stories.timeline import Job, Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from timeline import Story, until
+from stories.timeline import Story, until
 
 pytestmark = pytest.mark.slurm
 

@@ -9,7 +9,7 @@ The files are in the page cache for both sides.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import shutil
@@ -29,11 +29,8 @@ SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
 
 def load_maker():
-    spec = importlib.util.spec_from_file_location("made_checkpoints", SUPPORT / "made_checkpoints.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(SUPPORT))  # it imports its neighbours
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(SUPPORT))
+    return importlib.import_module("saves.made_checkpoints")
 
 
 def timed(work, times=3):

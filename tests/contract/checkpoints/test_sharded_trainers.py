@@ -11,7 +11,7 @@ import os
 import shutil
 
 import pytest
-from real_saves import an_hour_apart, ask, written_by
+from saves.real_saves import an_hour_apart, ask, written_by
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="PyTorch is not installed")

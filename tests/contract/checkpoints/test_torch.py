@@ -8,7 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from real_saves import written_by
+from saves.real_saves import written_by
 
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.join import join

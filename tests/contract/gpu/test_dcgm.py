@@ -1,7 +1,7 @@
 """What the agent needs of DCGM's bindings, over the stand-in always and over a real engine when one is named.
 
-SENTINEL_DCGM=FOLDER names an installed DCGM (see tests/support/installed_dcgm.py). What only a double can do (lose a GPU,
-hang) is tested over the double alone.
+SENTINEL_DCGM=FOLDER names an installed DCGM (see tests/support/nodes/installed_dcgm.py). What only a double can do (lose a
+GPU, hang) is tested over the double alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installed_dcgm import REAL, RealDcgm, bindings_below
+from nodes.installed_dcgm import REAL, RealDcgm, bindings_below
 
 from sentinel.adapters.gpu.dcgm import FOLDERS as INSTALLED
 from sentinel.adapters.gpu.dcgm import MODULE_MISSING, NOT_VALID, Bindings, DcgmRefusal, HostEngine
@@ -407,7 +407,7 @@ def test_dcgmi_takes_nothing_else_for_a_gpu(dcgmi: Dcgmi, monkeypatch: pytest.Mo
     assert dcgmi.gpus() == [{"id": 0, "status": 1, "pci": "00000009:01:00.0", "uuid": "GPU-a"}, {"id": 1, "status": 4}]
 
 
-RECORDED = Path(__file__).parents[2] / "support" / "dcgm_4_6"
+RECORDED = Path(__file__).parents[2] / "support" / "nodes" / "dcgm_4_6"
 
 
 @pytest.mark.parametrize(("name", "status"), [("discovery", 0), ("discovery_module_missing", 223)])

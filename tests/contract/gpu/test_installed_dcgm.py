@@ -3,7 +3,7 @@
     SENTINEL_DCGM=FOLDER [SENTINEL_DCGM_ENGINE=COMMAND] pytest tests/contract -k dcgm
 
 The probe, ``dcgmi``, the diagnostic, prolog and health check, over TCP and a unix socket; an engine that is killed, frozen
-and restarted; each fault that can be injected into the engine's cache. See tests/support/installed_dcgm.py.
+and restarted; each fault that can be injected into the engine's cache. See tests/support/nodes/installed_dcgm.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from installed_dcgm import KINDS, PATIENCE_S, ROOT, Dcgm, Said, running
+from nodes.installed_dcgm import KINDS, PATIENCE_S, ROOT, Dcgm, Said, running
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose

@@ -2,7 +2,7 @@
 
     SENTINEL_DCGM=FOLDER SENTINEL_NVVS_SCRIPT=FILE pytest tests/contract/gpu/test_installed_dcgm_levels.py
 
-The host engine, nvvs and dcgmi are DCGM's own; what the tests find is said by tests/support/nvvs_plugin.cpp, since
+The host engine, nvvs and dcgmi are DCGM's own; what the tests find is said by tests/support/nodes/nvvs_plugin.cpp, since
 DCGM's own plugins need a GPU.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installed_dcgm import KINDS, PATIENCE_S, REAL, SCRIPT, Dcgm, running
+from nodes.installed_dcgm import KINDS, PATIENCE_S, REAL, SCRIPT, Dcgm, running
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import nvml_gpus
 import pytest
-from installed_dcgm import KINDS, MADE_UP, PATIENCE_S, REAL, Dcgm, Said, running
+from nodes import nvml_gpus
+from nodes.installed_dcgm import KINDS, MADE_UP, PATIENCE_S, REAL, Dcgm, Said, running
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.agent.probes.diagnose import diagnose

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import alertmanager_server
 import pytest
-from core_records import incident, job, plan, step, verdict
+from made_records import incident, job, plan, step, verdict
+from servers import alertmanager
 
 from sentinel.adapters.notify.alertmanager import Alertmanager
 from sentinel.alerts import IncidentFacts, Stage, compose, next_stage, with_next
@@ -17,14 +17,14 @@ from sentinel.errors import Refused
 from sentinel.model.records import IncidentState, Outcome, Result, StepKind
 
 pytestmark = pytest.mark.skipif(
-    alertmanager_server.BINARY is None, reason="optional: Debian's prometheus-alertmanager is not installed"
+    alertmanager.BINARY is None, reason="optional: Debian's prometheus-alertmanager is not installed"
 )
 RELEASE, CONFIRM = (step(kind, job=8801, attempt=0) for kind in (StepKind.RELEASE, StepKind.CONFIRM))
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[alertmanager_server.AlertmanagerServer]:
-    made = alertmanager_server.AlertmanagerServer()
+def server() -> Iterator[alertmanager.AlertmanagerServer]:
+    made = alertmanager.AlertmanagerServer()
     made.wait()
     yield made
     made.stop()
@@ -44,7 +44,7 @@ def outcome(of: Any, result: Result = Result.DONE, reason: str = "") -> Outcome:
     return Outcome(of, result, datetime.now(UTC), reason)
 
 
-async def tell(server: alertmanager_server.AlertmanagerServer, *facts: IncidentFacts) -> list[Any]:
+async def tell(server: alertmanager.AlertmanagerServer, *facts: IncidentFacts) -> list[Any]:
     """The active alerts of the incident after each message."""
     sink, thread, seen = Alertmanager(server.url, name="am", deadline_s=60.0), None, []
     for one in facts:
@@ -57,7 +57,7 @@ async def tell(server: alertmanager_server.AlertmanagerServer, *facts: IncidentF
     return seen
 
 
-async def test_restart_is_one_alert_until_the_job_runs_again(server: alertmanager_server.AlertmanagerServer) -> None:
+async def test_restart_is_one_alert_until_the_job_runs_again(server: alertmanager.AlertmanagerServer) -> None:
     first, last = await tell(
         server, facts("inc1", outcome(RELEASE)), facts("inc1", outcome(RELEASE), outcome(CONFIRM), closed=True)
     )
@@ -71,7 +71,7 @@ async def test_restart_is_one_alert_until_the_job_runs_again(server: alertmanage
 
 
 async def test_incident_that_becomes_worse_is_one_alert_of_the_new_severity(
-    server: alertmanager_server.AlertmanagerServer,
+    server: alertmanager.AlertmanagerServer,
 ) -> None:
     failed = outcome(RELEASE, Result.FAILED, "no such job")
     first, worse, over = await tell(
@@ -82,7 +82,7 @@ async def test_incident_that_becomes_worse_is_one_alert_of_the_new_severity(
     assert over == []
 
 
-async def test_text_of_users_is_text(server: alertmanager_server.AlertmanagerServer) -> None:
+async def test_text_of_users_is_text(server: alertmanager.AlertmanagerServer) -> None:
     ((alert,),) = await tell(
         server, facts("inc3", outcome(RELEASE, Result.FAILED, "<!here> https://evil.example @all"))
     )
@@ -90,7 +90,7 @@ async def test_text_of_users_is_text(server: alertmanager_server.AlertmanagerSer
     assert "evil" in text and "<" not in text and "https:" not in text and "@" not in text
 
 
-async def test_wrong_address_is_refused(server: alertmanager_server.AlertmanagerServer) -> None:
+async def test_wrong_address_is_refused(server: alertmanager.AlertmanagerServer) -> None:
     sink = Alertmanager(f"{server.url}/elsewhere", name="am", deadline_s=60.0)
     made = facts("inc4", outcome(RELEASE))
     with pytest.raises(Refused, match="answered 404"):

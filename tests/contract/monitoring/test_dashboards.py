@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS
-from core_records import evidence, job
-from core_views import Shown
-from core_world import World, opened
 from dashboards import PATHS, dashboard, queries
+from in_memory.daemon import SETTINGS
+from in_memory.views import Shown
+from in_memory.world import World, opened
+from made_records import evidence, job
 from prometheus_client import generate_latest
-from prometheus_server import BINARY, PrometheusServer
+from servers.prometheus import BINARY, PrometheusServer
 
 from sentinel.daemon.fleet_metrics import FleetMetrics
 from sentinel.model.records import Kind, Source, StepKind

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_server import BINARY, PrometheusServer
+from servers.prometheus import BINARY, PrometheusServer
 
 from sentinel.adapters.prometheus import Prometheus
 from sentinel.config.settings import Prometheus as Settings

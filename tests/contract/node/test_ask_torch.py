@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_daemon import FakeOrders
-from fake_slurm import FakeClock
-from node_process import JOB, JOB_GID, JOB_UID, ROOT, open_folder
+from in_memory.daemon import FakeOrders
+from in_memory.slurm import FakeClock
+from nodes.agent_process import JOB, JOB_GID, JOB_UID, ROOT, open_folder
 
 from sentinel.daemon.effects.ask_hung_job import HungJobQuestions
 from sentinel.engine.transition import AskHungJob

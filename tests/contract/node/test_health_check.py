@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_node_daemon import FakeDaemon
-from node_process import running_munged
+from nodes.agent_process import running_munged
+from nodes.fake_daemon import FakeDaemon
 
 from sentinel.adapters.munge import Munge
 from sentinel.classify import History, classify

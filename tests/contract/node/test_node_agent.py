@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_node_daemon import FakeDaemon
-from node_process import JOB, JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
+from nodes.agent_process import JOB, JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
+from nodes.fake_daemon import FakeDaemon
 
 from sentinel.adapters.munge import Munge
 from sentinel.errors import Denied, Unavailable

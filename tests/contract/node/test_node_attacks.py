@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import JOB, JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
+from nodes.agent_process import JOB, JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_process import JOB, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
+from nodes.agent_process import JOB, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
 from sentinel.checkpoints.packed import unpack
 from sentinel.classify.hang.analyse import analyse

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from timeline import until
+from stories.timeline import until
 
 SRUN = """#!/bin/sh
 echo "$SLURM_NNODES/${SLURM_NTASKS:-} $*" >> "$NOTES"

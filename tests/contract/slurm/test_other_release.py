@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_records import evidence, later
-from core_server import OPERATOR, Served, serving
-from core_world import World
-from node_process import Node, open_folder, running_munged, running_node
-from world_fixtures import store as store_of_worlds
-from world_fixtures import world
+from in_memory.fixtures import store as store_of_worlds
+from in_memory.fixtures import world
+from in_memory.server import OPERATOR, Served, serving
+from in_memory.world import World
+from made_records import evidence, later
+from nodes.agent_process import Node, open_folder, running_munged, running_node
 
 from sentinel import __version__, protocol
 from sentinel.adapters.client import DaemonClient

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slurm_cluster import Cluster
+from servers.slurm_cluster import Cluster
 
 pytestmark = pytest.mark.slurm
 SMALL = ("--nodes", "16", "--days", "2", "--seed", "3", "--seeds", "3", "--json")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slurm_accounting
-from slurm_cluster import SEARCH, Cluster
+from servers import slurm_accounting
+from servers.slurm_cluster import SEARCH, Cluster
 
 from sentinel.adapters.slurm.accounting import read
 

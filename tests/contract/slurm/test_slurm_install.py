@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_node_daemon import FakeDaemon
-from slurm_cluster import Cluster, missing
+from nodes.fake_daemon import FakeDaemon
+from servers.slurm_cluster import Cluster, missing
 
 from sentinel.adapters.munge import Munge
 from sentinel.adapters.slurm.commands import CommandWriter

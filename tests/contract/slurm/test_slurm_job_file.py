@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SEARCH, Cluster
+from servers.slurm_cluster import SEARCH, Cluster
 
 from sentinel.agent.collectors.jobs import first_node, read_job
 from sentinel.agent.probes.ask_slurm import running_here, write_job_file

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from slurm_cluster import Cluster, missing
+from servers.slurm_cluster import Cluster, missing
 
 from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
 from sentinel.config.settings import Limits

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from fake_slurm import FakeSlurm
-from slurm_cluster import Cluster
-from slurm_worlds import FakeWorld, RealWorld, World
+from in_memory.slurm import FakeSlurm
+from servers.slurm_cluster import Cluster
+from servers.slurm_worlds import FakeWorld, RealWorld, World
 
 from sentinel.adapters.slurm import pyslurm_reader
 from sentinel.adapters.slurm.commands import CommandReader, CommandWriter

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import Cluster
+from servers.slurm_cluster import Cluster
 
 from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
 from sentinel.adapters.slurm.connect import connect

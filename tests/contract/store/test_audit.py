@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from core_records import AT, later
+from made_records import AT, later
 
 from sentinel.adapters.store.store import Store
 from sentinel.errors import SentinelError

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from core_records import AT, ended, evidence, incident, job, later, plan, step, verdict
-from direct_store import DirectStore
+from in_memory.direct_store import DirectStore
+from made_records import AT, ended, evidence, incident, job, later, plan, step, verdict
 
 from sentinel.adapters.store import lease, loading, tables
 from sentinel.adapters.store.changes import write as write_change

@@ -6,8 +6,8 @@ import dataclasses
 import random
 
 import pytest
-from core_records import AT, evidence, incident, job, later, plan, step, verdict
-from direct_store import DirectStore
+from in_memory.direct_store import DirectStore
+from made_records import AT, evidence, incident, job, later, plan, step, verdict
 
 from sentinel.model.records import IncidentState, Notice, Outcome, Result, StepKind
 

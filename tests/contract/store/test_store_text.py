@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from core_records import AT, ended, evidence, incident, job, later, plan, step, verdict
-from direct_store import DirectStore
+from in_memory.direct_store import DirectStore
+from made_records import AT, ended, evidence, incident, job, later, plan, step, verdict
 
 from sentinel.adapters.store import tables as t
 from sentinel.model.records import Evidence, Kind, Notice, Outcome, Result, Source, StepKind

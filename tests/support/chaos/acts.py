@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lab import cluster, processes
 from lab.layout import LabError
-from timeline import Story, until
-from witnesses import wait_jobs_saved
+from stories.timeline import Story, until
+from stories.witnesses import wait_jobs_saved
 
 from chaos import people
 from chaos.drawn import JOB_FAULTS, NODE_FAULTS, Act

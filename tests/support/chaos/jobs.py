@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab_job import START, STEP, Job
-from other_jobs import comment, script, standin
-from timeline import Story, until
+from stories.job import START, STEP, Job
+from stories.other_jobs import comment, script, standin
+from stories.timeline import Story, until
 
 from chaos.drawn import JobAsked
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from lab import cluster
-from timeline import until
+from stories.timeline import until
 
 from chaos.drawn import Act
 from chaos.performance import Performance, undo

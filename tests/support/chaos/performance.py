@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from lab.layout import LabError
-from timeline import Story
+from stories.timeline import Story
 
 from chaos.drawn import Act, Drawn
 from chaos.jobs import Witnessed, nodes_of

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import watched_logs
-from lab_job import START, STEP
-from timeline import Story
-from witnesses import OURS, our_drains
+from stories import watched_logs
+from stories.job import START, STEP
+from stories.timeline import Story
+from stories.witnesses import OURS, our_drains
 
 from chaos.jobs import Witnessed, nodes_of
 from chaos.performance import Facts

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from core_daemon import Daemon
-from core_records import AT, ended, evidence, incident, plan
-from core_world import ECC, LOST, FakeCheckpoints, Fate, World
-from fake_slurm import FakeSlurm
+from in_memory.daemon import Daemon
+from in_memory.slurm import FakeSlurm
+from in_memory.world import ECC, LOST, FakeCheckpoints, Fate, World
+from made_records import AT, ended, evidence, incident, plan
 
 from sentinel.actions import ACTIONS, Means, Task
 from sentinel.actions.requeue import leave_held

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from core_records import ended, incident, plan
-from core_world import ECC, Fate, World
+from in_memory.world import ECC, Fate, World
+from made_records import ended, incident, plan
 
 from sentinel.actions import ACTIONS, Means, Task
 from sentinel.errors import Refused, Unavailable

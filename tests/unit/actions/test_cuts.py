@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import Daemon
-from core_world import ECC, LOST, SUSPECTED, USER, Fate, Killed, World
+from in_memory.daemon import Daemon
+from in_memory.world import ECC, LOST, SUSPECTED, USER, Fate, Killed, World
 from prometheus_client import CollectorRegistry
 
 from sentinel.errors import Unavailable

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from core_records import ended, incident, plan
-from core_world import ECC, Fate, World
+from in_memory.world import ECC, Fate, World
+from made_records import ended, incident, plan
 
 from sentinel.actions import ACTIONS
 from sentinel.errors import Unavailable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from core_records import ended, incident, plan
-from core_world import ECC, Fate, World
+from in_memory.world import ECC, Fate, World
+from made_records import ended, incident, plan
 
 from sentinel.actions import ACTIONS
 from sentinel.model.launching import RUN, STEP_NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_slurm import FakeSlurm
+from in_memory.slurm import FakeSlurm
 
 from sentinel.adapters.slurm.fenced import FencedVerbs
 from sentinel.adapters.slurm.writer import Writer

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from fake_slurm import REQUEUE_WAIT_S, FakeSlurm
+from in_memory.slurm import REQUEUE_WAIT_S, FakeSlurm
 
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo, error_from
 from sentinel.adapters.slurm.writer import REVOKED_S, Writer, one_line

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_records import AT, ended, evidence, incident, plan, verdict
 from hypothesis import given
 from hypothesis import strategies as st
+from made_records import AT, ended, evidence, incident, plan, verdict
 
 from sentinel.errors import ProtocolError
 from sentinel.model.records import (

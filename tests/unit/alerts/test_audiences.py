@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from core_records import AT, ended, evidence, incident, job, plan, step, verdict
+from made_records import AT, ended, evidence, incident, job, plan, step, verdict
 
 from sentinel.alerts import IncidentFacts, Stage, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.text import culprit_words

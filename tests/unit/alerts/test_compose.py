@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from core_records import AT, evidence, incident, job, plan, step, verdict
 from hypothesis import given
 from hypothesis import strategies as st
+from made_records import AT, evidence, incident, job, plan, step, verdict
 
 from sentinel.alerts import IncidentFacts, Thread, compose, severity_of, stage_of
 from sentinel.alerts.text import plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from core_records import AT, incident, job, plan, step, verdict
+from made_records import AT, incident, job, plan, step, verdict
 from shipped import shipped_signatures
 
 from sentinel.alerts import IncidentFacts, appended, for_log

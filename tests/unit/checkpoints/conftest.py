@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_checkpoints import Maker
+from saves.made_checkpoints import Maker
 
 
 @pytest.fixture

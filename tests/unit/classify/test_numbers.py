@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from core_records import evidence, incident, later
+from made_records import evidence, incident, later
 from shipped import shipped_rules
 
 from sentinel.classify import History, PastFailure, classify

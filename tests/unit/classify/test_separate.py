@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from core_daemon import RULES
-from core_records import AT, ended, evidence, incident
 from hypothesis import given
 from hypothesis import strategies as st
+from in_memory.daemon import RULES
+from made_records import AT, ended, evidence, incident
 
 from sentinel.classify import classify
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust

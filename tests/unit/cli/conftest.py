@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cli_asked import Asked
+from in_memory.cli_asked import Asked
 
 
 @pytest.fixture(autouse=True)

@@ -177,7 +177,7 @@ def test_config_of_the_one_is_not_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "key"), [((), "limits.drain_count"), (("--agent",), "node")])
 @pytest.mark.parametrize("columns", ["80", "140"])
 def test_config_show(words: tuple[str, ...], key: str, columns: str) -> None:
-    from cli_asked import objects
+    from in_memory.cli_asked import objects
 
     rows = objects(CliRunner().invoke(root.cli, ["config", "show", "--json", *words]).output)
     assert all(set(row) == {"key", "default", "unit", "reason"} and row["reason"] for row in rows)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import Daemon
-from core_records import AT, OPTED_IN, evidence, job, later
-from core_world import World
+from in_memory.daemon import Daemon
+from in_memory.world import World
+from made_records import AT, OPTED_IN, evidence, job, later
 
 from sentinel.correlate.gpu_owners import held_gpus, job_of, of_another_job
 from sentinel.detect.cluster_view import ClusterView

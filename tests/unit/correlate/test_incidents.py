@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from core_records import AT, ended, evidence, incident, later
 from hypothesis import given
 from hypothesis import strategies as st
+from made_records import AT, ended, evidence, incident, later
 
 from sentinel.correlate import incidents
 from sentinel.model.records import Evidence, Incident, IncidentState, Kind, Source

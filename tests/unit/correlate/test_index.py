@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from core_records import evidence, incident
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_records import evidence, incident
 
 from sentinel.correlate import incidents as grouping
 from sentinel.correlate.index import MOST_OF_A_NODE, IncidentIndex

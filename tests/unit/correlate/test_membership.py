@@ -6,7 +6,7 @@ import dataclasses
 from datetime import timedelta
 
 import pytest
-from core_records import AT, ended, incident, plan
+from made_records import AT, ended, incident, plan
 
 from sentinel.correlate.membership import is_over
 from sentinel.model.records import IncidentState

@@ -6,7 +6,7 @@ import dataclasses
 from datetime import timedelta
 
 import pytest
-from core_records import ended, evidence, fleet, incident, job, later
+from made_records import ended, evidence, fleet, incident, job, later
 
 from sentinel.correlate import merging
 from sentinel.detect.cluster_view import ClusterView

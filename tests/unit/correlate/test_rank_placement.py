@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from core_records import evidence, fleet, incident, job, node
+from made_records import evidence, fleet, incident, job, node
 
 from sentinel.correlate.rank_placement import located
 from sentinel.detect.cluster_view import ClusterView

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS
-from core_records import evidence, job, step
-from core_records import plan as made_plan
-from core_views import Shown, name_people
-from core_world import World
+from in_memory.daemon import SETTINGS
+from in_memory.views import Shown, name_people
+from in_memory.world import World
+from made_records import evidence, job, step
+from made_records import plan as made_plan
 
 from sentinel import __version__
 from sentinel.config.settings import Mode, Modes

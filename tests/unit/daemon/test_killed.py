@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import Daemon, FakeSink, incidents_of
-from core_records import ended, evidence
-from core_world import Fate, Killed, World
+from in_memory.daemon import Daemon, FakeSink, incidents_of
+from in_memory.world import Fate, Killed, World
+from made_records import ended, evidence
 from prometheus_client import CollectorRegistry
 
 from sentinel.model.records import Evidence, Kind, Source

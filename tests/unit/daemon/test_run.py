@@ -7,8 +7,8 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from core_daemon import Daemon
-from core_world import World
+from in_memory.daemon import Daemon
+from in_memory.world import World
 
 from sentinel.config.settings import Settings
 from sentinel.daemon.clock import SteadyClock

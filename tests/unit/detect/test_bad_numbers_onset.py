@@ -7,7 +7,7 @@ from math import nan
 from typing import Any
 
 import pytest
-from core_records import evidence
+from made_records import evidence
 
 from sentinel.config.settings import Judgement
 from sentinel.detect.bad_numbers import QUIET, Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core_records import evidence, fleet, job, later, node
+from made_records import evidence, fleet, job, later, node
 
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Evidence, Kind, Source, Unread

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_records import AT, ended, evidence, incident, job
+from made_records import AT, ended, evidence, incident, job
 
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.detect.failed_resume import failed_resume, started_before

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from core_daemon import RULES, SETTINGS
-from core_records import fleet, job
+from in_memory.daemon import RULES, SETTINGS
+from made_records import fleet, job
 
 from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part

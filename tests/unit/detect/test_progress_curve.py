@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import inf, nan
 from typing import Any
 
-from core_records import evidence, later
+from made_records import evidence, later
 
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.progress_curve import MOST, ProgressCurve

@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from core_records import evidence
+from made_records import evidence
 from shipped import shipped_rules
 
 from sentinel.config.settings import Settings

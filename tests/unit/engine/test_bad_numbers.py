@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, incidents_of
-from core_numbers import CALM, Training, gone, steps
-from core_records import ended, evidence
-from core_world import Fate, World
+from in_memory.daemon import SETTINGS, Daemon, incidents_of
+from in_memory.numbers import CALM, Training, gone, steps
+from in_memory.world import Fate, World
+from made_records import ended, evidence
 
 from sentinel.config.settings import Mode, Modes, Recovery
 from sentinel.model.records import Kind, Source, StepKind

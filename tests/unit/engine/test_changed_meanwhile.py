@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import WIDE, Daemon, FakeSink, fail, silent
-from core_records import AT, ended, evidence, fleet, incident, job, node, verdict
-from core_world import Fate, World
+from in_memory.daemon import WIDE, Daemon, FakeSink, fail, silent
+from in_memory.world import Fate, World
+from made_records import AT, ended, evidence, fleet, incident, job, node, verdict
 
 from sentinel import policy
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from core_daemon import RULES
-from core_records import AT, ended, evidence, fleet, incident, job, later, plan, step, verdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_memory.daemon import RULES
+from made_records import AT, ended, evidence, fleet, incident, job, later, plan, step, verdict
 
 from sentinel.classify import EMPTY, History, PastFailure
 from sentinel.config.settings import Limits, Mode, Modes, Settings

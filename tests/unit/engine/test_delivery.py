@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink
-from core_records import AT, ended, incident, plan, verdict
-from core_world import World
+from in_memory.daemon import SETTINGS, Daemon, FakeSink
+from in_memory.world import World
+from made_records import AT, ended, incident, plan, verdict
 
 from sentinel.alerts.digests import digest
 from sentinel.config.alerts import Alerts, Channel

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_daemon import RULES, SETTINGS
-from core_records import AT, fleet, node, verdict
+from in_memory.daemon import RULES, SETTINGS
+from made_records import AT, fleet, node, verdict
 
 from sentinel.config.settings import Mode, Modes
 from sentinel.detect.bad_numbers_onset import OnsetTracker

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import partial
 
 import pytest
-from core_daemon import RULES, SETTINGS
-from core_records import AT, evidence, fleet, incident, job, later, node, plan, step, verdict
+from in_memory.daemon import RULES, SETTINGS
+from made_records import AT, evidence, fleet, incident, job, later, node, plan, step, verdict
 
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeOrders, FakeSink, incidents_of
-from core_records import OPTED_IN, ended, evidence, incident, later
-from core_world import Fate, World
+from in_memory.daemon import SETTINGS, Daemon, FakeOrders, FakeSink, incidents_of
+from in_memory.world import Fate, World
+from made_records import OPTED_IN, ended, evidence, incident, later
 
 from sentinel.config.settings import Limits, Settings
 from sentinel.correlate.log_delay import log_may_still_come

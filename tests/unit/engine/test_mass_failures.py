@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from core_daemon import RULES, Daemon, fail
-from core_records import AT, ended, evidence, incident, later, verdict
-from core_world import World
+from in_memory.daemon import RULES, Daemon, fail
+from in_memory.world import World
+from made_records import AT, ended, evidence, incident, later, verdict
 
 from sentinel.config.settings import Limits
 from sentinel.engine import mass_failures

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import Daemon, FakeSink
-from core_records import ended, incident, plan, step, verdict
-from core_world import World
+from in_memory.daemon import Daemon, FakeSink
+from in_memory.world import World
+from made_records import ended, incident, plan, step, verdict
 
 from sentinel.engine import recovery
 from sentinel.errors import Refused

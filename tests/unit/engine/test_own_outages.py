@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from core_watch import Ports
-from core_world import World
-from deaf_world import Deaf
+from in_memory.deaf_world import Deaf
+from in_memory.watch import Ports
+from in_memory.world import World
 
 from sentinel.daemon.effects import perform
 from sentinel.model.records import Kind

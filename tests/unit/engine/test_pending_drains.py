@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from core_records import AT, fleet, later, plan, step
+from made_records import AT, fleet, later, plan, step
 
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from core_daemon import RULES, SETTINGS
-from core_records import AT, evidence
+from in_memory.daemon import RULES, SETTINGS
+from made_records import AT, evidence
 from prometheus_client import CollectorRegistry
 
 from sentinel.daemon.runner import Runner

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink
-from core_records import ended, evidence, incident, plan, step, verdict
-from core_world import World
+from in_memory.daemon import SETTINGS, Daemon, FakeSink
+from in_memory.world import World
+from made_records import ended, evidence, incident, plan, step, verdict
 
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.config.settings import Settings

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_daemon import Daemon, FakeSink
-from core_world import World
+from in_memory.daemon import Daemon, FakeSink
+from in_memory.world import World
 
 from sentinel.engine.unreadable_slurm import BLIND as KEY
 from sentinel.errors import Unavailable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core_daemon import RULES, SETTINGS
-from core_records import AT, evidence, incident, later, plan, step, verdict
+from in_memory.daemon import RULES, SETTINGS
+from made_records import AT, evidence, incident, later, plan, step, verdict
 
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine, Transition

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from functools import cache
 
 import pytest
-from hostile_lines import COMM, INNOCENT, SHAPES, Shape, draining, escaped, words_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nodes.hostile_lines import COMM, INNOCENT, SHAPES, Shape, draining, escaped, words_of
 from shipped import shipped_rules
 
 from sentinel.adapters.hyperscan import best_screen

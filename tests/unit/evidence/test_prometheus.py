@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_records import AT
 from hypothesis import given
 from hypothesis import strategies as st
+from made_records import AT
 
 from sentinel.errors import ProtocolError
 from sentinel.evidence.prometheus import MOST_NODES, Signal, evidence_of, holding

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from core_daemon import RULES
-from core_records import AT
+from in_memory.daemon import RULES
+from made_records import AT
 from shipped import shipped_signatures
 
 from sentinel.classify import classify

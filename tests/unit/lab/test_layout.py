@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ports
 import pytest
 from lab import cluster, layout
 from lab.layout import LabError
+from servers import ports
 
 
 def test_ports_are_consecutive_and_below_the_ephemeral_range():

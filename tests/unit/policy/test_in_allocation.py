@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from core_records import AT, ended, evidence, fleet, incident, job, node, verdict
+from made_records import AT, ended, evidence, fleet, incident, job, node, verdict
 
 from sentinel import policy
 from sentinel.config.settings import Limits, Mode, Modes

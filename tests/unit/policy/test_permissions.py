@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from core_records import AT, ended, fleet, incident, job, node, verdict
+from made_records import AT, ended, fleet, incident, job, node, verdict
 
 from sentinel import policy
 from sentinel.config.modes import CauseMode

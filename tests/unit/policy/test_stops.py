@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_records import AT, ended, evidence, fleet, incident, job, verdict
+from made_records import AT, ended, evidence, fleet, incident, job, verdict
 
 from sentinel import policy
 from sentinel.config.settings import Limits, Mode, Modes

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from core_records import AT, ended, evidence, incident, plan, step, verdict
+from made_records import AT, ended, evidence, incident, plan, step, verdict
 
 from sentinel.errors import FileError
 from sentinel.model.corrections import Correction

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from core_daemon import Daemon, FakeSink
-from core_records import evidence
-from core_world import World
+from in_memory.daemon import Daemon, FakeSink
+from in_memory.world import World
+from made_records import evidence
 
 from sentinel.cli import cli
 from sentinel.errors import Unavailable, UserError

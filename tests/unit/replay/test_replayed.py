@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from core_daemon import RULES, SETTINGS, Daemon, FakeSink
-from core_records import ended, evidence
-from core_world import World
+from in_memory.daemon import RULES, SETTINGS, Daemon, FakeSink
+from in_memory.world import World
+from made_records import ended, evidence
 
 from sentinel.adapters.store.recording import LOOK_BACK
 from sentinel.config.settings import Limits, Mode, Modes

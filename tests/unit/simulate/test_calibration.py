@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from calibration import FEWEST, MOST, apart
+from stories.calibration import FEWEST, MOST, apart
 
 from sentinel.simulate.long_run.assumptions import Span, Times
 
 # As tests/acceptance/lab/test_calibration.py wrote it, with SENTINEL_CALIBRATION.
-MEASURED = json.loads((Path(__file__).parents[2] / "support" / "lab_times.json").read_text())
+MEASURED = json.loads((Path(__file__).parents[2] / "support" / "stories" / "lab_times.json").read_text())
 
 
 def drawn(times: Times) -> Mapping[str, Sequence[float]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_world import opened
+from in_memory.world import opened
 
 from sentinel.model.changes import Change
 from sentinel.model.records import Incident

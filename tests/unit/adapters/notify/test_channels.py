@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jsonschema_of
 import pytest
-from core_records import AT
+from made_records import AT
 
 from sentinel.adapters.notify.channels import receivers
 from sentinel.adapters.notify.webhook import body_of, signature

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import services
-from core_records import AT
+from made_records import AT
+from servers import message_services
 
 from sentinel.adapters.notify import chat as chats
 from sentinel.adapters.notify.chat import Chat
@@ -47,17 +47,17 @@ def executor() -> Iterator[concurrent.futures.Executor]:
 
 
 WORDING = Wording("operators")
-Made = Callable[[str], tuple[Chat, services.Service]]
+Made = Callable[[str], tuple[Chat, message_services.Service]]
 
 
 @pytest.fixture
 def chat(executor: concurrent.futures.Executor, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
-    running: list[services.Service] = []
+    running: list[message_services.Service] = []
 
     def make(name: str, wording: Wording = WORDING, deadline_s: float = 60.0) -> Any:
-        service = services.Service(getattr(services, name))
+        service = message_services.Service(getattr(message_services, name))
         running.append(service)
-        services.redirect_requests(service, monkeypatch)
+        message_services.redirect_requests(service, monkeypatch)
         monkeypatch.setattr("apprise.plugins.opsgenie.OPSGENIE_API_LOOKUP", {"us": f"{service.url}/v2/alerts"})
         return Chat(URLS[name], wording, name=name, deadline_s=deadline_s, executor=executor), service
 
@@ -66,7 +66,7 @@ def chat(executor: concurrent.futures.Executor, monkeypatch: pytest.MonkeyPatch)
         service.stop()
 
 
-def shown(service: services.Service) -> str:
+def shown(service: message_services.Service) -> str:
     """Every text of the last message, as its service would show it to people."""
 
     def texts(value: Any) -> Iterator[str]:

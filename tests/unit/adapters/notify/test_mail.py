@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from core_records import AT
-from ports import free_ports
+from made_records import AT
+from servers.ports import free_ports
 
 from sentinel.adapters.notify.mail import Mail, MailServer
 from sentinel.adapters.notify.wording import Wording

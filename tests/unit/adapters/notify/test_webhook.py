@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from core_records import AT
+from made_records import AT
 
 from sentinel.adapters.notify.webhook import Webhook, name_of
 from sentinel.errors import Refused, Timeout, Unavailable

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from ports import free_ports
+from servers.ports import free_ports
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.daemon_addresses import Addresses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_records import AT, evidence, incident
+from made_records import AT, evidence, incident
 from shipped import shipped_rules
 
 from sentinel.classify import classify

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cli_asked import HOSTILE, Asked
+from in_memory.cli_asked import HOSTILE, Asked
 
 from sentinel.protocol import CHANGE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
-from cli_asked import Asked
+from in_memory.cli_asked import Asked
 
 from sentinel.cli.operator import arguments
 from sentinel.cli.operator.arguments import JOB, NODES, SUBJECT, since_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli_asked import HOSTILE, Asked, harmless, objects
+from in_memory.cli_asked import HOSTILE, Asked, harmless, objects
 
 
 def entry(number: int, **changes: Any) -> dict[str, Any]:

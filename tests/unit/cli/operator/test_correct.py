@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, Asked, harmless, incident_row, objects
+from in_memory.cli_asked import HOSTILE, Asked, harmless, incident_row, objects
 
 from sentinel.protocol import CHANGE
 

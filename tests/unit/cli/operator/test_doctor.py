@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, Asked, harmless, objects
+from in_memory.cli_asked import HOSTILE, Asked, harmless, objects
 
 from sentinel.adapters import munge
 from sentinel.adapters.slurm import conf, connect

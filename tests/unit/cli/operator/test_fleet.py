@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cli_asked import (
+from in_memory.cli_asked import (
     HOSTILE,
     STATUS,
     Asked,

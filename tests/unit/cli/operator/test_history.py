@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, Asked, harmless, incident_row, objects
+from in_memory.cli_asked import HOSTILE, Asked, harmless, incident_row, objects
 
 
 def group(key: str, failures: int, **changes: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, Asked, attempt_row, failed_row, harmless, incident_row, node_row, objects
+from in_memory.cli_asked import HOSTILE, Asked, attempt_row, failed_row, harmless, incident_row, node_row, objects
 
 WHERE = {"node": "n1", "gpu": 3, "rank": None, "job": 101}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, Asked, harmless, objects
+from in_memory.cli_asked import HOSTILE, Asked, harmless, objects
 
 from sentinel.errors import Refused, UserError
 from sentinel.protocol import CHANGE

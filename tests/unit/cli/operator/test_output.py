@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cli_asked import HOSTILE, harmless
+from in_memory.cli_asked import HOSTILE, harmless
 
 from sentinel.cli.operator import output
 from sentinel.cli.operator.output import (

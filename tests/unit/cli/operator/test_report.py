@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, Asked, harmless
+from in_memory.cli_asked import HOSTILE, Asked, harmless
 
 from sentinel.adapters.notify.mail import Mail
 from sentinel.cli.operator.report import quoted, report_mail

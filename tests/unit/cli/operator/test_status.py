@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, STATUS, Asked, harmless, incident_row, objects
+from in_memory.cli_asked import HOSTILE, STATUS, Asked, harmless, incident_row, objects
 
 from sentinel.cli.operator import status
 from sentinel.errors import Unavailable

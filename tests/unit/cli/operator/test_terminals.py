@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from cli_asked import HOSTILE, STATUS, attempt_row, harmless, incident_row, node_row
+from in_memory.cli_asked import HOSTILE, STATUS, attempt_row, harmless, incident_row, node_row
 
 NAME = f"caf\u00e9 \u2603 \\xff \ud800 \udcff \0 {HOSTILE}"
 UNREAD = {"unread": [{"what": "job", "name": "7", "reason": NAME}], "unread_count": 1}

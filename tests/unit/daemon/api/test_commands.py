@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import Daemon
-from core_records import AT, incident, verdict
-from core_world import World
+from in_memory.daemon import Daemon
+from in_memory.world import World
+from made_records import AT, incident, verdict
 
 from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.errors import Refused, Unavailable, UserError

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_records import evidence, fleet, incident, job, later, node, plan, step, verdict
-from core_views import ADA, BOB, OPERATOR, Shown, name_people
-from core_world import World
+from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
+from in_memory.world import World
+from made_records import evidence, fleet, incident, job, later, node, plan, step, verdict
 
 from sentinel.config.settings import Mode, Modes
 from sentinel.daemon.api import status as state_of

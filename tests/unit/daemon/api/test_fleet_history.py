@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from core_records import AT, ended, fleet, incident, job, later, node, plan, step, verdict
-from core_world import World
-from direct_store import DirectStore
+from in_memory.direct_store import DirectStore
+from in_memory.world import World
+from made_records import AT, ended, fleet, incident, job, later, node, plan, step, verdict
 
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.model.records import Cause, JobView, Outcome, Result, Scalar, Scope, StepKind, Verdict

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from core_records import evidence, later
-from core_server import NODE, OPERATOR, RESEARCHER, Served, serving
-from core_world import World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_memory.server import NODE, OPERATOR, RESEARCHER, Served, serving
+from in_memory.world import World
+from made_records import evidence, later
 
 from sentinel import protocol
 from sentinel.model.records import Kind

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from core_records import later
+from made_records import later
 
 from sentinel.daemon.api.lost import NO_NODE, grouped, losses
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from core_records import evidence, later
-from core_server import Served, serving
-from core_world import World
+from in_memory.server import Served, serving
+from in_memory.world import World
+from made_records import evidence, later
 
 from sentinel import protocol
 from sentinel.daemon.api import node_requests

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from core_daemon import Daemon, FakeSink, incidents_of
-from core_records import ended, evidence
-from core_world import World
+from in_memory.daemon import Daemon, FakeSink, incidents_of
+from in_memory.world import World
+from made_records import ended, evidence
 
 from sentinel.actions import ACTIONS, Means, Task
 from sentinel.daemon.api.commands import OperatorCommands

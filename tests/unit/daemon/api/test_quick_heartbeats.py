@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from core_server import NODE, OPERATOR, Served, serving
-from core_world import World
+from in_memory.server import NODE, OPERATOR, Served, serving
+from in_memory.world import World
 
 from sentinel import protocol
 from sentinel.adapters.session import ClientSession

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_records import AT, evidence, incident, job, plan, step, verdict
-from core_views import ADA, OPERATOR, Shown, name_people
-from core_world import World
+from in_memory.views import ADA, OPERATOR, Shown, name_people
+from in_memory.world import World
+from made_records import AT, evidence, incident, job, plan, step, verdict
 
 from sentinel.cli.operator.report import anonymised, as_csv, markdown
 from sentinel.daemon.web.report_page import html_file

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon
-from core_records import AT, job, later
-from core_world import World
-from month import AGEING, BURST, LEMON, Month
+from in_memory.daemon import SETTINGS, Daemon
+from in_memory.month import AGEING, BURST, LEMON, Month
+from in_memory.world import World
+from made_records import AT, job, later
 
 from sentinel.classify import NodeScore
 from sentinel.classify.ageing import Counter

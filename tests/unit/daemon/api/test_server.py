@@ -9,9 +9,9 @@ from functools import partial
 
 import aiohttp
 import pytest
-from core_records import evidence, later
-from core_server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
-from core_world import World
+from in_memory.server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
+from in_memory.world import World
+from made_records import evidence, later
 
 from sentinel import protocol
 from sentinel.adapters.client import DaemonClient

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from certificates import authority
-from core_server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
-from core_world import World
+from in_memory.server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
+from in_memory.world import World
+from servers.certificates import authority
 
 from sentinel import protocol
 from sentinel.adapters.client import DaemonClient

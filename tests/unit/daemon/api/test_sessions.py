@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from core_server import NODE, OPERATOR, RESEARCHER, Answer, Served, serving
-from core_world import World
+from in_memory.server import NODE, OPERATOR, RESEARCHER, Answer, Served, serving
+from in_memory.world import World
 
 from sentinel import protocol
 from sentinel.adapters.client import DaemonClient

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority, authority
-from core_server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
-from core_world import World
+from in_memory.server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
+from in_memory.world import World
+from servers.certificates import Authority, authority
 
 from sentinel import protocol
 from sentinel.adapters.client import DaemonClient

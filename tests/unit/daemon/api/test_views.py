@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS
-from core_records import AT, evidence, incident, later, plan, step
-from core_views import ADA, BOB, OPERATOR, Shown, name_people
-from core_world import World
+from in_memory.daemon import SETTINGS
+from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
+from in_memory.world import World
+from made_records import AT, evidence, incident, later, plan, step
 
 from sentinel.daemon.api.status import settings_digest
 from sentinel.errors import SentinelError, Unavailable, UserError

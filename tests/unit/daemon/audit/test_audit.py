@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from core_records import later
-from core_views import ADA, Shown
-from core_world import World
+from in_memory.views import ADA, Shown
+from in_memory.world import World
+from made_records import later
 
 from sentinel.adapters.store import tables
 from sentinel.adapters.syslog import Syslog

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core_daemon import FakeOrders
-from core_records import evidence, fleet, incident, job
-from fake_slurm import FakeClock
+from in_memory.daemon import FakeOrders
+from in_memory.slurm import FakeClock
+from made_records import evidence, fleet, incident, job
 
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.detect.cluster_view import ClusterView

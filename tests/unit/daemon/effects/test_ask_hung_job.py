@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from core_daemon import FakeOrders
-from fake_slurm import FakeClock
+from in_memory.daemon import FakeOrders
+from in_memory.slurm import FakeClock
 
 from sentinel.daemon.effects.ask_hung_job import HungJobQuestions
 from sentinel.engine.transition import AskHungJob

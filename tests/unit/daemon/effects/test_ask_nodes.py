@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from core_daemon import FakeOrders
-from core_records import AT, evidence, fleet, incident, job
-from fake_slurm import FakeClock
+from in_memory.daemon import FakeOrders
+from in_memory.slurm import FakeClock
+from made_records import AT, evidence, fleet, incident, job
 
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.detect.activity import Motion, motion_of_job

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_daemon import Daemon, FakeOrders
-from core_records import AT, evidence, incident, plan, step, verdict
-from core_watch import Seconds
-from core_world import World
+from in_memory.daemon import Daemon, FakeOrders
+from in_memory.watch import Seconds
+from in_memory.world import World
+from made_records import AT, evidence, incident, plan, step, verdict
 
 from sentinel.actions.means import Task
 from sentinel.checkpoints.records import Part, Tier

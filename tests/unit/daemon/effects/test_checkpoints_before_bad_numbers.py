@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from core_daemon import Daemon, FakeOrders, FakeSink
-from core_records import ended, evidence
-from core_world import World
+from in_memory.daemon import Daemon, FakeOrders, FakeSink
+from in_memory.world import World
+from made_records import ended, evidence
 from shipped import shipped_signatures
 
 from sentinel.checkpoints.records import Part

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from core_records import AT
+from made_records import AT
 
 from sentinel.daemon.effects.job_logs import JobLogs
 from sentinel.detect.cluster_view import ClusterView

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink
-from core_world import World
+from in_memory.daemon import SETTINGS, Daemon, FakeSink
+from in_memory.world import World
 
 from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.effects.messages import messages

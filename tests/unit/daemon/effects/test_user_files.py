@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from core_records import AT
+from made_records import AT
 
 from sentinel.adapters.notify import mail
 from sentinel.config.alerts import Alerts, Channel

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from core_daemon import Daemon
-from core_watch import Seconds
-from core_world import World
+from in_memory.daemon import Daemon
+from in_memory.watch import Seconds
+from in_memory.world import World
 
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.errors import Unavailable

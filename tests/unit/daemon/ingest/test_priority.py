@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from core_records import evidence
+from made_records import evidence
 from shipped import shipped_rules
 
 from sentinel.daemon.ingest.priority import ConvictingEvidence

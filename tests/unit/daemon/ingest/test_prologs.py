@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_records import AT as NOW
-from core_records import fleet, job
-from core_server import OPERATOR, Served, serving
-from core_world import World
+from in_memory.server import OPERATOR, Served, serving
+from in_memory.world import World
+from made_records import AT as NOW
+from made_records import fleet, job
 
 from sentinel import protocol
 from sentinel.daemon.ingest.prologs import ENOUGH, Prologs

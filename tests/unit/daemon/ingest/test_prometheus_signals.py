@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from core_daemon import Daemon, FakeSink
-from core_records import ended, evidence
-from core_world import World
+from in_memory.daemon import Daemon, FakeSink
+from in_memory.world import World
+from made_records import ended, evidence
 
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.errors import Refused, SentinelError, Timeout, Unavailable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core_daemon import Daemon
-from core_records import OPTED_IN, ended, evidence, later
-from core_world import World
+from in_memory.daemon import Daemon
+from in_memory.world import World
+from made_records import OPTED_IN, ended, evidence, later
 from shipped import shipped_signatures
 
 from sentinel.config.signals_files import load_signals

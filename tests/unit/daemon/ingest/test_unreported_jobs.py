@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
 import pytest
-from core_records import AT as NOW
-from core_records import fleet, job
-from core_server import Served, serving
-from core_world import World
+from in_memory.server import Served, serving
+from in_memory.world import World
+from made_records import AT as NOW
+from made_records import fleet, job
 
 from sentinel import protocol
 from sentinel.daemon.ingest.unreported_jobs import (

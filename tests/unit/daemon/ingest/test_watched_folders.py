@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from core_daemon import Daemon, FakeSink, incidents_of
-from core_records import OPTED_IN, ended, evidence, fleet, job, later
-from core_world import World
+from in_memory.daemon import Daemon, FakeSink, incidents_of
+from in_memory.world import World
+from made_records import OPTED_IN, ended, evidence, fleet, job, later
 
 from sentinel.daemon.ingest.watched_folders import watch_list
 from sentinel.detect.cluster_view import ClusterView

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_records import AT, ended, evidence, incident, job, plan, step, verdict
-from core_world import World
-from page_world import ServedPage, serving_page
+from in_memory.page import ServedPage, serving_page
+from in_memory.world import World
+from made_records import AT, ended, evidence, incident, job, plan, step, verdict
 
 from sentinel.daemon.web.charts import WIDTH, bars
 from sentinel.daemon.web.templates import hours, interval

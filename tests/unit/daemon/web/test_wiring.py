@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS
-from core_views import Shown
-from core_world import World
+from in_memory.daemon import SETTINGS
+from in_memory.views import Shown
+from in_memory.world import World
 
 from sentinel.config.settings import Page, Settings, load
 from sentinel.daemon.wiring import DaemonParts, page_server

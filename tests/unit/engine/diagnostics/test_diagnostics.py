@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from core_daemon import RULES, SETTINGS
-from core_records import evidence, plan, step
 from hypothesis import given
 from hypothesis import strategies as st
+from in_memory.daemon import RULES, SETTINGS
+from made_records import evidence, plan, step
 
 from sentinel.classify import NodeScore
 from sentinel.classify.ageing import Trend

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_daemon import FakeOrders
-from core_records import evidence
-from fake_slurm import FakeClock
+from in_memory.daemon import FakeOrders
+from in_memory.slurm import FakeClock
+from made_records import evidence
 
 from sentinel.config.settings import Diagnostics as Settings
 from sentinel.config.settings import Settings as AllSettings

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from core_records import AT, fleet, node
+from made_records import AT, fleet, node
 
 from sentinel.engine.node_return.put_back import KEPT, PutBack, read
 from sentinel.engine.transition import Transition

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink, fail, outcomes, silent, states
-from core_records import OPTED_IN, evidence
-from core_world import World
+from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, outcomes, silent, states
+from in_memory.world import World
+from made_records import OPTED_IN, evidence
 
 from sentinel.config.modes import CauseMode
 from sentinel.config.settings import Limits, Mode, Modes, Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from core_daemon import RULES, SETTINGS
-from core_records import AT, OPTED_IN, fleet, incident, job, later, node, plan, verdict
+from in_memory.daemon import RULES, SETTINGS
+from made_records import AT, OPTED_IN, fleet, incident, job, later, node, plan, verdict
 
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core_daemon import SETTINGS
-from core_records import incident, verdict
+from in_memory.daemon import SETTINGS
+from made_records import incident, verdict
 from shipped import shipped_rules
 
 from sentinel.detect.bad_numbers_onset import OnsetTracker

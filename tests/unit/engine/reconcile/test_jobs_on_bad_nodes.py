@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from core_daemon import SETTINGS
-from core_records import AT, fleet, job, node, plan, verdict
+from in_memory.daemon import SETTINGS
+from made_records import AT, fleet, job, node, plan, verdict
 from shipped import shipped_rules
 
 from sentinel.detect.bad_numbers_onset import OnsetTracker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from core_daemon import SETTINGS
-from core_records import AT
+from in_memory.daemon import SETTINGS
+from made_records import AT
 from shipped import shipped_rules
 
 from sentinel.detect.bad_numbers_onset import OnsetTracker

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from core_daemon import RULES, WIDE, Daemon, fail, silent
-from core_records import ended, evidence
-from core_world import World
+from in_memory.daemon import RULES, WIDE, Daemon, fail, silent
+from in_memory.world import World
+from made_records import ended, evidence
 
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Kind, Source, Where

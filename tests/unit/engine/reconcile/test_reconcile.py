@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, Daemon, FakeSink, fail, heard, outcomes, silent, states
-from core_records import AT, OPTED_IN, evidence
-from core_world import World
+from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, heard, outcomes, silent, states
+from in_memory.world import World
+from made_records import AT, OPTED_IN, evidence
 
 from sentinel.config.settings import Limits, Settings
 from sentinel.detect.cluster_view import ClusterView

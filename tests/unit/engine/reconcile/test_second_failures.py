@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from core_daemon import WIDE, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
-from core_records import AT, OPTED_IN, ended, evidence, later
-from core_world import World
+from in_memory.daemon import WIDE, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
+from in_memory.world import World
+from made_records import AT, OPTED_IN, ended, evidence, later
 from shipped import shipped_signatures
 
 from sentinel.config.settings import Limits, Mode, Modes

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from core_daemon import RULES, SETTINGS, Daemon, FakeSink, fail, incidents_of, states
-from core_records import AT, OPTED_IN, ended, evidence, fleet, incident, later, node, plan, verdict
-from core_world import World
+from in_memory.daemon import RULES, SETTINGS, Daemon, FakeSink, fail, incidents_of, states
+from in_memory.world import World
+from made_records import AT, OPTED_IN, ended, evidence, fleet, incident, later, node, plan, verdict
 
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.commands import OperatorCommands

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from core_watch import Ports, Scene
-from core_world import World
+from in_memory.watch import Ports, Scene
+from in_memory.world import World
 
 from sentinel.daemon.effects import perform
 from sentinel.engine.watch.nodes import AGENTS_KEPT, heard_before

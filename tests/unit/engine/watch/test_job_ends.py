@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 import pytest
-from core_watch import Scene
-from core_world import World
+from in_memory.watch import Scene
+from in_memory.world import World
 
 from sentinel.engine.events import EffectCompleted, FleetObserved, SlurmReported
 from sentinel.model.records import Kind

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from core_daemon import SETTINGS, FakeOrders
-from core_records import OPTED_IN, evidence, job
-from core_watch import Scene
-from core_world import World
+from in_memory.daemon import SETTINGS, FakeOrders
+from in_memory.watch import Scene
+from in_memory.world import World
+from made_records import OPTED_IN, evidence, job
 
 from sentinel.correlate.incidents import opens
 from sentinel.daemon.runner import Perform

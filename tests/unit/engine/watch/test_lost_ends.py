@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from core_daemon import FakeOrders
-from core_watch import Scene
-from core_world import World
+from in_memory.daemon import FakeOrders
+from in_memory.watch import Scene
+from in_memory.world import World
 
 from sentinel.model.records import Kind, Source
 

@@ -9,10 +9,10 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
-from core_daemon import SETTINGS
-from core_records import AT, fleet, node
-from core_watch import Ports, Scene
-from core_world import World
+from in_memory.daemon import SETTINGS
+from in_memory.watch import Ports, Scene
+from in_memory.world import World
+from made_records import AT, fleet, node
 
 from sentinel.daemon.effects import perform
 from sentinel.daemon.effects.slurmd_probe import slurmd_answers

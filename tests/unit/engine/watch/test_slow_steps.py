@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
-from core_daemon import Daemon, FakeSink
-from core_records import evidence, fleet, job, later
-from core_world import World
+from in_memory.daemon import Daemon, FakeSink
+from in_memory.world import World
+from made_records import evidence, fleet, job, later
 from shipped import shipped_signatures
 
 from sentinel.classify.slowdown import slowdown

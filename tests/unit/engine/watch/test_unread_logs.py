@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from core_daemon import Daemon
-from core_records import fleet, job
-from core_watch import Scene
-from core_world import World
+from in_memory.daemon import Daemon
+from in_memory.watch import Scene
+from in_memory.world import World
+from made_records import fleet, job
 
 from sentinel.daemon.api.scores import running
 from sentinel.detect.cluster_view import ClusterView

@@ -1,0 +1,1 @@
+"""One node: the agent as a process, a daemon that only keeps what it gets, DCGM recorded and installed; hostile lines."""

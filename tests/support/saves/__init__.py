@@ -1,0 +1,1 @@
+"""Checkpoints as their frameworks write them, and as they write them byte for byte."""
