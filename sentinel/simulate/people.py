@@ -205,16 +205,15 @@ def _slurmctld(state: str) -> Act:
 def _slurmctld_crash(world: World, happening: Happening) -> None:
     """slurmctld is killed, forgets its last seconds, and is back after ``for_s``."""
     held = {job.id for job in world.slurm.jobs.values() if job.held}
-    restarts = {job.id: job.restarts for job in world.slurm.jobs.values()}
     world.slurm.crash()
     for this in world.slurm.jobs.values():
         if this.held and this.id not in held and this.id in world.observer.let_go_by_people:  # it forgot that
-            world.observer.held[this.id] = world.now_s
+            world.observer.held[this.id] = world.slurmctld_saved_s
     world.presence.slurmctld_starts()
     world.observer.slurmctld_dies()
     for this in [world.slurm.jobs[job] for job in world.observer.held if job in world.slurm.jobs]:
-        # Where it forgot a requeuehold, a hold that is there is one of before it, ours.
-        if not this.held or this.restarts != restarts.get(this.id):
+        # Where it forgot a person's hold, as of a requeuehold, one that is there was there before: ours.
+        if not this.held or world.observer.held[this.id] > world.slurmctld_saved_s:
             del world.observer.held[this.id]
     for job in [job for job in world.observer.cancelled if job in world.slurm.jobs and not world.slurm.jobs[job].over]:
         del world.observer.cancelled[job]

@@ -70,6 +70,7 @@ class World(Timeline):
         # From when to when no daemon lived, or it was frozen or without answer.
         self.away: list[tuple[float, float]] = []
         self.frozen_until_s = 0.0
+        self.slurmctld_saved_s = 0.0  # what happened later is forgotten when it is killed
         self.slurmctld_dead_until_s = 0.0  # until then nobody can reach it: it is being started again
         self.violations: list[Violation] = []
         self.crossings = Crossings(self.rng, self.later, self._killed, self._lost)
@@ -260,6 +261,7 @@ class World(Timeline):
         """Only histories in which slurmctld crashes need what it had saved."""
         if any(happening.what == "slurmctld-crash" for happening in self.history.happenings):
             self.slurm.save_state()
+            self.slurmctld_saved_s = self.now_s
             self.later(self.slurm.times.save_s, self._save_slurm, idle=True)
 
     def wrote(self, verb: str, target: str, fields: Mapping[str, str]) -> None:

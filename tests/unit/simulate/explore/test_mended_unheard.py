@@ -70,6 +70,20 @@ REQUEUEHOLD_FORGOTTEN = History(
     1392.3,
 )  # fmt: skip
 
+HELD_BEFORE_A_FORGOTTEN_REQUEUEHOLD = History(
+    8203, 9783, "put-back",
+    Setup(
+        nodes=8, jobs=(JobSpec(nodes=2), JobSpec(user="bob"), JobSpec(nodes=2, user="eve")), returns=True,
+        limits={"drain_fraction": 0.5, "drain_per_hour": 2},
+    ),
+    (
+        Happening("hold", 227.4797021859914, "job0"),
+        Happening("requeue-hold", 247.4797021859914, "job0"),
+        Happening("slurmctld-crash", 248.4797021859914),
+    ),
+    1148.4797021859913,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -79,6 +93,7 @@ REQUEUEHOLD_FORGOTTEN = History(
         BAD_NUMBERS_NOT_HEARD,
         ANSWERED_TWICE_AFTER_A_FREEZE,
         REQUEUEHOLD_FORGOTTEN,
+        HELD_BEFORE_A_FORGOTTEN_REQUEUEHOLD,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
