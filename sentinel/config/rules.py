@@ -15,6 +15,8 @@ from sentinel.config.convictions import Drain as Drain
 from sentinel.config.returns import Returns
 from sentinel.model.records import Cause, Kind, Scope, Source
 
+_OF_USERS = frozenset({Cause.USER_CONFIG, Cause.USER_CODE, Cause.NETWORK_BOOTSTRAP})
+
 
 class Role(StrEnum):
     """What part a line can play in a verdict."""
@@ -73,6 +75,11 @@ class Rule:
 
     def compiled(self) -> re.Pattern[bytes]:
         return re.compile(self.pattern.encode("ascii"))
+
+    @property
+    def of_users(self) -> bool:
+        """Whether it speaks most for what a user gave or wrote: settings, paths, code, the meeting of ranks."""
+        return bool(self.weights) and max(self.weights, key=self.weights.__getitem__) in _OF_USERS
 
     @property
     def strength(self) -> float:

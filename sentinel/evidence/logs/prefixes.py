@@ -22,6 +22,12 @@ _ISO = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
 )  # fmt: skip
 _UPTIME = re.compile(r"^(?:<\d+>)?\[\s{0,8}(\d{1,9}\.\d{1,6})\]")
+# A line of a Slurm daemon's log, also where it was copied into another one: its "Permission denied" is about its own files,
+# not the user's. Not slurmstepd's, which speaks of the job.
+SLURM_DAEMON = re.compile(
+    rb"(?:\[20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?\] (?:error: (?!execve)|fatal: |_slurm_)"
+    rb"|[^\n]{0,80}?\bslurm(?:ctld|d|dbd)(?:\[\d{1,10}\])?: (?:error|fatal): )"
+)
 
 
 @dataclass(frozen=True, slots=True)

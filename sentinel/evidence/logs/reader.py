@@ -20,7 +20,7 @@ from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
-from sentinel.evidence.logs.prefixes import clean, clean_own, prefix_of, time_of, uptime_of
+from sentinel.evidence.logs.prefixes import SLURM_DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.python_lines import MACHINES, QUOTED, RAISED
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.signatures import OWN_LINE, OWN_LOGS, Hit, Matcher, Signatures, own_hits
@@ -227,9 +227,11 @@ class LogReader:
         hits: list[Hit] = []
         told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
         quoted = QUOTED.match(block, start, min(end, start + 400)) is not None
+        daemons = SLURM_DAEMON.match(block, start, min(end, start + 400)) is not None
         for index, at in batch:
             compiled = self._signatures.compiled[index]
-            if quoted and compiled.rule.role in _OUTRIGHT and compiled.rule.form is Form.PROGRAM:
+            outright = quoted and compiled.rule.role in _OUTRIGHT
+            if (outright or (daemons and compiled.rule.of_users)) and compiled.rule.form is Form.PROGRAM:
                 continue
             if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
                 continue

@@ -136,7 +136,7 @@ QUIET = {
         "driver-frame", "gpu-not-for-this-driver", "oom-frame", "xfs-internal-error",
         "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
         "path-timeout", "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down",
-        "metadata-shared", "volume-not-mounted",
+        "metadata-shared", "volume-not-mounted", "subnet-manager", "nhc-disk-full",
     },
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
@@ -144,6 +144,7 @@ QUIET = {
         "node-config-differs", "slurm-plugin-missing", "slurmd-spool-full", "state-files-clock",
         "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed",
         "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot", "step-signalled",
+        "launch-timeout", "reserved-port", "script-not-written", "reserved-for-maintenance", "slurm-harmless",
     },
     Source.DCGM: set(),
 }  # fmt: skip
