@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from stories import watched_logs
 from stories.job import START, STEP
@@ -27,6 +28,11 @@ _OF_PROGRAMS = frozenset(
 DUPLICATE = "Duplicate jobid"
 _OUT = ("drain", "down", "drng")
 _SAVED = re.compile(r"^(?:resumed from step (\d+) \((\w+)\) (\S+)|saved step (\d+) \((\w+)\))$", re.MULTILINE)
+
+_DRAIN_SAVED = timedelta(seconds=30)  # by then slurmctld has surely saved a drain (docs/limits.md)
+_OF_NODES = re.compile(
+    r"^\[(\S{19,23})\] (slurmctld version \S+ started|update_node: node \S+ state set to )(\S+)?", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ def _nodes(story: Story, facts: Facts, now: Seen) -> Iterator[str]:
         if theirs is not None and (reason != theirs or not out):
             yield f"{name} was drained by a person as {theirs!r}, now it is {state} {reason!r}"
         if name in facts.returned_by_user and out and reason.startswith(OURS) and not _slurm_drained(story, name):
-            yield f"{name} was returned by a person and is drained again: {reason!r}"
+            if not returned_before_saved(story.controller_log(), name):
+                yield f"{name} was returned by a person and is drained again: {reason!r}"
         by_slurm = facts.controller_forgot and reason == DUPLICATE
         if out and theirs is None and name not in facts.ever_faulty and not by_slurm:
             yield f"healthy node {name} is out of service: {state} {reason!r}"
@@ -77,6 +84,28 @@ def _slurm_drained(story: Story, node: str) -> bool:
     """Whether the prolog refused a job since the node's return, so that Slurm itself drained it: its GPU is still gone."""
     since = story.controller_log().rpartition(f"update_node: node {node} state set to IDLE")[2]
     return f"drain_nodes: node {node} state set to DRAIN" in since
+
+
+def returned_before_saved(log: str, node: str) -> bool:
+    """Whether a person put the node back less than 30 s after its drain, with slurmctld started before the next drain.
+
+    It is drained once more then (docs/limits.md): slurmctld may have lost the first drain.
+    """
+    drained = returned = None
+    started = False
+    for said, what, state in _OF_NODES.findall(log):
+        at = datetime.fromisoformat(said)
+        if what.startswith("slurmctld version"):
+            started = True
+        elif what != f"update_node: node {node} state set to ":
+            continue
+        elif state == "IDLE":
+            returned, started = at, False
+        elif returned is None or drained is None or not started:
+            drained, returned = at, None
+        else:
+            return returned - drained < _DRAIN_SAVED
+    return False
 
 
 def promise_of_job(story: Story, facts: Facts, job: Witnessed, before: Seen, now: Seen) -> Iterator[str]:

@@ -11,7 +11,7 @@ from chaos.acts import ACTS
 from chaos.drawn import JOB_FAULTS, LARGE, NODE_FAULTS, OURS, PEOPLE, SHARED_FAULTS, SMALL, Act, JobAsked, Size, draw
 from chaos.jobs import Witnessed, nodes_of, wait_running
 from chaos.performance import Facts, Performance
-from chaos.promises import Seen, blamed, expanded, promise_of_job
+from chaos.promises import Seen, blamed, expanded, promise_of_job, returned_before_saved
 
 
 def test_the_same_seed_gives_the_same_story():
@@ -153,3 +153,19 @@ def test_a_program_to_which_nothing_was_done_must_not_be_blamed(cause: str, know
     job = Witnessed(Slurm(), 7, "job0", **known)
     story = SimpleNamespace(received=lambda: [{"job": 7, "cause": cause}, "no JSON"])
     assert (list(blamed(story, Facts([job]))) == []) is right
+
+
+@pytest.mark.parametrize(
+    ("returned_after_s", "restarted", "limit"), [(28, True, True), (28, False, False), (31, True, False)]
+)
+def test_a_return_that_slurmctld_may_not_have_seen_is_a_known_limit(
+    returned_after_s: int, restarted: bool, limit: bool
+):
+    start = "[2026-11-27T13:58:47.712] slurmctld version 22.05.8 started on cluster lab\n" if restarted else ""
+    log = (
+        "[2026-11-27T13:57:27.090] slurmctld version 22.05.8 started on cluster lab\n"
+        "[2026-11-27T13:58:11.852] update_node: node n6 state set to DRAINING\n"
+        f"[2026-11-27T13:58:{11 + returned_after_s}.852] update_node: node n6 state set to IDLE\n"
+        f"{start}[2026-11-27T13:58:48.247] update_node: node n6 state set to DRAINED\n"
+    )
+    assert returned_before_saved(log, "n6") is limit and not returned_before_saved(log, "n7")
