@@ -14,7 +14,7 @@ from sentinel.classify.kernel_faults import of_modules
 from sentinel.classify.out_together import out_together
 from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
-from sentinel.classify.unanswered import STEPS_AFTER, unanswered
+from sentinel.classify.unanswered import FINISHED, STEPS_AFTER, unanswered
 from sentinel.classify.watchdogs import behind_others
 from sentinel.classify.weights import Weighed, grounds, odds, order, shares, siblings, weigh, with_rivals, with_siblings
 from sentinel.config.rules import Drain, Role, Rules
@@ -72,16 +72,23 @@ def _judge(incident: Incident, readings: list[Reading], history: History, rules:
 
 
 def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
-    """Lowers the weight of errors after which the program went on training: they did not end it. Not of bad numbers."""
+    """Lowers the weight of errors after which the program went on training, or reported its end: they did not end it. Not
+    of bad numbers."""
     lines: dict[str | None, list[int]] = {}
+    ends: dict[str | None, int] = {}
     for evidence in incident.evidence:
         if evidence.kind == Kind.STEP and evidence.line is not None:
             lines.setdefault(evidence.where.path, []).append(evidence.line)
+        if evidence.kind == FINISHED:
+            ends[evidence.where.path] = max(ends.get(evidence.where.path, 0), evidence.line or 0)
     kept = []
     for reading in readings:
         line, steps = reading.evidence.line, lines.get(reading.evidence.where.path, [])
         printed = line is not None and reading.evidence.trust is Trust.USER and reading.evidence.kind != "nan"
-        if printed and sum(step > (line or 0) for step in steps) >= STEPS_AFTER:
+        end = ends.get(reading.evidence.where.path, 0)
+        after_end = reading.role is Role.CONSEQUENCE and not any(step > end for step in steps)  # torn down, not failed
+        ended_well = end > 0 and (end > (line or 0) or after_end)
+        if printed and (ended_well or sum(step > (line or 0) for step in steps) >= STEPS_AFTER):
             weights = {cause: 0.2 * weight for cause, weight in reading.weights.items()}
             note = f"{reading.note} (the job went on after it)"
             kept.append(replace(reading, weights=weights, role=Role.CONTEXT, note=note, survived=True))

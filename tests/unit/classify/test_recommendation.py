@@ -75,6 +75,12 @@ def ask(path: Path) -> dict:
 
 
 STEPS = "".join(f"iteration {i:8d}/ 5000 | lm loss: 2.1 |\n" for i in range(20))
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB\n"
+DONE = "INFO - Training completed\n"
+STORE_GONE = (
+    "[rank3]:[W606 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=5): failed to recv, got 0 bytes\n"
+)
+WATCHDOG = "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
 ODD = "boiler: error 17: the valve refused to turn\n"
 
 
@@ -84,8 +90,10 @@ ODD = "boiler: error 17: the valve refused to turn\n"
         (STEPS, "no_failure", "none", 0),
         (ODD + STEPS, "no_failure", "none", 1),
         (ODD + "[after training is done] datetime: 2026-03-04\n", "no_failure", "none", 1),
+        (f"{OUT_OF_MEMORY}{DONE}", "no_failure", "none", 0),  # it tried again with a smaller batch, and came to its end
+        (f"{STEPS}{DONE}{STORE_GONE}", "no_failure", "none", 0),  # rank 0, which serves the store, leaves first
         (STEPS + ODD, "nothing_recognised", "resume", 1),
-        ("CUDA out of memory. Tried to allocate 2.00 GiB\n" + STEPS, "no_failure", "none", 0),
+        (OUT_OF_MEMORY + STEPS, "no_failure", "none", 0),
         (ODD * 3, "nothing_recognised", "resume", 3),
         ("hello\n", "nothing_recognised", "resume", 0),
     ],
@@ -102,6 +110,14 @@ def test_without_a_cause_it_is_said_why(tmp_path: Path, text: str, kind: str, re
     )
     assert [line["text"] for line in answer["unread"]] == [ODD.strip()] * unread
     assert answer["recommendation"] == "none"
+
+
+@pytest.mark.parametrize(("after", "cause"), [(OUT_OF_MEMORY, "app_oom_gpu"), (STEPS + WATCHDOG, "nccl_hang_unknown")])
+def test_what_fails_after_the_end_of_the_training_is_told(tmp_path: Path, after: str, cause: str) -> None:
+    """A last evaluation that needs too much memory, or a second run in the same log."""
+    log = tmp_path / "job.out"
+    log.write_text(STEPS + DONE + after)
+    assert ask(log)["cause"] == cause
 
 
 def test_undecided_names_the_causes_and_their_shares(tmp_path: Path) -> None:
