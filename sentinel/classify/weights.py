@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import exp
 
 from sentinel.classify.readings import Reading
-from sentinel.config.rules import Drain, Form, Role, Rules
+from sentinel.config.rules import OWN_LOG, Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Ground, Kind
 
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
@@ -42,6 +42,7 @@ FAMILIES = (
     frozenset({C.SCHEDULER_PREEMPT_OR_TIMELIMIT}),
 )
 _LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
+_OWN_LOGS = frozenset(OWN_LOG.values())
 # What DataLoader workers, process pools and Ray raise again, with the traceback of the first one as its message.
 _QUOTES = re.compile(
     r"\bCaught \w{1,60} in |: Traceback \(most recent call last\):?\s*$|\b_?RemoteTraceback: ?\W{0,3}$|\braised:?\s*$"
@@ -152,7 +153,10 @@ def _explains(reading: Reading, role: Role) -> bool:
 
 
 def _noise(readings: Sequence[Reading]) -> set[int]:
-    """Readings of a service's or tool's line that a rule knows as meaning nothing: so does an error code in it."""
+    """Readings of a service's or tool's line that a rule knows as meaning nothing: so does an error code in it.
+
+    In a machine's own log what can drain is heard all the same: other programs' names stand in its lines.
+    """
     nothing = {
         (reading.evidence.where.path, reading.evidence.line)
         for reading in readings
@@ -162,7 +166,8 @@ def _noise(readings: Sequence[Reading]) -> set[int]:
     return {
         id(reading)
         for reading in readings
-        if (reading.evidence.where.path, reading.evidence.line) in nothing and reading.drain is Drain.NO
+        if (reading.evidence.where.path, reading.evidence.line) in nothing
+        if reading.drain is Drain.NO or reading.evidence.source not in _OWN_LOGS
     }
 
 

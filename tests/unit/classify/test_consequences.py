@@ -12,7 +12,19 @@ from shipped import shipped_rules, shipped_signatures
 from sentinel.classify import classify
 from sentinel.classify.weights import with_rivals
 from sentinel.evidence.logs.reader import LogReader
-from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope, Source, Trust, Verdict, Where, stable_id
+from sentinel.model.records import (
+    Cause,
+    Evidence,
+    Incident,
+    Kind,
+    Recommendation,
+    Scope,
+    Source,
+    Trust,
+    Verdict,
+    Where,
+    stable_id,
+)
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = shipped_rules()
@@ -222,6 +234,43 @@ def test_an_error_code_in_a_line_that_means_nothing_means_nothing() -> None:
     verdict = judge(log(ended + "srun: forcing job termination\ntcsetattr: Input/output error\n"))
     assert verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
     assert judge(log("tcsetattr: Input/output error\n")).cause is Cause.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "cause"),
+    [
+        (
+            '[nhc] Running check:  "check_hw_ib 400 mlx5_0:1"\n',
+            "ERROR:  nhc:  Health check failed:  check_hw_ib:  No IB port mlx5_0:1 is ACTIVE (LinkUp 400 Gb/sec).\n",
+            Cause.NETWORK_FABRIC,
+        ),
+        ("check-nvlink OK - All nvlink error checks passed.\n", "NvLink link 3 is currently down\n", Cause.GPU_NVLINK),
+    ],
+)
+def test_a_check_that_passed_drains_nothing_and_hides_nothing(passed: str, failed: str, cause: Cause) -> None:
+    healthy = judge(log(passed))
+    assert (healthy.cause, healthy.drain_recommended) == (Cause.UNKNOWN, False)
+    assert judge(log(passed + failed)).cause is judge(log(failed)).cause is cause
+    assert judge(log(passed + failed)).drain_recommended
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "update_node: node q1-dy-p5-3 reason set to: (Code:InsufficientInstanceCapacity)Failure when resuming nodes",
+        "node q1-dy-p5-3 not resumed by ResumeTimeout(1800), setting DOWN and POWERED_DOWN",
+    ],
+)
+def test_a_cloud_node_that_was_never_started_is_no_broken_machine(reason: str) -> None:
+    lost = "[2026-03-04T12:00:01.123] requeue job JobId=7 due to failure of node q1-dy-p5-3\n"
+    verdict = judge(log(f"[2026-03-04T12:00:00.123] {reason}\n{lost}"))
+    assert not verdict.drain_recommended
+    assert judge(log(lost)).drain_recommended
+
+
+def test_what_slurm_calls_an_invalid_registration_drains_nothing_alone() -> None:
+    verdict = judge(log("   State=IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG ThreadsPerCore=1\n"))
+    assert verdict.recommendation is Recommendation.SUSPECT
 
 
 NOBODY_THERE = "n1:12:13 [0] misc/socket.cc:400 NCCL WARN Connect to 10.0.0.9<45123> failed : Connection refused\n"

@@ -139,12 +139,13 @@ QUIET = {
         "metadata-shared", "volume-not-mounted", "subnet-manager", "nhc-disk-full",
     },
     Source.SLURM: {
-        "sacct-timeout", "sacct-cancelled", "pod-unschedulable", "pod-evicted", "pod-evicted-disk", "script-lost", "submit",
+        "sacct-timeout", "sacct-cancelled", "script-lost", "submit", "node-instance-gone", "state-save-lost",
         "pending", "slurmd-error", "slurmd-fatal", "submit-error", "step-noise", "srun-line", "srun-state",
         "node-config-differs", "slurm-plugin-missing", "slurmd-spool-full", "state-files-clock",
         "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed",
         "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot", "step-signalled",
         "launch-timeout", "reserved-port", "script-not-written", "reserved-for-maintenance", "slurm-harmless",
+        "controller-takeover", "gres-without-file", "burst-buffer", "node-identity",
     },
     Source.DCGM: set(),
 }  # fmt: skip
