@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sentinel.correlate import incidents
+from sentinel.correlate.attempt_times import ran, ran_at
 from sentinel.correlate.gpu_owners import of_another_job
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import (
@@ -93,6 +94,8 @@ def _of_the_next_job(incident: Incident, plan: Plan | None, item: Evidence, clus
     )
     if not left or incident.job is None or node is None:
         return False
+    if plan is not None and item.at <= plan.at and ran_at(item.at, ran(incident.job, incident.attempt, None, cluster)):
+        return False  # told late: its own attempt was there, too, and not stopped yet
     view = cluster.job_on(node) if item.where.job is None else None
     began_later = view is not None and view.started_at is not None and item.at < view.started_at - _CLOCKS
     return view is not None and view.id != incident.job and not began_later

@@ -11,6 +11,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.correlate import incidents
+from sentinel.correlate.attempt_times import attempt_at, ran, ran_at
 from sentinel.correlate.gpu_owners import job_of, of_another_job
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.approvals import ASKING
@@ -18,10 +19,8 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict
 from sentinel.model.taken_along import taken_along_id
 
-_SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 # What a drain waits for while jobs are restarted around its node.
 _BUDGETS = frozenset({"drain-budget", "last-healthy", "switch", "maintenance", *ASKING})
-_Ran = tuple[datetime | None, datetime | None]  # began (None: not known), ended (None: not yet)
 _ON_IT = frozenset({"running", "completing", "suspended"})
 
 
@@ -32,12 +31,12 @@ def with_job(incident: Incident, cluster: ClusterView, fleet: Fleet) -> Incident
         view = next((v for item in news if (v := job_of(item, cluster)) is not None), None) or _ended_by(
             incident, fleet
         )
-        return (
-            incident if view is None else dataclasses.replace(incident, job=view.id, attempt=cluster.attempt_on(view))
-        )
-    if incident.attempt is None and incident.job in fleet.jobs:
-        return dataclasses.replace(incident, attempt=cluster.attempt_on(fleet.jobs[incident.job]))
-    return incident
+        incident = dataclasses.replace(incident, job=view.id) if view is not None else incident
+    else:
+        view = fleet.jobs.get(incident.job) if incident.attempt is None else None
+    return (
+        incident if view is None else dataclasses.replace(incident, attempt=attempt_at(view, _began(incident), cluster))
+    )
 
 
 def _ended_by(incident: Incident, fleet: Fleet) -> JobView | None:
@@ -47,27 +46,12 @@ def _ended_by(incident: Incident, fleet: Fleet) -> JobView | None:
         j for j in fleet.jobs.values() if j.state in incidents.FAILED_STATES and set(j.nodes) & set(incident.nodes)
     )
     return max(
-        (j for j in ended if _ran_at(began, (j.started_at, j.ended_at))), key=lambda job: len(job.nodes), default=None
+        (j for j in ended if ran_at(began, (j.started_at, j.ended_at))), key=lambda job: len(job.nodes), default=None
     )
 
 
 def _began(incident: Incident) -> datetime:
     return min((item.at for item in incident.evidence), default=incident.opened_at)
-
-
-def _ran_at(at: datetime, ran: _Ran) -> bool:
-    began, ended = ran
-    if began is None or at < began - _SLACK:
-        return False
-    return ended is None or at <= ended + _SLACK
-
-
-def _ran(incident: Incident, job: JobView | None, cluster: ClusterView) -> _Ran:
-    """When the incident's attempt ran: what Slurm says of its job is the next attempt's from the moment of a requeue."""
-    seen = cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
-    if seen is not None and seen.view.started_at is not None:
-        return seen.view.started_at, seen.view.ended_at
-    return (job.started_at, job.ended_at) if job is not None and job.restarts == incident.attempt else (None, None)
 
 
 def same_failure(
@@ -82,12 +66,12 @@ def same_failure(
     if incident.job is None or incidents.is_advisory_incident(incident):
         return []
     job = fleet.jobs.get(incident.job)
-    nodes, ran = _nodes(incident, job, cluster), _ran(incident, job, cluster)
+    nodes, when = _nodes(incident, job, cluster), ran(incident.job, incident.attempt, job, cluster)
     found = []
     for other in others:
         same_attempt = other.job == incident.job and other.attempt == incident.attempt
         of_nodes = other.job is None and other.nodes and nodes.issuperset(other.nodes)
-        if not (same_attempt or (of_nodes and _ran_at(_began(other), ran))):
+        if not (same_attempt or (of_nodes and ran_at(_began(other), when))):
             continue
         if other.id == incident.id or other.id in planned or incidents.is_advisory_incident(other):
             continue
@@ -118,7 +102,7 @@ def of_nodes_in_service(
     job, over = fleet.jobs.get(incident.job or -1), [i.at for i in incident.evidence if incidents.ends(i)]
     if job is None or not over:
         return []
-    began = _ran(incident, job, cluster)[0]
+    began = ran(incident.job, incident.attempt, job, cluster)[0]
     nodes = _nodes(incident, job, cluster)
     return [
         item

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sentinel.correlate import incidents
+from sentinel.correlate.attempt_times import attempt_at
 from sentinel.correlate.gpu_owners import job_of, of_another_job
 from sentinel.correlate.membership import (
     is_late_news,
@@ -123,7 +124,7 @@ def _opened(state: State, item: Evidence, now: datetime) -> Incident:
     """A new incident, with the recent evidence about its job and nodes."""
     job, attempt = item.where.job, item.where.attempt
     if job is None and (view := job_of(item, state.cluster)) is not None:
-        job, attempt = view.id, state.cluster.attempt_on(view)
+        job, attempt = view.id, attempt_at(view, item.at, state.cluster)
     if job is not None and attempt is None:
         attempt = state.cluster.newest_attempt(job)
     incident = incidents.new(item, job=job, attempt=attempt, now=now)

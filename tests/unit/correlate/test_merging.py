@@ -47,3 +47,13 @@ def test_a_fault_of_its_node_belongs_to_the_attempt_that_ran_there(now: JobView 
 def test_a_fault_from_before_the_attempt_does_not() -> None:
     assert joined(-10.0, job(started_s=-10.0)) == []
     assert joined(-10.0, job(nodes=("n3", "n4"), restarts=1, started_s=0.0)) == []
+
+
+def test_a_job_that_is_found_late_failed_in_the_attempt_that_ran_when_it_happened() -> None:
+    """By then Slurm counts its requeue, and the next attempt has not begun."""
+    cluster = ClusterView()
+    cluster.see_fleet(dataclasses.replace(fleet(jobs=[job(started_s=-3600.0)]), at=later(-30.0)))
+    newest = fleet(jobs=[job(state="pending", nodes=(), restarts=1, started_s=None)])
+    cluster.see_fleet(newest)
+    told = evidence(Kind.XID, at_s=-31.0, node="n1")
+    assert merging.with_job(incident(told, attempt=None), cluster, newest).attempt == 0
