@@ -38,10 +38,11 @@ async def release(task: Task, means: Means) -> Outcome:
         if job is None or job.held:
             raise Unavailable(f"job {task.job} does not show as released yet")
     elif is_deferred(job, means.clock.now()):
-        if job.restarts != task.attempt + 1:  # counted twice, or slurmctld forgot the attempt that had begun
-            await write_again(task, means, job.restarts)
         if (over := await _excluded_again(task, means, job)) is not None:
             return over
+        # Counted twice, or slurmctld forgot the attempt that had begun; done again, another incident's may be in its place.
+        if job.restarts != task.attempt + 1 or task.step.tries:
+            await write_again(task, means, job.restarts)
         await means.writer.update_job(task.job, start_now=True)
         job = await means.reader.job(task.job)
         if job is not None and job.held:

@@ -311,7 +311,8 @@ def resume_point_first(seen: Observer, what: Happened) -> Iterator[str]:
     if not isinstance(what, SlurmWrite) or what.task is None or what.job is None:
         return
     task = what.task
-    if task.step.kind is not StepKind.RELEASE or what.verb not in ("release", "set_job"):
+    lets_go = what.verb == "release" or (what.verb == "set_job" and what.fields.get("StartTime") == "now")
+    if task.step.kind is not StepKind.RELEASE or not lets_go:
         return
     written = seen.world.programs.resume.get(what.job.id, {})
     if written.get("SENTINEL_INCIDENT") != task.incident.id:

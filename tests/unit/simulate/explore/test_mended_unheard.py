@@ -84,6 +84,17 @@ HELD_BEFORE_A_FORGOTTEN_REQUEUEHOLD = History(
     1148.4797021859913,
 )  # fmt: skip
 
+RELEASED_AFTER_ANOTHER_WROTE = History(
+    8216, 626, "anything", Setup(nodes=8, jobs=(JobSpec(nodes=2), JobSpec(nodes=2, user="bob"))),
+    (
+        Happening("gpu-lost-silently", 68.03515549158095, "job0/1"),
+        Happening("gpu-memory-contained", 71.8425496832836, "job0/1"),
+        Happening("kill", 71.8425496832836, data={"nth": 13, "after": False, "down_s": 400.0}),
+        Happening("slurmctld-crash", 73.3198625842552, data={"for_s": 200.0}),
+    ),
+    1725.9427170771228,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -94,6 +105,7 @@ HELD_BEFORE_A_FORGOTTEN_REQUEUEHOLD = History(
         ANSWERED_TWICE_AFTER_A_FREEZE,
         REQUEUEHOLD_FORGOTTEN,
         HELD_BEFORE_A_FORGOTTEN_REQUEUEHOLD,
+        RELEASED_AFTER_ANOTHER_WROTE,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
