@@ -155,20 +155,22 @@ def _explains(reading: Reading, role: Role) -> bool:
 def _noise(readings: Sequence[Reading]) -> set[int]:
     """Readings of a service's or tool's line that a rule knows as meaning nothing: so does an error code in it.
 
-    In a machine's own log what can drain is heard all the same: other programs' names stand in its lines.
+    Where a tool says that all is well, that goes for words that can drain, too; not in a machine's own log, in whose lines
+    other programs' names stand.
     """
-    nothing = {
-        (reading.evidence.where.path, reading.evidence.line)
+    nothing: dict[tuple[str | None, int | None], Form] = {
+        (reading.evidence.where.path, reading.evidence.line): reading.form
         for reading in readings
         if reading.evidence.line is not None and reading.role is Role.CONSEQUENCE
         if not reading.weights and reading.form is not Form.PROGRAM
     }
-    return {
-        id(reading)
-        for reading in readings
-        if (reading.evidence.where.path, reading.evidence.line) in nothing
-        if reading.drain is Drain.NO or reading.evidence.source not in _OWN_LOGS
-    }
+    noise = set()
+    for reading in readings:
+        form = nothing.get((reading.evidence.where.path, reading.evidence.line))
+        of_tool = form is Form.TOOL and reading.evidence.source not in _OWN_LOGS
+        if form is not None and (reading.drain is Drain.NO or of_tool):
+            noise.add(id(reading))
+    return noise
 
 
 def _echoes(readings: Sequence[Reading]) -> set[int]:

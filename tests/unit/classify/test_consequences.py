@@ -254,6 +254,14 @@ def test_a_check_that_passed_drains_nothing_and_hides_nothing(passed: str, faile
     assert judge(log(passed + failed)).drain_recommended
 
 
+def test_what_a_driver_line_names_as_its_cause_is_heard_though_the_line_itself_means_nothing() -> None:
+    """Xid 45, by which channels are cleared, says which Xid was first."""
+    verdict = judge(
+        log("kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name=python3, Ch 1 caused by previous Xid 149\n")
+    )
+    assert (verdict.cause, verdict.drain_recommended) == (Cause.GPU_NVLINK, True)
+
+
 @pytest.mark.parametrize(
     "reason",
     [
