@@ -107,6 +107,10 @@ class OnsetTracker:
         left = self._onset_left(job, attempt)  # a run that began after good numbers has a later onset
         return run.onset if left is not None and run.onset <= left else None
 
+    def newest_run(self, job: int | None) -> int | None:
+        """The newest attempt of the job that has shown its numbers, also one that slurmctld forgot since."""
+        return max((attempt for known, attempt in self._runs if known == job), default=None)
+
     def _begins(self, job: int, attempt: int) -> Run:
         """The attempt's run; before it has shown anything, the bad one that an earlier attempt left."""
         if (run := self._runs.get((job, attempt))) is not None:

@@ -159,7 +159,9 @@ def with_onset(verdict: Verdict, step: int | None) -> Verdict:
 def _onset_step(state: State, incident: Incident, fleet: Fleet) -> int | None:
     """The step at which the job's numbers went bad; of a heterogeneous job those of any component: all resume together."""
     parts = components_with(fleet, incident.job) if incident.job is not None else ()
-    runs = [(incident.job, incident.attempt), *((part.id, part.restarts) for part in parts)]
+    # One that slurmctld forgot has saved, too: a later attempt than the incident's.
+    newest = max(incident.attempt or 0, state.onsets.newest_run(incident.job) or 0)
+    runs = [(incident.job, incident.attempt), (incident.job, newest), *((part.id, part.restarts) for part in parts)]
     onsets = (state.onsets.onset_step(job, attempt) for job, attempt in runs)
     return min((step for step in onsets if step is not None), default=None)
 

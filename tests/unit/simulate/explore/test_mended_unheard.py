@@ -95,6 +95,16 @@ RELEASED_AFTER_ANOTHER_WROTE = History(
     1725.9427170771228,
 )  # fmt: skip
 
+SAVED_BY_AN_ATTEMPT_THAT_IS_FORGOTTEN = History(
+    8225, 1352, "anything", Setup(nodes=8, jobs=(JobSpec(nodes=2), JobSpec(nodes=2, user="bob"))),
+    (
+        Happening("gpu-off-bus", 30.981068647556498, "job0/0"),
+        Happening("slurmctld-crash", 34.09899855638818, data={"for_s": 90.0}),
+        Happening("bad-numbers", 76.02928742056918, "job0/1"),
+    ),
+    1466.0292874205693,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -106,6 +116,7 @@ RELEASED_AFTER_ANOTHER_WROTE = History(
         REQUEUEHOLD_FORGOTTEN,
         HELD_BEFORE_A_FORGOTTEN_REQUEUEHOLD,
         RELEASED_AFTER_ANOTHER_WROTE,
+        SAVED_BY_AN_ATTEMPT_THAT_IS_FORGOTTEN,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
