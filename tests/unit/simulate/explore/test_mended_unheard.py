@@ -105,6 +105,16 @@ SAVED_BY_AN_ATTEMPT_THAT_IS_FORGOTTEN = History(
     1466.0292874205693,
 )  # fmt: skip
 
+CANCELLED_AND_FORGOTTEN = History(
+    8227, 721, "anything", Setup(nodes=8, jobs=(JobSpec(nodes=2), JobSpec(nodes=2, user="bob"))),
+    (
+        Happening("gpu-off-bus", 68.68870025135121, "job0/1"),
+        Happening("cancel", 71.33079342738716, "job0"),
+        Happening("slurmctld-crash", 73.7424992482463, data={"for_s": 2.0}),
+    ),
+    1098.9588787082978,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -117,6 +127,7 @@ SAVED_BY_AN_ATTEMPT_THAT_IS_FORGOTTEN = History(
         HELD_BEFORE_A_FORGOTTEN_REQUEUEHOLD,
         RELEASED_AFTER_ANOTHER_WROTE,
         SAVED_BY_AN_ATTEMPT_THAT_IS_FORGOTTEN,
+        CANCELLED_AND_FORGOTTEN,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
