@@ -122,6 +122,10 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         return
     if step.key(incident_id) in recovery.beside:
         return  # its outcome comes
+    if _is_prepared_by_another(state, incident_id, step):
+        recovery.waits = True
+        out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=_PAUSES_S[1])))
+        return
     if step.kind in NODE_STEPS and node_proof.is_good_and_in_service(state, incident, step):
         if state.ledger.intend(incident_id, step, now):
             out.save(StepIntended(plan, step, now))
@@ -154,6 +158,24 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         out.do(ObserveFleet(confirm_timer(incident_id), _FRESH_S))
         return
     out.do(CarryOutStep(step.key(incident_id), Task(incident, verdict, plan, step)))
+
+
+def _is_prepared_by_another(state: State, incident_id: str, step: Step) -> bool:
+    """Whether another incident is restarting an earlier attempt of the step's job: one of them writes what it begins with.
+
+    Both want it where slurmctld forgot the later attempt, or that the job was let go. Its own turn comes once that restart
+    waits for the job's first step.
+    """
+    if step.job is None or is_engines_own(step):
+        return False
+    for name in state.recoveries.keys() & state.plans.keys() - {incident_id}:
+        plan = state.plans[name]
+        following = next_step(state, plan)
+        if following is None or is_engines_own(following):
+            continue
+        if any(one.job == step.job and (one.attempt or 0) < (step.attempt or 0) for one in plan.to_do):
+            return True
+    return False
 
 
 def _take_out_more_nodes(state: State, out: Transition, during: Task, now: datetime) -> None:

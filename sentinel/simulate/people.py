@@ -215,7 +215,10 @@ def _slurmctld_crash(world: World, happening: Happening) -> None:
         # Where it forgot a person's hold, as of a requeuehold, one that is there was there before: ours.
         if not this.held or world.observer.held[this.id] > world.slurmctld_saved_s:
             del world.observer.held[this.id]
-    for job in [job for job in world.observer.cancelled if job in world.slurm.jobs and not world.slurm.jobs[job].over]:
+    for node in [name for name in world.observer.maintained if not world.slurm.nodes[name].maintenance]:
+        del world.observer.maintained[node]  # it forgot the reservation
+    jobs = world.slurm.jobs
+    for job in [job for job in world.observer.cancelled if job in jobs and jobs[job].state != "CANCELLED"]:
         del world.observer.cancelled[job]
     _slurmctld("gone")(world, happening)
     world.slurmctld_dead_until_s = world.now_s + float(happening.data.get("for_s", 30.0))

@@ -227,12 +227,12 @@ def only_what_is_ours(seen: Observer, what: Happened) -> Iterator[str]:
 
 
 def done_stays_done(seen: Observer, what: Happened) -> Iterator[str]:
-    """A job that was done before anything happened does not run again."""
+    """A job that was done before anything happened does not run again, as far as slurmctld knows that it was."""
     if not isinstance(what, SlurmWrite) or not stops(what) or what.job is None:
         return
     attempt, state, at_s = seen.ended.get(what.job.id, (-1, "", 0.0))
     before = any(one.at_s <= at_s for one in seen.world.history.happenings)
-    if (attempt, state) == (what.job.restarts, "COMPLETED") and not before:
+    if (attempt, state) == (what.job.restarts, "COMPLETED") and not before and not what.job.ghost:
         yield f"job {what.job.id} was done, and is requeued"
 
 
