@@ -232,6 +232,15 @@ def heard(sink: FakeSink) -> list[str]:
     return [str(notice.data["stage"]) for notice in (*sink.got, *sink.later)]
 
 
+def beside(there: World, node: str, *, comment: str | None = None) -> int:
+    """One more job on a node that another one is on, too: each has some of its GPUs."""
+    first = there.slurm.jobs[there.job]
+    job = there.slurm.submit(nodes=99, user="bo", uid=1002, comment=comment or str(first.record["comment"]))
+    this = there.slurm.jobs[job]
+    this.state, this.on, this.nodes, this.started = "RUNNING", (node,), 1, first.started
+    return job
+
+
 async def fail(daemon: Daemon, *items: Evidence) -> None:
     await daemon.fleets.take()
     assert await daemon.observe(items)

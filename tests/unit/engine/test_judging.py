@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from in_memory.daemon import SETTINGS, Daemon, FakeOrders, FakeSink, incidents_of
+from in_memory.daemon import SETTINGS, Daemon, FakeOrders, FakeSink, beside, incidents_of
 from in_memory.world import Fate, World
 from made_records import OPTED_IN, ended, evidence, incident, later
 
@@ -319,15 +319,6 @@ async def test_gpu_lost_after_a_job_had_ended_is_not_its_failure(world: Worlds) 
     await daemon.quiet()
     assert [row[1] for row in incidents_of(there.store).values()] == [None]
     assert there.slurm.jobs[there.job].restarts == 0
-
-
-def beside(there: World, node: str, *, comment: str | None = None) -> int:
-    """One more job on a node that another one is on, too: each has some of its GPUs."""
-    first = there.slurm.jobs[there.job]
-    job = there.slurm.submit(nodes=99, user="bo", uid=1002, comment=comment or str(first.record["comment"]))
-    this = there.slurm.jobs[job]
-    this.state, this.on, this.nodes, this.started = "RUNNING", (node,), 1, first.started
-    return job
 
 
 async def test_every_job_of_a_node_that_goes_out_is_recovered_by_its_own_plan(world: Worlds) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from in_memory.daemon import WIDE, Daemon, fail, incidents_of, outcomes, silent, states
+from in_memory.daemon import WIDE, Daemon, beside, fail, incidents_of, outcomes, silent, states
 from in_memory.world import World
 from made_records import AT, evidence, later
 
@@ -15,21 +15,12 @@ from sentinel.model.records import Kind, Source
 Worlds = Callable[..., World]
 
 
-def beside(there: World, node: str) -> int:
-    """One more job on a node that another one is on, too; its user did not opt in."""
-    first = there.slurm.jobs[there.job]
-    job = there.slurm.submit(nodes=99, user="bo", uid=1002, comment="{}")
-    this = there.slurm.jobs[job]
-    this.state, this.on, this.nodes, this.started = "RUNNING", (node,), 1, first.started
-    return job
-
-
 @pytest.mark.parametrize("shared", [True, False])
 async def test_what_a_second_source_tells_late_is_of_the_attempt_that_ran_then(world: Worlds, shared: bool) -> None:
     """DCGM tells an Xid some seconds after the kernel; by then the job waits for its next node, or trains on it."""
     there = silent(world(nodes=6))
     if shared:
-        beside(there, "n1")
+        beside(there, "n1", comment="{}")  # its user did not opt in
     daemon, job = Daemon(there, settings=WIDE), there.slurm.jobs[there.job]
     await fail(daemon, evidence(Kind.XID, node="n1", data={"xid": 94}, text="NVRM: Xid 94"))
     assert job.restarts == 1 and "n1" not in job.on, daemon.said
