@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import exp
 
 from sentinel.classify.readings import Reading
-from sentinel.config.rules import OWN_LOG, Drain, Form, Role, Rules
+from sentinel.config.rules import OWN_LOGS, Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Ground, Kind
 
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
@@ -42,7 +42,6 @@ FAMILIES = (
     frozenset({C.SCHEDULER_PREEMPT_OR_TIMELIMIT}),
 )
 _LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
-_OWN_LOGS = frozenset(OWN_LOG.values())
 # What DataLoader workers, process pools and Ray raise again, with the traceback of the first one as its message.
 _QUOTES = re.compile(
     r"\bCaught \w{1,60} in |: Traceback \(most recent call last\):?\s*$|\b_?RemoteTraceback: ?\W{0,3}$|\braised:?\s*$"
@@ -158,19 +157,25 @@ def _noise(readings: Sequence[Reading]) -> set[int]:
     Where a tool says that all is well, that goes for words that can drain, too; not in a machine's own log, in whose lines
     other programs' names stand.
     """
-    nothing: dict[tuple[str | None, int | None], Form] = {
-        (reading.evidence.where.path, reading.evidence.line): reading.form
+    nothing = [
+        reading
         for reading in readings
         if reading.evidence.line is not None and reading.role is Role.CONSEQUENCE
         if not reading.weights and reading.form is not Form.PROGRAM
+    ]
+    silent = {_line(reading) for reading in nothing}
+    by_tools = {_line(reading) for reading in nothing if reading.form is Form.TOOL}
+    return {
+        id(reading)
+        for reading in readings
+        if _line(reading) in silent
+        if reading.drain is Drain.NO or (_line(reading) in by_tools and reading.evidence.source not in OWN_LOGS)
     }
-    noise = set()
-    for reading in readings:
-        form = nothing.get((reading.evidence.where.path, reading.evidence.line))
-        of_tool = form is Form.TOOL and reading.evidence.source not in _OWN_LOGS
-        if form is not None and (reading.drain is Drain.NO or of_tool):
-            noise.add(id(reading))
-    return noise
+
+
+def _line(reading: Reading) -> tuple[str | None, int | None]:
+    """Which line of which log it is of."""
+    return reading.evidence.where.path, reading.evidence.line
 
 
 def _echoes(readings: Sequence[Reading]) -> set[int]:
@@ -178,7 +183,7 @@ def _echoes(readings: Sequence[Reading]) -> set[int]:
     by_line: dict[tuple[object, ...], list[Reading]] = {}
     for reading in readings:
         if reading.evidence.line is not None:
-            by_line.setdefault((reading.evidence.where.path, reading.evidence.line), []).append(reading)
+            by_line.setdefault(_line(reading), []).append(reading)
     echoes: set[int] = set()
     for group in by_line.values():
         group.sort(key=lambda reading: -reading.strength)

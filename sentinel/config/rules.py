@@ -50,6 +50,7 @@ OWN_LOG = {
     Form.DCGM: Source.DCGM,
     Form.SLURM: Source.SLURM,
 }
+OWN_LOGS = frozenset(OWN_LOG.values())  # sources that are a machine's own log; a job's log may quote any of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import JobView
 
 Ran = tuple[datetime | None, datetime | None]  # began (None: not known), ended (None: not yet)
-_SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
+SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 
 
 def ran(job: int | None, attempt: int | None, view: JobView | None, cluster: ClusterView) -> Ran:
@@ -22,9 +22,9 @@ def ran(job: int | None, attempt: int | None, view: JobView | None, cluster: Clu
 
 def ran_at(at: datetime, when: Ran) -> bool:
     began, ended = when
-    if began is None or at < began - _SLACK:
+    if began is None or at < began - SLACK:
         return False
-    return ended is None or at <= ended + _SLACK
+    return ended is None or at <= ended + SLACK
 
 
 def attempt_at(job: JobView, at: datetime, cluster: ClusterView) -> int:

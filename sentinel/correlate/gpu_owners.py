@@ -6,14 +6,12 @@ Evidence about a GPU concerns the job that holds it. A job whose GPUs are not kn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
+from sentinel.correlate.attempt_times import SLACK
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Evidence, JobView
 from sentinel.text import whole_number
-
-_SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 
 
 def held_gpus(jobs: object) -> dict[tuple[int, int], frozenset[int]]:
@@ -52,5 +50,5 @@ def of_another_job(job: int | None, item: Evidence, cluster: ClusterView) -> boo
         if item.where.gpu in held.get((view.id, cluster.attempt_on(view)), ())
     ]
     return bool(holders) and all(
-        view.id != job and view.started_at is not None and view.started_at <= item.at + _SLACK for view in holders
+        view.id != job and view.started_at is not None and view.started_at <= item.at + SLACK for view in holders
     )

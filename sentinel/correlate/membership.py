@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sentinel.correlate import incidents
-from sentinel.correlate.attempt_times import ran, ran_at
+from sentinel.correlate.attempt_times import SLACK, ran, ran_at
 from sentinel.correlate.gpu_owners import of_another_job
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import (
@@ -22,7 +22,6 @@ from sentinel.model.records import (
 )
 
 _SNAPSHOT = timedelta(seconds=20)  # the newest Slurm snapshot may be this much older than our drain
-_CLOCKS = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
 
 
 def is_unrelated(incident: Incident, plan: Plan | None, item: Evidence, cluster: ClusterView) -> bool:
@@ -97,7 +96,7 @@ def _of_the_next_job(incident: Incident, plan: Plan | None, item: Evidence, clus
     if plan is not None and item.at <= plan.at and ran_at(item.at, ran(incident.job, incident.attempt, None, cluster)):
         return False  # told late: its own attempt was there, too, and not stopped yet
     view = cluster.job_on(node) if item.where.job is None else None
-    began_later = view is not None and view.started_at is not None and item.at < view.started_at - _CLOCKS
+    began_later = view is not None and view.started_at is not None and item.at < view.started_at - SLACK
     return view is not None and view.id != incident.job and not began_later
 
 

@@ -31,12 +31,11 @@ def with_job(incident: Incident, cluster: ClusterView, fleet: Fleet) -> Incident
         view = next((v for item in news if (v := job_of(item, cluster)) is not None), None) or _ended_by(
             incident, fleet
         )
-        incident = dataclasses.replace(incident, job=view.id) if view is not None else incident
     else:
         view = fleet.jobs.get(incident.job) if incident.attempt is None else None
-    return (
-        incident if view is None else dataclasses.replace(incident, attempt=attempt_at(view, _began(incident), cluster))
-    )
+    if view is None:
+        return incident
+    return dataclasses.replace(incident, job=view.id, attempt=attempt_at(view, _began(incident), cluster))
 
 
 def _ended_by(incident: Incident, fleet: Fleet) -> JobView | None:

@@ -9,7 +9,6 @@ from typing import Protocol
 from aiohttp import web
 
 from sentinel import __version__
-from sentinel.adapters.store.lease import DaemonRow
 from sentinel.config.settings import Daemon
 from sentinel.daemon.api.transport import Listener
 from sentinel.daemon.lease import Lease
@@ -50,12 +49,11 @@ class StandbyServer:
         return self._listener.address
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        active = self._lease.active
         if (request.method, request.path) == ("GET", "/healthz"):
             return web.Response(text=f"{STANDBY}\n")
         if (request.method, request.path) == ("GET", "/metrics"):
             return web.Response(body=self._metrics, headers={"Content-Type": EXPOSITION_TYPE})
-        return web.json_response(standing_by(active, self._lease), status=ELSEWHERE)
+        return web.json_response(standing_by(self._lease), status=ELSEWHERE)
 
 
 async def start_listening(server: Startable, address: str) -> None:
@@ -79,8 +77,9 @@ async def start_listening(server: Startable, address: str) -> None:
         raise UserError(f"{address} {why}", fix=fix) from error
 
 
-def standing_by(active: DaemonRow | None, lease: Lease) -> dict[str, str]:
+def standing_by(lease: Lease) -> dict[str, str]:
     """The answer of a standby daemon, as JSON."""
+    active = lease.active
     if active is not None and active.address == lease.address:  # the caller already asks the right address
         return {
             "error": "standby: this daemon has just started, and the one before it may still run",

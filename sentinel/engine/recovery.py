@@ -170,11 +170,10 @@ def _is_prepared_by_another(state: State, incident_id: str, step: Step) -> bool:
         return False
     for name in state.recoveries.keys() & state.plans.keys() - {incident_id}:
         plan = state.plans[name]
-        following = next_step(state, plan)
-        if following is None or is_engines_own(following):
-            continue
         if any(one.job == step.job and (one.attempt or 0) < (step.attempt or 0) for one in plan.to_do):
-            return True
+            following = next_step(state, plan)
+            if following is not None and not is_engines_own(following):
+                return True
     return False
 
 

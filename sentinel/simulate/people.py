@@ -211,13 +211,13 @@ def _slurmctld_crash(world: World, happening: Happening) -> None:
             world.observer.held[this.id] = world.slurmctld_saved_s
     world.presence.slurmctld_starts()
     world.observer.slurmctld_dies()
-    for this in [world.slurm.jobs[job] for job in world.observer.held if job in world.slurm.jobs]:
+    jobs = world.slurm.jobs
+    for this in [jobs[job] for job in world.observer.held if job in jobs]:
         # Where it forgot a person's hold, as of a requeuehold, one that is there was there before: ours.
         if not this.held or world.observer.held[this.id] > world.slurmctld_saved_s:
             del world.observer.held[this.id]
     for node in [name for name in world.observer.maintained if not world.slurm.nodes[name].maintenance]:
         del world.observer.maintained[node]  # it forgot the reservation
-    jobs = world.slurm.jobs
     for job in [job for job in world.observer.cancelled if job in jobs and jobs[job].state != "CANCELLED"]:
         del world.observer.cancelled[job]
     _slurmctld("gone")(world, happening)

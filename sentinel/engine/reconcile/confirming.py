@@ -179,9 +179,9 @@ def _of_snapshot(
     assert fleet is not None and step.job is not None, "called with a snapshot, about a job"
     if job is None:
         return (None, "") if fleet.may_have_job(step.job) else (Result.FAILED, f"Slurm no longer knows job {step.job}")
-    if job.restarts < following and job.state == "cancelled":
-        return Result.FAILED, f"was cancelled before attempt {following} began"
     if job.restarts < following:
+        if job.state == "cancelled":
+            return Result.FAILED, f"was cancelled before attempt {following} began"
         return None, ""  # slurmctld forgot the requeue: it is done again
     if job.restarts == following and job.state == "completed":
         return Result.DONE, "ran to its end; no step line was seen"

@@ -207,7 +207,7 @@ def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: dateti
     failed = next((o for o in outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS), None)
     if failed is None or fleet.at <= failed.at or now - failed.at > LOST_WITHIN or failed.step.tries >= _MOST_TRIES:
         return frozenset()
-    # Or held by our requeue still: slurmctld forgot that, and that its user had cancelled it.
+    # Or held by our requeue still: slurmctld forgot the deferral that followed, and that its user had cancelled it.
     held = job.held and job.requeue_held and bool(failed.data.get("cancelled"))
     lost = held or (job.eligible_at is not None and job.eligible_at - now > _BY_A_MONTH)
     return frozenset({failed.step.kind} if lost else ())

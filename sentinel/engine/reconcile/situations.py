@@ -161,7 +161,7 @@ def _onset_step(state: State, incident: Incident, fleet: Fleet) -> int | None:
     parts = components_with(fleet, incident.job) if incident.job is not None else ()
     # One that slurmctld forgot has saved, too: a later attempt than the incident's.
     newest = max(incident.attempt or 0, state.onsets.newest_run(incident.job) or 0)
-    runs = [(incident.job, incident.attempt), (incident.job, newest), *((part.id, part.restarts) for part in parts)]
+    runs = {(incident.job, incident.attempt), (incident.job, newest), *((part.id, part.restarts) for part in parts)}
     onsets = (state.onsets.onset_step(job, attempt) for job, attempt in runs)
     return min((step for step in onsets if step is not None), default=None)
 

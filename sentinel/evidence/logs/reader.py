@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 
-from sentinel.config.rules import Form, Role, Rule, Rules
+from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
 from sentinel.evidence.logs.frames import BEFORE, innermost
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
@@ -23,7 +23,7 @@ from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import SLURM_DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.python_lines import MACHINES, QUOTED, RAISED
 from sentinel.evidence.logs.rank_states import rank_states
-from sentinel.evidence.logs.signatures import OWN_LINE, OWN_LOGS, Hit, Matcher, Signatures, own_hits
+from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.xid import xid_data

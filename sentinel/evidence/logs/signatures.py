@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from sentinel.config.rules import OWN_LOG, Rule, Rules
+from sentinel.config.rules import Rule, Rules
 from sentinel.evidence.logs.line_templates import LineTemplates
 from sentinel.evidence.logs.machine_logs import said
 from sentinel.evidence.logs.prefilter import PlainScreen, Screen
@@ -18,7 +18,6 @@ OWN_LINE = (
     8192  # bytes of a line of a machine's own log that are read; the kernel's end at 1024, Slurm's lists are longer
 )
 
-OWN_LOGS = frozenset(OWN_LOG.values())  # sources that are a machine's own log; a job's log may quote any of them
 Matcher = Callable[[Sequence[str]], Screen]
 
 

@@ -50,12 +50,14 @@ def test_a_daemon_that_was_started_again_is_not_named_as_another_one() -> None:
     """Killed and started again at once: the lease's row names the address that is being asked."""
     lease = NobodyActive()
     before = DaemonRow("a:1", lease.address, __version__, 9, datetime.now(UTC))
-    said = standing_by(before, lease)  # type: ignore[arg-type]
+    lease.active = before
+    said = standing_by(lease)  # type: ignore[arg-type]
     assert said == {
         "error": "standby: this daemon has just started, and the one before it may still run",
         "fix": "try again: it becomes active within 5 s if that one is gone",
     }
-    other = standing_by(replace(before, address="http://b:7"), lease)  # type: ignore[arg-type]
+    lease.active = replace(before, address="http://b:7")
+    other = standing_by(lease)  # type: ignore[arg-type]
     assert other["error"] == "standby: the active daemon is http://b:7"
 
 
