@@ -125,6 +125,9 @@ class Crossings:
         def arrives() -> None:
             if answer.get_loop().is_closed() or answer.done():
                 return  # its daemon was killed
+            if self.slurm == "gone":  # meanwhile
+                answer.set_exception(Unavailable("Unable to contact slurm controller (connect failure)"))
+                return
             try:
                 answer.set_result(context.run(_at_once, effect))
             except SentinelError as no:

@@ -205,7 +205,8 @@ def _slurmctld(state: str) -> Act:
 def _slurmctld_crash(world: World, happening: Happening) -> None:
     """slurmctld is killed, forgets its last seconds, and is back after ``for_s``."""
     held = {job.id for job in world.slurm.jobs.values() if job.held}
-    world.slurm.crash()
+    away_s = float(happening.data.get("for_s", 30.0))
+    world.slurm.crash(away_s)
     for this in world.slurm.jobs.values():
         if this.held and this.id not in held and this.id in world.observer.let_go_by_people:  # it forgot that
             world.observer.held[this.id] = world.slurmctld_saved_s
@@ -221,7 +222,7 @@ def _slurmctld_crash(world: World, happening: Happening) -> None:
     for job in [job for job in world.observer.cancelled if job in jobs and jobs[job].state != "CANCELLED"]:
         del world.observer.cancelled[job]
     _slurmctld("gone")(world, happening)
-    world.slurmctld_dead_until_s = world.now_s + float(happening.data.get("for_s", 30.0))
+    world.slurmctld_dead_until_s = world.now_s + away_s
 
 
 def _cut(kill: bool) -> Act:

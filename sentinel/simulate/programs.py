@@ -89,6 +89,8 @@ class Programs:
         program = Program(job.id, job.restarts, nodes, self._world.now_s, found or 0, onset=onset, run=run)
         if self._world.spec_of(job.id).trains_on:
             self._world.slurm.begin_step(job, f"{STEP_NAME}{run}", nodes)
+        if (before := self.newest.get(job.id)) is not None:
+            before.runs = False  # of an attempt that slurmctld forgot: its node has killed the job since
         self.newest[job.id] = program
         self._all.append(program)
         self._world.happened(AttemptBegan(job.id, job.restarts, nodes, found, ordered, valid, run))

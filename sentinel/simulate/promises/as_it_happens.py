@@ -24,6 +24,7 @@ HOUR_S = 3600.0
 _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it gets what follows from the answer
 _ASKED_AGAIN_S = 50.0  # asked when the news is 10 s old; then four requests of slurmctld, of 10 s at most each
 _SNAPSHOT_S = 5.0  # oldest snapshot of Slurm that something is decided with
+_DEFERRED_S = 86_400.0  # eligible later than this: deferred by Sentinel, which defers by 30 days
 _JUDGED_S = (
     3.0  # a failure is judged this long after it at the latest, when nothing is in the way; the window ends there
 )
@@ -311,9 +312,11 @@ def resume_point_first(seen: Observer, what: Happened) -> Iterator[str]:
     if not isinstance(what, SlurmWrite) or what.task is None or what.job is None:
         return
     task = what.task
-    lets_go = what.verb == "release" or (what.verb == "set_job" and what.fields.get("StartTime") == "now")
-    if task.step.kind is not StepKind.RELEASE or not lets_go:
-        return
+    waits_on = what.job.eligible - seen.world.slurm.time_s() > _DEFERRED_S  # a release leaves that as it is
+    lets_go = what.verb == "release" and not waits_on
+    lets_go = lets_go or (what.verb == "set_job" and what.fields.get("StartTime") == "now")
+    if task.step.kind is not StepKind.RELEASE or not lets_go or what.job.state == "RUNNING":
+        return  # slurmctld forgot the requeue, and lets nothing go
     written = seen.world.programs.resume.get(what.job.id, {})
     if written.get("SENTINEL_INCIDENT") != task.incident.id:
         yield f"job {what.job.id} is let go without a resume point of incident {task.incident.id}"

@@ -171,8 +171,8 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         """What slurmctld has on its disk by now: a crash falls back to it."""
         self._saved = copied(self.nodes, self.jobs, self.kept)
 
-    def crash(self) -> None:
-        """slurmctld is started again and has forgotten what it had not saved yet.
+    def crash(self, away_s: float = 0.0) -> None:
+        """slurmctld is killed, and is started after ``away_s`` seconds; it has forgotten what it had not saved yet.
 
         A job that was stopped since then is listed as running, without a process (``ghost``), until Slurm finds out.
         """
@@ -199,7 +199,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         for job in jobs.values():
             if job.completing:  # its nodes tell again that their epilogs are over
                 self.later(self.times.epilog_s, partial(self._epilogs_over, job.id, job.restarts))
-        self.booted = self.clock.now().replace(microsecond=0)
+        self.booted = (self.clock.now() + timedelta(seconds=away_s)).replace(microsecond=0)
         self.schedule()
 
     def _find_ghost(self, job: int, state: str) -> None:
