@@ -266,10 +266,16 @@ async def _settled(task: Task, means: Means) -> JobView | None:
     """Wait until the job is no longer "completing" and return it.
 
     Its final state is known only then: requeuing it earlier would restart a job that its user has cancelled.
+
+    Raises:
+        Unavailable: it is still completing, or slurmctld forgot that this attempt had begun. Then the one before is stopped
+            by the incident that had stopped it, or found gone by Slurm.
     """
     waited = 0.0
     while True:
         job = await means.reader.job(task.job)
+        if job is not None and job.state in ("running", "pending") and not job.held and job.restarts < task.attempt:
+            raise Unavailable(f"slurmctld no longer knows attempt {task.attempt} of job {task.job}")
         if job is None or job.state != "completing" or job.restarts > task.attempt:
             return job
         if waited >= means.pending_s:

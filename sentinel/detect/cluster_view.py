@@ -148,6 +148,7 @@ class ClusterView:
             if now is not None and on_nodes and now.restarts == attempt == self.attempt_on(now):
                 if _was_suspended(seen.view, now) and seen.rhythm.last_at is not None:
                     seen.rhythm = replace(seen.rhythm, last_at=fleet.at)  # it was silent because Slurm had suspended it
+                seen.ended = seen.ended and seen.view.state != "requeued"  # slurmctld forgot that
                 self.see_attempt(now)
             over = seen.view.started_at is not None and seen.view.ended_at is None
             gone = now is None and not fleet.may_have_job(job_id)  # an unreadable record is no end
@@ -261,13 +262,12 @@ class ClusterView:
         if where.job is None:
             return
         attempt = where.attempt if where.attempt is not None else self.newest_attempt(where.job)
-        seen = self.attempts.get((where.job, attempt)) if attempt is not None else None
+        if attempt is None:
+            return
+        seen = self.attempts.get((where.job, attempt))
         if seen is None:
-            if attempt is None:
-                return
-            seen = self.attempts[where.job, attempt] = AttemptSeen(
-                view=JobView(id=where.job, state="unknown", restarts=attempt)
-            )
+            unknown = JobView(id=where.job, state="unknown", restarts=attempt)
+            seen = self.attempts[where.job, attempt] = AttemptSeen(view=unknown)
         if item.kind == Kind.CHECKPOINTS_HELD:
             self.listings.note(item)
         elif item.kind == Kind.STEP:

@@ -30,6 +30,7 @@ from sentinel.engine.transition import DeliverNotice
 from sentinel.engine.watch.state import WatchState, watch_state
 from sentinel.model.approvals import Answer
 from sentinel.model.records import (
+    LOST_WITHIN,
     NODE_STEPS,
     OURS,
     Evidence,
@@ -266,12 +267,12 @@ class State:
         """
         if self.blind_since is not None:
             return
-        excluding = self._excluding() | self._holding()
+        kept = self._excluding() | self._holding() | self._returned_or_lost(now)
         for incident in list(self.incidents.values()):
             last = incident.closed_at if incident.closed_at is not None else incident.updated_at
             if self.absence is not None:
                 last = max(last, self.absence.ended_at)  # the backlog may bring news of it
-            if incident.id in excluding or incident.id in self.judging:
+            if incident.id in kept or incident.id in self.judging or incident.id in self.recoveries:
                 continue
             if incident.id not in self.plans or incident.state is IncidentState.CLOSED:
                 if now - last > self.window:
@@ -292,6 +293,16 @@ class State:
             return False
         of_node = verdict.drain or verdict.suspect or any(step.kind in NODE_STEPS for step in plan.to_do)
         return incident.job is not None and not fleet.may_have_job(incident.job) and not of_node
+
+    def _returned_or_lost(self, now: datetime) -> set[str]:
+        """Incidents with a drain that slurmctld may have lost: during a pause, say, it is not done again at once."""
+        known = self.incidents.keys() & self.plans.keys() if self.seen_in_service else ()
+        return {
+            name
+            for name in known
+            for outcome in self.ledger.outcomes(name, self.plans[name].to_do)
+            if outcome.step.key(name) in self.seen_in_service and now - outcome.at <= LOST_WITHIN
+        }
 
     def _holding(self) -> set[str]:
         """Incidents whose job was cancelled with our hold on it, as long as somebody may requeue it."""

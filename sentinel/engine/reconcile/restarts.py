@@ -69,13 +69,13 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         if not any(step.kind in NODE_STEPS or step.job in fleet.jobs for step in plan.to_do):
             continue  # neither its job nor a drain of it is there any more
         known = state.recoveries.get(name)
-        busy = known is not None and recovery.is_busy(known)
-        if not plan.to_do or state.paused or busy:
+        if not plan.to_do or state.paused:
             continue
         drains = _lost_drains(state, plan, fleet, now)
-        lost = frozenset(drains.values()) | _lost_of_job(state, plan, fleet, now)
-        lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _left_holds(state, plan, fleet)
-        lost |= _taken_nodes(state, plan, fleet)
+        lost = frozenset(drains.values())
+        if known is None or not recovery.is_busy(known):  # else what is known of the job may be over
+            lost |= _lost_of_job(state, plan, fleet, now) | _left_holds(state, plan, fleet)
+            lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _taken_nodes(state, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
             _do_again(state, out, incident, lost, drains.keys(), fleet, now)
@@ -95,7 +95,7 @@ def _do_again(
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
     known = state.recoveries.get(incident.id)
-    if known is not None:
+    if known is not None and not recovery.is_busy(known):
         known.under_way = None
     if lost & _RESTART and incident.state is not IncidentState.WATCHING:
         recovery.close(state, out, incident.id, IncidentState.OPEN, "", now)
@@ -175,8 +175,8 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     if job.restarts <= attempt and job.state not in ("cancelled", "pending"):
         return frozenset(step.kind for step in plan.to_do if step.kind in _RESTART)
-    if stop.step.kind is not StepKind.REQUEUE_HOLD:
-        return frozenset()
+    if stop.step.kind is StepKind.HOLD:
+        return frozenset({StepKind.HOLD} if _lost_words(stop, job, fleet) else ())
     release = _done(state, plan, frozenset({StepKind.RELEASE}))
     if (job.restarts != attempt + 1 and not _is_counted_twice(state, stop, job)) or job.state != "pending":
         return frozenset()
@@ -184,8 +184,9 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return _lost_hold(state, plan, job, fleet, now) if stop.data.get("deferred") else frozenset()
     if fleet.at <= release.at:
         return frozenset()
-    # Held: the action asks whose hold it is.
-    return _RELEASE if (_is_deferred(job, now) or job.held) and not release.reason else frozenset()
+    if release.reason or _is_prepared_later(state, release):
+        return frozenset()
+    return _RELEASE if _is_deferred(job, now) or job.held else frozenset()  # held: the action asks whose hold it is
 
 
 def is_counted_twice(state: State, incident: str, job: JobView) -> bool:
@@ -211,6 +212,13 @@ def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: dateti
     held = job.held and job.requeue_held and bool(failed.data.get("cancelled"))
     lost = held or (job.eligible_at is not None and job.eligible_at - now > _BY_A_MONTH)
     return frozenset({failed.step.kind} if lost else ())
+
+
+def _lost_words(stop: Outcome, job: JobView, fleet: Fleet) -> bool:
+    """Whether the job is held by the requeue of ours, and the comment that says why is lost; of any of its components."""
+    parts = (job, *components_with(fleet, job.id))
+    ours = job.state == "pending" and job.restarts == (stop.step.attempt or 0) + 1 and not stop.data.get("user_hold")
+    return ours and any(one.requeue_held and not one.admin_comment.startswith(OURS) for one in parts)
 
 
 def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
@@ -240,6 +248,22 @@ def _is_anothers(state: State, release: Outcome, fleet: Fleet) -> bool:
                 outcome = state.ledger.outcome(name, step)
                 if outcome is None or outcome.result is not Result.FAILED:
                     return True
+    return False
+
+
+def _is_prepared_later(state: State, release: Outcome) -> bool:
+    """Whether another incident has stopped a later attempt of the released job and is about to let it go itself.
+
+    slurmctld may have forgotten that the later attempt began: whoever lets the job go writes the resume point for the
+    attempt that Slurm counts.
+    """
+    for name in state.recoveries.keys() & state.plans.keys():
+        plan = state.plans[name]
+        stop, following = _done(state, plan, STOPS), recovery.next_step(state, plan)
+        if stop is None or stop.step.job != release.step.job or recovery.is_engines_own(following):
+            continue
+        if following is not None and (stop.step.attempt or 0) > (release.step.attempt or 0):
+            return True
     return False
 
 

@@ -1,4 +1,4 @@
-"""Histories that tests/bench/forgotten.py found: slurmctld, killed in the middle of two recoveries of one job, forgets."""
+"""Histories that tests/bench/forgotten.py found: slurmctld is killed and forgets."""
 
 from __future__ import annotations
 
@@ -34,6 +34,89 @@ HISTORIES = [
             Happening("gpu-memory", 61.58153101690428, "job0/0"),
         ),
         1462.0815310169041,
+    ),
+    History(  # its user's requeue: the job has failed again
+        993, 1304, "people", Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob"))),
+        (
+            Happening("disk-full", 88.48695837428863, "job1/0"),
+            Happening("requeue", 90.03919477662099, "job1"),
+            Happening("slurmctld-crash", 91.02192157089226, data={"for_s": 30.0}),
+        ),
+        990.039194776621,
+    ),
+    History(  # the comment that says why our hold is on the second component
+        993, 4598, "crowded", Setup(jobs=(JobSpec(kind="het"),)),
+        (
+            Happening("program-error", 71.11028127034787, "job0/1"),
+            Happening("slurmctld-crash", 78.74472066557031, data={"for_s": 2.0}),
+        ),
+        973.1220668967878,
+    ),
+    History(  # a drain, during a pause that outlasts the memory of what is closed
+        993, 4697, "paused", Setup(),
+        (
+            Happening("gpu-lost-silently", 49.61683887493428, "n6"),
+            Happening("slurmctld-crash", 54.27078401476329, data={"for_s": 30.0}),
+            Happening("pause", 54.48000169335177),
+            Happening("resume", 254.48000169335177),
+        ),
+        1154.9800016933518,
+    ),
+    History(  # that the second attempt began: only the second one's incident lets the job go
+        993, 5746, "many-nodes", Setup(
+            nodes=16, jobs=(JobSpec(), JobSpec(user="bob"), JobSpec(user="eve")),
+            limits={"drain_fraction": 0.1, "drain_per_hour": 4},
+            switch_nodes=4,
+        ),
+        (
+            Happening("gpu-firmware", 88.10235300251509, "job0/1"),
+            Happening("gpu-off-bus", 88.60235300251509, "job0/1"),
+            Happening("gpu-firmware", 91.60235300251509, "job0/1"),
+            Happening("slurmctld-crash", 93.60967149466214, data={"for_s": 2.0}),
+        ),
+        991.6023530025151,
+    ),
+    History(  # a drain, while the job is being stopped: it is drained again before the job is let go
+        991, 1174, "crowded", Setup(jobs=(JobSpec(nodes=6),)),
+        (
+            Happening("gpu-off-bus", 40.75860189093369, "job0/1"),
+            Happening("slurmctld-crash", 41.51543135195352, data={"for_s": 2.0}),
+        ),
+        940.7586018909337,
+    ),
+    History(  # the whole second attempt: its incident does not stop the first one
+        990, 142, "many-nodes", Setup(
+            nodes=16, jobs=(JobSpec(), JobSpec(user="bob"), JobSpec(user="eve")),
+            limits={"drain_fraction": 0.1, "drain_per_hour": 4},
+        ),
+        (
+            Happening("gpu-memory", 60.893079382565645, "job2/1"),
+            Happening("node-lost", 61.893079382565645, "job0/1"),
+            Happening("gpu-off-bus", 62.393079382565645, "job0/0"),
+            Happening("gpu-firmware", 63.393079382565645, "job2/0"),
+            Happening("slurmctld-crash", 64.82391235140996, data={"for_s": 5.0}),
+        ),
+        1360.8930793825657,
+    ),
+    History(  # it answers nothing any more to what was on its way when it died
+        990, 279, "requeue-held", Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob"))),
+        (
+            Happening("gpu-memory", 74.6366536333655, "job0/1"),
+            Happening("slurmctld-crash", 76.28584646242211, data={"for_s": 30.0}),
+        ),
+        978.1901414989749,
+    ),
+    History(  # an attempt, whose program trains no more beside the one that follows
+        992, 3559, "in-turn", Setup(nodes=5),
+        (
+            Happening("drain", 1.0, "n4"),
+            Happening("drain", 1.0, "n5"),
+            Happening("fails-each", 64.3109378349821, "n2"),
+            Happening("fails-each", 64.3109378349821, "n1"),
+            Happening("gpu-memory-contained", 65.3109378349821, "n2"),
+            Happening("slurmctld-crash", 68.06104281262216, data={"for_s": 2.0}),
+        ),
+        965.310937834982,
     ),
 ]  # fmt: skip
 
