@@ -31,7 +31,9 @@ _SAVED = re.compile(r"^(?:resumed from step (\d+) \((\w+)\) (\S+)|saved step (\d
 
 _DRAIN_SAVED = timedelta(seconds=30)  # by then slurmctld has surely saved a drain (docs/limits.md)
 _OF_NODES = re.compile(
-    r"^\[(\S{19,23})\] (slurmctld version \S+ started|update_node: node \S+ state set to )(\S+)?", re.MULTILINE
+    r"^\[(\S{19,23})\] (slurmctld version \S+ started|update_node: node \S+ state set to |_slurm_rpc_update_node for \S+: )"
+    r"(\S+)?",
+    re.MULTILINE,
 )
 
 
@@ -89,7 +91,8 @@ def _slurm_drained(story: Story, node: str) -> bool:
 def returned_before_saved(log: str, node: str) -> bool:
     """Whether a person put the node back less than 30 s after its drain, with slurmctld started before the next drain.
 
-    It is drained once more then (docs/limits.md): slurmctld may have lost the first drain.
+    It is drained once more then (docs/limits.md): slurmctld may have lost the first drain. Before the node has registered
+    with a slurmctld just started, 22.05 calls the return invalid and carries it out all the same.
     """
     drained = returned = None
     started = False
@@ -97,12 +100,12 @@ def returned_before_saved(log: str, node: str) -> bool:
         at = datetime.fromisoformat(said)
         if what.startswith("slurmctld version"):
             started = True
-        elif what != f"update_node: node {node} state set to ":
+        elif what == f"_slurm_rpc_update_node for {node}: " or (node in what.split() and state == "IDLE"):
+            returned = at
+        elif node not in what.split():
             continue
-        elif state == "IDLE":
-            returned, started = at, False
         elif returned is None or drained is None or not started:
-            drained, returned = at, None
+            drained, returned, started = at, None, False
         else:
             return returned - drained < _DRAIN_SAVED
     return False

@@ -169,3 +169,13 @@ def test_a_return_that_slurmctld_may_not_have_seen_is_a_known_limit(
         f"{start}[2026-11-27T13:58:48.247] update_node: node n6 state set to DRAINED\n"
     )
     assert returned_before_saved(log, "n6") is limit and not returned_before_saved(log, "n7")
+
+
+def test_a_return_that_slurmctld_calls_invalid_right_after_its_start_is_one():
+    log = (
+        "[2026-11-27T16:32:10.883] update_node: node n12 state set to DRAINED\n"
+        "[2026-11-27T16:32:19.442] slurmctld version 22.05.8 started on cluster lab\n"
+        "[2026-11-27T16:32:19.513] _slurm_rpc_update_node for n12: Invalid node state specified\n"
+        "[2026-11-27T16:32:26.177] update_node: node n12 state set to DRAINED\n"
+    )
+    assert returned_before_saved(log, "n12") and not returned_before_saved(log.replace("T16:32:26", "T16:35:26"), "n13")
