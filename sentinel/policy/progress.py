@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import accumulate
 
 from sentinel.config.settings import Limits
 from sentinel.model.records import JobView, Verdict
@@ -73,8 +75,8 @@ def _fruitless(verdict: Verdict, situation: Situation) -> tuple[int, int]:
     reached, observed, resumed = situation.last_step, situation.observed, None
     if verdict.onset_step is not None and reached is not None:
         reached = min(reached, verdict.onset_step)  # what came after bad numbers is nothing gained
-    for restart in reversed(situation.restarts):
-        if _gained(restart, reached, resumed, observed=observed) is not False:
+    for restart, highest in reversed(list(zip(situation.restarts, _highest(situation.restarts), strict=True))):
+        if _gained(restart, highest, reached, resumed, observed=observed) is not False:
             break
         same = same and restart.cause is verdict.cause
         fruitless += 1
@@ -83,16 +85,24 @@ def _fruitless(verdict: Verdict, situation: Situation) -> tuple[int, int]:
     return fruitless, alike
 
 
-def _gained(restart: PastRestart, reached: int | None, resumed: int | None, *, observed: bool) -> bool | None:
-    """Whether the attempt after ``restart`` got further than the one before it; None if not known.
+def _highest(restarts: Sequence[PastRestart]) -> Iterator[int]:
+    """Of each restart, the highest step that an attempt before it reached; -1 while none is known."""
+    return accumulate((-1 if restart.step_before is None else restart.step_before for restart in restarts), max)
+
+
+def _gained(
+    restart: PastRestart, highest: int, reached: int | None, resumed: int | None, *, observed: bool
+) -> bool | None:
+    """Whether the attempt after ``restart`` got further than all before it; None if not known.
 
     Args:
+        highest: the highest step that an attempt before it reached.
         reached: the last step of that attempt that was seen.
         resumed: the step of the checkpoint from which the job resumed after that attempt.
         observed: whether that attempt was watched from its beginning; if not, it may have reached more.
     """
     if resumed is not None and restart.resumed_step is not None and resumed > restart.resumed_step:
         return True  # a later checkpoint than the one that it began from
-    if reached is not None and (restart.step_before is None or reached > restart.step_before):
+    if reached is not None and (restart.step_before is None or reached > highest):
         return True
     return False if observed else None

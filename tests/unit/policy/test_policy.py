@@ -586,7 +586,8 @@ def past(step_before: int | None, cause: Cause = Cause.GPU_MEMORY_ECC, resumed: 
         ((), 250, False),
         ((past(250),), 250, False),
         ((past(250), past(250)), 250, True),  # a third time at the same step
-        ((past(250), past(240)), 250, False),  # the last attempt gained ten steps
+        ((past(250), past(240)), 250, True),  # not further than the first
+        ((past(250), past(240)), 251, False),
         ((past(250), past(250)), 251, False),
         ((past(250), past(250)), 249, True),  # going back is no gain
         ((past(100), past(200), past(250)), 300, False),
