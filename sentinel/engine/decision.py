@@ -100,7 +100,7 @@ def _requeued_instead(before: Plan, after: Plan) -> Plan:
 
     What was done for the job before is done again, under new ids in the ledger.
     """
-    done = {(step.kind, step.job): step.tries for step in before.steps}
+    done = {(step.kind, step.job): step.tries for step in before.steps if step.kind not in NODE_STEPS}
     kept = [step for step in before.steps if step.kind in NODE_STEPS]
     nodes = {(step.kind, step.node) for step in kept}
     new = [
