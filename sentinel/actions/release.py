@@ -37,18 +37,24 @@ async def release(task: Task, means: Means) -> Outcome:
         job = await means.reader.job(task.job)
         if job is None or job.held:
             raise Unavailable(f"job {task.job} does not show as released yet")
-    elif is_deferred(job, means.clock.now()):
+    elif waits(job):
         if (over := await _excluded_again(task, means, job)) is not None:
             return over
-        # Counted twice, or slurmctld forgot the attempt that had begun; done again, another incident's may be in its place.
-        if job.restarts != task.attempt + 1 or task.step.tries:
-            await write_again(task, means, job.restarts)
-        await means.writer.update_job(task.job, start_now=True)
-        job = await means.reader.job(task.job)
-        if job is not None and job.held:
-            return held_meanwhile(task, means, job)
-        if job is None or is_deferred(job, means.clock.now()):
-            raise Unavailable(f"job {task.job} does not show as released yet")
+        if is_deferred(job, means.clock.now()):
+            return await _end_deferral(task, means, job)
+    return means.done(task)
+
+
+async def _end_deferral(task: Task, means: Means, job: JobView) -> Outcome:
+    # Counted twice, or slurmctld forgot the attempt that had begun; done again, another incident's may be in its place.
+    if job.restarts != task.attempt + 1 or task.step.tries:
+        await write_again(task, means, job.restarts)
+    await means.writer.update_job(task.job, start_now=True)
+    after = await means.reader.job(task.job)
+    if after is not None and after.held:
+        return held_meanwhile(task, means, after)
+    if after is None or is_deferred(after, means.clock.now()):
+        raise Unavailable(f"job {task.job} does not show as released yet")
     return means.done(task)
 
 

@@ -13,7 +13,7 @@ from sentinel.engine import notices
 from sentinel.engine.reconcile import exclusions, in_allocation, node_proof, situations
 from sentinel.engine.state import Recovery, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, Transition
-from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
+from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
 from sentinel.model.records import (
     ANSWERS_AGAIN,
     LEFT_IN_SERVICE,
@@ -265,12 +265,21 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
         return
     if step.kind in RESTARTS and outcome.result is Result.DONE:
         _restarted(state, incident_id, step)
-        if step.kind is StepKind.START_RUN:
-            in_allocation.began(state, out, outcome)
+        if step.kind is StepKind.START_RUN or (step.tries and not outcome.reason):
+            _begins_anew(state, out, outcome)
         close(state, out, incident_id, IncidentState.WATCHING, "restarted", now)
     if step.kind in _DECISIVE:
         notices.notify(state, out, incident_id, now)
     advance(state, out, incident_id, now)
+
+
+def _begins_anew(state: State, out: Transition, outcome: Outcome) -> None:
+    """What is known of the attempt's progress is of an earlier run: of its launcher, or of one that slurmctld forgot."""
+    step = outcome.step
+    attempt = (step.attempt or 0) + (step.kind is StepKind.RELEASE)
+    seen = state.cluster.begin_run(step.job or -1, attempt, outcome.at)
+    if seen is not None:
+        out.save(AttemptSeen(seen.view, None, None, seen.usual_step_s()))
 
 
 def _requeue_instead(state: State, out: Transition, incident_id: str, outcome: Outcome, now: datetime) -> None:

@@ -24,7 +24,7 @@ from sentinel.engine.backlog import Absence
 from sentinel.engine.diagnostics.state import DiagnosticsState
 from sentinel.engine.history import PastEvents
 from sentinel.engine.ledger import Ledger
-from sentinel.engine.node_return.put_back import PutBack
+from sentinel.engine.node_return.put_back import SAVED, PutBack
 from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.transition import DeliverNotice
 from sentinel.engine.watch.state import WatchState, watch_state
@@ -267,7 +267,7 @@ class State:
         """
         if self.blind_since is not None:
             return
-        kept = self._excluding() | self._holding() | self._returned_or_lost(now)
+        kept = self._excluding() | self._holding() | self._perhaps_lost(now)
         for incident in list(self.incidents.values()):
             last = incident.closed_at if incident.closed_at is not None else incident.updated_at
             if self.absence is not None:
@@ -294,14 +294,16 @@ class State:
         of_node = verdict.drain or verdict.suspect or any(step.kind in NODE_STEPS for step in plan.to_do)
         return incident.job is not None and not fleet.may_have_job(incident.job) and not of_node
 
-    def _returned_or_lost(self, now: datetime) -> set[str]:
-        """Incidents with a drain that slurmctld may have lost: during a pause, say, it is not done again at once."""
-        known = self.incidents.keys() & self.plans.keys() if self.seen_in_service else ()
+    def _perhaps_lost(self, now: datetime) -> set[str]:
+        """Incidents with a drain that slurmctld may have lost: no snapshot has shown it long after it was done, as during an
+        outage of the store or of slurmctld, and during a pause it is not done again."""
         return {
             name
-            for name in known
+            for name in self.incidents.keys() & self.plans.keys()
             for outcome in self.ledger.outcomes(name, self.plans[name].to_do)
-            if outcome.step.key(name) in self.seen_in_service and now - outcome.at <= LOST_WITHIN
+            if outcome.step.kind in NODE_STEPS
+            and now - outcome.at <= LOST_WITHIN
+            and self.seen_drained.get(outcome.step.key(name), outcome.at) - outcome.at <= SAVED
         }
 
     def _holding(self) -> set[str]:

@@ -31,6 +31,7 @@ class Program:
     nodes: tuple[str, ...]
     began_s: float
     base: int  # step of the checkpoint that it resumed from
+    before: int  # the highest step of the attempts before
     runs: bool = True
     hung: str = ""  # the node whose rank holds the others up
     hung_at: int | None = None  # step
@@ -86,11 +87,12 @@ class Programs:
         found = int(values["SENTINEL_RESUME_STEP"]) if ordered else max(kept, default=None)
         valid = found is None or found in self.good(job.id)
         onset = found if found in self.saves[job.id].bad else None  # saved in bad numbers: it goes on with them
-        program = Program(job.id, job.restarts, nodes, self._world.now_s, found or 0, onset=onset, run=run)
+        before = self.reached.get(job.id, 0)
+        program = Program(job.id, job.restarts, nodes, self._world.now_s, found or 0, before, onset=onset, run=run)
         if self._world.spec_of(job.id).trains_on:
             self._world.slurm.begin_step(job, f"{STEP_NAME}{run}", nodes)
-        if (before := self.newest.get(job.id)) is not None:
-            before.runs = False  # of an attempt that slurmctld forgot: its node has killed the job since
+        if (other := self.newest.get(job.id)) is not None and other.runs:
+            self._forgotten(other, program)
         self.newest[job.id] = program
         self._all.append(program)
         self._world.happened(AttemptBegan(job.id, job.restarts, nodes, found, ordered, valid, run))
@@ -116,14 +118,22 @@ class Programs:
             self._stopped(program)
 
     def _stopped(self, program: Program) -> None:
-        job = self._world.slurm.jobs[program.job]
         if program.runs:
-            self.checkpoints(job.id)  # what it saved until now
-            reached = program.step(self._world.now_s) or 0
-            gained = reached > self.reached.get(job.id, -1) and reached > 0
-            self.reached[job.id] = max(reached, self.reached.get(job.id, 0))
-            self._fruitless[job.id] = 0 if gained else self._fruitless.get(job.id, 0) + 1
+            self._note_reached(program)
+            gained = self.reached[program.job] > program.before
+            self._fruitless[program.job] = 0 if gained else self._fruitless.get(program.job, 0) + 1
             program.runs = False
+
+    def _forgotten(self, program: Program, following: Program) -> None:
+        """A program of an attempt that slurmctld forgot, and that begins anew: its nodes have killed it since."""
+        self._note_reached(program)
+        program.runs = False
+        if following.attempt == program.attempt:
+            following.before = program.before
+
+    def _note_reached(self, program: Program) -> None:
+        self.checkpoints(program.job)  # what it saved until now
+        self.reached[program.job] = max(program.step(self._world.now_s) or 0, self.reached.get(program.job, 0))
 
     def end(self, program: Program, exit_code: int, exit_signal: int = 0) -> None:
         """The program ends by itself, if it still runs."""

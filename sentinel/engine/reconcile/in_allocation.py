@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
-from sentinel.engine.transition import Transition
-from sentinel.model.changes import AttemptSeen
 from sentinel.model.intent import intent_of
 from sentinel.model.records import (
     INTERRUPTIONS,
@@ -96,14 +94,6 @@ def training_nodes(state: State, job: int, attempt: int) -> tuple[str, ...]:
     """The nodes on which the attempt works: without the spare ones that it only holds."""
     seen, nodes = state.cluster.attempts.get((job, attempt)), state.cluster.nodes_of(job, attempt)
     return (run_nodes_of(state, seen.view) if seen is not None else ()) or nodes
-
-
-def began(state: State, out: Transition, outcome: Outcome) -> None:
-    """The launcher's next step runs: the attempt begins anew."""
-    step = outcome.step
-    seen = state.cluster.begin_run(step.job or -1, step.attempt or 0, outcome.at)
-    if seen is not None:
-        out.save(AttemptSeen(seen.view, None, None, seen.usual_step_s()))
 
 
 def began_at(state: State, incident: str) -> datetime | None:

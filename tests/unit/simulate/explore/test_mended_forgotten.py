@@ -118,6 +118,51 @@ HISTORIES = [
         ),
         965.310937834982,
     ),
+    History(  # a drain, during an outage of the store that outlasts the memory of what is closed
+        995, 5885, "anything", Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob"))),
+        (
+            Happening("program-error", 40.20926127697372, "job0/0"),
+            Happening("kill", 40.20926127697372, data={"nth": 2, "after": False, "down_s": 2.0}),
+            Happening("gpu-lost-silently", 81.26002514320315, "job0/1"),
+            Happening("slurmctld-crash", 84.13347564465977, data={"for_s": 30.0}),
+            Happening("store-full", 93.7761116685511, data={"for_s": 120.0}),
+        ),
+        1515.776111668551,
+    ),
+    History(  # an attempt, which does not count as one that gained steps since the one before it gained fewer
+        995, 1653, "many-nodes", Setup(
+            nodes=16, jobs=(JobSpec(), JobSpec(user="bob"), JobSpec(user="eve")),
+            limits={"drain_fraction": 0.1, "drain_per_hour": 2},
+        ),
+        (
+            Happening("node-lost", 54.9439544741006, "job2/0"),
+            Happening("gpu-firmware", 84.9439544741006, "job2/1"),
+            Happening("gpu-firmware", 114.9439544741006, "job2/1"),
+            Happening("slurmctld-crash", 119.3452684953222, data={"for_s": 30.0}),
+            Happening("gpu-off-bus", 144.9439544741006, "job2/0"),
+            Happening("gpu-off-bus", 204.9439544741006, "job2/0"),
+            Happening("gpu-memory", 234.9439544741006, "job2/1"),
+        ),
+        1134.9439544741006,
+    ),
+    History(  # the node list of a job that it has requeued itself, while the daemon is away
+        996, 5365, "observe", Setup(mode="observe", restart_mode="act"),
+        (
+            Happening("gpu-memory", 54.74596355278386, "job0/1"),
+            Happening("kill", 54.74596355278386, data={"nth": 33, "after": True, "down_s": 400.0}),
+            Happening("slurmctld-crash", 58.8416092704021, data={"for_s": 2.0}),
+        ),
+        1354.745963552784,
+    ),
+    History(  # not killed here: a node convicted when a restart in the allocation fails is drained
+        995, 4549, "in-allocation", Setup(nodes=8, jobs=(JobSpec(nodes=4, trains_on=3), JobSpec(user="bob"))),
+        (
+            Happening("gpu-lost-silently", 86.59950431734404, "job0/2"),
+            Happening("kill", 86.59950431734404, data={"nth": 21, "after": False, "down_s": 150.0}),
+            Happening("gpu-off-bus", 87.4088407440755, "job0/3"),
+        ),
+        1137.4088407440754,
+    ),
 ]  # fmt: skip
 
 
