@@ -218,7 +218,11 @@ def _lost_words(stop: Outcome, job: JobView, fleet: Fleet) -> bool:
     """Whether the job is held by the requeue of ours, and the comment that says why is lost; of any of its components."""
     parts = (job, *components_with(fleet, job.id))
     ours = job.state == "pending" and job.restarts == (stop.step.attempt or 0) + 1 and not stop.data.get("user_hold")
-    return ours and any(one.requeue_held and not one.admin_comment.startswith(OURS) for one in parts)
+    return ours and any(one.requeue_held and not _says_held(one.admin_comment) for one in parts)
+
+
+def _says_held(comment: str) -> bool:
+    return comment.startswith(OURS) and "held" in comment.split()
 
 
 def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:

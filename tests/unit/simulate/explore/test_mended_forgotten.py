@@ -163,6 +163,15 @@ HISTORIES = [
         ),
         1137.4088407440754,
     ),
+    History(  # the same comment: what it had saved is that of the restart before
+        998, 4923, "crowded", Setup(jobs=(JobSpec(kind="het"),)),
+        (
+            Happening("gpu-off-bus", 74.94194515302307, "job0/1"),
+            Happening("program-error", 80.88066551989299, "job0/0"),
+            Happening("slurmctld-crash", 88.03677909332917, data={"for_s": 30.0}),
+        ),
+        980.880665519893,
+    ),
 ]  # fmt: skip
 
 
