@@ -12,15 +12,18 @@ _PROGRAM = frozenset({Source.JOB_LOG, Source.ERROR_FILE})
 
 
 def calibrated(verdict: Verdict, rules: Rules) -> Verdict:
-    """``verdict`` with odds turned into confidence: along the curve where only a program spoke, by one factor otherwise.
+    """``verdict`` with odds turned into confidence: along one curve where only a program spoke, another where a machine did.
 
-    One line can be misread: alone it never gives full confidence.
+    One line can be misread: alone it never gives full confidence. That a machine is broken is surer than what broke in it,
+    so how sure a drain is has a factor of its own.
     """
     if verdict.cause is Cause.UNKNOWN:
         return verdict
     judgement = rules.judgement
-    confidence = verdict.confidence * judgement.calibration
-    drain_confidence = verdict.drain_confidence * judgement.calibration  # a machine spoke, else no node is named
+    confidence = along(judgement.machine_curve, verdict.confidence)
+    # The cause's own share is in it, also where a node was added that other lines convict.
+    convicts = max(verdict.drain_confidence, verdict.confidence) if verdict.drain else verdict.drain_confidence
+    drain_confidence = convicts * judgement.calibration  # a machine spoke, else no node is named
     if verdict.grounds and all(ground.evidence.source in _PROGRAM for ground in verdict.grounds):
         confidence = along(judgement.program_curve, verdict.confidence)
         if len({ground.evidence.id for ground in verdict.grounds}) == 1:

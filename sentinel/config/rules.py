@@ -130,6 +130,9 @@ class CauseEntry:
     rivals: tuple[Cause, ...] = ()  # what is most often mistaken for it, likeliest first
 
 
+Curve = tuple[tuple[float, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """Constants of the verdict; fitted by tests/bench/judgement, kept as data."""
@@ -140,9 +143,10 @@ class Judgement:
     drain_above: float = (
         0.7  # share of all causes that are a machine's, below which nothing is drained, nor recommended
     )
-    calibration: float = 1.0  # share of right verdicts among those that the odds call sure, where a machine spoke
-    # Where only a program spoke: share of the odds, and how often such verdicts proved right on logs kept apart.
-    program_curve: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 1.0))
+    calibration: float = 1.0  # how sure a drain is where the odds are sure that the machine is broken
+    # Share of the odds, and how often such verdicts proved right: where only a program spoke, and where a machine did.
+    program_curve: Curve = ((0.0, 0.0), (1.0, 1.0))
+    machine_curve: Curve = ((0.0, 0.0), (1.0, 1.0))
     single_line: float = 1.0  # most confidence that one line of a program's log can give
 
 

@@ -17,7 +17,7 @@ from sentinel.config.convictions_toml import read_convictions
 from sentinel.config.nvlink_toml import nvlink5_rows
 from sentinel.config.returns import ReturnRow, Returns
 from sentinel.config.returns_toml import read_returns
-from sentinel.config.rules import OWN_LOG, CauseEntry, Form, Judgement, NvLink5, Role, Rule, Rules, Xid
+from sentinel.config.rules import OWN_LOG, CauseEntry, Curve, Form, Judgement, NvLink5, Role, Rule, Rules, Xid
 from sentinel.config.rules_document import Document
 from sentinel.errors import FileError
 from sentinel.evidence.logs.machine_logs import said
@@ -357,30 +357,30 @@ def _judgement(document: Document, before: Judgement) -> Judgement:
     values.update(calibration=before.calibration, single_line=before.single_line)
     if not isinstance(table, dict):
         raise FileError(document.name, "not a table", key="judgement", fix="write [judgement]")
-    curve = before.program_curve
+    curves = {"program_curve": before.program_curve, "machine_curve": before.machine_curve}
     for key, value in table.items():
-        if key == "program_curve":
-            curve = _curve(document.name, value)
+        if key in curves:
+            curves[key] = _curve(document.name, key, value)
             continue
         if key not in values:
-            known = ", ".join((*values, "program_curve"))
+            known = ", ".join((*values, *curves))
             raise FileError(document.name, "unknown key", key=key, fix=f"use one of: {known}")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
             raise FileError(document.name, f"not a positive number: {value!r}", key=key, fix="give a number")
         values[key] = float(value)
-    return Judgement(**values, program_curve=curve)
+    return Judgement(**values, program_curve=curves["program_curve"], machine_curve=curves["machine_curve"])
 
 
-def _curve(name: str, value: object) -> tuple[tuple[float, float], ...]:
+def _curve(name: str, key: str, value: object) -> Curve:
     """Pairs of numbers from 0 to 1, both growing: a surer verdict is never stated as less sure."""
     fix = "give pairs from 0 to 1 that grow, such as [[0.0, 0.0], [0.5, 0.6], [1.0, 0.9]]"
     pairs = [tuple(pair) for pair in value if isinstance(pair, list)] if isinstance(value, list) else []
     numbers = [number for pair in pairs for number in pair]
     whole = isinstance(value, list) and len(pairs) == len(value) and all(len(pair) == 2 for pair in pairs)
     if not pairs or not whole or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
-        raise FileError(name, f"no curve: {value!r:.80}", key="program_curve", fix=fix)
+        raise FileError(name, f"no curve: {value!r:.80}", key=key, fix=fix)
     points = tuple((float(share), float(right)) for share, right in pairs)
     steps = list(itertools.pairwise(points))
     if any(not 0 <= n <= 1 for n in numbers) or any(a[0] >= b[0] or a[1] > b[1] for a, b in steps):
-        raise FileError(name, f"no growing curve: {value!r:.80}", key="program_curve", fix=fix)
+        raise FileError(name, f"no growing curve: {value!r:.80}", key=key, fix=fix)
     return points

@@ -119,7 +119,7 @@ def test_sympathetic_xids_follow_their_cause() -> None:
         seen(Kind.XID, Source.KERNEL, at=0.2, node="n3", xid=48),
     )
     assert (verdict.cause, verdict.drain) == (Cause.GPU_MEMORY_ECC, ("n3",))
-    assert verdict.confidence > 0.8  # odds of 0.95, and what such odds proved worth
+    assert verdict.confidence > 0.75 and verdict.drain_confidence > 0.8  # odds of 0.96, and what such odds proved worth
 
 
 def test_teardown_xid_45_on_all_nodes_after_a_traceback_is_the_code() -> None:

@@ -631,8 +631,8 @@ def test_upper_bound_of_restarts_is_the_smaller_of_site_and_comment(most: int, r
     [
         ({"intent": Intent(restart=True, retry_errors=True)}, 0.95, False),
         ({}, 0.95, True),  # its user did not ask for it
-        ({}, 0.62, True),
-        ({}, 0.61, False),  # nobody is sure that it was the program
+        ({}, 0.6, True),
+        ({}, 0.59, False),  # nobody is sure that it was the program
         ({"intent": Intent(restart=True, retry_errors=True), "last_step": None}, 0.95, True),  # it came at once
         ({"intent": Intent(restart=True, retry_errors=True), "restarts": (RESUMED_AT_250,)}, 0.95, True),
         ({"intent": Intent(restart=True, retry_errors=True), "observed": False}, 0.95, True),
