@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from sentinel.model.records import Evidence, Scalar
 
 BEFORE = 2048  # bytes before an exception that are looked at
 BETWEEN = 4  # lines between a frame and the exception that ends its traceback: the source, its marks, a note
@@ -23,7 +25,8 @@ _STANDARD = re.compile(rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<froz
 # What only hands on the exception of another: of a worker, of a wrapped call.
 _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
-_IGNORED = re.compile(rb"(?:Exception ignored in|Error in atexit\._run_exitfuncs)[^\n]{0,240}\n[^\n]{0,40}$")
+_IGNORING = re.compile(rb"Exception ignored (?:in|while)\b|Error in atexit\._run_exitfuncs")
+_IGNORED = re.compile(rb"(?:%s)[^\n]{0,240}\n[^\n]{0,40}$" % _IGNORING.pattern)
 # Python asks it for what an object has not: who asked stands above (torch/nn/modules/module.py, and others alike).
 _LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
 # Where the devices that are there are laid out as a mesh: how many there are decides whether they fit.
@@ -81,6 +84,29 @@ def innermost(before: bytes) -> Frame | None:
     return Frame(
         _text(frame[1]), _text(frame[2]), refused, standard, table, checked, _text(caller), inside, mesh, ignored
     )
+
+
+def framed(evidence: Evidence, before: bytes) -> Evidence:
+    """With the innermost frame of the traceback that the exception ends."""
+    frame = innermost(before)
+    if frame is None:
+        return evidence
+    found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
+    found |= {"check": frame.source[:200], "caller": frame.caller}
+    found = {name: value for name, value in found.items() if value}
+    found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
+    found |= {"mesh": frame.mesh, "ignored": frame.ignored}
+    return replace(evidence, data={**evidence.data, **found})
+
+
+def is_ignored(line: bytes, before: bytes) -> bool:
+    """Whether Python says that it ignores the exception that ``line`` names: it ended nothing."""
+    if _IGNORING.search(line):
+        return True
+    if not _IGNORING.search(before):
+        return False
+    frame = innermost(before)
+    return frame is not None and frame.ignored
 
 
 def _lines_after(before: bytes, frame: re.Match[bytes]) -> int:

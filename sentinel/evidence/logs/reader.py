@@ -15,13 +15,13 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
-from sentinel.evidence.logs.frames import BEFORE, innermost
+from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import SLURM_DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
-from sentinel.evidence.logs.python_lines import MACHINES, QUOTED, RAISED
+from sentinel.evidence.logs.python_lines import MACHINES, OUTRIGHT, RAISED, is_source
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of
@@ -51,7 +51,6 @@ _READ_BACK = re.compile(
 )
 _ALL_READ = frozenset({Kind.XID, OP_COUNT})  # whose lines differ by number, however many
 _SAYS_LITTLE = frozenset({Role.FALLBACK, Role.CONTEXT, Role.PROGRESS})  # beside these a fallback still counts
-_OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ class LogReader:
         for hit in hits:
             if known and hit.compiled.rule.role is Role.FALLBACK:
                 continue
-            before = block[max(0, start - BEFORE) : start] if hit.compiled.rule.frame else b""
+            before = block[max(0, start - BEFORE) : start] if hit.compiled.rule.form is Form.PROGRAM else b""
             text = block[start:end][:OWN_LINE] if self._own else hit.searched
             evidence = self._evidence(hit, text, before, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
@@ -226,11 +225,11 @@ class LogReader:
         """Rules that know a line which a program printed."""
         hits: list[Hit] = []
         told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
-        quoted = QUOTED.match(block, start, min(end, start + 400)) is not None
+        quoted = is_source(block, start, min(end, start + 400))
         daemons = SLURM_DAEMON.match(block, start, min(end, start + 400)) is not None
         for index, at in batch:
             compiled = self._signatures.compiled[index]
-            outright = quoted and compiled.rule.role in _OUTRIGHT
+            outright = quoted and compiled.rule.role in OUTRIGHT
             if (outright or (daemons and compiled.rule.of_users)) and compiled.rule.form is Form.PROGRAM:
                 continue
             if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
@@ -303,7 +302,10 @@ class LogReader:
             data=data,
             trust=hit.trust,
         )
-        return _framed(evidence, said.before) if rule.frame else evidence
+        if rule.frame:
+            return framed(evidence, said.before)
+        ignored = rule.form is Form.PROGRAM and rule.role in OUTRIGHT and is_ignored(said.text, said.before)
+        return replace(evidence, data={**evidence.data, "ignored": True}) if ignored else evidence
 
     def _worth(self, hit: Hit, fields: dict[str, str]) -> bool:
         """Whether an Xid line is worth reading: one number of one device a hundred times over says nothing new."""
@@ -350,19 +352,6 @@ def _only_read_back(line: bytes, at: int, fields: Mapping[str, str]) -> bool:
     return (
         not fields.keys() & {"loss", "time_s", "time_ms"} and _READ_BACK.search(line, max(0, at - 200), at) is not None
     )
-
-
-def _framed(evidence: Evidence, before: bytes) -> Evidence:
-    """With the innermost frame of the traceback that the exception ends."""
-    frame = innermost(before)
-    if frame is None:
-        return evidence
-    found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
-    found |= {"check": frame.source[:200], "caller": frame.caller}
-    found = {name: value for name, value in found.items() if value}
-    found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
-    found |= {"mesh": frame.mesh, "ignored": frame.ignored}
-    return replace(evidence, data={**evidence.data, **found})
 
 
 def _named(evidence: Evidence, behind: bytes) -> Evidence:

@@ -6,6 +6,7 @@ part its lines. The last part is what a healthy job prints.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +40,8 @@ def messages() -> Iterator[tuple[str, str]]:
             if "RuntimeError: CUDA error: " in message:  # ROCm prints the same sentences (hipGetErrorString)
                 yield causes, message.replace("\\n", "\n").replace("CUDA error", "HIP error")
                 # The macro of many CUDA programs: fprintf(stderr, "GPUassert: %s %s %d\n", cudaGetErrorString(code), ...)
-                yield causes, message.replace("RuntimeError: CUDA error", "GPUassert").replace("\\n", " sum.cu 12\n", 1)
+                said = message.replace("\\n", "\n").replace("RuntimeError: CUDA error", "GPUassert")
+                yield causes, re.sub(r"(?m)^(.*GPUassert.*)$", r"\1 sum.cu 12", said)
 
 
 def judge(message: str) -> Verdict:
