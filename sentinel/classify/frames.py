@@ -32,7 +32,7 @@ _DATA = re.compile(
 )
 _SOURCE_FAILED = re.compile(
     r"(?:Connection|Timeout|Timed ?Out|Disconnect\w{0,4}|Protocol|HTTP|Client|Server|SSL|Read|Payload|Endpoint|IO|OS|Decode"
-    r"|Decompression|Zstd|Arrow\w{0,8}|EOF|Checksum|Corrupt\w{0,3})(?:Error|Exception)?\b"
+    r"|Decompression|(?:struct|zlib|lzma)\.error|Zstd|Arrow\w{0,8}|EOF|Checksum|Corrupt\w{0,3})(?:Error|Exception)?\b"
     r"|Retries exceeded|Server Disconnected"
 )
 # What a check finds wrong in the order of the program's calls, not in what it was given.
@@ -54,6 +54,7 @@ DRIVEN = 2.2  # natural-log odds that a framework is at fault which drove the te
 
 # Where the recorded operations run backwards: who asks for it tells nothing of who recorded them.
 _BACKWARD = re.compile(r"/(?:site|dist)-packages/torch/autograd/")
+_WRONG_TYPE = re.compile(r"\b(?:TypeError|AttributeError): ")
 _CORE = re.compile(r"/(?:site|dist)-packages/(?:torch|jax|jaxlib|tensorflow|numpy)/")  # does what its callers ask
 # An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
@@ -67,6 +68,7 @@ _NOT_ITS_OWN = re.compile(
 # A check of what was asked: the settings that it reads.
 _SETTINGS = re.compile(
     r"\b(?:\w{0,12}args|cfg|\w{0,12}conf(?:ig)?|opts?|flags|FLAGS|hparams|params|settings|options|ds_config)\b[.\[]"
+    r"|\b(?:lr|warmup|decay|train|eval|save|log)_(?:\w{1,20}_)?(?:steps|iters|samples|epochs|interval)\b"
     r"|\b(?:global_|micro_|train_|mini_|per_device_)?batch_size\b|\bworld_size\b|\bn(?:um_)?(?:gpus?|nodes?|workers|devices)\b"
     r"|\b(?:tensor|pipeline|context|expert|data|sequence)_(?:model_)?parallel_size\b|os\.environ|os\.path\.(?:exists|is)"
 )
@@ -117,6 +119,7 @@ _PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
 _STANDARD: tuple[tuple[re.Pattern[str], Weights], ...] = (
     (re.compile(r"^os\.py:(?:__getitem__|__delitem__)$"), {C.USER_CONFIG: 4.4}),
     (re.compile(r"^argparse\.py:|^configparser\.py:"), {C.USER_CONFIG: 3.4}),
+    (re.compile(r"^shared_memory\.py:"), {C.DATALOADER: 4.0}),  # a name that another run, or process, left behind
     (re.compile(r"^importlib|^<frozen importlib|_bootstrap"), {C.SOFTWARE_ENV: 2.6}),
 )
 _NAMED = 0.25  # share of a class's usual weight for the user's code where the place says what was done
@@ -153,9 +156,13 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _moved(weights, {C.SOFTWARE_ENV: INVARIANT}) if evidence.data.get("inside") is True else moved
     if _BACKWARD.search(frame) and not own:
         return weights
-    if not own and not refused and _CORE.search(frame) and _LIBRARY.search(str(evidence.data.get("caller") or "")):
-        moved[C.SOFTWARE_ENV] = max(moved.get(C.SOFTWARE_ENV, 0.0), DRIVEN)
-        return {**moved, C.USER_CODE: 0.5 * moved.get(C.USER_CODE, 0.0)}
+    wrong_type = refused and _WRONG_TYPE.search(evidence.text) is not None  # of an argument: no setting's
+    if _CORE.search(frame) and (wrong_type or not (own or refused)):
+        if _LIBRARY.search(str(evidence.data.get("caller") or "")):
+            moved[C.SOFTWARE_ENV] = max(moved.get(C.SOFTWARE_ENV, 0.0), DRIVEN)
+            return {**moved, C.USER_CODE: 0.5 * moved.get(C.USER_CODE, 0.0)}
+        if wrong_type:
+            return weights
     inside = _INSIDE.search(evidence.text) is not None and not _TAKES_DATA.search(frame)
     state = refused and "RuntimeError" in evidence.text
     if refused and not inside:

@@ -1,0 +1,131 @@
+"""Which of several errors ended the job: what Python ignores, what a traceback quotes, what a limit ends that had failed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import classify
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import Cause, Incident, Verdict, Where
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
+PACKAGES = "/opt/env/lib/python3.11/site-packages"
+OWN = "/home/u/run/train.py"
+LIMIT = "slurmstepd: error: *** JOB 52 ON c4 CANCELLED AT 2026-03-04T11:30:22 DUE TO TIME LIMIT ***\n"
+FAILED = (
+    f'Traceback (most recent call last):\n  File "{OWN}", line 7, in main\n    go(rows[9])\n'
+    "IndexError: list index out of range\n"
+)
+STEPS = "".join(f"iteration {i:8d}/ 5000 | lm loss: 2.1 |\n" for i in range(20))
+
+
+def judge(text: str) -> Verdict:
+    reader = LogReader(SIGNATURES, where=Where(job=52, path="out.txt"))
+    found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+    return classify(Incident("i1", NOW, NOW, job=52, evidence=tuple(found)), rules=RULES, now=NOW)
+
+
+def test_a_time_limit_ends_a_job_whose_program_had_failed_before() -> None:
+    """One rank raised, the others waited for it until the limit."""
+    assert judge(FAILED + LIMIT).cause is Cause.USER_CODE
+    assert judge(LIMIT + FAILED).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT  # torn down by it
+    assert judge(FAILED + STEPS + LIMIT).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT  # it had gone on
+    assert judge(STEPS + LIMIT).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>",
+        "Exception ignored while calling deallocator <function f at 0x7f>:",
+    ],
+)
+def test_what_python_ignores_in_a_destructor_ended_nothing(said: str, prefix: str) -> None:
+    ignored = (
+        said,
+        "Traceback (most recent call last):",
+        f'  File "{PACKAGES}/torch/utils/data/dataloader.py", line 1479, in __del__',
+        "    self._shutdown_workers()",
+        f'  File "{PACKAGES}/torch/utils/data/_utils/signal_handling.py", line 66, in handler',
+        "    _error_if_any_worker_fails()",
+        "RuntimeError: DataLoader worker (pid 4067) is killed by signal: Aborted.",
+    )
+    text = "".join(f"{prefix}{line}\n" for line in ignored)
+    assert judge(text + FAILED).cause is Cause.USER_CODE
+    assert judge(text).cause is not Cause.DATALOADER
+    assert judge(text.replace(said, "something else")).cause is Cause.DATALOADER
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+@pytest.mark.parametrize(
+    "source", ["return next(self.rows)  # may raise StopIteration", 'self.fail("CUDA out of memory")']
+)
+def test_source_that_a_traceback_quotes_is_no_error(source: str, prefix: str) -> None:
+    lines = ("Traceback (most recent call last):", f'  File "{OWN}", line 7, in main', f"    {source}", "KeyError: 7")
+    text = "".join(f"{prefix}{line}\n" for line in lines)
+    assert judge(text).cause is judge(text.replace(source, "go()")).cause is Cause.USER_CODE
+    assert [ground.evidence.line for ground in judge(text).grounds] == [4]
+
+
+@pytest.mark.parametrize(
+    "level", ["10:02:03 [INFO] ", "10:02:03 - data - INFO - ", "10:02:03 | INFO     | data:go:7 - ", "[DEBUG] "]
+)
+def test_what_a_logger_tells_as_information_ended_nothing(level: str) -> None:
+    told = "shards are concatenated or chained (webdataset.DataPipeline)\n"
+    assert judge(level + told + FAILED).cause is Cause.USER_CODE
+    assert judge(told + FAILED).cause is Cause.DATALOADER
+
+
+@pytest.mark.parametrize(
+    ("frame", "source", "raised", "expected"),
+    [
+        (
+            f"{PACKAGES}/PIL/_binary.py",
+            "return unpack(form, c)[0]",
+            "struct.error: unpack requires a buffer of 4 bytes",
+            Cause.DATALOADER,
+        ),
+        (
+            "/usr/lib/python3.11/multiprocessing/shared_memory.py",
+            "self._fd = _posixshmem.shm_open(",
+            "FileExistsError: [Errno 17] File exists: '/7_lock'",
+            Cause.DATALOADER,
+        ),
+        (
+            f"{PACKAGES}/frame/optim.py",
+            "assert self.lr_warmup_steps < self.lr_decay_steps",
+            "AssertionError",
+            Cause.USER_CONFIG,
+        ),
+    ],
+)
+def test_the_innermost_frame_says_what_was_done(frame: str, source: str, raised: str, expected: Cause) -> None:
+    text = f'Traceback (most recent call last):\n  File "{frame}", line 7, in go\n    {source}\n{raised}\n'
+    assert judge(text).cause is expected
+
+
+@pytest.mark.parametrize(
+    ("caller", "expected"), [(f"{PACKAGES}/frame/loop.py", Cause.SOFTWARE_ENV), (OWN, Cause.USER_CODE)]
+)
+def test_a_type_that_the_tensor_library_refuses_is_its_callers_fault(caller: str, expected: Cause) -> None:
+    text = (
+        f'Traceback (most recent call last):\n  File "{caller}", line 9, in step\n    loss, out = self.loss(batch)\n'
+        f'  File "{PACKAGES}/torch/_tensor.py", line 7, in __iter__\n    raise TypeError("iteration over a 0-d tensor")\n'
+        "TypeError: iteration over a 0-d tensor\n"
+    )
+    assert judge(text).cause is expected
+
+
+@pytest.mark.parametrize(
+    "runner", ["hydra/core/utils.py", "hydra/_internal/utils.py", "click/core.py", "jsonargparse/_cli.py"]
+)
+def test_the_frames_that_start_a_program_say_nothing_of_its_settings(runner: str) -> None:
+    started = f'  File "{PACKAGES}/{runner}", line 7, in run\n    return call()\n'
+    lines = FAILED.split("\n", 1)
+    assert judge(f"{lines[0]}\n{started}{lines[1]}").confidence == judge(FAILED).confidence
