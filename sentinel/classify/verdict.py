@@ -12,6 +12,7 @@ from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.independent_faults import with_others
 from sentinel.classify.kernel_faults import of_modules
 from sentinel.classify.out_together import out_together
+from sentinel.classify.passed_faults import passed
 from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
 from sentinel.classify.unanswered import FINISHED, STEPS_AFTER, unanswered
@@ -49,7 +50,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     """What broke, where, and who, with grounds; *unknown* where the evidence does not carry a cause."""
     by_id = rules.by_id()
     readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
-    readings, of_single_nodes = out_together(_survived(of_modules(readings), incident), rules)
+    readings, of_single_nodes = out_together(_survived(passed(of_modules(readings)), incident), rules)
     verdict = _judge(incident, readings, history, rules, now)
     verdict = with_others(
         verdict, of_single_nodes, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN

@@ -244,7 +244,11 @@ def test_an_error_code_in_a_line_that_means_nothing_means_nothing() -> None:
             "ERROR:  nhc:  Health check failed:  check_hw_ib:  No IB port mlx5_0:1 is ACTIVE (LinkUp 400 Gb/sec).\n",
             Cause.NETWORK_FABRIC,
         ),
-        ("check-nvlink OK - All nvlink error checks passed.\n", "NvLink link 3 is currently down\n", Cause.GPU_NVLINK),
+        (
+            "check-nvlink OK - All nvlink error checks passed.\n",
+            "nhc: Health check failed: check_nvlink_status: GPU 0 has nvlinks inactive: Link 4: Inactive\n",
+            Cause.GPU_NVLINK,
+        ),
     ],
 )
 def test_a_check_that_passed_drains_nothing_and_hides_nothing(passed: str, failed: str, cause: Cause) -> None:

@@ -1,0 +1,81 @@
+"""What convicts a machine makes a suspect where its own log says that it passed, or that the machine was being shut down."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import classify
+from sentinel.config.rules import Drain, Role
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import Incident, Recommendation, Source, Verdict, Where
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
+OFF = "ACPI: PM: Preparing to enter system sleep state S5"
+FATAL = "{1}[Hardware Error]: event severity: fatal"
+STUCK = "amdgpu 0000:2b:00.0: amdgpu: MES failed to respond to msg=2"
+QUEUE = "amdgpu: Failed to suspend process 0x8007"
+STARTS = "[drm:amdgpu_device_fw_loading [amdgpu]] *ERROR* resume of IP block <psp> failed -62"
+RESET = "amdgpu 0000:2b:00.0: amdgpu: GPU reset succeeded, trying to resume"
+
+
+def judge(*lines: tuple[float, str], source: Source = Source.KERNEL) -> Verdict:
+    """Each line with the seconds after boot."""
+    reader = LogReader(SIGNATURES, source=source, where=Where(node="c4", path="dmesg"))
+    text = "".join(f"[{at:12.6f}] {line}\n" for at, line in lines)
+    found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+    return classify(Incident("i1", NOW, NOW, nodes=("c4",), evidence=tuple(found)), rules=RULES, now=NOW)
+
+
+def said(*lines: tuple[float, str]) -> tuple[Recommendation, tuple[str, ...], tuple[str, ...]]:
+    verdict = judge(*lines)
+    return verdict.recommendation, verdict.drain, verdict.suspect
+
+
+DRAINED = (Recommendation.DRAIN, ("c4",), ())
+SUSPECTED = (Recommendation.SUSPECT, (), ("c4",))
+
+
+@pytest.mark.parametrize("stop", [OFF, "reboot: Restarting system", "reboot: Power down"])
+def test_what_a_machine_reports_while_it_is_shut_down_makes_a_suspect(stop: str) -> None:
+    assert said((70.0, FATAL)) == DRAINED
+    assert said((68.0, stop), (70.0, FATAL)) == SUSPECTED
+    assert said((70.0, FATAL), (72.0, stop)) == DRAINED  # it was shut down for it
+
+
+def test_a_gpu_that_its_driver_reset_makes_a_suspect() -> None:
+    stuck, reset = [(7.0, STUCK), (7.5, QUEUE)], (9.0, RESET)
+    assert judge(*stuck).recommendation is Recommendation.DRAIN
+    assert said(*stuck, reset) == SUSPECTED
+    assert judge(*stuck, reset, (9.5, STARTS)).recommendation is Recommendation.DRAIN  # it failed again
+    assert (
+        judge(*stuck, (9.0, RESET.replace("2b:", "65:"))).recommendation is Recommendation.DRAIN
+    )  # another one was reset
+
+
+def test_a_reset_brings_back_no_gpu_that_is_gone() -> None:
+    gone = "amdgpu 0000:2b:00.0: amdgpu: device lost from bus!"
+    assert said((7.0, gone), (9.0, RESET)) == DRAINED
+
+
+@pytest.mark.parametrize(
+    ("writer", "later_s", "expected"), [("kernel", 5, SUSPECTED), ("kernel", 90, DRAINED), ("train[7]", 5, DRAINED)]
+)
+def test_only_the_kernel_says_that_it_stops_and_only_for_a_minute(writer: str, later_s: int, expected: object) -> None:
+    """After that the machine has started again. What a program prints into the log lowers nothing."""
+    at = datetime(2026, 3, 4, 11, tzinfo=UTC)
+    lines = [(at, writer, OFF), (at + timedelta(seconds=later_s), "kernel", FATAL)]
+    reader = LogReader(SIGNATURES, source=Source.KERNEL, where=Where(node="c4", path="messages"))
+    text = "".join(f"{when.isoformat()} c4 {who}: {line}\n" for when, who, line in lines)
+    found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+    verdict = classify(Incident("i1", NOW, NOW, nodes=("c4",), evidence=tuple(found)), rules=RULES, now=NOW)
+    assert (verdict.recommendation, verdict.drain, verdict.suspect) == expected
+
+
+def test_rules_that_know_no_line_of_their_own_convict_nobody() -> None:
+    assert [rule.id for rule in RULES.rules if rule.role is Role.FALLBACK and rule.drain.convicts] == []
+    assert Drain.ADVISE.convicts and not Drain.SUSPECT.convicts
