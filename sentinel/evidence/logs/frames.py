@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from sentinel.config.rules import Form, Rule
 from sentinel.model.records import Evidence, Scalar
 
 BEFORE = 2048  # bytes before an exception that are looked at
@@ -99,13 +100,16 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     return replace(evidence, data={**evidence.data, **found})
 
 
+def text_before(before: bytes, rule: Rule) -> bytes:
+    """What is kept of the text before a line: all where its rule reads frames, else only what may say that it is ignored."""
+    return before if rule.frame or (rule.form is Form.PROGRAM and _IGNORING.search(before)) else b""
+
+
 def is_ignored(line: bytes, before: bytes) -> bool:
     """Whether Python says that it ignores the exception that ``line`` names: it ended nothing."""
     if _IGNORING.search(line):
         return True
-    if not _IGNORING.search(before):
-        return False
-    frame = innermost(before)
+    frame = innermost(before) if before else None
     return frame is not None and frame.ignored
 
 

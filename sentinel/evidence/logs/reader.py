@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
-from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored
+from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored, text_before
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
@@ -212,7 +212,7 @@ class LogReader:
         for hit in hits:
             if known and hit.compiled.rule.role is Role.FALLBACK:
                 continue
-            before = block[max(0, start - BEFORE) : start] if hit.compiled.rule.form is Form.PROGRAM else b""
+            before = text_before(block[max(0, start - BEFORE) : start], hit.compiled.rule)
             text = block[start:end][:OWN_LINE] if self._own else hit.searched
             evidence = self._evidence(hit, text, before, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
