@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
+from sentinel.actions.left_alone import goes_on
 from sentinel.actions.means import Means
-from sentinel.actions.requeue import CANCELLED, GOES_ON, goes_on
+from sentinel.actions.requeue import CANCELLED, GOES_ON
 from sentinel.actions.resume_point import resume_values
 from sentinel.errors import Refused
 from sentinel.model.launching import NODES, RUN, run_of

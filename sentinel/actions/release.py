@@ -40,15 +40,15 @@ async def release(task: Task, means: Means) -> Outcome:
     elif waits(job):
         if (over := await _excluded_again(task, means, job)) is not None:
             return over
+        # Counted twice, or slurmctld forgot the attempt that had begun; done again, another incident's may be in its place.
+        if job.restarts != task.attempt + 1 or task.step.tries:
+            await write_again(task, means, job.restarts)
         if is_deferred(job, means.clock.now()):
-            return await _end_deferral(task, means, job)
+            return await _end_deferral(task, means)
     return means.done(task)
 
 
-async def _end_deferral(task: Task, means: Means, job: JobView) -> Outcome:
-    # Counted twice, or slurmctld forgot the attempt that had begun; done again, another incident's may be in its place.
-    if job.restarts != task.attempt + 1 or task.step.tries:
-        await write_again(task, means, job.restarts)
+async def _end_deferral(task: Task, means: Means) -> Outcome:
     await means.writer.update_job(task.job, start_now=True)
     after = await means.reader.job(task.job)
     if after is not None and after.held:

@@ -11,18 +11,14 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.actions.comments import beside
-from sentinel.actions.drain import answers_again
+from sentinel.actions.left_alone import began_after_all, begins_anew, goes_on, was_done
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.launching import run_of
 from sentinel.model.records import (
-    ANSWERS_AGAIN,
-    NODE_STEPS,
     OURS,
     REQUEUED_AT,
     STOPS,
     JobView,
-    Kind,
     Outcome,
     Result,
     Scalar,
@@ -30,7 +26,6 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
-from sentinel.model.vocabulary import ABSENCE
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
@@ -38,11 +33,13 @@ _LATER = 0.1
 _MOST_LOOK_S = 2.0
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
 _NEVER = "BadConstraints"  # why Slurm takes the priority of a job that could never start
+_NOT_OVER = frozenset({"pending", "configuring", "running", "suspended"})
 _MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by its user, no operator need act
 # A job cancelled while it completes keeps the hold of our requeue in Slurm, even if somebody requeues it later.
 LEFT_HOLD: dict[str, Scalar] = {**CANCELLED, "left_hold": True}
 GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs again without our help
+FORGOTTEN: dict[str, Scalar] = {"forgotten": True}  # outcome data: slurmctld forgot that the attempt had begun
 DONE_BEFORE: dict[str, Scalar] = {"goes_on": True, "done_before": True}  # ... or had finished, and only its epilogs ran
 
 
@@ -67,7 +64,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     asked = before is not None and bool(before.data.get("asked"))
     if not asked and (words := await goes_on(task, means, job)):
         return means.failed(task, words, GOES_ON)
-    if words := await _began_after_all(task, means):
+    if words := await began_after_all(task, means):
         return means.failed(task, words, GOES_ON)
     ours = asked or (waits(job) and _looks_like_ours(task, job))
     if waits(job) and job.held and not ours:
@@ -138,8 +135,13 @@ def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
     """The outcome if there is nothing to stop, as somebody restarted the job or it had finished; else None."""
     if words := _restarted_meanwhile(task, means, job):
         return means.failed(task, words, GOES_ON)
-    if _was_done(task, job):
+    if was_done(task, job):
         return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
+    if begins_anew(task, means, job):
+        words = (
+            f"attempt {task.attempt} of job {task.job}, which slurmctld had forgotten, began anew without these nodes"
+        )
+        return means.failed(task, words, GOES_ON)
     return None
 
 
@@ -162,70 +164,6 @@ def overtaken(task: Task, means: Means, job: JobView) -> str:
     if same or job.restarts <= task.attempt + 1:
         return ""
     return f"job {task.job} has run since (attempt {task.attempt + 1}), and that attempt is over"
-
-
-async def goes_on(task: Task, means: Means, job: JobView) -> str:
-    """Why a job is left running: it steps again, or the nodes that were gone are there. Empty if it must be stopped."""
-    if job.state != "running" or job.restarts != task.attempt:
-        return ""
-    if words := await _nodes_answer_again(task, means, job):
-        return words
-    after = task.step.data.get("silent_after")
-    if not isinstance(after, int):
-        return ""
-    reached = means.progress.last_step(task.job, task.attempt)
-    if reached is None or reached <= after:
-        return ""
-    return f"job {task.job} makes steps again (step {reached}, it was silent after {after}): it is left alone"
-
-
-async def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
-    out = [step for step in task.plan.steps if step.kind in NODE_STEPS]
-    outcomes = [means.ledger.outcome(task.incident.id, step) for step in out]
-    names = [str(step.node) for step in out] or [name for name in task.verdict.drain if name in job.nodes]
-    if not names or not all(found and found.data.get(ANSWERS_AGAIN) for found in outcomes):
-        return ""
-    stalled_at = [item.data.get("step") for item in task.incident.evidence if item.kind == Kind.STALL]
-    reached = means.progress.last_step(job.id, task.attempt)
-    if any(not isinstance(step, int) or reached is None or reached <= step for step in stalled_at):
-        return ""  # it hangs since, and was reported once: nobody would look at it again
-    # The drain waits, or is another incident's: then nobody has looked whether the node is there.
-    if not out and not all([await _is_there_again(name, task, means) for name in names]):
-        return ""
-    verb = "answers" if len(names) == 1 else "answer"
-    return f"job {job.id} runs, and {', '.join(names)} {verb} again: it is left alone"
-
-
-async def _is_there_again(name: str, task: Task, means: Means) -> bool:
-    gone = any(item.kind in ABSENCE and item.where.node == name for item in task.incident.evidence)
-    if not gone or name in task.verdict.broken:
-        return False
-    node = await means.reader.node(name)
-    return node is not None and not node.drained and node.state != "down" and await answers_again(node, task, means)
-
-
-async def _began_after_all(task: Task, means: Means) -> str:
-    """Why a job is not stopped: its restart in the allocation, given up as too late, has begun. Empty otherwise."""
-    ordered = means.ledger.outcome(task.incident.id, Step(StepKind.START_RUN, job=task.job, attempt=task.attempt))
-    if ordered is None or ordered.result is not Result.FAILED or ordered.data.get("run") is None:
-        return ""
-    if all(run_of(name) != ordered.data["run"] for name in (await means.reader.steps(task.job)).values()):
-        return ""
-    return f"the launcher of job {task.job} has started run {ordered.data['run']} after all: it is left alone"
-
-
-def _was_done(task: Task, job: JobView) -> bool:
-    """Whether the job had finished before the fault, e.g. the node failed while the epilogs ran.
-
-    If the fault came first, exit status 0 proves nothing: a script may exit with 0 although its program was killed.
-    """
-    if job.state != "completed" or job.restarts != task.attempt or job.ended_at is None:
-        return False
-    ended_at = job.ended_at
-    return all(
-        item.data.get("state") == "completed" if item.kind == Kind.JOB_ENDED else item.at >= ended_at
-        for item in task.incident.evidence
-    )
 
 
 def waits(job: JobView) -> bool:
@@ -274,7 +212,8 @@ async def _settled(task: Task, means: Means) -> JobView | None:
     waited = 0.0
     while True:
         job = await means.reader.job(task.job)
-        if job is not None and job.state in ("running", "pending") and not job.held and job.restarts < task.attempt:
+        if job is not None and job.state in _NOT_OVER and not job.held and job.restarts < task.attempt:
+            await means.ledger.progressed(task, FORGOTTEN)
             raise Unavailable(f"slurmctld no longer knows attempt {task.attempt} of job {task.job}")
         if job is None or job.state != "completing" or job.restarts > task.attempt:
             return job
@@ -362,6 +301,12 @@ async def leave_held(task: Task, means: Means) -> None:
     await means.writer.update_job(stop.job, start_now=True)
 
 
+async def _stayed_as_it_was(task: Task, means: Means) -> bool:
+    """Whether slurmctld lost nothing since this step was done before: it was not started since."""
+    before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
+    return before is not None and await means.slurmctld_started_since(before.at) is not True
+
+
 async def hold(task: Task, means: Means) -> Outcome:
     """Hold the job for a person, with the reason in its admin comment; it keeps its id."""
     job = await _settled(task, means)
@@ -376,6 +321,8 @@ async def hold(task: Task, means: Means) -> Outcome:
         return over
     if words := await goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
+    if waits(job) and job.held and await _stayed_as_it_was(task, means):
+        return means.done(task, "somebody wrote another comment: it stays")
     kept = _held_by_its_user(task, means, job) or _is_anothers_hold(task, means, job)
     if not (waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": kept})

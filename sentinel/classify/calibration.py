@@ -21,15 +21,19 @@ def calibrated(verdict: Verdict, rules: Rules) -> Verdict:
         return verdict
     judgement = rules.judgement
     confidence = along(judgement.machine_curve, verdict.confidence)
-    # The cause's own share is in it, also where a node was added that other lines convict.
+    # At least as sure as the cause, also where other lines than the cause's convict the node.
     convicts = max(verdict.drain_confidence, verdict.confidence) if verdict.drain else verdict.drain_confidence
     drain_confidence = convicts * judgement.calibration  # a machine spoke, else no node is named
     if verdict.grounds and all(ground.evidence.source in _PROGRAM for ground in verdict.grounds):
         confidence = along(judgement.program_curve, verdict.confidence)
         if len({ground.evidence.id for ground in verdict.grounds}) == 1:
             confidence = min(confidence, judgement.single_line)
+    stated = (
+        confidence / verdict.confidence if verdict.confidence else 1.0
+    )  # of the odds; alike for what it may be instead
     others = tuple(
-        replace(other, confidence=round(min(other.confidence, confidence), 3)) for other in verdict.alternatives
+        replace(other, confidence=round(min(other.confidence * stated, confidence), 3))
+        for other in verdict.alternatives
     )
     confidence, drain_confidence = round(confidence, 3), round(drain_confidence, 3)
     return replace(verdict, confidence=confidence, drain_confidence=drain_confidence, alternatives=others)

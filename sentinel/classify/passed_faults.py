@@ -16,6 +16,7 @@ RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
 # Until the machine is off. Devices that lose power, and drivers taken down in the wrong order, report fatal errors.
 OFF_WITHIN_S = 60.0
+_OFF_WITHIN_LINES = 100  # the same in a log without times
 
 
 def passed(readings: Sequence[Reading]) -> list[Reading]:
@@ -33,9 +34,9 @@ def _lowered(
     note = ""
     if not reading.drain.convicts:
         return reading
-    if any(_after(reading, stop) and _seconds(stop, reading) <= OFF_WITHIN_S for stop in stops):
+    if any(_after(reading, stop) and _before_it_was_off(stop, reading) for stop in stops):
         note = "while the machine was being shut down"
-    elif Cause.GPU_GSP_OR_DRIVER in reading.weights and any(
+    elif _strongest(reading) is Cause.GPU_GSP_OR_DRIVER and any(
         _after(reset, reading) and not _failed_again(reset, every) for reset in resets
     ):
         note = "the driver reset it, and it works again"
@@ -61,5 +62,15 @@ def _after(one: Reading, other: Reading) -> bool:
     return (a.at, a.line or 0) > (b.at, b.line or 0)
 
 
-def _seconds(one: Reading, other: Reading) -> float:
-    return (other.evidence.at - one.evidence.at).total_seconds()
+def _before_it_was_off(stop: Reading, reading: Reading) -> bool:
+    one, other = stop.evidence, reading.evidence
+    began_s, at_s = one.data.get("uptime_s"), other.data.get("uptime_s")
+    if isinstance(began_s, float) and isinstance(at_s, float):
+        return 0.0 <= at_s - began_s <= OFF_WITHIN_S  # less: of another boot
+    if one.at != other.at:
+        return (other.at - one.at).total_seconds() <= OFF_WITHIN_S
+    return (other.line or 0) - (one.line or 0) <= _OFF_WITHIN_LINES
+
+
+def _strongest(reading: Reading) -> Cause | None:
+    return max(reading.weights, key=lambda cause: reading.weights[cause], default=None)

@@ -143,7 +143,7 @@ class Judgement:
     drain_above: float = (
         0.7  # share of all causes that are a machine's, below which nothing is drained, nor recommended
     )
-    calibration: float = 1.0  # how sure a drain is where the odds are sure that the machine is broken
+    calibration: float = 1.0  # the most that is stated of a drain: where the odds leave no doubt
     # Share of the odds, and how often such verdicts proved right: where only a program spoke, and where a machine did.
     program_curve: Curve = ((0.0, 0.0), (1.0, 1.0))
     machine_curve: Curve = ((0.0, 0.0), (1.0, 1.0))

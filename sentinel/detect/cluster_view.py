@@ -148,7 +148,7 @@ class ClusterView:
             if now is not None and on_nodes and now.restarts == attempt == self.attempt_on(now):
                 if _was_suspended(seen.view, now) and seen.rhythm.last_at is not None:
                     seen.rhythm = replace(seen.rhythm, last_at=fleet.at)  # it was silent because Slurm had suspended it
-                seen.ended = seen.ended and seen.view.state != "requeued"  # slurmctld forgot that
+                seen.ended = seen.ended and seen.view.state != "requeued"  # slurmctld forgot the requeue
                 self.see_attempt(now)
             over = seen.view.started_at is not None and seen.view.ended_at is None
             gone = now is None and not fleet.may_have_job(job_id)  # an unreadable record is no end

@@ -87,8 +87,9 @@ def state_of(
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
     restored_attempts.restore(cluster, stored.recent_attempts)
     for row in stored.steps:
-        known = cluster.attempts.get((row.step.job or -1, row.step.attempt or 0))
-        if known is not None and row.step.kind is StepKind.START_RUN and row.outcome is not None:
+        known = cluster.attempts.get((row.step.job or -1, recovery.begun_with(row.step)))
+        again = row.step.kind is StepKind.START_RUN or (row.step.kind is StepKind.RELEASE and row.step.tries)
+        if known is not None and again and row.outcome is not None:
             known.run_since = max(known.run_since or row.outcome.at, row.outcome.at)
     if told := stored.settings.get(BLIND):
         state.blind_told = time_from(told)

@@ -16,6 +16,7 @@ from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, T
 from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
 from sentinel.model.records import (
     ANSWERS_AGAIN,
+    INTERRUPTIONS,
     LEFT_IN_SERVICE,
     NODE_STEPS,
     OPTIONAL_STEPS,
@@ -31,7 +32,7 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
-from sentinel.policy import PastRestart
+from sentinel.policy import PastRestart, components_with
 
 # The notice is sent after these steps: by then it is known where the job resumes, or that it waits for a person.
 _DECISIVE = RESTARTS | {StepKind.HOLD}
@@ -168,13 +169,25 @@ def _is_prepared_by_another(state: State, incident_id: str, step: Step) -> bool:
     """
     if step.job is None or is_engines_own(step):
         return False
+    return any(attempt < (step.attempt or 0) for attempt in restarted_by_others(state, incident_id, step.job))
+
+
+def restarted_by_others(state: State, incident_id: str, job: int) -> dict[int, bool]:
+    """The attempts of the job, and of its components, after which other incidents are about to let it go; whether they have
+    stopped it yet."""
+    fleet = state.cluster.fleet
+    parts = {job, *(part.id for part in components_with(fleet, job))} if fleet is not None else {job}
+    found: dict[int, bool] = {}
     for name in state.recoveries.keys() & state.plans.keys() - {incident_id}:
         plan = state.plans[name]
-        if any(one.job == step.job and (one.attempt or 0) < (step.attempt or 0) for one in plan.to_do):
-            following = next_step(state, plan)
-            if following is not None and not is_engines_own(following):
-                return True
-    return False
+        following = next_step(state, plan)
+        if following is None or is_engines_own(following):
+            continue  # done, or it waits for the job's first step
+        for step in plan.to_do:
+            if step.job in parts and step.kind in INTERRUPTIONS:
+                outcome = state.ledger.outcome(name, step)
+                found[step.attempt or 0] = outcome is not None and outcome.result is Result.DONE
+    return found
 
 
 def _take_out_more_nodes(state: State, out: Transition, during: Task, now: datetime) -> None:
@@ -265,20 +278,29 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
         return
     if step.kind in RESTARTS and outcome.result is Result.DONE:
         _restarted(state, incident_id, step)
-        if step.kind is StepKind.START_RUN or (step.tries and not outcome.reason):
-            _begins_anew(state, out, outcome)
+        _begin_anew(state, out, incident_id, outcome)
         close(state, out, incident_id, IncidentState.WATCHING, "restarted", now)
     if step.kind in _DECISIVE:
         notices.notify(state, out, incident_id, now)
     advance(state, out, incident_id, now)
 
 
-def _begins_anew(state: State, out: Transition, outcome: Outcome) -> None:
-    """What is known of the attempt's progress is of an earlier run: of its launcher, or of one that slurmctld forgot."""
+def begun_with(step: Step) -> int:
+    """The attempt that begins with this step; a restart in the allocation begins none."""
+    return (step.attempt or 0) + (step.kind is StepKind.RELEASE)
+
+
+def _begin_anew(state: State, out: Transition, incident_id: str, outcome: Outcome) -> None:
+    """Forget the progress of the attempt that begins with this step: it is of an earlier run of the job's launcher, or of
+    one that slurmctld forgot."""
     step = outcome.step
-    attempt = (step.attempt or 0) + (step.kind is StepKind.RELEASE)
-    seen = state.cluster.begin_run(step.job or -1, attempt, outcome.at)
-    if seen is not None:
+    key = step.job or -1, begun_with(step)
+    seen, asked = state.cluster.attempts.get(key), state.ledger.intended_at(incident_id, step)
+    last = seen.rhythm.last_at if seen is not None else None
+    forgotten = not outcome.reason and last is not None and asked is not None and last < asked
+    if (forgotten or step.kind is StepKind.START_RUN) and (
+        seen := state.cluster.begin_run(*key, outcome.at)
+    ) is not None:
         out.save(AttemptSeen(seen.view, None, None, seen.usual_step_s()))
 
 

@@ -39,7 +39,9 @@ from sentinel.model.records import (
     IncidentState,
     NodeView,
     Notice,
+    Outcome,
     Plan,
+    Result,
     Step,
     StepKind,
     Verdict,
@@ -294,16 +296,23 @@ class State:
         of_node = verdict.drain or verdict.suspect or any(step.kind in NODE_STEPS for step in plan.to_do)
         return incident.job is not None and not fleet.may_have_job(incident.job) and not of_node
 
+    def was_saved(self, drain: str, outcome: Outcome) -> bool:
+        """Whether a snapshot showed this drain (its key in the ledger) long enough after it was done for slurmctld to have
+        saved it."""
+        return self.seen_drained.get(drain, outcome.at) - outcome.at > SAVED
+
     def _perhaps_lost(self, now: datetime) -> set[str]:
-        """Incidents with a drain that slurmctld may have lost: no snapshot has shown it long after it was done, as during an
-        outage of the store or of slurmctld, and during a pause it is not done again."""
+        """Incidents with a drain of ours that slurmctld may have lost: no snapshot has shown it for long. During a pause,
+        say, it is not done again at once."""
         return {
             name
             for name in self.incidents.keys() & self.plans.keys()
             for outcome in self.ledger.outcomes(name, self.plans[name].to_do)
             if outcome.step.kind in NODE_STEPS
+            and outcome.result is Result.DONE
+            and not outcome.reason
             and now - outcome.at <= LOST_WITHIN
-            and self.seen_drained.get(outcome.step.key(name), outcome.at) - outcome.at <= SAVED
+            and not self.was_saved(outcome.step.key(name), outcome)
         }
 
     def _holding(self) -> set[str]:

@@ -103,6 +103,6 @@ def _gained(
     """
     if resumed is not None and restart.resumed_step is not None and resumed > restart.resumed_step:
         return True  # a later checkpoint than the one that it began from
-    if reached is not None and (restart.step_before is None or reached > highest):
+    if reached is not None and reached > highest:
         return True
     return False if observed else None

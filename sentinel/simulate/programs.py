@@ -31,7 +31,7 @@ class Program:
     nodes: tuple[str, ...]
     began_s: float
     base: int  # step of the checkpoint that it resumed from
-    before: int  # the highest step of the attempts before
+    before: int = 0  # the highest step of the attempts before
     runs: bool = True
     hung: str = ""  # the node whose rank holds the others up
     hung_at: int | None = None  # step
@@ -87,12 +87,13 @@ class Programs:
         found = int(values["SENTINEL_RESUME_STEP"]) if ordered else max(kept, default=None)
         valid = found is None or found in self.good(job.id)
         onset = found if found in self.saves[job.id].bad else None  # saved in bad numbers: it goes on with them
-        before = self.reached.get(job.id, 0)
-        program = Program(job.id, job.restarts, nodes, self._world.now_s, found or 0, before, onset=onset, run=run)
+        program = Program(job.id, job.restarts, nodes, self._world.now_s, found or 0, onset=onset, run=run)
         if self._world.spec_of(job.id).trains_on:
             self._world.slurm.begin_step(job, f"{STEP_NAME}{run}", nodes)
         if (other := self.newest.get(job.id)) is not None and other.runs:
-            self._forgotten(other, program)
+            self._forgotten(other)
+        anew = other is not None and other.attempt == program.attempt and not run
+        program.before = other.before if other is not None and anew else self.reached.get(job.id, 0)
         self.newest[job.id] = program
         self._all.append(program)
         self._world.happened(AttemptBegan(job.id, job.restarts, nodes, found, ordered, valid, run))
@@ -124,12 +125,10 @@ class Programs:
             self._fruitless[program.job] = 0 if gained else self._fruitless.get(program.job, 0) + 1
             program.runs = False
 
-    def _forgotten(self, program: Program, following: Program) -> None:
-        """A program of an attempt that slurmctld forgot, and that begins anew: its nodes have killed it since."""
+    def _forgotten(self, program: Program) -> None:
+        """End a program of an attempt that slurmctld forgot: its nodes have killed it since."""
         self._note_reached(program)
         program.runs = False
-        if following.attempt == program.attempt:
-            following.before = program.before
 
     def _note_reached(self, program: Program) -> None:
         self.checkpoints(program.job)  # what it saved until now

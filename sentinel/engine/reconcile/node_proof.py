@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sentinel.engine.node_return.put_back import SAVED, drained_by_us
+from sentinel.engine.node_return.put_back import drained_by_us
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.errors import ProtocolError
@@ -136,10 +136,10 @@ def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
             if outcome is None or fleet.at <= outcome.at or node is None:
                 continue
             if node.drained:
-                news = news or not was_saved(state, key, outcome)
+                news = news or not state.was_saved(key, outcome)
                 seen[key] = fleet.at
                 back.pop(key, None)
-            elif not was_saved(state, key, outcome):
+            elif not state.was_saved(key, outcome):
                 back.setdefault(key, fleet.at)
     state.seen_drained = seen
     if news:
@@ -175,12 +175,6 @@ def times_of_drains(value: Any) -> dict[str, datetime]:
         with contextlib.suppress(ProtocolError):
             found[key] = time_from(at)
     return found
-
-
-def was_saved(state: State, drain: str, outcome: Outcome) -> bool:
-    """Whether a snapshot showed this drain (its key in the ledger) long enough after it was done for slurmctld to have saved
-    it."""
-    return state.seen_drained.get(drain, outcome.at) - outcome.at > SAVED
 
 
 def returned(state: State, incident: Incident, nodes: Iterable[str]) -> frozenset[str]:
@@ -246,7 +240,7 @@ def _taken_out_and_back(state: State, incident: Incident) -> frozenset[str]:
         view = fleet.nodes.get(step.node or "") if fleet is not None else None
         if outcome is None or outcome.result is not Result.DONE or fleet is None or view is None:
             continue
-        ours = not outcome.reason and not was_saved(state, step.key(incident.id), outcome)
+        ours = not outcome.reason and not state.was_saved(step.key(incident.id), outcome)
         if not view.drained and fleet.at > outcome.at and not ours:
             back.add(view.name)
     return frozenset(back)

@@ -73,7 +73,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
             continue
         drains = _lost_drains(state, plan, fleet, now)
         lost = frozenset(drains.values())
-        if known is None or not recovery.is_busy(known):  # else what is known of the job may be over
+        if known is None or not recovery.is_busy(known):  # the step under way changes the job; a drain is another thing
             lost |= _lost_of_job(state, plan, fleet, now) | _left_holds(state, plan, fleet)
             lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _taken_nodes(state, plan, fleet)
         if lost:
@@ -139,7 +139,7 @@ def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> dict[
         released = seen is not None and seen.released_at is not None and seen.released_at > outcome.at
         returned = state.returns.proves(step.node, outcome.at) is True
         released = released or returned
-        if node is not None and not node.drained and not released and not node_proof.was_saved(state, key, outcome):
+        if node is not None and not node.drained and not released and not state.was_saved(key, outcome):
             lost[step.node] = step.kind
     return lost
 
@@ -176,7 +176,7 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
     if job.restarts <= attempt and job.state not in ("cancelled", "pending"):
         return frozenset(step.kind for step in plan.to_do if step.kind in _RESTART)
     if stop.step.kind is StepKind.HOLD:
-        return frozenset({StepKind.HOLD} if _lost_words(stop, job, fleet) else ())
+        return frozenset({StepKind.HOLD} if _lacks_words(stop, job, fleet) else ())
     release = _done(state, plan, frozenset({StepKind.RELEASE}))
     if (job.restarts != attempt + 1 and not _is_counted_twice(state, stop, job)) or job.state != "pending":
         return frozenset()
@@ -184,7 +184,9 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return _lost_hold(state, plan, job, fleet, now) if stop.data.get("deferred") else frozenset()
     if fleet.at <= release.at:
         return frozenset()
-    if release.reason or _is_prepared_later(state, release):
+    # Where slurmctld forgot a later attempt, its incident may have stopped the job: then that lets it go.
+    others = recovery.restarted_by_others(state, plan.incident, job.id)
+    if release.reason or any(stopped and later > attempt for later, stopped in others.items()):
         return frozenset()
     return _RELEASE if _is_deferred(job, now) or job.held else frozenset()  # held: the action asks whose hold it is
 
@@ -214,11 +216,13 @@ def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: dateti
     return frozenset({failed.step.kind} if lost else ())
 
 
-def _lost_words(stop: Outcome, job: JobView, fleet: Fleet) -> bool:
-    """Whether the job is held by the requeue of ours, and the comment that says why is lost; of any of its components."""
-    parts = (job, *components_with(fleet, job.id))
-    ours = job.state == "pending" and job.restarts == (stop.step.attempt or 0) + 1 and not stop.data.get("user_hold")
-    return ours and any(one.requeue_held and not _says_held(one.admin_comment) for one in parts)
+def _lacks_words(stop: Outcome, job: JobView, fleet: Fleet) -> bool:
+    """Whether the job, or a component of it, is held by our requeue, and its comment does not say why. The action asks
+    whether slurmctld was started."""
+    ours = job.state == "pending" and job.restarts == (stop.step.attempt or 0) + 1
+    if not ours or stop.reason or stop.data.get("user_hold"):
+        return False
+    return any(one.requeue_held and not _says_held(one.admin_comment) for one in (job, *components_with(fleet, job.id)))
 
 
 def _says_held(comment: str) -> bool:
@@ -252,22 +256,6 @@ def _is_anothers(state: State, release: Outcome, fleet: Fleet) -> bool:
                 outcome = state.ledger.outcome(name, step)
                 if outcome is None or outcome.result is not Result.FAILED:
                     return True
-    return False
-
-
-def _is_prepared_later(state: State, release: Outcome) -> bool:
-    """Whether another incident has stopped a later attempt of the released job and is about to let it go itself.
-
-    slurmctld may have forgotten that the later attempt began: whoever lets the job go writes the resume point for the
-    attempt that Slurm counts.
-    """
-    for name in state.recoveries.keys() & state.plans.keys():
-        plan = state.plans[name]
-        stop, following = _done(state, plan, STOPS), recovery.next_step(state, plan)
-        if stop is None or stop.step.job != release.step.job or recovery.is_engines_own(following):
-            continue
-        if following is not None and (stop.step.attempt or 0) > (release.step.attempt or 0):
-            return True
     return False
 
 

@@ -58,6 +58,9 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     if fleet is None or state.blind_since is not None:
         return
     items = [ended(state, job, now) for job in fleet.jobs.values() if job.state in _ENDED and _is_news(state, job, now)]
+    for item in items:  # its end may be known already, where slurmctld forgot the requeue after it
+        if (seen := state.cluster.attempts.get((item.where.job or -1, item.where.attempt or 0))) is not None:
+            seen.ended = True
     items.extend(_exit_held(state, fleet, now))
     items.extend(_went_down(state, fleet, now))
     if items:

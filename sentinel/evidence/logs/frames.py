@@ -28,6 +28,10 @@ _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$"
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
 _IGNORING = re.compile(rb"Exception ignored (?:in|while)\b|Error in atexit\._run_exitfuncs")
 _IGNORED = re.compile(rb"(?:%s)[^\n]{0,240}\n[^\n]{0,40}$" % _IGNORING.pattern)
+# Its last frame, and the source that it shows: the exception itself is the next line.
+_ENDS_TRACEBACK = re.compile(
+    rb"File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,120}\n(?:[^\n]{0,60}?[ \t]{4,}[^\n]{0,400}\n){0,3}$"
+)
 # Python asks it for what an object has not: who asked stands above (torch/nn/modules/module.py, and others alike).
 _LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
 # Where the devices that are there are laid out as a mesh: how many there are decides whether they fit.
@@ -110,7 +114,7 @@ def is_ignored(line: bytes, before: bytes) -> bool:
     if _IGNORING.search(line):
         return True
     frame = innermost(before) if before else None
-    return frame is not None and frame.ignored
+    return frame is not None and frame.ignored and _ENDS_TRACEBACK.search(before) is not None
 
 
 def _lines_after(before: bytes, frame: re.Match[bytes]) -> int:

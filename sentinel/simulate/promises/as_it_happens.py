@@ -130,7 +130,7 @@ def one_daemon_acts(_seen: Observer, what: Happened) -> Iterator[str]:
 
 def blast_radius(seen: Observer, what: Happened) -> Iterator[str]:
     """Drains keep to their budgets: in all, in an hour, of a partition; the last healthy nodes stay.
-    One that slurmctld forgot is done again, also where it forgot that a person had put another node back."""
+    One that slurmctld forgot is done again. A node counts as put back by a person although it forgot that."""
     if not isinstance(what, SlurmWrite) or not takes_out(what) or what.node is None:
         return
     limits, nodes, now_s = seen.world.settings.limits, seen.world.slurm.nodes, seen.world.now_s
@@ -140,7 +140,8 @@ def blast_radius(seen: Observer, what: Happened) -> Iterator[str]:
         ours_s = min(before, default=now_s)
         if any(at_s > ours_s for at_s in seen.slurmctld_died):
             return
-    ours = [name for name in seen.ours() if name != what.target]
+    drained_s = {drain.node: drain.at_s for drain in seen.drains}  # when last
+    ours = [n for n in seen.ours() if n != what.target and seen.resumed.get(n, -1.0) <= drained_s.get(n, now_s)]
     if len(ours) + 1 > limits.drain_count:
         yield f"{what.target} is the {len(ours) + 1}th node out of service, {limits.drain_count} are allowed"
     hour = {drain.node for drain in seen.drains if now_s - drain.at_s <= HOUR_S} | {what.target}

@@ -63,6 +63,8 @@ def not_in_turn(seen: Observer, what: Happened) -> Iterator[str]:
     """A job that failed on two nodes in turn, and gained no step, waits for others rather than try either again."""
     if not isinstance(what, AttemptBegan) or what.job in seen.touched or seen.world.crossings.cut_at:
         return  # a daemon that was away does not know whether an attempt gained a step
+    if seen.slurmctld_died:
+        return  # what a forgotten attempt printed is told of the one that has its number
     world, store = seen.world, seen.world.store
     fruitless = world.programs.fruitless(what.job)
     if not fruitless:

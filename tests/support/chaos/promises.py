@@ -100,10 +100,12 @@ def returned_before_saved(log: str, node: str) -> bool:
         at = datetime.fromisoformat(said)
         if what.startswith("slurmctld version"):
             started = True
-        elif what == f"_slurm_rpc_update_node for {node}: " or (node in what.split() and state == "IDLE"):
-            returned = at
+        elif what == f"_slurm_rpc_update_node for {node}: ":
+            returned = at if state == "Invalid" else returned
         elif node not in what.split():
             continue
+        elif state == "IDLE":
+            returned = at
         elif returned is None or drained is None or not started:
             drained, returned, started = at, None, False
         else:

@@ -45,6 +45,8 @@ def test_what_a_machine_reports_while_it_is_shut_down_makes_a_suspect(stop: str)
     assert said((70.0, FATAL)) == DRAINED
     assert said((68.0, stop), (70.0, FATAL)) == SUSPECTED
     assert said((70.0, FATAL), (72.0, stop)) == DRAINED  # it was shut down for it
+    assert said((68.0, stop), (500.0, FATAL)) == DRAINED
+    assert said((68.0, stop), (12.0, FATAL)) == DRAINED  # after the next start
 
 
 def test_a_gpu_that_its_driver_reset_makes_a_suspect() -> None:
@@ -55,6 +57,12 @@ def test_a_gpu_that_its_driver_reset_makes_a_suspect() -> None:
     assert (
         judge(*stuck, (9.0, RESET.replace("2b:", "65:"))).recommendation is Recommendation.DRAIN
     )  # another one was reset
+
+
+def test_a_reset_mends_no_memory() -> None:
+    consumed = "amdgpu: sq_intr: error, se 0, data 0x0, sh 0, priv 1, wave_id 1, simd_id 0, cu_id 3, err_type 3"
+    assert judge((7.0, consumed)).recommendation is Recommendation.DRAIN
+    assert judge((7.0, consumed), (9.0, RESET)).recommendation is Recommendation.DRAIN
 
 
 def test_a_reset_brings_back_no_gpu_that_is_gone() -> None:

@@ -58,6 +58,8 @@ def test_what_python_ignores_in_a_destructor_ended_nothing(said: str, prefix: st
     )
     text = "".join(f"{prefix}{line}\n" for line in ignored)
     assert judge(text + FAILED).cause is Cause.USER_CODE
+    gone = f"{prefix}terminate called after throwing an instance of 'std::bad_alloc'\n"
+    assert judge(text + gone).cause is judge(gone).cause is not Cause.UNKNOWN  # it follows, and is not ignored
     assert judge(text).cause is not Cause.DATALOADER
     assert judge(text.replace(said, "something else")).cause is Cause.DATALOADER
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
+import pytest
 from in_memory.daemon import Daemon
 from in_memory.world import World
 from made_records import OPTED_IN, ended, evidence
@@ -72,6 +74,22 @@ async def test_program_that_fails_for_the_first_time_is_at_fault_itself(world: W
     row = await there.job(ILLEGAL)
     assert (row["cause"], row["scope"], row["culprit_nodes"]) == ("user_code", "application", [])
     assert row["seen_on"] == ["n1"] and row["state"] == "held"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_the_reason_of_a_hold_is_written_again_only_where_slurmctld_may_have_lost_it(
+    world: Worlds, killed: bool
+) -> None:
+    """An operator may have cleared it."""
+    there = Failing(world())
+    job = there.world.slurm.jobs[(await there.job(ILLEGAL))["job"]]
+    assert job.held and " held" in job.admin_comment
+    job.admin_comment = ""
+    if killed:
+        there.world.slurm.booted = there.world.slurm.clock.now() + timedelta(seconds=1)
+    for _ in range(2):
+        await there.daemon.pass_time(20.0)
+    assert job.held and (" held" in job.admin_comment) is killed, there.daemon.said
 
 
 async def test_same_words_on_a_node_that_failed_under_others_are_the_node_s(world: Worlds) -> None:

@@ -588,6 +588,7 @@ def past(step_before: int | None, cause: Cause = Cause.GPU_MEMORY_ECC, resumed: 
         ((past(250), past(250)), 250, True),  # a third time at the same step
         ((past(250), past(240)), 250, True),  # not further than the first
         ((past(250), past(240)), 251, False),
+        ((past(250), past(None), past(40), past(None)), 40, True),  # in between it printed nothing
         ((past(250), past(250)), 251, False),
         ((past(250), past(250)), 249, True),  # going back is no gain
         ((past(100), past(200), past(250)), 300, False),

@@ -224,3 +224,20 @@ def test_a_node_put_back_seconds_after_its_drain_may_be_drained_again_once_slurm
     world = World(History(8172, 3959, "put-back", setup, happenings, 1170.0))
     assert world.run() == []
     assert [drain.node for drain in world.observer.drains] == ["n1", "n1", "n2"]
+
+
+def test_a_return_by_a_person_that_slurmctld_forgot_takes_no_room_of_a_drain_decided_before() -> None:
+    setup = Setup(
+        nodes=8, jobs=(JobSpec(), JobSpec(user="bob"), JobSpec(nodes=3, user="eve")),
+        limits={"drain_fraction": 0.25, "drain_per_hour": 9},
+    )  # fmt: skip
+    happenings = (
+        Happening("gpu-firmware", 32.564662562566696, "n2"),
+        Happening("node-lost", 33.064662562566696, "job0/0"),
+        Happening("node-lost", 33.564662562566696, "n4"),
+        Happening("repair", 333.5646625625667),
+        Happening("slurmctld-crash", 334.5646625625667),
+    )
+    world = World(History(8230, 9335, "put-back", setup, happenings, 1303.6))
+    assert world.run() == []
+    assert world.slurm.nodes["n4"].drained
