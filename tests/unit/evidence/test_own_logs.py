@@ -145,7 +145,8 @@ QUIET = {
         "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed",
         "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot", "step-signalled",
         "launch-timeout", "reserved-port", "script-not-written", "reserved-for-maintenance", "slurm-harmless",
-        "controller-takeover", "gres-without-file", "burst-buffer", "node-identity",
+        "controller-takeover", "gres-without-file", "burst-buffer", "node-identity", "gres-cores", "ping-hung",
+        "cyclecloud-node",
     },
     Source.DCGM: set(),
 }  # fmt: skip
