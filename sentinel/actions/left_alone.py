@@ -73,7 +73,7 @@ def was_done(task: Task, job: JobView) -> bool:
     )
 
 
-def begins_anew(task: Task, means: Means, job: JobView) -> bool:
+def runs_without_broken_nodes(task: Task, means: Means, job: JobView) -> bool:
     """Whether the attempt was forgotten, and runs again without the nodes that broke under it."""
     before = means.ledger.outcome(task.incident.id, task.step)
     broke = {*task.verdict.drain, *task.verdict.suspect}

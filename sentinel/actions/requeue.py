@@ -11,7 +11,7 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.actions.comments import beside
-from sentinel.actions.left_alone import began_after_all, begins_anew, goes_on, was_done
+from sentinel.actions.left_alone import began_after_all, goes_on, runs_without_broken_nodes, was_done
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import (
@@ -137,7 +137,7 @@ def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
         return means.failed(task, words, GOES_ON)
     if was_done(task, job):
         return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
-    if begins_anew(task, means, job):
+    if runs_without_broken_nodes(task, means, job):
         words = (
             f"attempt {task.attempt} of job {task.job}, which slurmctld had forgotten, began anew without these nodes"
         )
@@ -304,7 +304,7 @@ async def leave_held(task: Task, means: Means) -> None:
 async def _stayed_as_it_was(task: Task, means: Means) -> bool:
     """Whether slurmctld lost nothing since this step was done before: it was not started since."""
     before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
-    return before is not None and await means.slurmctld_started_since(before.at) is not True
+    return before is not None and await means.slurmctld_started_since(before.at) is False
 
 
 async def hold(task: Task, means: Means) -> Outcome:
@@ -322,7 +322,7 @@ async def hold(task: Task, means: Means) -> Outcome:
     if words := await goes_on(task, means, job):
         return means.failed(task, words, GOES_ON)
     if waits(job) and job.held and await _stayed_as_it_was(task, means):
-        return means.done(task, "somebody wrote another comment: it stays")
+        return means.done(task, "its comment was changed by somebody: it stays so")
     kept = _held_by_its_user(task, means, job) or _is_anothers_hold(task, means, job)
     if not (waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": kept})

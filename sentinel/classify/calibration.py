@@ -28,11 +28,9 @@ def calibrated(verdict: Verdict, rules: Rules) -> Verdict:
         confidence = along(judgement.program_curve, verdict.confidence)
         if len({ground.evidence.id for ground in verdict.grounds}) == 1:
             confidence = min(confidence, judgement.single_line)
-    stated = (
-        confidence / verdict.confidence if verdict.confidence else 1.0
-    )  # of the odds; alike for what it may be instead
+    factor = confidence / verdict.confidence if verdict.confidence else 1.0
     others = tuple(
-        replace(other, confidence=round(min(other.confidence * stated, confidence), 3))
+        replace(other, confidence=round(min(other.confidence * factor, confidence), 3))
         for other in verdict.alternatives
     )
     confidence, drain_confidence = round(confidence, 3), round(drain_confidence, 3)

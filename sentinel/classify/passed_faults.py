@@ -65,10 +65,12 @@ def _after(one: Reading, other: Reading) -> bool:
 def _before_it_was_off(stop: Reading, reading: Reading) -> bool:
     one, other = stop.evidence, reading.evidence
     began_s, at_s = one.data.get("uptime_s"), other.data.get("uptime_s")
+    if (other.at - one.at).total_seconds() > OFF_WITHIN_S:
+        return False
     if isinstance(began_s, float) and isinstance(at_s, float):
         return 0.0 <= at_s - began_s <= OFF_WITHIN_S  # less: of another boot
     if one.at != other.at:
-        return (other.at - one.at).total_seconds() <= OFF_WITHIN_S
+        return True
     return (other.line or 0) - (one.line or 0) <= _OFF_WITHIN_LINES
 
 

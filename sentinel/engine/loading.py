@@ -89,7 +89,8 @@ def state_of(
     for row in stored.steps:
         known = cluster.attempts.get((row.step.job or -1, recovery.begun_with(row.step)))
         again = row.step.kind is StepKind.START_RUN or (row.step.kind is StepKind.RELEASE and row.step.tries)
-        if known is not None and again and row.outcome is not None:
+        done = row.outcome is not None and row.outcome.result is Result.DONE and not row.outcome.reason
+        if known is not None and row.outcome is not None and again and done:
             known.run_since = max(known.run_since or row.outcome.at, row.outcome.at)
     if told := stored.settings.get(BLIND):
         state.blind_told = time_from(told)

@@ -169,10 +169,10 @@ def _is_prepared_by_another(state: State, incident_id: str, step: Step) -> bool:
     """
     if step.job is None or is_engines_own(step):
         return False
-    return any(attempt < (step.attempt or 0) for attempt in restarted_by_others(state, incident_id, step.job))
+    return any(attempt < (step.attempt or 0) for attempt in attempts_others_restart(state, incident_id, step.job))
 
 
-def restarted_by_others(state: State, incident_id: str, job: int) -> dict[int, bool]:
+def attempts_others_restart(state: State, incident_id: str, job: int) -> dict[int, bool]:
     """The attempts of the job, and of its components, after which other incidents are about to let it go; whether they have
     stopped it yet."""
     fleet = state.cluster.fleet
@@ -186,7 +186,8 @@ def restarted_by_others(state: State, incident_id: str, job: int) -> dict[int, b
         for step in plan.to_do:
             if step.job in parts and step.kind in INTERRUPTIONS:
                 outcome = state.ledger.outcome(name, step)
-                found[step.attempt or 0] = outcome is not None and outcome.result is Result.DONE
+                stopped = outcome is not None and outcome.result is Result.DONE
+                found[step.attempt or 0] = stopped or found.get(step.attempt or 0, False)
     return found
 
 

@@ -176,7 +176,7 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
     if job.restarts <= attempt and job.state not in ("cancelled", "pending"):
         return frozenset(step.kind for step in plan.to_do if step.kind in _RESTART)
     if stop.step.kind is StepKind.HOLD:
-        return frozenset({StepKind.HOLD} if _lacks_words(stop, job, fleet) else ())
+        return frozenset({StepKind.HOLD} if _lacks_reason(stop, job, fleet) else ())
     release = _done(state, plan, frozenset({StepKind.RELEASE}))
     if (job.restarts != attempt + 1 and not _is_counted_twice(state, stop, job)) or job.state != "pending":
         return frozenset()
@@ -185,7 +185,7 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
     if fleet.at <= release.at:
         return frozenset()
     # Where slurmctld forgot a later attempt, its incident may have stopped the job: then that lets it go.
-    others = recovery.restarted_by_others(state, plan.incident, job.id)
+    others = recovery.attempts_others_restart(state, plan.incident, job.id)
     if release.reason or any(stopped and later > attempt for later, stopped in others.items()):
         return frozenset()
     return _RELEASE if _is_deferred(job, now) or job.held else frozenset()  # held: the action asks whose hold it is
@@ -216,7 +216,7 @@ def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: dateti
     return frozenset({failed.step.kind} if lost else ())
 
 
-def _lacks_words(stop: Outcome, job: JobView, fleet: Fleet) -> bool:
+def _lacks_reason(stop: Outcome, job: JobView, fleet: Fleet) -> bool:
     """Whether the job, or a component of it, is held by our requeue, and its comment does not say why. The action asks
     whether slurmctld was started."""
     ours = job.state == "pending" and job.restarts == (stop.step.attempt or 0) + 1
