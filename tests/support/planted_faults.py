@@ -275,7 +275,7 @@ def never_in_its_allocation(patch: Patch) -> None:
 
 
 def never_asks_whether_it_was_done(patch: Patch) -> None:
-    patch.setattr(requeue, "_was_done", lambda *_what: False)
+    patch.setattr(requeue, "was_done", lambda *_what: False)
 
 
 def silence_convicts(patch: Patch) -> None:
