@@ -81,7 +81,7 @@ async def _returned_since(node: NodeView | None, asked_at: datetime, means: Mean
 
 async def _was_lost(task: Task, means: Means) -> bool:
     """Whether slurmctld was restarted after the earlier drain and may have lost it."""
-    before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
+    before = means.last_try(task)
     if before is None:
         return False
     seen = task.step.data.get(SEEN_DRAINED)  # the drain was still there after a restart

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -86,6 +86,10 @@ class Means:
 
     def failed(self, task: Task, reason: str, data: Mapping[str, Scalar] | None = None) -> Outcome:
         return Outcome(task.step, Result.FAILED, self.clock.now(), reason, data or {})
+
+    def last_try(self, task: Task) -> Outcome | None:
+        """How this step ended when it was done before; None if it was not."""
+        return self.ledger.outcome(task.incident.id, replace(task.step, tries=task.step.tries - 1))
 
     def earlier(self, task: Task, kind: StepKind) -> Mapping[str, Scalar]:
         """The data of an earlier step of this plan; empty if that step is not done."""

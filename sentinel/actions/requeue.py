@@ -188,7 +188,7 @@ def was_cancelled(task: Task, means: Means, job: JobView) -> Outcome:
 
 def _left_hold(task: Task, means: Means) -> bool:
     """Whether the step was tried before, and its job was cancelled with our hold on it."""
-    before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
+    before = means.last_try(task)
     return before is not None and before.data.get("left_hold") is True
 
 
@@ -303,7 +303,7 @@ async def leave_held(task: Task, means: Means) -> None:
 
 async def _stayed_as_it_was(task: Task, means: Means) -> bool:
     """Whether slurmctld lost nothing since this step was done before: it was not started since."""
-    before = means.ledger.outcome(task.incident.id, dataclasses.replace(task.step, tries=task.step.tries - 1))
+    before = means.last_try(task)
     return before is not None and await means.slurmctld_started_since(before.at) is False
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sentinel.classify.readings import Reading
+from sentinel.classify.weights import points_to
 from sentinel.config.rules import Drain
 from sentinel.model.records import Cause
 
@@ -36,7 +37,7 @@ def _lowered(
         return reading
     if any(_after(reading, stop) and _before_it_was_off(stop, reading) for stop in stops):
         note = "while the machine was being shut down"
-    elif _strongest(reading) is Cause.GPU_GSP_OR_DRIVER and any(
+    elif points_to(reading) is Cause.GPU_GSP_OR_DRIVER and any(
         _after(reset, reading) and not _failed_again(reset, every) for reset in resets
     ):
         note = "the driver reset it, and it works again"
@@ -72,7 +73,3 @@ def _before_it_was_off(stop: Reading, reading: Reading) -> bool:
     if one.at != other.at:
         return True
     return (other.line or 0) - (one.line or 0) <= _OFF_WITHIN_LINES
-
-
-def _strongest(reading: Reading) -> Cause | None:
-    return max(reading.weights, key=lambda cause: reading.weights[cause], default=None)

@@ -84,7 +84,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     ended = any(r.role is not Role.CONTEXT and r.strength >= LEADS for r in readings)  # somebody says how
     warnings = [] if ended else [r for r in readings if r.warned]
     alone = max(warnings, key=lambda reading: reading.strength, default=None)
-    hung = any(_points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
+    hung = any(points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
     echoes, ends = _echoes(readings), _ends(readings)
     plain = {reading.key for reading in readings if not reading.warned}
     seen: set[str] = set()
@@ -103,7 +103,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
         factor = 1.0
         if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):
             factor = SHADOW
-        elif role is Role.CONSEQUENCE and hung and _points_to(reading) is not Cause.NCCL_HANG_UNKNOWN:
+        elif role is Role.CONSEQUENCE and hung and points_to(reading) is not Cause.NCCL_HANG_UNKNOWN:
             factor = EXPLAINED  # a watchdog aborts its process, and the launcher tells of the abort
         elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
             factor = 0.4
@@ -140,14 +140,14 @@ def _quotes(one: Reading, ends: Mapping[str | None, int]) -> bool:
 
 def _comes_of(symptom: Reading, known: Reading, role: Role) -> bool:
     """Whether ``known`` explains a symptom. A watchdog waits for minutes: no clocks reverse that."""
-    if _points_to(symptom) is _points_to(known):
+    if points_to(symptom) is points_to(known):
         return False
     return _follows(symptom, known) if role in {Role.CAUSE, Role.FALLBACK} else _before(known, symptom)
 
 
 def _explains(reading: Reading, role: Role) -> bool:
     """Whether what was said may explain symptoms that come after it: a cause, any exception, a watchdog's message."""
-    waited = _points_to(reading) is Cause.NCCL_HANG_UNKNOWN and reading.strength >= WAITED
+    waited = points_to(reading) is Cause.NCCL_HANG_UNKNOWN and reading.strength >= WAITED
     return role in {Role.CAUSE, Role.FALLBACK} or waited
 
 
@@ -205,18 +205,18 @@ def _of_lost_gpus(readings: Sequence[Reading]) -> list[Reading]:
     lost = [
         reading
         for reading in readings
-        if reading.drain is Drain.YES and reading.role is Role.CAUSE and _points_to(reading) is Cause.GPU_FALLEN_OFF_BUS
+        if reading.drain is Drain.YES and reading.role is Role.CAUSE and points_to(reading) is Cause.GPU_FALLEN_OFF_BUS
     ]
     return [reading for reading in readings if any(_announces(reading, gone) for gone in lost)]
 
 
 def _announces(one: Reading, gone: Reading) -> bool:
-    if one.role is not Role.CAUSE or _points_to(one) not in {Cause.PCIE, Cause.GPU_GSP_OR_DRIVER}:
+    if one.role is not Role.CAUSE or points_to(one) not in {Cause.PCIE, Cause.GPU_GSP_OR_DRIVER}:
         return False
     if one.evidence.where.node != gone.evidence.where.node or one.form is not gone.form:
         return False
     parts = one.evidence.data.get("pci"), gone.evidence.data.get("pci")
-    other = _points_to(one) is Cause.GPU_GSP_OR_DRIVER and None not in parts and parts[0] != parts[1]
+    other = points_to(one) is Cause.GPU_GSP_OR_DRIVER and None not in parts and parts[0] != parts[1]
     return not other and 0 <= (gone.evidence.at - one.evidence.at).total_seconds() <= LOST_WITHIN_S
 
 
@@ -227,7 +227,7 @@ def _follows(one: Reading, other: Reading) -> bool:
     return (other.evidence.at - one.evidence.at).total_seconds() <= CLOCKS_S
 
 
-def _points_to(reading: Reading) -> Cause | None:
+def points_to(reading: Reading) -> Cause | None:
     """The cause that a reading speaks for most."""
     return max(reading.weights, key=lambda cause: (reading.weights[cause], cause), default=None)
 

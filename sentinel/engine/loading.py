@@ -87,10 +87,11 @@ def state_of(
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
     restored_attempts.restore(cluster, stored.recent_attempts)
     for row in stored.steps:
+        if row.outcome is None:
+            continue
         known = cluster.attempts.get((row.step.job or -1, recovery.begun_with(row.step)))
-        again = row.step.kind is StepKind.START_RUN or (row.step.kind is StepKind.RELEASE and row.step.tries)
-        done = row.outcome is not None and row.outcome.result is Result.DONE and not row.outcome.reason
-        if known is not None and row.outcome is not None and again and done:
+        released = row.step.kind is StepKind.RELEASE and row.outcome.result is Result.DONE and not row.outcome.reason
+        if known is not None and (row.step.kind is StepKind.START_RUN or (released and row.step.tries)):
             known.run_since = max(known.run_since or row.outcome.at, row.outcome.at)
     if told := stored.settings.get(BLIND):
         state.blind_told = time_from(told)

@@ -299,9 +299,10 @@ def _begin_anew(state: State, out: Transition, incident_id: str, outcome: Outcom
     seen, asked = state.cluster.attempts.get(key), state.ledger.intended_at(incident_id, step)
     last = seen.rhythm.last_at if seen is not None else None
     forgotten = not outcome.reason and last is not None and asked is not None and last < asked
-    if (forgotten or step.kind is StepKind.START_RUN) and (
-        seen := state.cluster.begin_run(*key, outcome.at)
-    ) is not None:
+    if step.kind is not StepKind.START_RUN and not forgotten:
+        return
+    seen = state.cluster.begin_run(*key, outcome.at)
+    if seen is not None:
         out.save(AttemptSeen(seen.view, None, None, seen.usual_step_s()))
 
 
