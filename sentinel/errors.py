@@ -9,6 +9,7 @@ SentinelError
 │   ├── Superseded       … since another daemon is active now: whatever this one still wants is not done
 │   └── Denied           … or refused us (authentication, rights)
 ├── Refused              a limit or a promise forbids it; nothing was done (exit status 4)
+│   └── RefusedForNow    Slurm says no for a reason that nobody foresaw: it may be over in a minute
 └── ProtocolError        an answer that cannot be understood
 """
 
@@ -76,6 +77,10 @@ class Denied(Unavailable):
 class Refused(SentinelError):
     exit_status = 4
     usual_fix = "nothing was done; sentinel status shows what is in force"
+
+
+class RefusedForNow(Refused):
+    pass
 
 
 class ProtocolError(SentinelError):

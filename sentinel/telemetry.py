@@ -117,7 +117,15 @@ class Telemetry:
         for kind in StepKind:
             for result in Result:
                 self.steps.labels(kind=kind, result=result)
-        for reason in ("breaker", "drain-budget", "hang-breaker", "last-healthy", "restart-budget", "switch"):
+        for reason in (
+            "breaker",
+            "drain-budget",
+            "drain-refused",
+            "hang-breaker",
+            "last-healthy",
+            "restart-budget",
+            "switch",
+        ):
             self.refusals.labels(reason=reason)
         for status in (400, 403, 404, 405, 408, 409, 413, 415, 421, 422, 503):
             self.refused.labels(status=status)

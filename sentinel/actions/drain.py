@@ -19,10 +19,11 @@ from sentinel.model.records import (
     Scalar,
     Task,
 )
-from sentinel.model.vocabulary import ABSENCE
+from sentinel.model.vocabulary import ABSENCE, REFUSED_BEFORE
 
 _OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"
+_REFUSED: dict[str, Scalar] = {REFUSED_BEFORE: True}  # outcome data
 _LEFT: dict[str, Scalar] = {LEFT_IN_SERVICE: True}  # outcome data
 _STALE = timedelta(seconds=10)  # what says that a node is gone is asked again when older: slurmd may run again by then
 
@@ -43,7 +44,7 @@ async def drain(task: Task, means: Means) -> Outcome:
     except Refused as error:
         after = await means.reader.node(node.name)
         if after is None or not after.drained:
-            return means.failed(task, error.message)
+            return means.failed(task, error.message, _REFUSED if after is not None else None)
         return means.done(task, error.message)
     answered_at = means.clock.now()  # what slurmctld has not saved by now it may lose while we wait for its next answer
     try:
@@ -80,10 +81,10 @@ async def _returned_since(node: NodeView | None, asked_at: datetime, means: Mean
 
 
 async def _was_lost(task: Task, means: Means) -> bool:
-    """Whether slurmctld was restarted after the earlier drain and may have lost it."""
+    """Whether slurmctld refused the earlier drain, or was restarted after it and may have lost it."""
     before = means.last_try(task)
-    if before is None:
-        return False
+    if before is None or before.data.get(REFUSED_BEFORE):
+        return before is not None
     seen = task.step.data.get(SEEN_DRAINED)  # the drain was still there after a restart
     since = max(before.at, datetime.fromisoformat(seen)) if isinstance(seen, str) else before.at
     until = task.step.data.get(LOST_BEFORE)
@@ -113,7 +114,10 @@ async def down(task: Task, means: Means) -> Outcome:
     words, before = _others(node), _out_before(node, task)
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
-        await means.writer.down(node.name, task.reason)
+        try:
+            await means.writer.down(node.name, task.reason)
+        except Refused as error:
+            return means.failed(task, error.message, _REFUSED)
         answered_at = means.clock.now()
         try:
             node = await means.reader.node(node.name)

@@ -11,6 +11,7 @@ from sentinel.model.records import JobView, NodeView, Outcome, Result, Scalar, S
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 
 WHOLE_SECONDS = timedelta(seconds=1)  # resolution of Slurm's times
+REFUSED_SINCE = "refused_since"  # outcome data: since when Slurm has refused the request, ISO 8601
 
 
 class Checkpoints(Protocol):
@@ -69,6 +70,7 @@ class Means:
     resume: ResumePoints
     progress: Progress
     pending_s: float
+    refused_s: float = 300.0  # how long a request that Slurm refuses for an unknown reason is repeated
     launch_s: float = 30.0  # how long a job's launcher gets to start its next step
     booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
     answers: Callable[[NodeView], Awaitable[bool]] = _not_asked  # whether slurmd on a node takes a connection now
@@ -86,6 +88,20 @@ class Means:
 
     def failed(self, task: Task, reason: str, data: Mapping[str, Scalar] | None = None) -> Outcome:
         return Outcome(task.step, Result.FAILED, self.clock.now(), reason, data or {})
+
+    def refused_for_now(self, task: Task, reason: str, before: Outcome | None) -> Outcome:
+        """The outcome of a request that Slurm refused for an unknown reason: it is repeated for a while, then has failed.
+
+        Args:
+            before: how the step stood before it was tried this time.
+        """
+        now, known = self.clock.now(), self.ledger.outcome(task.incident.id, task.step)
+        said = before.data.get(REFUSED_SINCE) if before is not None else None
+        since = datetime.fromisoformat(said) if isinstance(said, str) else now
+        if now - since >= timedelta(seconds=self.refused_s):
+            return self.failed(task, reason)
+        data = {**(known.data if known is not None else {}), REFUSED_SINCE: since.isoformat()}
+        return Outcome(task.step, Result.NOT_KNOWN, now, reason, data)
 
     def last_try(self, task: Task) -> Outcome | None:
         """How this step ended when it was done before; None if it was not."""

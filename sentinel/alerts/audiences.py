@@ -29,7 +29,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.vocabulary import CAUSE_WORDS, how_sure
+from sentinel.model.vocabulary import CAUSE_WORDS, DRAIN_REFUSED, how_sure
 
 _ENDS = ".!?…"  # of a sentence
 _SURE = 0.95  # from here on a percentage tells nobody anything
@@ -155,6 +155,9 @@ def _done(facts: IncidentFacts) -> list[str]:
         parts.append(f"restarted the job{begin}{nodes}")
     failed = [o for o in facts.outcomes if o.result is Result.FAILED and o.step.kind in NODE_STEPS]
     lines = [f"Failed: {o.step.kind} {o.step.node}: {plain(o.reason)}." for o in failed]
+    for wait in facts.plan.waits if facts.plan is not None else ():
+        if wait.kind == DRAIN_REFUSED:
+            lines.append(f"Failed: {', '.join(wait.what)}: {plain(wait.explanation)}")
     return [*([f"Done: {'; '.join(parts)}."] if parts else []), *lines]
 
 

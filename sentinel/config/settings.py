@@ -281,6 +281,13 @@ class Recovery:
     pending_s: float = setting(
         90.0, "Slurm's KillWait of 30 s, epilogs and reserve until the job is pending", unit="s", least=1
     )
+    refused_s: float = setting(
+        300.0,
+        "what Slurm refuses to do with a job, for an unknown reason, is asked for again for this long; then a person "
+        "decides: longer than a reconfiguration of slurmctld takes, and soon enough that somebody looks",
+        unit="s",
+        least=0,
+    )
     launch_s: float = setting(
         30.0,
         "a job's launcher must have started its next step in the allocation within this time, else the job is requeued: it "

@@ -133,6 +133,7 @@ def engine_runner(
         resume=ResumeFiles(Path(settings.daemon.resume) if settings.daemon.resume else None),
         progress=runner,
         pending_s=settings.recovery.pending_s,
+        refused_s=settings.recovery.refused_s,
         launch_s=settings.recovery.launch_s,
         booted_at=base.reader.booted_at,
         answers=partial(answers, deadline_s=settings.daemon.probe_s),

@@ -22,7 +22,7 @@ from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.node_return import put_back
 from sentinel.engine.node_return import state as node_return
-from sentinel.engine.reconcile import approvals, node_proof, waits
+from sentinel.engine.reconcile import approvals, node_proof, past_restarts, waits
 from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
 from sentinel.engine.unreadable_slurm import BLIND
@@ -89,7 +89,7 @@ def state_of(
     for row in stored.steps:
         if row.outcome is None:
             continue
-        known = cluster.attempts.get((row.step.job or -1, recovery.begun_with(row.step)))
+        known = cluster.attempts.get((row.step.job or -1, past_restarts.begun_with(row.step)))
         released = row.step.kind is StepKind.RELEASE and row.outcome.result is Result.DONE and not row.outcome.reason
         if known is not None and (row.step.kind is StepKind.START_RUN or (released and row.step.tries)):
             known.run_since = max(known.run_since or row.outcome.at, row.outcome.at)

@@ -21,6 +21,7 @@ from sentinel.model.records import (
     Result,
     Step,
 )
+from sentinel.model.vocabulary import REFUSED_BEFORE
 from sentinel.policy import SILENCE, Stop
 
 _COUNTS = timedelta(hours=1)  # how long a plan's steps count that are not known to go on
@@ -98,7 +99,8 @@ def with_pending_drains(
 def _took_out(row: LedgerRow) -> bool:
     """Whether this drain took a node out of service, if only until a person returned it a moment later."""
     outcome = row.outcome
-    if outcome is None or outcome.result is not Result.DONE or row.step.tries:
+    again = row.step.tries and not row.step.data.get(REFUSED_BEFORE)  # what was refused took nothing out
+    if outcome is None or outcome.result is not Result.DONE or again:
         return False
     if outcome.data.get(WAS_OUT) or outcome.data.get(ANSWERS_AGAIN):
         return False

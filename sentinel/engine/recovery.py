@@ -10,10 +10,10 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.engine import notices
-from sentinel.engine.reconcile import exclusions, in_allocation, node_proof, situations
+from sentinel.engine.reconcile import exclusions, in_allocation, node_proof, past_restarts, refused_drains, situations
 from sentinel.engine.state import Recovery, State
 from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer, Transition
-from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
+from sentinel.model.changes import IncidentChanged, PlanFinished, PlanMade, StepEnded, StepIntended
 from sentinel.model.records import (
     ANSWERS_AGAIN,
     INTERRUPTIONS,
@@ -32,7 +32,7 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
-from sentinel.policy import PastRestart, components_with
+from sentinel.policy import components_with
 
 # The notice is sent after these steps: by then it is known where the job resumes, or that it waits for a person.
 _DECISIVE = RESTARTS | {StepKind.HOLD}
@@ -274,36 +274,21 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
         out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=pause_s)))
         return
     recovery.not_known = 0
+    if refused_drains.is_refused(outcome):
+        plan = state.plans[incident_id] = refused_drains.waiting(plan, outcome, now)
+        out.save(PlanMade(plan))
+        if (due := wait_ends(plan, now)) is not None:
+            out.do(StartTimer(wait_timer(incident_id), due))
     if in_allocation.fails(plan, outcome):
         _requeue_instead(state, out, incident_id, outcome, now)
         return
     if step.kind in RESTARTS and outcome.result is Result.DONE:
-        _restarted(state, incident_id, step)
-        _begin_anew(state, out, incident_id, outcome)
+        past_restarts.remember(state, incident_id, step)
+        past_restarts.begin_anew(state, out, incident_id, outcome)
         close(state, out, incident_id, IncidentState.WATCHING, "restarted", now)
     if step.kind in _DECISIVE:
         notices.notify(state, out, incident_id, now)
     advance(state, out, incident_id, now)
-
-
-def begun_with(step: Step) -> int:
-    """The attempt that begins with this step; a restart in the allocation begins none."""
-    return (step.attempt or 0) + (step.kind is StepKind.RELEASE)
-
-
-def _begin_anew(state: State, out: Transition, incident_id: str, outcome: Outcome) -> None:
-    """Forget the progress of the attempt that begins with this step: it is of an earlier run of the job's launcher, or of
-    one that slurmctld forgot."""
-    step = outcome.step
-    key = step.job or -1, begun_with(step)
-    seen, asked = state.cluster.attempts.get(key), state.ledger.intended_at(incident_id, step)
-    last = seen.rhythm.last_at if seen is not None else None
-    forgotten = not outcome.reason and last is not None and asked is not None and last < asked
-    if step.kind is not StepKind.START_RUN and not forgotten:
-        return
-    seen = state.cluster.begin_run(*key, outcome.at)
-    if seen is not None:
-        out.save(AttemptSeen(seen.view, None, None, seen.usual_step_s()))
 
 
 def _requeue_instead(state: State, out: Transition, incident_id: str, outcome: Outcome, now: datetime) -> None:
@@ -344,28 +329,6 @@ def resume(state: State, out: Transition, now: datetime) -> None:
     for incident_id in sorted(state.open_plans):
         if incident_id in state.plans and state.plans[incident_id].to_do:
             start(state, out, incident_id, now)
-
-
-def _restarted(state: State, incident_id: str, step: Step) -> None:
-    """Remember the restart for the budgets of this job; one that slurmctld lost and that was done again counts once."""
-    if step.job is None:
-        return
-    attempt, verdict = step.attempt or 0, state.verdicts[incident_id]
-    rows = [row for row in state.ledger.of_job(step.job, step.kind) if row.incident == incident_id]
-    if not rows or any(row.step.tries < step.tries for row in rows):
-        return
-    chosen = state.ledger.of_plan(state.plans[incident_id], StepKind.CHOOSE_CHECKPOINT)
-    resumed = chosen.data.get("step") if chosen is not None else None
-    seen = [s for s in (state.cluster.last_step(step.job, attempt), step.data.get("reached")) if isinstance(s, int)]
-    reached = [s for s in (max(seen, default=None), verdict.onset_step) if s is not None]
-    restart = PastRestart(
-        rows[0].intended_at,
-        verdict.cause,
-        min(reached, default=None),
-        resumed if isinstance(resumed, int) else None,
-        step.data.get("observed") is not False,
-    )
-    state.past.restarted(step.job, restart)
 
 
 def _finish(state: State, out: Transition, incident: Incident, plan: Plan, now: datetime) -> None:

@@ -210,6 +210,7 @@ class SimulatedDaemon:
             resume=_ResumePoints(world),
             progress=self.runner,
             pending_s=settings.recovery.pending_s,
+            refused_s=settings.recovery.refused_s,
             launch_s=settings.recovery.launch_s,
             booted_at=reader.booted_at,
             answers=self._answers,

@@ -202,6 +202,16 @@ def _slurmctld(state: str) -> Act:
     return act
 
 
+def _refused(of: str) -> Act:
+    def act(world: World, happening: Happening) -> None:
+        """slurmctld answers, and refuses to change nodes, or jobs."""
+        for_s = float(happening.data.get("for_s", 30.0))
+        world.slurm.refused_until_s[of] = world.slurm.time_s() + for_s
+        world.away.append((world.now_s, world.now_s + for_s))
+
+    return act
+
+
 def _slurmctld_crash(world: World, happening: Happening) -> None:
     """slurmctld is killed, forgets its last seconds, and is back after ``for_s``."""
     held = {job.id for job in world.slurm.jobs.values() if job.held}
@@ -297,6 +307,8 @@ ACTS: Mapping[str, Act] = {
     "slurmctld-slow": _slurmctld("slow"),
     "slurmctld-refuses": _slurmctld("refuses"),
     "slurmctld-crash": _slurmctld_crash,
+    "nodes-refused": _refused("nodes"),
+    "jobs-refused": _refused("jobs"),
     "kill": _cut(kill=True),
     "lose": _cut(kill=False),
     "freeze": _freeze,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sentinel.adapters.slurm.parse import ENDED, Record, array_spec, het_leader, job_of, whole
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
-from sentinel.errors import Refused, Unavailable
+from sentinel.errors import Refused, RefusedForNow, Unavailable
 from sentinel.model.records import OURS, JobView, NodeView
 from sentinel.model.vocabulary import PROLOG_ERROR
 from sentinel.text import printable
@@ -439,7 +439,8 @@ def _out_of_service(node: NodeView) -> bool:
 
 
 def _refusal(spec: str, no: SlurmSaidNo) -> Refused:
-    return Refused(f"Slurm refuses job {spec}: {no.message}")
+    kind = RefusedForNow if no.answer is Answer.OTHER else Refused
+    return kind(f"Slurm refuses job {spec}: {no.message}")
 
 
 def _is_as_asked(

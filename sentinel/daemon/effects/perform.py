@@ -43,7 +43,7 @@ from sentinel.engine.transition import (
     WriteDrainReason,
 )
 from sentinel.engine.watch.events import JobObserved, NodeProbed
-from sentinel.errors import Refused, SentinelError, Unavailable
+from sentinel.errors import Refused, RefusedForNow, SentinelError, Unavailable
 from sentinel.model.records import OPTIONAL_STEPS, Outcome, Result, Task
 from sentinel.ports import Clock, Sink, SlurmWriter
 
@@ -109,9 +109,12 @@ class Effects:
         """
         means = self._means
         try:
+            before = means.ledger.outcome(task.incident.id, task.step)
             outcome = await ACTIONS[task.step.kind](task, means)
         except Unavailable:
             raise
+        except RefusedForNow as error:
+            outcome = means.refused_for_now(task, error.message, before)
         except SentinelError as error:
             outcome = means.failed(task, error.message)
         if outcome.result is Result.FAILED and task.step.kind not in OPTIONAL_STEPS:

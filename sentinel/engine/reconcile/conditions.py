@@ -14,6 +14,7 @@ from sentinel.engine.reconcile.situations import HOUR, ClusterNow, goes_on, wait
 from sentinel.engine.state import State
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import Wait
+from sentinel.model.vocabulary import DRAIN_REFUSED
 from sentinel.policy import NO_NODE, components_with
 from sentinel.policy.drains import SWITCH
 from sentinel.policy.restarts import running_jobs, stops_allowed
@@ -120,6 +121,8 @@ class Awaited:
                 return self._hour, self._in_places
             case "drain-budget" | "last-healthy":
                 return self._in_places
+            case _ if wait.kind == DRAIN_REFUSED:
+                return wait.until is None or wait.until <= cluster.now
             case _ if wait.kind == NO_NODE:
                 return self._usable
         return cluster.snapshot.at  # nothing is known of this kind: each snapshot may be what it waits for

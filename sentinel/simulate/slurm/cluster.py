@@ -65,6 +65,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self.calls: list[tuple[str, ...]] = []
         self.answers = True  # False: slurmctld is frozen
         self.denies = False  # True: munge trouble
+        self.refused_until_s: dict[str, float] = {}  # Unix time, by what may not be changed until then: nodes, jobs
         self.unreadable: set[int | str] = set()  # jobs and nodes whose records cannot be read
         self.waited_s = 0.0  # what the writer would have waited before releases
         self.release_name = "22.05.8"

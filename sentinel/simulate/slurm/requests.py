@@ -44,6 +44,7 @@ class Requests:
                 raise SlurmSaidNo(Answer.NODE_STATE, "Invalid node state specified")
             self._slurm.person_resumes(node)
             return
+        self._may_be_refused("nodes")
         this.reason = reason or this.reason
         if state == "DRAIN":
             this.drained = True
@@ -155,8 +156,13 @@ class Requests:
         self._slurm.catch_up()
         self._slurm.calls.append(call)
 
+    def _may_be_refused(self, of: str) -> None:
+        if self._slurm.time_s() < self._slurm.refused_until_s.get(of, 0.0):
+            raise SlurmSaidNo(Answer.OTHER, "Unspecified error")
+
     def _job(self, verb: str, spec: str, *data: str) -> SimulatedJob:
         self._called(verb, spec, *data)
+        self._may_be_refused("jobs")
         siblings = [job for job in self._slurm.jobs.values() if f"{job.record.get('array_job_id')}" == spec]
         assert verb == "notify" or len(siblings) < 2, f"{verb} {spec}: that is the whole array, not its last task"
         found = self._slurm.find(spec)

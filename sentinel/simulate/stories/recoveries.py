@@ -47,9 +47,10 @@ def people(rng: random.Random) -> tuple[Setup, list[Happening]]:
 
 
 def slurmctld(rng: random.Random) -> tuple[Setup, list[Happening]]:
-    """slurmctld is gone, slow, refuses, or crashes and forgets what it had not saved."""
+    """slurmctld is gone, slow, refuses all or some requests, or crashes and forgets what it had not saved."""
     at_s = rng.uniform(*draws.FIRST_S)
-    what = rng.choice(["slurmctld-gone", "slurmctld-slow", "slurmctld-refuses", "slurmctld-crash"])
+    refused = ["slurmctld-refuses", "nodes-refused", "jobs-refused"]
+    what = rng.choice(["slurmctld-gone", "slurmctld-slow", "slurmctld-crash", *refused])
     trouble = Happening(what, draws.soon(rng, at_s - 5.0), data={"for_s": rng.choice([2.0, 15.0, 90.0, 200.0])})
     return Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob"))), [draws.fault(rng, at_s, nodes=8, jobs=2), trouble]
 

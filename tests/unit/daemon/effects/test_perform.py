@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -56,7 +57,9 @@ async def test_a_step_is_over_when_it_is_over_not_when_it_began(monkeypatch: pyt
 
     monkeypatch.setattr(perform, "ACTIONS", {StepKind.DRAIN: slow})
     effects = of(clock)
-    event = await effects._step(CarryOutStep("id", Task(none, none, none, Step(StepKind.DRAIN, node="n1"))))
+    effects._means = cast("Any", SimpleNamespace(ledger=SimpleNamespace(outcome=lambda *_: None)))
+    incident = cast("Any", SimpleNamespace(id="i"))
+    event = await effects._step(CarryOutStep("id", Task(incident, none, none, Step(StepKind.DRAIN, node="n1"))))
     assert event.at == clock.at
 
 

@@ -1,0 +1,51 @@
+"""Keeps what is known of a restart once it is done: for the budgets of its job, and the progress of what begins with it."""
+
+from __future__ import annotations
+
+from sentinel.engine.state import State
+from sentinel.engine.transition import Transition
+from sentinel.model.changes import AttemptSeen
+from sentinel.model.records import Outcome, Step, StepKind
+from sentinel.policy import PastRestart
+
+
+def begun_with(step: Step) -> int:
+    """The attempt that begins with this step; a restart in the allocation begins none."""
+    return (step.attempt or 0) + (step.kind is StepKind.RELEASE)
+
+
+def begin_anew(state: State, out: Transition, incident_id: str, outcome: Outcome) -> None:
+    """Forget the progress of the attempt that begins with this step: it is of an earlier run of the job's launcher, or of
+    one that slurmctld forgot."""
+    step = outcome.step
+    key = step.job or -1, begun_with(step)
+    seen, asked = state.cluster.attempts.get(key), state.ledger.intended_at(incident_id, step)
+    last = seen.rhythm.last_at if seen is not None else None
+    forgotten = not outcome.reason and last is not None and asked is not None and last < asked
+    if step.kind is not StepKind.START_RUN and not forgotten:
+        return
+    seen = state.cluster.begin_run(*key, outcome.at)
+    if seen is not None:
+        out.save(AttemptSeen(seen.view, None, None, seen.usual_step_s()))
+
+
+def remember(state: State, incident_id: str, step: Step) -> None:
+    """Remember the restart for the budgets of this job; one that slurmctld lost and that was done again counts once."""
+    if step.job is None:
+        return
+    attempt, verdict = step.attempt or 0, state.verdicts[incident_id]
+    rows = [row for row in state.ledger.of_job(step.job, step.kind) if row.incident == incident_id]
+    if not rows or any(row.step.tries < step.tries for row in rows):
+        return
+    chosen = state.ledger.of_plan(state.plans[incident_id], StepKind.CHOOSE_CHECKPOINT)
+    resumed = chosen.data.get("step") if chosen is not None else None
+    seen = [s for s in (state.cluster.last_step(step.job, attempt), step.data.get("reached")) if isinstance(s, int)]
+    reached = [s for s in (max(seen, default=None), verdict.onset_step) if s is not None]
+    restart = PastRestart(
+        rows[0].intended_at,
+        verdict.cause,
+        min(reached, default=None),
+        resumed if isinstance(resumed, int) else None,
+        step.data.get("observed") is not False,
+    )
+    state.past.restarted(step.job, restart)

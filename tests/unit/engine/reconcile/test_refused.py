@@ -1,0 +1,123 @@
+"""Slurm may refuse what is asked of it, for reasons that nobody foresaw: it is asked again.
+
+A drain within the limits, until it is done or nobody wants it any more; a change of a job for some minutes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, silent, states
+from in_memory.world import World
+from made_records import AT, evidence
+
+from sentinel.config.settings import Limits
+from sentinel.errors import Refused
+from sentinel.model.records import Evidence, Kind
+
+Worlds = Callable[..., World]
+
+
+def bus(node: str, at_s: float = 0.0) -> Evidence:
+    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
+
+
+def refuse(there: World, times: int) -> list[str]:
+    """Let Slurm refuse the next drains of n1; the returned list is of the nodes that it was asked for."""
+    asked: list[str] = []
+    drain = there.slurm.drain
+
+    async def refused(node: str, reason: str) -> None:
+        asked.append(node)
+        if node == "n1" and asked.count(node) <= times:
+            raise Refused(f"Slurm does not set {node} to DRAIN: Unspecified error")
+        await drain(node, reason)
+
+    there.slurm.drain = refused  # type: ignore[method-assign]
+    return asked
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_refused_drain_is_asked_for_again(world: Worlds, times: int) -> None:
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    asked = refuse(there, times)
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, "its restart does not wait for that"
+    assert not there.slurm.nodes["n1"].drained and asked == ["n1"]
+    waits = [wait for plan in daemon.state.plans.values() for wait in plan.waits]
+    assert [(wait.kind, wait.what) for wait in waits] == [("drain-refused", ("drain n1",))]
+    assert "Unspecified error" in waits[0].explanation
+    told = len(sink.stages)
+    for _ in range(times):
+        await daemon.pass_time(70.0)
+    assert there.slurm.nodes["n1"].drained and asked == ["n1"] * (times + 1), daemon.said
+    assert not any(plan.waits for plan in daemon.state.plans.values())
+    assert len(sink.stages) <= told + 1, "one refusal is told once"
+
+
+async def test_a_person_who_drains_or_releases_the_node_ends_the_wait(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    asked = refuse(there, 1)
+    await fail(daemon, bus("n1"))
+    there.slurm.person_drains("n1", "fan broken")
+    await daemon.pass_time(70.0)
+    assert asked == ["n1"] and there.slurm.nodes["n1"].reason == "fan broken"
+    assert not any(plan.waits for plan in daemon.state.plans.values()) and "waiting" not in states(there)
+
+
+async def test_what_was_refused_is_judged_by_the_budget_of_now(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_per_hour=1)))
+    asked = refuse(there, 2)
+    await fail(daemon, bus("n1"))
+    await fail(daemon, bus("n6", at_s=(there.slurm.clock.now() - AT).total_seconds()))
+    assert there.slurm.nodes["n6"].drained
+    await daemon.pass_time(70.0)
+    assert not there.slurm.nodes["n1"].drained and asked == ["n1", "n1", "n6"]
+    waits = {wait.kind for plan in daemon.state.plans.values() for wait in plan.waits}
+    assert waits == {"drain-budget"}
+
+
+@pytest.mark.parametrize("refused_s", [100.0, 200.0])
+async def test_a_job_that_slurm_refuses_to_requeue_is_requeued_once_it_may_be(world: Worlds, refused_s: float) -> None:
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    until_s = there.slurm.refused_until_s["jobs"] = there.slurm.time_s() + refused_s
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert until_s <= job.submitted < until_s + 10.0, "asked again every few seconds"
+    assert job.restarts == 1 and job.state == "RUNNING" and "n1" not in job.on, daemon.said
+    assert "held" not in states(there) and sink.stages[0] == "restarting"
+
+
+async def test_a_job_that_slurm_goes_on_refusing_to_requeue_is_left_to_a_person(world: Worlds) -> None:
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    there.slurm.refused_until_s["jobs"] = there.slurm.time_s() + 3600.0
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(310.0)
+    assert states(there) == ["held"] and sink.stages[-1] == "failed"
+    assert "Unspecified error" in sink.all[-1].body
+
+
+async def test_a_stopped_job_that_slurm_refuses_to_change_goes_on_once_it_may_be(world: Worlds) -> None:
+    """It is deferred by then: left so, it would wait for a month."""
+    there = silent(world())
+    daemon = Daemon(there)
+    write = there.resume.write
+
+    async def refused_from_now(job: int, values: Any) -> None:
+        there.slurm.refused_until_s.setdefault("jobs", there.slurm.time_s() + 60.0)
+        await write(job, values)
+
+    there.resume.write = refused_from_now  # type: ignore[method-assign]
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert there.slurm.time_s() > there.slurm.refused_until_s["jobs"]
+    assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
