@@ -56,6 +56,9 @@ hung_jobs = 100
 drain = {text(lab.spec.mode)}
 restart = {text(lab.spec.mode)}
 
+[judgement]
+stall_first_step_s = 100.0
+
 [recovery]
 local_survives = true
 

@@ -21,7 +21,8 @@ async def goes_on(task: Task, means: Means, job: JobView) -> str:
     reached = means.progress.last_step(task.job, task.attempt)
     if reached is None or reached <= after:
         return ""
-    return f"job {task.job} makes steps again (step {reached}, it was silent after {after}): it is left alone"
+    before = f"was silent after {after}" if after >= 0 else "had made none"
+    return f"job {task.job} makes steps again (step {reached}, it {before}): it is left alone"
 
 
 async def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
@@ -32,7 +33,9 @@ async def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
         return ""
     stalled_at = [item.data.get("step") for item in task.incident.evidence if item.kind == Kind.STALL]
     reached = means.progress.last_step(job.id, task.attempt)
-    if any(not isinstance(step, int) or reached is None or reached <= step for step in stalled_at):
+    if any(
+        reached is None or (step is not None and (not isinstance(step, int) or reached <= step)) for step in stalled_at
+    ):
         return ""  # it hangs since, and was reported once: nobody would look at it again
     # The drain waits, or is another incident's: then nobody has looked whether the node is there.
     if not out and not all([await _is_there_again(name, task, means) for name in names]):

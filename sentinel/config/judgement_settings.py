@@ -38,6 +38,13 @@ class Judgement:
     stall_startup_s: float = setting(
         600.0, "after its first steps a job may still compile and warm up, but not longer than this", unit="s", least=1
     )
+    stall_first_step_s: float = setting(
+        1800.0,
+        "a restarted job, of which an earlier attempt printed steps, may take this long to its first one, or three times as "
+        "long as that attempt did, and twice that while its processes work: Gloo's own limit is 30 min, NCCL's 10 min",
+        unit="s",
+        least=10,
+    )
     stall_first_pause_s: float = setting(
         60.0,
         "a job that only waits, and of which neither the pauses nor an hour of steps are known, may be in its first "

@@ -82,6 +82,11 @@ class AttemptSeen:
     top_rank: int | None = None  # highest rank named in the log
     run_since: datetime | None = None  # when it was last restarted in its allocation
 
+    def after_suspension(self, now: JobView, at: datetime) -> None:
+        """Let the silence begin anew if Slurm suspended the job since the last snapshot, however shortly."""
+        if now.state == "running" and (self.view.state == "suspended" or self.view.suspended_at != now.suspended_at):
+            self.rhythm, self.observed = replace(self.rhythm, last_at=self.rhythm.last_at and at), Observed()
+
     def save_interval_s(self) -> float | None:
         """Median time between saves in seconds; None before the third save."""
         times = sorted(item.at for item in self.saves)
@@ -146,8 +151,7 @@ class ClusterView:
             now = fleet.jobs.get(job_id)
             on_nodes = now is not None and now.state not in ("pending", "configuring")
             if now is not None and on_nodes and now.restarts == attempt == self.attempt_on(now):
-                if _was_suspended(seen.view, now) and seen.rhythm.last_at is not None:
-                    seen.rhythm = replace(seen.rhythm, last_at=fleet.at)  # it was silent because Slurm had suspended it
+                seen.after_suspension(now, fleet.at)
                 seen.ended = seen.ended and seen.view.state != "requeued"  # slurmctld forgot the requeue
                 self.see_attempt(now)
             over = seen.view.started_at is not None and seen.view.ended_at is None
@@ -378,11 +382,6 @@ class ClusterView:
         for node in self.nodes.values():  # without this, 400 items of each of 2,048 nodes would be a gigabyte
             while node.pool and node.pool[0].seen_at < since:
                 node.pool.popleft()
-
-
-def _was_suspended(before: JobView, now: JobView) -> bool:
-    """Whether a running job was suspended since the last snapshot, even if it began and ended in between."""
-    return now.state == "running" and (before.state == "suspended" or now.suspended_at != before.suspended_at)
 
 
 def _saved(seen: AttemptSeen, item: Evidence) -> None:

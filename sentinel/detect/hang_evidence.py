@@ -9,6 +9,11 @@ from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
 
 
+def silent_since(seen: AttemptSeen) -> datetime | None:
+    """When the silence of an attempt began: with its newest step, or with its run if that printed none."""
+    return seen.rhythm.last_at or seen.run_since or seen.view.started_at
+
+
 def stall_evidence(key: tuple[int, int], seen: AttemptSeen, now: datetime, hung_s: float) -> Evidence:
     """``hung_s``: the silence in seconds that is a hang for this job."""
     job, attempt = key
@@ -21,20 +26,22 @@ def stall_evidence(key: tuple[int, int], seen: AttemptSeen, now: datetime, hung_
         why = f"a few GPUs work, and all others have waited for them for {still.still_s:.0f} s"
     else:
         why = MOTION_TEXT[motion] if motion is not None else "its nodes were not asked"
-    gap_s = seen.rhythm.gap_s
-    usual = (
-        " (too few before to know its usual gap)"
-        if gap_s is None
-        else f"; usual gap {gap_s:.2f} s, allowed {hung_s:.1f} s"
-    )
+    gap_s, since = seen.rhythm.gap_s, silent_since(seen) or now
+    what = f"no step after {seen.last_step}" if seen.rhythm.last_at is not None else "no first step"
+    if gap_s is not None:
+        usual = f"; usual gap {gap_s:.2f} s, allowed {hung_s:.1f} s"
+    elif seen.rhythm.last_at is None:
+        usual = f"; allowed {hung_s:.0f} s"
+    else:
+        usual = " (too few before to know its usual gap)"
     return Evidence(
-        id=stable_id("stall", job, attempt, seen.last_step, (seen.rhythm.last_at or now).isoformat()),
-        at=seen.rhythm.last_at or now,
+        id=stable_id("stall", job, attempt, seen.last_step, since.isoformat()),
+        at=since,
         seen_at=now,
         source=Source.PROGRESS,
         kind=Kind.STALL,
         where=Where(job=job, attempt=attempt, path=seen.rhythm.where.path),
-        text=f"no step after {seen.last_step} for {silent_s:.1f} s{usual}; {why}",
+        text=f"{what} for {silent_s:.1f} s{usual}; {why}",
         data={
             "step": seen.last_step,
             "silent_s": round(silent_s, 3),

@@ -341,9 +341,9 @@ def _in_service(verdict: Verdict, situation: Situation, drained: Sequence[Step])
 
 
 def _silent_after(incident: Incident) -> int | None:
-    """The last step before the silence: if the job makes another one, it is left alone."""
-    steps = [item.data.get("step") for item in incident.evidence if item.kind == Kind.STALL]
-    return max((step for step in steps if isinstance(step, int)), default=None)
+    """The last step before the silence, -1 before the first: if the job makes another one, it is left alone."""
+    steps = [item.data.get("step", "") for item in incident.evidence if item.kind == Kind.STALL]
+    return max((-1 if step is None else step for step in steps if step is None or isinstance(step, int)), default=None)
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from sentinel.detect.hang import (
     peek_after_s,
     was_observed,
 )
-from sentinel.detect.hang_evidence import stall_evidence
+from sentinel.detect.hang_evidence import silent_since, stall_evidence
 from sentinel.detect.observed_silence import after_line
 from sentinel.detect.step_rhythm import allowed_s, usual_s
 from sentinel.engine import grouping
@@ -49,7 +49,7 @@ from sentinel.engine.events import EffectCompleted, EvidenceReceived
 from sentinel.engine.reconcile.in_allocation import training_nodes
 from sentinel.engine.state import State
 from sentinel.engine.transition import AskHungJob, LookAtJob, ObserveFleet, StartTimer, Transition
-from sentinel.engine.watch import log_coverage
+from sentinel.engine.watch import first_step, log_coverage
 from sentinel.engine.watch.events import JobObserved, seconds_of
 from sentinel.engine.watch.reconciliation import save_attempts
 from sentinel.model.records import Evidence, Kind
@@ -102,16 +102,20 @@ def _examine(
 ) -> None:
     """Ask what must be asked about the attempt's silence, and suspect a hang when it is long enough."""
     rhythm, silence = seen.rhythm, seen.silence
-    if rhythm.last_at is None:
+    since = silent_since(seen)
+    first_s = first_step.allowed_s(state, key, seen) if rhythm.last_at is None else None
+    if since is None or (rhythm.last_at is None and first_s is None):
         return
-    seen.observed = after_line(seen.observed, rhythm.last_at, now_s)
+    seen.observed = after_line(seen.observed, since, now_s)
     if silence.watched.step != rhythm.last_step:
         called = silence.called_after
-        mistaken_s = (rhythm.last_at - called).total_seconds() if called is not None else 0.0
+        mistaken_s = (since - called).total_seconds() if called is not None else 0.0
         watched = after_step(silence.watched, rhythm.last_step, max(mistaken_s, 0.0))
         seen.silence = silence = SilenceSeen(watched=watched, earlier=silence.earlier)
     elapsed_s = now_s - seen.observed.since_s
     ask_s = ask_after_s(rhythm) or state.settings.judgement.stall_floor_s
+    if first_s is not None:
+        ask_s = max(ask_s, first_step.ASK_SHARE * first_s)
     if elapsed_s <= ask_s and not _all_nodes_early(state, out, key, seen, now, elapsed_s):
         return
     _log(state, out, key, seen, now_s, elapsed_s)
@@ -126,12 +130,12 @@ def _examine(
         for seen_so in (proven, proven if _proves(silence.answer) else silence.watched)
     )
     if hung_s is None or at_once_s is None:  # it has no rhythm yet
-        at_once_s = hung_s = ask_s if halted else limits.stall_startup_s
+        at_once_s = hung_s = ask_s if halted else (first_s or limits.stall_startup_s)
     if not halted and elapsed_s > ask_job_after_s(ask_s, at_once_s):
         _ask_job(out, key, seen)
     if seen.observed.silent_s <= hung_s or not seen.observed.fresh(now_s) or not counts:
         return
-    silence.called_after = rhythm.last_at
+    silence.called_after = since
     silence.suspected = SuspectedHang(stall_evidence(key, seen, now, hung_s), now)
     if silence.asked_job and silence.answer is None:
         out.do(StartTimer(f"{ANSWER}:{name_of(*key)}", now + timedelta(seconds=_ANSWER_S)))
@@ -310,7 +314,7 @@ def slurm_checked(state: State, out: Transition, event: EffectCompleted) -> None
     if key is None or seen is None or suspected is None or suspected.checked_at is None:
         return
     silence, seen.silence.suspected = seen.silence, None
-    if not _still_runs(state, key, suspected.checked_at) or seen.rhythm.last_at != suspected.stall.at:
+    if not _still_runs(state, key, suspected.checked_at) or silent_since(seen) != suspected.stall.at:
         return  # it ended, printed a step or was suspended meanwhile; or that is not known
     if not log_coverage.silence_counts(state, out, event.at, now_s) or not seen.observed.fresh(now_s):
         return  # the observation became stale while Slurm was asked

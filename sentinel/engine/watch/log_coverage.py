@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 
 from sentinel.detect.hang import ask_after_s
+from sentinel.detect.hang_evidence import silent_since
 from sentinel.detect.observed_silence import after_line, after_report, transit_of
 from sentinel.detect.visibility import (
     Visibility,
@@ -76,7 +77,7 @@ def logs_read(state: State, event: HeartbeatReceived, now_s: float) -> None:
         seen = state.cluster.attempts.get((read.job, read.attempt))
         if seen is None or event.node not in seen.nodes:
             continue
-        observed = after_line(seen.observed, seen.rhythm.last_at, now_s)
+        observed = after_line(seen.observed, silent_since(seen), now_s)
         seen.observed = after_report(observed, now_s - late_s - read.looked_ago_s, apart_s)
         ask_s = ask_after_s(seen.rhythm)
         early = early or (ask_s is not None and now_s - seen.observed.since_s > ask_s - _BEFORE_S)

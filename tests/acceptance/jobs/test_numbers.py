@@ -17,7 +17,10 @@ pytestmark = [
 
 _BAD = re.compile(r"step (\d+) \| loss nan")
 # Not about silence: a machine that is busy for a while hangs no job here.
-TELL = {"[recovery]\n": '[judgement]\nstall_floor_s = 120.0\n\n[recovery]\nbad_numbers = "tell"\n'}
+TELL = {
+    "[judgement]\n": "[judgement]\nstall_floor_s = 120.0\n",
+    "[recovery]\n": '[recovery]\nbad_numbers = "tell"\n',
+}
 RESTART = {'bad_numbers = "tell"': 'bad_numbers = "restart"'}
 
 

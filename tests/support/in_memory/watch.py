@@ -165,9 +165,9 @@ class Scene:
         """The agent of the node sent a heartbeat."""
         self.apply(heartbeat_of(node, body, self.now, self.seconds()))
 
-    def read(self, *jobs: int, node: str = "n1", ago_s: float = 0.0) -> None:
-        """The agent of a batch host reports that it has read the logs of these jobs (first attempts) to their end."""
-        logs = [{"job": job, "attempt": 0, "looked_ago_s": ago_s} for job in jobs]
+    def read(self, *jobs: int, node: str = "n1", ago_s: float = 0.0, attempt: int = 0) -> None:
+        """The agent of a batch host reports that it has read the logs of this attempt of these jobs to their end."""
+        logs = [{"job": job, "attempt": attempt, "looked_ago_s": ago_s} for job in jobs]
         self.beat(node, {"boot_id": "b", "sent_s": self.seconds(), "logs": logs})
 
     def settled(self) -> None:
