@@ -75,6 +75,11 @@ _SETTINGS = re.compile(
 _BUILT_IN = re.compile(
     r"'(?:NoneType|Namespace|Tensor|DataFrame|Series|Sequential|\w{0,24}DataParallel|\w{0,24}Module)'"
 )
+# What raises for the status that a native library returned: it looked at no setting.
+_HANDS_STATUS_ON = re.compile(
+    r"^_{0,2}(?:c_?)?(?:check_(?:call|status|errors?|ret|rc|return|result|last_error|(?:cuda|hip|cu|nccl|acl|mpi)(?:_\w{1,20})?)"
+    r"|raise_(?:on|if|from|for)_(?:\w{1,20}_)?(?:error|status|fail(?:ed|ure)?)|handle_status|ok_status|\w{1,12}_CHECK)$"
+)
 # What a library's FILE:FUNCTION is for, and what an exception there speaks for. The first that fits counts.
 _PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
     # Compilers of kernels and graphs: what they cannot build, or read back from their cache.
@@ -144,12 +149,13 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     if _DATA.search(frame) and _SOURCE_FAILED.search(evidence.text):
         moved[C.DATALOADER] = max(moved.get(C.DATALOADER, 0.0), SOURCE)
         return moved
-    refused = evidence.data.get("refused") is True
+    status = _HANDS_STATUS_ON.search(str(evidence.data.get("function") or "")) is not None
+    refused = evidence.data.get("refused") is True and not status
     own = _OWN_FAULT.search(evidence.text) is not None
     if evidence.data.get("function") == "<module>" and "-packages/" in frame:
         return _moved(weights, {C.SOFTWARE_ENV: IMPORTED})
     said = _first(_PLACES, f"{frame}:{evidence.data.get('function') or ''}")
-    if said and not own:
+    if said and not own and not status:
         return _moved(weights, said)
     own = own and not refused
     if refused and _ORDER.search(evidence.text):

@@ -47,6 +47,9 @@ _QUOTES = re.compile(
     r"\bCaught \w{1,60} in |: Traceback \(most recent call last\):?\s*$|\b_?RemoteTraceback: ?\W{0,3}$|\braised:?\s*$"
     r"|\bRayTaskError\b"
 )
+# What only says that the lines below it tell what happened: a class with nothing behind it, XLA's and TensorFlow's headings.
+_HEADS = re.compile(r":\s*$|\broot error\(s\) found|\berror (?:in: \S{1,120}|code is \d{1,7})\s*$")
+HEADED = 8  # lines below such a heading that belong to it
 DECIDED = 0.5  # share from which a cause leads whatever its siblings' are
 
 
@@ -85,14 +88,14 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     warnings = [] if ended else [r for r in readings if r.warned]
     alone = max(warnings, key=lambda reading: reading.strength, default=None)
     hung = any(points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
-    echoes, ends = _echoes(readings), _ends(readings)
+    echoes, ends, told = _echoes(readings), _ends(readings), _told(readings)
     plain = {reading.key for reading in readings if not reading.warned}
     seen: set[str] = set()
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
     weighed = []
     for reading in readings:
-        if _quotes(reading, ends):  # before what it says is taken as said
+        if _quotes(reading, ends) or _heads(reading, told):  # before what it says is taken as said
             weighed.append(Weighed(reading, QUOTING))
             continue
         if reading.key in seen or (reading.warned and reading.key in plain):  # a warning came true: that line counts
@@ -136,6 +139,24 @@ def _quotes(one: Reading, ends: Mapping[str | None, int]) -> bool:
     """Whether the line's message is another exception's traceback, and a cause is named after it."""
     later = (one.evidence.line or 0) < ends.get(one.evidence.where.path, 0)
     return later and one.strength >= LEADS and _QUOTES.search(one.evidence.text) is not None
+
+
+def _told(readings: Sequence[Reading]) -> dict[str | None, list[int]]:
+    """By log: the lines whose sentence a rule knows, which names a cause."""
+    lines: dict[str | None, list[int]] = {}
+    for reading in readings:
+        plain = reading.role in _LEADING and reading.role is not Role.FALLBACK and not reading.generic
+        if plain and reading.strength >= LEADS and reading.evidence.line is not None:
+            lines.setdefault(reading.evidence.where.path, []).append(reading.evidence.line)
+    return lines
+
+
+def _heads(one: Reading, told: Mapping[str | None, list[int]]) -> bool:
+    """Whether the line names an exception only by its class, or as a heading, and the lines right below it say more."""
+    line = one.evidence.line
+    if line is None or not (one.generic or one.role is Role.FALLBACK) or not _HEADS.search(one.evidence.text):
+        return False
+    return any(0 < other - line <= HEADED for other in told.get(one.evidence.where.path, ()))
 
 
 def _comes_of(symptom: Reading, known: Reading, role: Role) -> bool:

@@ -299,3 +299,15 @@ def test_devices_that_do_not_make_the_mesh_that_was_asked_for_are_a_setting(file
         assert judged(f"File {file}:136, in restore(text)\n{drawn}{raised}\n") is Cause.USER_CONFIG
         assert judged(f"File ~{file}:136, in restore(text)\n{drawn}{raised}\n") is Cause.USER_CONFIG
     assert cause(OWN, raised=raised, source="x = images.reshape(2, 8)") is Cause.USER_CODE
+
+
+@pytest.mark.parametrize("function", ["check_call", "_check_status", "raise_on_error", "check_cuda_errors"])
+def test_what_hands_a_native_status_on_checks_no_setting(function: str) -> None:
+    binding = "/env/lib/python3.10/site-packages/boiler/base.py"
+    raised = "boiler.base.BoilerError: [10:11:12] src/engine/valve.cc:12: odd words"
+    found = cause(OWN, binding, raised=raised, function=function, source="raise BoilerError(_LIB.last_error())")
+    assert found in {Cause.USER_CODE, Cause.SOFTWARE_ENV}
+    refused = cause(
+        OWN, binding, raised="ValueError: valve 9", function="_check_valve", source="raise ValueError(valve)"
+    )
+    assert refused is Cause.USER_CONFIG

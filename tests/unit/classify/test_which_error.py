@@ -131,3 +131,21 @@ def test_the_frames_that_start_a_program_say_nothing_of_its_settings(runner: str
     started = f'  File "{PACKAGES}/{runner}", line 7, in run\n    return call()\n'
     lines = FAILED.split("\n", 1)
     assert judge(f"{lines[0]}\n{started}{lines[1]}").confidence == judge(FAILED).confidence
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "RuntimeError: INTERNAL: From /job:worker/replica:0/task:0:",
+        "jaxlib.xla_extension.XlaRuntimeError:",
+        "RuntimeError: 2 root error(s) found.",
+        "RuntimeError: the step failed with the following status:",
+    ],
+)
+def test_an_exception_that_is_a_heading_leaves_the_word_to_the_lines_below_it(heading: str) -> None:
+    below = "  (0) INTERNAL: Nrt::Load failed on NeuronCores 4-5(2): nrt_load status=10\n"
+    frame = f'Traceback (most recent call last):\n  File "{OWN}", line 7, in main\n    step()\n'
+    assert judge(f"{frame}{heading}\n{below}").cause is Cause.SOFTWARE_ENV
+    far = "".join(f"loading part {number}\n" for number in range(40))
+    assert judge(f"{frame}RuntimeError: the step failed:\n{far}{below}").cause is Cause.USER_CODE
+    assert judge(f"{frame}IndexError: list index out of range\n{below}").cause is Cause.USER_CODE
