@@ -1,4 +1,4 @@
-"""Lowers to a suspicion what convicts a machine whose own log says that the fault passed, or that it was being shut down.
+"""Lowers to a suspicion what convicts a machine whose own log says that it passed, or that the machine started or stopped.
 
 A node left out of the job's retry and tested costs little; a drain waits for people. Only the log that convicts can say so.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from sentinel.classify.readings import Reading
 from sentinel.classify.weights import points_to
@@ -15,6 +16,10 @@ from sentinel.model.records import Cause
 
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
+PORT_DOWN, LINK_UP = "port-down", "link-up"
+_FLAPS = 3  # a port that lost its link so often does not hold it, though it came up again each time
+# Until all ports have trained. A driver tells the state of each that it finds, also of those without a cable.
+STARTED_AFTER_S = 180.0
 # Until the machine is off. Devices that lose power, and drivers taken down in the wrong order, report fatal errors.
 OFF_WITHIN_S = 60.0
 _OFF_WITHIN_LINES = 100  # the same in a log without times
@@ -24,13 +29,28 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
     """``readings``, in order of time, of which those that passed convict no more."""
     resets = [reading for reading in readings if reading.key == RESET_DONE]
     stops = [reading for reading in readings if reading.key == GOING_DOWN]
-    if not resets and not stops:
+    links = [reading for reading in readings if reading.key in (PORT_DOWN, LINK_UP)]
+    if not resets and not stops and not links:
         return list(readings)
-    return [_lowered(reading, readings, resets, stops) for reading in readings]
+    kept = [_lowered(reading, readings, resets, stops, links) for reading in readings]
+    # Of what one log says twice, what did not pass counts: the first would be read for both.
+    return [
+        reading
+        for before, reading in zip(readings, kept, strict=True)
+        if reading is before or not any(_still(reading, other) for other in kept)
+    ]
+
+
+def _still(lowered: Reading, other: Reading) -> bool:
+    return other.key == lowered.key and other.drain.convicts and _same_log(lowered, other)
 
 
 def _lowered(
-    reading: Reading, every: Sequence[Reading], resets: Sequence[Reading], stops: Sequence[Reading]
+    reading: Reading,
+    every: Sequence[Reading],
+    resets: Sequence[Reading],
+    stops: Sequence[Reading],
+    links: Sequence[Reading],
 ) -> Reading:
     note = ""
     if not reading.drain.convicts:
@@ -41,6 +61,8 @@ def _lowered(
         _after(reset, reading) and not _failed_again(reset, every) for reset in resets
     ):
         note = "the driver reset it, and it works again"
+    elif reading.key == PORT_DOWN:
+        note = _of_link(reading, links)
     return replace(reading, drain=Drain.SUSPECT, note=f"{reading.note} ({note})") if note else reading
 
 
@@ -49,18 +71,40 @@ def _failed_again(reset: Reading, every: Sequence[Reading]) -> bool:
     return any(_after(reading, reset) and reading.drain.convicts for reading in every)
 
 
+def _of_link(down: Reading, links: Sequence[Reading]) -> str:
+    """Why a link that was lost convicts no more: it came up again, or was not up yet."""
+    if _starting(down):
+        return "while the machine was starting"
+    nic = down.evidence.where.nic
+    same = [link for link in links if nic is not None and link.evidence.where.nic == nic and _same_log(link, down)]
+    downs = [link for link in same if link.key == PORT_DOWN and not _starting(link)]
+    if len(downs) >= _FLAPS or not same or max(same, key=_place).key != LINK_UP:
+        return ""
+    return "the link came up again"
+
+
+def _starting(reading: Reading) -> bool:
+    uptime_s = reading.evidence.data.get("uptime_s")
+    return isinstance(uptime_s, float) and uptime_s < STARTED_AFTER_S
+
+
 def _after(one: Reading, other: Reading) -> bool:
     """Whether ``one`` stands below ``other`` in the same log; what a program printed into it says nothing of the machine."""
     a, b = one.evidence, other.evidence
-    if (
-        a.source is not b.source
-        or a.trust is not b.trust
-        or (a.where.path, a.where.node) != (b.where.path, b.where.node)
-    ):
+    if not _same_log(one, other):
         return False
     if None not in (parts := (a.data.get("pci"), b.data.get("pci"))) and parts[0] != parts[1]:
         return False
-    return (a.at, a.line or 0) > (b.at, b.line or 0)
+    return _place(one) > _place(other)
+
+
+def _same_log(one: Reading, other: Reading) -> bool:
+    a, b = one.evidence, other.evidence
+    return a.source is b.source and a.trust is b.trust and (a.where.path, a.where.node) == (b.where.path, b.where.node)
+
+
+def _place(reading: Reading) -> tuple[datetime, int]:
+    return reading.evidence.at, reading.evidence.line or 0
 
 
 def _before_it_was_off(stop: Reading, reading: Reading) -> bool:

@@ -21,6 +21,8 @@ STUCK = "amdgpu 0000:2b:00.0: amdgpu: MES failed to respond to msg=2"
 QUEUE = "amdgpu: Failed to suspend process 0x8007"
 STARTS = "[drm:amdgpu_device_fw_loading [amdgpu]] *ERROR* resume of IP block <psp> failed -62"
 RESET = "amdgpu 0000:2b:00.0: amdgpu: GPU reset succeeded, trying to resume"
+DOWN = "mlx5_core 0000:9b:00.0 ibp155s0: Link down"
+UP = "mlx5_core 0000:9b:00.0 ibp155s0: Link up"
 
 
 def judge(*lines: tuple[float, str], source: Source = Source.KERNEL) -> Verdict:
@@ -34,6 +36,10 @@ def judge(*lines: tuple[float, str], source: Source = Source.KERNEL) -> Verdict:
 def said(*lines: tuple[float, str]) -> tuple[Recommendation, tuple[str, ...], tuple[str, ...]]:
     verdict = judge(*lines)
     return verdict.recommendation, verdict.drain, verdict.suspect
+
+
+def asked(*lines: tuple[float, str]) -> Recommendation:
+    return judge(*lines).recommendation
 
 
 DRAINED = (Recommendation.DRAIN, ("c4",), ())
@@ -68,6 +74,43 @@ def test_a_reset_mends_no_memory() -> None:
 def test_a_reset_brings_back_no_gpu_that_is_gone() -> None:
     gone = "amdgpu 0000:2b:00.0: amdgpu: device lost from bus!"
     assert said((7.0, gone), (9.0, RESET)) == DRAINED
+
+
+@pytest.mark.parametrize(
+    ("down", "up"),
+    [
+        (DOWN, UP),
+        ("mlx5_core 0000:9b:00.0: Port: 1 Link DOWN", "mlx5_core 0000:9b:00.0: Port: 1 Link UP"),
+        ("ixgbe 0000:08:00.1 eth9: NIC Link is Down", "ixgbe 0000:08:00.1 eth9: NIC Link is Up 10 Gbps"),
+        ("i40e 0000:08:00.1: eth9: NIC Link is Down", "i40e 0000:08:00.1: eth9: NIC Link is Up 10 Gbps Full Duplex"),
+        ("bnxt_en 0000:1a:00.0 enp26s0: NIC Link is Down", "bnxt_en 0000:1a:00.0 enp26s0: NIC Link is Up, 100000 Mbps"),
+        ("e1000e: eth0 NIC Link is Down", "e1000e: eth0 NIC Link is Up 1000 Mbps Full Duplex, Flow Control: Rx/Tx"),
+    ],
+)  # fmt: skip
+def test_a_link_that_came_up_again_makes_a_suspect(down: str, up: str) -> None:
+    assert asked((700.0, down)) is Recommendation.DRAIN
+    assert asked((700.0, down), (709.0, up)) is Recommendation.SUSPECT
+    assert asked((690.0, up), (700.0, down)) is Recommendation.DRAIN
+    other = (
+        up.replace("0000:9b", "0000:c2")
+        .replace("0000:08", "0000:09")
+        .replace("0000:1a", "0000:1b")
+        .replace("eth0", "eth1")
+    )
+    assert asked((700.0, down), (709.0, other)) is Recommendation.DRAIN  # another port came up
+
+
+def test_a_link_that_comes_and_goes_is_drained() -> None:
+    flaps = [(700.0 + 60 * i, DOWN if i % 2 == 0 else UP) for i in range(6)]
+    assert asked(*flaps[:2]) is asked(*flaps[:4]) is Recommendation.SUSPECT
+    assert asked(*flaps[:3]) is asked(*flaps) is Recommendation.DRAIN
+
+
+def test_a_port_that_is_down_while_the_machine_starts_makes_a_suspect() -> None:
+    """A driver says so of each port before its link is trained, and of one without a cable."""
+    assert asked((25.0, DOWN)) is Recommendation.SUSPECT
+    assert asked((25.0, DOWN), (700.0, DOWN)) is Recommendation.DRAIN
+    assert asked((25.0, DOWN), (26.0, "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")) is Recommendation.DRAIN
 
 
 @pytest.mark.parametrize(
