@@ -136,6 +136,9 @@ def _xid(evidence: Evidence, rules: Rules) -> Reading | None:
     drain = rules.convictions.of(evidence) if weights else Drain.NO
     note = f"Xid {number}: {entry.name} (NVIDIA: {entry.immediate})"
     data = evidence.data
+    decoded = "unit" in data or data.get("fatal") is True or "previous Xid" in evidence.text  # it ended channels
+    if number in _NVLINK5_XIDS and evidence.rule is not None and not decoded and drain.convicts:
+        drain = Drain.SUSPECT  # a monitor told its number: whether it was fatal is not known
     row = rules.nvlink5.get((number, data.get("unit"), data.get("subcode"), data.get("status")))  # type: ignore[arg-type]
     if row is not None and entry.cause is not None:
         weight, drain = _NVLINK5[row.immediate]
@@ -157,6 +160,7 @@ def _xid(evidence: Evidence, rules: Rules) -> Reading | None:
 
 
 # By NVIDIA's bucket: odds that the link is at fault, and what follows for the node.
+_NVLINK5_XIDS = range(144, 151)
 _NVLINK5 = {"reset_gpu": (4.5, Drain.ADVISE), "xid_154_eval": (2.5, Drain.SUSPECT), "ignore": (1.2, Drain.NO)}
 
 

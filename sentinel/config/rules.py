@@ -15,7 +15,10 @@ from sentinel.config.convictions import Drain as Drain
 from sentinel.config.returns import Returns
 from sentinel.model.records import Cause, Kind, Scope, Source
 
-_OF_USERS = frozenset({Cause.USER_CONFIG, Cause.USER_CODE, Cause.NETWORK_BOOTSTRAP})
+_OF_USERS = frozenset(
+    {Cause.USER_CONFIG, Cause.USER_CODE, Cause.NETWORK_BOOTSTRAP, Cause.CHECKPOINT_CORRUPT, Cause.DATALOADER}
+    | {Cause.NUMERICAL_NAN, Cause.COLLECTIVE_MISMATCH}
+)
 
 
 class Role(StrEnum):
@@ -79,7 +82,7 @@ class Rule:
 
     @property
     def of_users(self) -> bool:
-        """Whether it speaks most for what a user gave or wrote: settings, paths, code, the meeting of ranks."""
+        """Whether it speaks most for what a user gave or wrote (settings, paths, code, data), or for what ranks do."""
         return bool(self.weights) and max(self.weights, key=self.weights.__getitem__) in _OF_USERS
 
     @property

@@ -22,11 +22,14 @@ _ISO = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
 )  # fmt: skip
 _UPTIME = re.compile(r"^(?:<\d+>)?\[\s{0,8}(\d{1,9}\.\d{1,6})\]")
-# A line of a Slurm daemon's log, also where it was copied into another one: its "Permission denied" is about its own files,
-# not the user's. Not slurmstepd's, which speaks of the job.
-SLURM_DAEMON = re.compile(
+# A line of a service's log, also where it was copied into another one: its "Permission denied" is about its own files, not
+# the user's. Not slurmstepd's, and not PBS's of class Job: these speak of the job.
+DAEMON = re.compile(
     rb"(?:\[20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?\] (?:error: (?!execve)|fatal: |_slurm_)"
-    rb"|[^\n]{0,80}?\bslurm(?:ctld|d|dbd)(?:\[\d{1,10}\])?: (?:error|fatal): )"
+    rb"|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d(?:\.\d{1,6})?;[\da-fA-F]{2,4};(?:pbs_|PBS_Server|Server)[\w.@-]{0,80};(?!Job;)"
+    rb"|[^\n]{0,80}?\b(?:slurm(?:ctld|d|dbd|restd)(?:\[\d{1,10}\])?: (?:error|fatal): "
+    rb"|(?:pbs_(?:mom|server|sched|comm)|munged|systemd|nv-hostengine|nv-fabricmanager|nvidia-(?:persistenced|imex))"
+    rb"(?:\[\d{1,10}\])?: ))"
 )
 
 

@@ -20,7 +20,7 @@ from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
-from sentinel.evidence.logs.prefixes import SLURM_DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
+from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.python_lines import MACHINES, OUTRIGHT, RAISED, is_source
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
@@ -226,7 +226,7 @@ class LogReader:
         hits: list[Hit] = []
         told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
         quoted = is_source(block, start, min(end, start + 400))
-        daemons = SLURM_DAEMON.match(block, start, min(end, start + 400)) is not None
+        daemons = DAEMON.match(block, start, min(end, start + 400)) is not None
         for index, at in batch:
             compiled = self._signatures.compiled[index]
             outright = quoted and compiled.rule.role in OUTRIGHT

@@ -166,6 +166,15 @@ def test_nvlink_5_is_judged_by_sub_code_and_status(number: int, words: str, reco
     assert "link" in verdict.grounds[0].note
 
 
+@pytest.mark.parametrize("number", [144, 145, 149, 150])
+def test_the_bare_number_of_an_nvlink_5_xid_is_a_suspicion(number: int) -> None:
+    """DCGM and monitors tell the number only; the driver says of most of them that they were not fatal."""
+    told = f"Detected XID {number} for GPU 0 Please consult the documentation for details of this XID."
+    assert verdict_of(Source.JOB_LOG, told).recommendation is Recommendation.SUSPECT
+    assert verdict_of(Source.JOB_LOG, told, told.replace("GPU 0", "GPU 1")).recommendation is Recommendation.SUSPECT
+    assert verdict_of(Source.JOB_LOG, "Detected XID 79 for GPU 0").recommendation is Recommendation.DRAIN
+
+
 def test_all_rows_of_nvidias_decoding_are_there() -> None:
     assert len({(key[0], key[2], key[3], row) for key, row in RULES.nvlink5.items()}) > 40
     assert sum(1 for _ in (README.parent / "nvlink5.toml").read_text().splitlines() if "xid = " in _) == 94

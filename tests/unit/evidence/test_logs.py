@@ -18,7 +18,7 @@ from sentinel.evidence.logs.limits import LIMIT, UNIT_LIMIT
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of
 from sentinel.evidence.logs.reader import LINE_LIMIT, XID_LIMIT, LogReader, Signatures
-from sentinel.model.records import Evidence, Kind, Source, Trust, Where
+from sentinel.model.records import Cause, Evidence, Kind, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 RULES = shipped_rules()
@@ -282,3 +282,38 @@ def test_one_xid_of_one_device_is_looked_at_so_often_and_no_more(monkeypatch: py
     found = read(line * 5000 + other)
     assert len(looked) <= 3 * XID_LIMIT  # each rule that knows the line counts for itself
     assert {item.data["xid"] for item in found if item.kind == Kind.XID} == {63, 79}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[2026-03-04T05:05:00.123] fatal: mkdir(/var/spool/slurm/ctld): {}",
+        "Mar  4 05:05:00 head slurmctld[12]: slurmctld: error: open /etc/slurm/job_container.conf: {}",
+        "03/04/2026 05:05:00;0001;pbs_mom;Svr;pbs_mom;{} (2) in read_config, fopen",
+        "03/04/2026 05:05:00.595;01;PBS_Server.10715;Svr;PBS_Server;LOG_ERROR::{} (2) in setup_nodes",
+        "Starting TORQUE Mom: pbs_mom: LOG_ERROR::{} (2) in read_layout_file",
+        "Mar  4 05:05:00 n7 munged[912]: Failed to open /etc/munge/munge.key: {}",
+        "Mar  4 05:05:00 n7 systemd[1]: nhc.service: Failed at step EXEC spawning /usr/sbin/nhc: {}",
+        "Mar  4 05:05:00 n7 nv-hostengine[44]: cannot write /var/log/nv-hostengine.log: {}",
+    ],
+)
+@pytest.mark.parametrize(
+    "errno", ["No such file or directory", "Permission denied", "Resource temporarily unavailable"]
+)
+def test_a_daemons_errno_is_about_its_own_files(said: str, errno: str) -> None:
+    """Those are the site's: no setting, path or code of a user stands behind them."""
+    causes = {rule.id: max(rule.weights, key=rule.weights.__getitem__) for rule in RULES.rules if rule.weights}
+    wrong = {Cause.USER_CONFIG, Cause.USER_CODE, Cause.NETWORK_BOOTSTRAP, Cause.CHECKPOINT_CORRUPT, Cause.DATALOADER}
+    assert {item.rule for item in read(said.format(errno)) if causes.get(item.rule or "") in wrong} == set()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurmstepd: error: execve(): ./train.sh: No such file or directory",
+        "cp: cannot stat '/data/x': No such file or directory",
+        "03/04/2026 05:05:00;0008;pbs_mom;Job;4711.head;cannot open /home/u/out: No such file or directory",
+    ],
+)
+def test_what_a_daemon_says_of_a_job_is_about_the_users_files(said: str) -> None:
+    assert any(RULES.by_id()[item.rule or ""].of_users for item in read(said))

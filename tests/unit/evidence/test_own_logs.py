@@ -136,7 +136,7 @@ QUIET = {
         "driver-frame", "gpu-not-for-this-driver", "oom-frame", "xfs-internal-error",
         "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
         "path-timeout", "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down",
-        "metadata-shared", "volume-not-mounted", "subnet-manager", "nhc-disk-full",
+        "metadata-shared", "volume-not-mounted", "subnet-manager", "nhc-disk-full", "drm-display",
     },
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "script-lost", "submit", "node-instance-gone", "state-save-lost",
@@ -146,7 +146,8 @@ QUIET = {
         "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot", "step-signalled",
         "launch-timeout", "reserved-port", "script-not-written", "reserved-for-maintenance", "slurm-harmless",
         "controller-takeover", "gres-without-file", "burst-buffer", "node-identity", "gres-cores", "ping-hung",
-        "cyclecloud-node",
+        "cyclecloud-node", "slurm-conf-broken", "slurmctld-fatal", "slurmdbd-database", "slurm-command-error",
+        "pyxis-told", "spank-pyxis",
     },
     Source.DCGM: set(),
 }  # fmt: skip
