@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from sentinel.model.records import NODE_STEPS, Outcome, Plan, Result, Step, Wait
 from sentinel.model.vocabulary import DRAIN_REFUSED, REFUSED_BEFORE
 
-_AGAIN = timedelta(minutes=1)
+_AGAIN = timedelta(minutes=1)  # the first pause; each next one is twice as long
+_MOST_DOUBLED = 5  # up to 32 minutes: a refusal that lasts is a person's to look at
 
 
 def is_refused(outcome: Outcome | None) -> bool:
@@ -25,8 +26,9 @@ def waiting(plan: Plan, outcome: Outcome, now: datetime) -> Plan:
     """The plan in which the refused step is no longer to do, but waits."""
     step = outcome.step
     steps = tuple(one for one in plan.steps if (one.kind, one.node) != (step.kind, step.node))
-    words = f"{outcome.reason.rstrip('.')}. Slurm is asked again every {_AGAIN.total_seconds():.0f} s."
-    wait = Wait(DRAIN_REFUSED, now, words, (f"{step.kind} {step.node}",), now + _AGAIN)
+    words = f"{outcome.reason.rstrip('.')}. Slurm is asked again, after a minute at first."
+    again = now + _AGAIN * 2 ** min(step.tries, _MOST_DOUBLED)
+    wait = Wait(DRAIN_REFUSED, now, words, (f"{step.kind} {step.node}",), again)
     before = [one for one in plan.waits if one.kind == DRAIN_REFUSED]
     if before:
         wait = dataclasses.replace(wait, since=before[0].since, what=tuple(dict.fromkeys(before[0].what + wait.what)))

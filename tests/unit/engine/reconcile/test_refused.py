@@ -53,8 +53,8 @@ async def test_a_refused_drain_is_asked_for_again(world: Worlds, times: int) -> 
     assert [(wait.kind, wait.what) for wait in waits] == [("drain-refused", ("drain n1",))]
     assert "Unspecified error" in waits[0].explanation
     told = len(sink.stages)
-    for _ in range(times):
-        await daemon.pass_time(70.0)
+    for number in range(times):
+        await daemon.pass_time(70.0 * 2**number)
     assert there.slurm.nodes["n1"].drained and asked == ["n1"] * (times + 1), daemon.said
     assert not any(plan.waits for plan in daemon.state.plans.values())
     assert len(sink.stages) <= told + 1, "one refusal is told once"
