@@ -6,7 +6,7 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.actions.means import WHOLE_SECONDS, Means
-from sentinel.errors import Refused, Unavailable
+from sentinel.errors import Refused, RefusedForNow, Unavailable
 from sentinel.model.records import (
     ANSWERS_AGAIN,
     LEFT_IN_SERVICE,
@@ -19,11 +19,10 @@ from sentinel.model.records import (
     Scalar,
     Task,
 )
-from sentinel.model.vocabulary import ABSENCE, REFUSED_BEFORE
+from sentinel.model.vocabulary import ABSENCE
 
 _OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"
-_REFUSED: dict[str, Scalar] = {REFUSED_BEFORE: True}  # outcome data
 _LEFT: dict[str, Scalar] = {LEFT_IN_SERVICE: True}  # outcome data
 _STALE = timedelta(seconds=10)  # what says that a node is gone is asked again when older: slurmd may run again by then
 
@@ -43,9 +42,11 @@ async def drain(task: Task, means: Means) -> Outcome:
         await means.writer.drain(node.name, task.reason)
     except Refused as error:
         after = await means.reader.node(node.name)
-        if after is None or not after.drained:
-            return means.failed(task, error.message, _REFUSED if after is not None else None)
-        return means.done(task, error.message)
+        if after is not None and after.drained:
+            return means.done(task, error.message)
+        if isinstance(error, RefusedForNow) and after is not None:
+            return _refused(task, error, means)
+        return means.failed(task, error.message)
     answered_at = means.clock.now()  # what slurmctld has not saved by now it may lose while we wait for its next answer
     try:
         after = await means.reader.node(node.name)
@@ -56,6 +57,13 @@ async def drain(task: Task, means: Means) -> Outcome:
     if after is None or not after.drained:
         raise Unavailable(f"node {node.name} does not show as drained yet")
     return means.done(task)
+
+
+def _refused(task: Task, error: RefusedForNow, means: Means) -> Outcome:
+    """The outcome of a refused drain. One that slurmctld had lost is asked for again by the same plan."""
+    if task.step.tries:
+        raise error
+    return means.refused_drain(task, error.message)
 
 
 def _others(node: NodeView) -> str:
@@ -81,10 +89,10 @@ async def _returned_since(node: NodeView | None, asked_at: datetime, means: Mean
 
 
 async def _was_lost(task: Task, means: Means) -> bool:
-    """Whether slurmctld refused the earlier drain, or was restarted after it and may have lost it."""
+    """Whether slurmctld was restarted after the earlier drain and may have lost it."""
     before = means.last_try(task)
-    if before is None or before.data.get(REFUSED_BEFORE):
-        return before is not None
+    if before is None:
+        return False
     seen = task.step.data.get(SEEN_DRAINED)  # the drain was still there after a restart
     since = max(before.at, datetime.fromisoformat(seen)) if isinstance(seen, str) else before.at
     until = task.step.data.get(LOST_BEFORE)
@@ -116,8 +124,11 @@ async def down(task: Task, means: Means) -> Outcome:
         asked_at = means.clock.now()
         try:
             await means.writer.down(node.name, task.reason)
-        except Refused as error:
-            return means.failed(task, error.message, _REFUSED)
+        except RefusedForNow as error:
+            after = await means.reader.node(node.name)
+            if after is not None and not after.drained:
+                return _refused(task, error, means)
+            raise  # it takes no new work, and its job waits for it to be set down
         answered_at = means.clock.now()
         try:
             node = await means.reader.node(node.name)

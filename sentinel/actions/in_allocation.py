@@ -43,8 +43,11 @@ async def stop_run(task: Task, means: Means) -> Outcome:
     await means.ledger.progressed(task, {"asked": True})
     waited, said = 0.0, ""
     while ours := [number for number, name in steps.items() if _is_older(name, task)]:
-        for number in ours if waited == 0.0 else ():
-            await means.writer.end_step(task.job, number)
+        try:
+            for number in ours if waited == 0.0 else ():
+                await means.writer.end_step(task.job, number)
+        except Refused as error:  # the job is requeued instead
+            return means.failed(task, error.message)
         if waited >= _ENDS_S:
             said = f"Slurm still lists step {task.job}.{ours[0]}"
             break

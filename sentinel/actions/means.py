@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from sentinel.model.records import JobView, NodeView, Outcome, Result, Scalar, Step, StepKind, Task
+from sentinel.model.vocabulary import REFUSED_DRAIN
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 
 WHOLE_SECONDS = timedelta(seconds=1)  # resolution of Slurm's times
@@ -102,6 +103,10 @@ class Means:
             return self.failed(task, reason)
         data = {**(known.data if known is not None else {}), REFUSED_SINCE: since.isoformat()}
         return Outcome(task.step, Result.NOT_KNOWN, now, reason, data)
+
+    def refused_drain(self, task: Task, reason: str) -> Outcome:
+        """The outcome of a drain that Slurm refused for an unknown reason: it waits to be asked for again."""
+        return Outcome(task.step, Result.NOT_KNOWN, self.clock.now(), reason, {REFUSED_DRAIN: True})
 
     def last_try(self, task: Task) -> Outcome | None:
         """How this step ended when it was done before; None if it was not."""

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sentinel.actions.comments import beside
 from sentinel.actions.left_alone import began_after_all, goes_on, runs_without_broken_nodes, was_done
 from sentinel.actions.means import Means
-from sentinel.errors import Refused, Unavailable
+from sentinel.errors import Refused, RefusedForNow, Unavailable
 from sentinel.model.records import (
     OURS,
     REQUEUED_AT,
@@ -72,7 +72,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     kept = _held_by_its_user(task, means, job)
     await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
     if not (waits(job) and job.held):
-        ours = await means.writer.requeue_hold(task.job, task.attempt) or ours
+        ours = await _requeued_and_held(task, means, before) or ours
     pending = await _until_pending(task, means, ours=ours or kept)
     if isinstance(pending, Outcome):
         return pending
@@ -86,6 +86,19 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
             raise
         return was_cancelled(task, means, job)
     return means.done(task, data=_stopped(pending))
+
+
+async def _requeued_and_held(task: Task, means: Means, before: Outcome | None) -> bool:
+    """Whether the hold on the job is ours. Where Slurm refuses, nothing was asked: a later hold is somebody else's.
+
+    Args:
+        before: how the step stood before this try.
+    """
+    try:
+        return await means.writer.requeue_hold(task.job, task.attempt)
+    except RefusedForNow:
+        await means.ledger.progressed(task, before.data if before is not None else {})
+        raise
 
 
 def _stopped(job: JobView) -> dict[str, Scalar]:
@@ -309,6 +322,7 @@ async def _stayed_as_it_was(task: Task, means: Means) -> bool:
 
 async def hold(task: Task, means: Means) -> Outcome:
     """Hold the job for a person, with the reason in its admin comment; it keeps its id."""
+    before = means.ledger.outcome(task.incident.id, task.step)
     job = await _settled(task, means)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
@@ -326,7 +340,7 @@ async def hold(task: Task, means: Means) -> Outcome:
     kept = _held_by_its_user(task, means, job) or _is_anothers_hold(task, means, job)
     if not (waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
-        await means.writer.requeue_hold(task.job, task.attempt)
+        await _requeued_and_held(task, means, before)
         if isinstance(cancelled := await _until_pending(task, means), Outcome):
             return dataclasses.replace(cancelled, result=Result.DONE)
     elif kept:  # from the next request on the job carries our comment

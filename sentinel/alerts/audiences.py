@@ -155,10 +155,14 @@ def _done(facts: IncidentFacts) -> list[str]:
         parts.append(f"restarted the job{begin}{nodes}")
     failed = [o for o in facts.outcomes if o.result is Result.FAILED and o.step.kind in NODE_STEPS]
     lines = [f"Failed: {o.step.kind} {o.step.node}: {plain(o.reason)}." for o in failed]
-    for wait in facts.plan.waits if facts.plan is not None else ():
-        if wait.kind == DRAIN_REFUSED:
-            lines.append(f"Failed: {', '.join(wait.what)}: {plain(wait.explanation)}")
+    lines += refused_drains(facts.plan)
     return [*([f"Done: {'; '.join(parts)}."] if parts else []), *lines]
+
+
+def refused_drains(plan: Plan | None) -> list[str]:
+    """A line for drains that Slurm refused and that wait to be asked for again."""
+    waits = [wait for wait in plan.waits if wait.kind == DRAIN_REFUSED] if plan is not None else []
+    return [f"Failed: {', '.join(wait.what)}: {plain(wait.explanation)}" for wait in waits]
 
 
 def drained_nodes(outcomes: Sequence[Outcome]) -> list[str]:
@@ -174,7 +178,7 @@ def severity_of(facts: IncidentFacts) -> str:
         return "info"
     if stage is Stage.FAILED and _began(facts):
         return "warning"  # it was restarted; an attempt that fails has an incident of its own
-    if stage is Stage.FAILED or verdict.scope is Scope.CLUSTER:
+    if stage is Stage.FAILED or verdict.scope is Scope.CLUSTER or refused_drains(facts.plan):
         return "critical"
     if stage is Stage.WAITING and facts.plan is not None and not facts.plan.observe_only:
         return "critical"

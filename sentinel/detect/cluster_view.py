@@ -81,6 +81,7 @@ class AttemptSeen:
     rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks reported
     top_rank: int | None = None  # highest rank named in the log
     run_since: datetime | None = None  # when it was last restarted in its allocation
+    start_learned: bool = False  # whether it is kept how long this run took to its first step
 
     def after_suspension(self, now: JobView, at: datetime) -> None:
         """Let the silence begin anew if Slurm suspended the job since the last snapshot, however shortly."""
@@ -254,7 +255,7 @@ class ClusterView:
         """The attempt begins anew in its allocation, without the progress that it made; None if it is not known."""
         seen = self.attempts.get((job, attempt))
         if seen is not None:
-            seen.run_since, seen.first_step, seen.last_step = at, None, None
+            seen.run_since, seen.first_step, seen.last_step, seen.start_learned = at, None, None, False
             seen.rhythm, seen.silence, seen.observed, seen.stalled = Rhythm(), SilenceSeen(), Observed(), False
         return seen
 

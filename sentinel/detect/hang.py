@@ -144,6 +144,7 @@ class SilenceSeen:
     question: Question | None = None  # under way
     asked_job: str = ""  # effect that asks the job itself which rank blocks the others
     answer: tuple[Evidence, ...] | None = None  # to that; None: not answered yet
+    before_first: bool = False  # before the first step of the run: says nothing of how long a step or a pause may be
     logged: bool = False  # whether it was logged that the job is silent for longer than usual
     called_after: datetime | None = None  # the last step line before a silence that was called a hang
     peeked_at: datetime | None = None  # when one node was last asked, in the middle of a long step

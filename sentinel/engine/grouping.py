@@ -22,6 +22,7 @@ from sentinel.detect.joined_saves import LISTING
 from sentinel.engine import backlog, judging
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.reconcile import in_allocation, node_proof
+from sentinel.engine.reconcile.situations import left_alone
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.evidence.logs.timers import TIMERS
@@ -91,6 +92,7 @@ def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
         if not is_unrelated(i, state.plans.get(i.id), item, state.cluster)
         and not node_proof.is_of_returned_node(state, state.plans.get(i.id), item)
         and not in_allocation.is_another_failure(state, i, item)
+        and not _came_after_it_left_its_job_alone(state, i, item)
     ]
     nodes = {i.id: state.cluster.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
     found = incidents.find(around, item, nodes, state.window) or next(
@@ -118,6 +120,14 @@ def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
     state.put(incident)
     out.say("incident-candidate", incident=incident.id, kind=item.kind, node=item.where.node, job=incident.job)
     judging.judge_soon(state, out, incident.id, now)
+
+
+def _came_after_it_left_its_job_alone(state: State, incident: Incident, item: Evidence) -> bool:
+    """Whether the job was to be stopped for this incident and went on, and this is of later: another failure of the same
+    attempt. A hang is later where it is seen later: its time is that of the last step."""
+    if incident.closed_at is None or not left_alone(state, incident):
+        return False
+    return (item.seen_at if item.kind == Kind.STALL else item.at) > incident.closed_at
 
 
 def _opened(state: State, item: Evidence, now: datetime) -> Incident:

@@ -26,7 +26,7 @@ from sentinel.detect.failed_resume import failed_resume, started_before
 from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
-from sentinel.engine.reconcile import late_evidence, node_proof, refused_drains
+from sentinel.engine.reconcile import late_evidence, node_proof
 from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of, with_onset
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
@@ -201,20 +201,14 @@ def plan_again(
 
 
 def _with_new_ids(state: State, before: Plan | None, plan: Plan) -> Plan:
-    """The plan whose job steps have new ids in the ledger where they are planned again after an earlier plan did them, and
-    whose drains have where Slurm refused them."""
+    """The plan whose job steps have new ids in the ledger where they are planned again after an earlier plan did them."""
     if before is None:
         return plan
     known = {step.key(plan.incident) for step in before.steps}
 
     def new(step: Step) -> Step:
-        while (key := step.key(plan.incident)) not in known:
-            if step.job is not None and state.ledger.has(key):
-                step = dataclasses.replace(step, tries=step.tries + 1)
-            elif refused_drains.is_refused(state.ledger.outcome(plan.incident, step)):
-                step = refused_drains.next_try(step)
-            else:
-                break
+        while (key := step.key(plan.incident)) not in known and step.job is not None and state.ledger.has(key):
+            step = dataclasses.replace(step, tries=step.tries + 1)
         return step
 
     return dataclasses.replace(plan, steps=tuple(map(new, plan.steps)))

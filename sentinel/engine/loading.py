@@ -26,7 +26,7 @@ from sentinel.engine.reconcile import approvals, node_proof, past_restarts, wait
 from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
 from sentinel.engine.unreadable_slurm import BLIND
-from sentinel.engine.watch import restored_attempts
+from sentinel.engine.watch import first_step, restored_attempts
 from sentinel.engine.watch.nodes import AGENTS_KEPT, heard_before
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, IncidentChanged, SettingChanged
@@ -102,6 +102,7 @@ def state_of(
 def _nodes(state: State, stored: Stored) -> None:
     """What was said and done about nodes."""
     state.watch.agents_before = heard_before(stored.settings.get(AGENTS_KEPT))
+    state.watch.first_steps = first_step.stored(stored.settings.get(first_step.FIRST_STEPS))
     state.watch.agents_kept = frozenset(state.watch.agents_before)
     state.called_bad, state.called_good = node_proof.agents_called(stored.settings.get(node_proof.AGENTS_CALLED))
     state.seen_drained = node_proof.times_of_drains(stored.settings.get(node_proof.DRAINS_SEEN))

@@ -21,7 +21,6 @@ from sentinel.model.records import (
     Result,
     Step,
 )
-from sentinel.model.vocabulary import REFUSED_BEFORE
 from sentinel.policy import SILENCE, Stop
 
 _COUNTS = timedelta(hours=1)  # how long a plan's steps count that are not known to go on
@@ -99,8 +98,7 @@ def with_pending_drains(
 def _took_out(row: LedgerRow) -> bool:
     """Whether this drain took a node out of service, if only until a person returned it a moment later."""
     outcome = row.outcome
-    again = row.step.tries and not row.step.data.get(REFUSED_BEFORE)  # what was refused took nothing out
-    if outcome is None or outcome.result is not Result.DONE or again:
+    if outcome is None or outcome.result is not Result.DONE or row.step.tries:
         return False
     if outcome.data.get(WAS_OUT) or outcome.data.get(ANSWERS_AGAIN):
         return False

@@ -262,9 +262,17 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
         "step", incident=incident_id, kind=step.kind, target=step.node or step.job, result=outcome.result,
         reason=outcome.reason, warning=outcome.result is not Result.DONE,
     )  # fmt: skip
+    if plan is not None and refused_drains.is_refused(outcome):
+        plan = state.plans[incident_id] = refused_drains.waiting(state, plan, outcome, now)
+        out.save(PlanMade(plan))
+        if (due := wait_ends(plan, now)) is not None:
+            out.do(StartTimer(wait_timer(incident_id), due))
     if recovery is None or plan is None:
         return
     _no_longer_under_way(recovery, step.key(incident_id))
+    if refused_drains.is_refused(outcome):
+        advance(state, out, incident_id, now)
+        return
     if outcome.result is Result.NOT_KNOWN:
         pause_s = _PAUSES_S[min(recovery.not_known, len(_PAUSES_S) - 1)]
         if recovery.not_known == 0:  # what slurmctld forgot is found by a snapshot, see ``reconcile.restarts``
@@ -274,11 +282,6 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
         out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=pause_s)))
         return
     recovery.not_known = 0
-    if refused_drains.is_refused(outcome):
-        plan = state.plans[incident_id] = refused_drains.waiting(plan, outcome, now)
-        out.save(PlanMade(plan))
-        if (due := wait_ends(plan, now)) is not None:
-            out.do(StartTimer(wait_timer(incident_id), due))
     if in_allocation.fails(plan, outcome):
         _requeue_instead(state, out, incident_id, outcome, now)
         return

@@ -46,6 +46,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
+from sentinel.policy import RefusedDrain
 
 # A held incident whose job Slurm no longer knows leaves memory this long after its last change: agents that were away
 # deliver within hours, and each event costs more the more incidents are kept.
@@ -198,6 +199,7 @@ class State:
     taken_along: set[tuple[str, int, int]] = field(default_factory=set)  # incident, job, attempt: once is enough
     # by ``reconcile.jobs_on_bad_nodes``: incident, job, attempt
     on_bad_nodes: set[tuple[str, int, int]] = field(default_factory=set)
+    refused_drains: dict[str, dict[str, RefusedDrain]] = field(default_factory=dict)  # by incident and node
     breakers_told: dict[str, Any] = field(default_factory=dict)  # by refusal: see ``notices.BREAKERS_TOLD``
     shared_told: dict[str, Any] = field(default_factory=dict)  # by cause: see ``notices.SHARED_TOLD``
     users_told: dict[str, list[str]] = field(default_factory=dict)  # see ``notices.USERS_TOLD``
@@ -252,6 +254,7 @@ class State:
         self.told.pop(incident, None)
         self.left_out.discard(incident)
         self.breaker_passed.discard(incident)
+        self.refused_drains.pop(incident, None)
         self.answers.pop(incident, None)
         self.judged_again.pop(incident, None)
 

@@ -10,6 +10,7 @@ and the resume point written, and only then is the job released. After an interr
 """
 
 from sentinel.model.records import NODE_STEPS
+from sentinel.policy.drains import refused_wait
 from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
 from sentinel.policy.in_allocation import NextRun, next_run
 from sentinel.policy.plan import decide
@@ -18,6 +19,7 @@ from sentinel.policy.situation import (
     SILENCE,
     NodeHurt,
     PastRestart,
+    RefusedDrain,
     Situation,
     Stop,
     components_with,
@@ -33,6 +35,7 @@ __all__ = [
     "NextRun",
     "NodeHurt",
     "PastRestart",
+    "RefusedDrain",
     "Situation",
     "Stop",
     "components_with",
@@ -42,4 +45,5 @@ __all__ = [
     "in_maintenance",
     "next_run",
     "nodes_wanted",
+    "refused_wait",
 ]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
 from sentinel.model.records import OURS, Cause, Fleet, Incident, Scalar, Step, StepKind, Verdict, Wait
 from sentinel.model.topology import leaf_of
-from sentinel.model.vocabulary import ABSENCE
-from sentinel.policy.situation import Situation, in_maintenance
+from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED
+from sentinel.policy.situation import RefusedDrain, Situation, in_maintenance
 
 SWITCH = "switch"  # code of the wait of nodes that failed together with others under their switch
 _HOUR = timedelta(hours=1)
@@ -52,6 +52,10 @@ def drains(
     if not sure_enough(verdict, act_confidence):
         unsure = f"Not drained: {_confidence(verdict):.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
         return Drains((), (), unsure)
+    later = {name: seen for name in unsettled if (seen := situation.refused.get(name)) and now < seen.again_at}
+    waits = (*waits, refused_wait(later)) if later else waits
+    # What Slurm refuses must not take the place of what it would do.
+    unsettled = sorted((name for name in unsettled if name not in later), key=lambda name: name in situation.refused)
     suspected = _under_suspect_switches(unsettled, situation, limits, now)
     unsettled = [name for name in unsettled if not any(f"drain {name}" in wait.what for wait in suspected)]
     waits = (*waits, *suspected)
@@ -70,6 +74,14 @@ def sure_enough(verdict: Verdict, act_confidence: float) -> bool:
 
 def _confidence(verdict: Verdict) -> float:
     return max(verdict.confidence, verdict.drain_confidence)
+
+
+def refused_wait(refused: Mapping[str, RefusedDrain]) -> Wait:
+    """The wait of nodes whose drain Slurm refused."""
+    words = "; ".join(dict.fromkeys(f"{seen.why.rstrip('.')}" for seen in refused.values()))
+    what = tuple(f"drain {name}" for name in refused)
+    since, until = min(seen.since for seen in refused.values()), min(seen.again_at for seen in refused.values())
+    return Wait(DRAIN_REFUSED, since, f"{words}. Slurm is asked again.", what, until)
 
 
 def _maintenance(names: Sequence[str], now: datetime) -> Wait:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sentinel.config.settings import Recovery
@@ -50,6 +51,16 @@ class NodeHurt:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedDrain:
+    """A drain that Slurm refused for an unknown reason."""
+
+    since: datetime
+    again_at: datetime  # when Slurm is asked again
+    why: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """Everything that policy reads, at one moment."""
 
@@ -72,6 +83,7 @@ class Situation:
     bad_nodes: frozenset[str] = frozenset()  # whose agent says that they are bad now, whatever the incident
     convicted_nodes: frozenset[str] = frozenset()  # in service, and convicted by any incident
     good_nodes: frozenset[str] = frozenset()  # proven good since this incident's evidence
+    refused: Mapping[str, RefusedDrain] = field(default_factory=dict)  # by node, of this incident
     put_back: frozenset[str] = frozenset()  # taken out for it, or since for another one, and put back by a person
     excluded_by_us: tuple[str, ...] = ()  # nodes in the job's exclusions that Sentinel added, and still wants there
     on_probation: tuple[str, ...] = ()  # nodes that hurt this job, and that were returned lately

@@ -159,7 +159,8 @@ class Writer:
         except SlurmSaidNo as no:
             if state == "RESUME" and no.answer is Answer.NODE_STATE:
                 raise
-            raise Refused(f"Slurm does not set {node} to {state}: {no.message}") from no
+            kind = Refused if no.answer is Answer.NO_NODE else RefusedForNow
+            raise kind(f"Slurm does not set {node} to {state}: {no.message}") from no
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 

@@ -120,6 +120,10 @@ class Effects:
         if outcome.result is Result.FAILED and task.step.kind not in OPTIONAL_STEPS:
             try:
                 await leave_held(task, means)
+            except RefusedForNow as error:  # it would stay deferred, for a month, and nobody would hold it
+                known = means.ledger.outcome(task.incident.id, task.step)
+                data = known.data if known is not None else {}
+                return Outcome(task.step, Result.NOT_KNOWN, self._clock.now(), error.message, data)
             except Refused as error:
                 return means.failed(task, f"{outcome.reason}; {error.message}", outcome.data)
             # A snapshot from before this may show the job not held.

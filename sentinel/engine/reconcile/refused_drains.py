@@ -1,6 +1,6 @@
 """Lets a drain that Slurm refused wait, to be asked for again: what slurmctld said no to may be over in a minute.
 
-The job's restart does not wait for it. Policy is asked each time, so that the limits of then hold.
+The job's restart does not wait for it. Policy decides each time, so that the limits of then hold.
 """
 
 from __future__ import annotations
@@ -8,33 +8,34 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime, timedelta
 
-from sentinel.model.records import NODE_STEPS, Outcome, Plan, Result, Step, Wait
-from sentinel.model.vocabulary import DRAIN_REFUSED, REFUSED_BEFORE
+from sentinel.engine.state import State
+from sentinel.model.records import NODE_STEPS, Outcome, Plan, Result
+from sentinel.model.vocabulary import DRAIN_REFUSED, REFUSED_DRAIN
+from sentinel.policy import RefusedDrain, refused_wait
 
 _AGAIN = timedelta(minutes=1)  # the first pause; each next one is twice as long
 _MOST_DOUBLED = 5  # up to 32 minutes: a refusal that lasts is a person's to look at
 
 
-def is_refused(outcome: Outcome | None) -> bool:
-    """Whether slurmctld refused the drain of a node that it knows and has in service."""
-    if outcome is None or outcome.step.kind not in NODE_STEPS:
-        return False
-    return outcome.result is Result.FAILED and outcome.data.get(REFUSED_BEFORE) is True
+def is_refused(outcome: Outcome) -> bool:
+    """Whether Slurm refused, for an unknown reason, the drain of a node that it knows and has in service."""
+    asked = outcome.step.kind in NODE_STEPS and outcome.result is Result.NOT_KNOWN
+    return asked and outcome.data.get(REFUSED_DRAIN) is True
 
 
-def waiting(plan: Plan, outcome: Outcome, now: datetime) -> Plan:
-    """The plan in which the refused step is no longer to do, but waits."""
-    step = outcome.step
-    steps = tuple(one for one in plan.steps if (one.kind, one.node) != (step.kind, step.node))
-    words = f"{outcome.reason.rstrip('.')}. Slurm is asked again, after a minute at first."
-    again = now + _AGAIN * 2 ** min(step.tries, _MOST_DOUBLED)
-    wait = Wait(DRAIN_REFUSED, now, words, (f"{step.kind} {step.node}",), again)
-    before = [one for one in plan.waits if one.kind == DRAIN_REFUSED]
-    if before:
-        wait = dataclasses.replace(wait, since=before[0].since, what=tuple(dict.fromkeys(before[0].what + wait.what)))
+def waiting(state: State, plan: Plan, outcome: Outcome, now: datetime) -> Plan:
+    """The plan in which the refused drain is no longer to do, but waits."""
+    node, refused = outcome.step.node or "", state.refused_drains.setdefault(plan.incident, {})
+    before = refused.get(node)
+    times = before.times if before is not None else 0
+    again_at = now + _AGAIN * 2 ** min(times, _MOST_DOUBLED)
+    refused[node] = RefusedDrain(before.since if before is not None else now, again_at, outcome.reason, times + 1)
+    steps = tuple(step for step in plan.steps if step.kind not in NODE_STEPS or step.node != node)
+    planned = {step.node for step in steps}
+    wait = refused_wait({name: seen for name, seen in refused.items() if now < seen.again_at and name not in planned})
     waits = (*(one for one in plan.waits if one.kind != DRAIN_REFUSED), wait)
-    return dataclasses.replace(plan, steps=steps, waits=waits, refusal=plan.refusal if steps else DRAIN_REFUSED)
-
-
-def next_try(step: Step) -> Step:
-    return dataclasses.replace(step, tries=step.tries + 1, data={**step.data, REFUSED_BEFORE: True})
+    if not steps:
+        return dataclasses.replace(plan, steps=(), waits=waits, refusal=DRAIN_REFUSED, explanation=wait.explanation)
+    said = f"Waits ({DRAIN_REFUSED}): {wait.explanation}"
+    words = plan.explanation if said in plan.explanation else f"{plan.explanation} {said}".strip()
+    return dataclasses.replace(plan, steps=steps, waits=waits, explanation=words)

@@ -138,6 +138,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         spares=cluster.fleet.spares,
         allocation_failed=in_allocation.has_failed(state, incident),
         breaker_passed=incident.id in state.breaker_passed,
+        refused=state.refused_drains.get(incident.id, {}),
         answers=state.answers.get(incident.id, ()),
         request=_request(state, incident),
         request_cause=state.verdicts[incident.id].cause if incident.id in state.verdicts else None,

@@ -83,6 +83,7 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
         watch.examined = key
         if seen.last_step is not None and ((saved := watch.saved.get(key)) is None or saved.last_step is None):
             save_attempts(state, out, [seen])  # from its first step on
+        first_step.learn(state, out, key, seen)
         if counts and (slow := watch.slowdowns.look(seen, now)):
             out.say("job-slow", job=key[0], attempt=key[1], step=seen.last_step)
             grouping.receive(state, out, EvidenceReceived(now, tuple(slow)))
@@ -107,6 +108,10 @@ def _examine(
     if since is None or (rhythm.last_at is None and first_s is None):
         return
     seen.observed = after_line(seen.observed, since, now_s)
+    if rhythm.last_at is None:
+        silence.before_first = True
+    elif silence.before_first:
+        seen.silence = silence = SilenceSeen(earlier=silence.earlier)
     if silence.watched.step != rhythm.last_step:
         called = silence.called_after
         mistaken_s = (since - called).total_seconds() if called is not None else 0.0

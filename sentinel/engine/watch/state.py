@@ -52,6 +52,7 @@ class WatchState:
     running: bool = False  # whether the runner delivers messages, so that the periodic timer is started again
     began_s: float = 0.0
     visibility: Visibility | None = None  # None before the first event
+    first_steps: dict[int, float] = field(default_factory=dict)  # see ``watch.first_step``
     not_judged: str = ""  # the reason last logged for not judging silence; empty while it is judged
     transits: dict[str, Transit] = field(default_factory=dict)  # by node
     agents: int = 0  # nodes in contact

@@ -75,7 +75,7 @@ async def test_operators_are_told_of_a_lost_node_that_slurm_does_not_set_down(wo
     there.slurm.lose("n5")
     gone = evidence(Kind.NODE_UNREACHABLE, node="n5", source=Source.PROBE, text="slurmd does not answer")
     await fail(daemon, gone)
-    assert drained(there) == set() and "Failed: down n5: " in sink.all[-1].data["operator_text"]
+    assert drained(there) == set() and "Failed: drain n5: " in sink.all[-1].data["operator_text"]
 
 
 class KillBefore(Fate):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
 from sentinel.engine.reconcile import in_allocation
 from sentinel.model.launching import NODES, RUN
 from sentinel.model.records import StepKind
 from sentinel.policy import NextRun
 from sentinel.simulate.explore import run
 from sentinel.simulate.histories import Happening, History, JobSpec, Setup
+from sentinel.simulate.slurm.requests import Requests
 from sentinel.simulate.world import World
 
 SPEC = JobSpec(nodes=4, trains_on=3)
@@ -168,3 +170,14 @@ def test_requeued_without_enough_nodes_for_its_spares_it_starts_on_those_that_it
     assert ("set_job", "101", "NumNodes=3-4") in {
         (one[0], one[1], text) for one in world.slurm.calls for text in one[2:]
     }
+
+
+def test_a_step_that_slurm_does_not_end_is_requeued_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(self: Requests, job: str, step: int) -> None:
+        raise SlurmSaidNo(Answer.OTHER, "Unspecified error")
+
+    monkeypatch.setattr(Requests, "end_step", refused)
+    world = ran(Happening("hang", 60.0, "job0/1"))
+    job = world.slurm.jobs[101]
+    began_s = world.slurm.time_s() - world.now_s
+    assert job.restarts == 1 and job.submitted - began_s < 180.0

@@ -39,8 +39,10 @@ class Restarted:
 
     async def begin(self) -> Restarted:
         await self.scene.fleets.take()
-        if self.printed:
-            self.step(0, 7)
+        for number in range(8 if self.printed else 0):
+            await self.scene.advance(1.0)
+            self.step(0, number)
+        await self.scene.check_jobs()
         self.scene.world.slurm.person_requeues(self.job)
         await self.scene.advance(130.0)  # Slurm lets a requeued job wait for two minutes
         await self.scene.fleets.take()
@@ -125,3 +127,35 @@ async def test_time_in_which_slurm_had_suspended_it_does_not_count(world: Worlds
     this.state = "RUNNING"
     assert await job.watch(80.0) == 0
     assert await job.watch(40.0) == 1
+
+
+async def test_one_line_that_looks_like_a_step_is_none(world: Worlds) -> None:
+    job = Restarted(world(nodes=4), printed=False)
+    await job.scene.fleets.take()
+    job.step(0, 7)
+    await job.begin()
+    assert await job.watch(400.0) == 0
+
+
+async def test_what_an_earlier_attempt_took_is_known_to_the_next_daemon(world: Worlds) -> None:
+    there = world(nodes=4)
+    job = Restarted(there)
+    await job.scene.fleets.take()
+    await job.scene.advance(200.0)
+    await job.begin()
+    assert await job.watch(50.0) == 0
+    after = Restarted(there)
+    await after.scene.start()
+    await after.scene.fleets.take()
+    after.scene.settled()
+    assert await after.watch(590.0) == 0, "three times as long as that one"
+    assert await after.watch(50.0) == 1
+
+
+async def test_a_slow_start_says_nothing_of_how_long_a_later_silence_may_be(world: Worlds) -> None:
+    job = await Restarted(world(nodes=4)).begin()
+    assert await job.watch(95.0) == 0
+    for number in range(8, 108):
+        job.step(1, number)
+        await job.watch(1.0)
+    assert await job.watch(70.0) == 1
