@@ -26,7 +26,8 @@ _WARNING = re.compile(
 _GOES_ON = re.compile(
     r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
     r"|\bLmod has detected the following error\b"  # the shell runs the next line of its script
-    r"|\bignore (?:the )?error\b|\baccepting this\b|does not currently take into account|\bthrown while requesting\b"
+    r"|\bignore (?:the )?error\b|\baccepting this\b|\bcontinuing (?:without|anyway)\b"
+    r"|does not currently take into account|\bthrown while requesting\b"
     r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
 )
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")

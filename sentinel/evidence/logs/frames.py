@@ -34,8 +34,11 @@ _ENDS_TRACEBACK = re.compile(
 )
 # Python asks it for what an object has not: who asked stands above (torch/nn/modules/module.py, and others alike).
 _LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
-# Where the devices that are there are laid out as a mesh: how many there are decides whether they fit.
-_MESH = re.compile(rb"devices\b[^\n]{0,24}\.reshape\(|\breshape\((?:\w{1,6}\.(?:as)?array\()?[\w.]{0,20}devices\b")
+# Where devices are laid out as a mesh, or one is taken by a rank's number: how many there are decides whether they fit.
+_MESH = re.compile(
+    rb"\w\[[^\]\n]{0,40}\blocal_rank\]|devices\b[^\n]{0,24}\.reshape\("
+    rb"|\breshape\((?:\w{1,6}\.(?:as)?array\()?[\w.]{0,20}devices\b"
+)
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 _CHECKS = re.compile(rb"(?: {2,}|\t)(?:raise|assert)\b")
 
@@ -56,7 +59,7 @@ class Frame:
     source: str = ""  # the line itself, where it is a check
     caller: str = ""  # file of the nearest frame above it that is of another package; empty where none is near
     inside: bool = False  # the frame right above it is of its own package: it was called by itself
-    mesh: bool = False  # its line lays devices out as a mesh
+    mesh: bool = False  # its line lays devices out as a mesh, or takes one by a rank's number
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
 
 

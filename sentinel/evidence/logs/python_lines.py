@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sentinel.config.rules import Form, Role
+from sentinel.config.rules import Form, Role, Rule
 
 OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
@@ -21,6 +21,9 @@ RAISED = re.compile(
     rb"(?:: |$)",
     re.MULTILINE,
 )
+# The same of any exception's class; a rule that names it knows the words, one of role fallback only suspects them.
+_RAISED_ANY = re.compile(rb"(?:^|[\s\]:>.])[A-Z]\w{2,60}(?:Error|Exception)(?:: |$)", re.MULTILINE)
+_FRAME = re.compile(rb"[^\n]{0,60}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}$", re.MULTILINE)
 _FRAME_AT_END = re.compile(rb"([^\n]{0,60}?)File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}\n$")
 
 
@@ -31,3 +34,13 @@ def is_source(block: bytes, start: int, end: int) -> bool:
     above = max(block.rfind(b"\n", 0, max(start - 1, 0)) + 1, start - 500)
     frame = _FRAME_AT_END.match(block, above, start)
     return frame is not None and block.startswith(frame[1] + b"  ", start, end)
+
+
+def is_pythons(block: bytes, start: int, end: int, rule: Rule) -> bool:
+    """Whether the line is a frame of a traceback, or an exception that a program raised: no word of a machine's."""
+    if rule.form is Form.PROGRAM:
+        return False
+    if _FRAME.match(block, start, end):
+        return True
+    raised = _RAISED_ANY if rule.role is Role.FALLBACK else RAISED
+    return rule.form in MACHINES and raised.search(block, start, end) is not None

@@ -311,3 +311,25 @@ def test_what_hands_a_native_status_on_checks_no_setting(function: str) -> None:
         OWN, binding, raised="ValueError: valve 9", function="_check_valve", source="raise ValueError(valve)"
     )
     assert refused is Cause.USER_CONFIG
+
+
+def test_a_device_taken_by_a_ranks_number_that_is_not_there_was_asked_for() -> None:
+    raised = "IndexError: list index out of range"
+    assert cause(OWN, LIBRARY, raised=raised, source="return self.devices[self.local_rank]") is Cause.USER_CONFIG
+    assert cause(OWN, raised=raised, source="return self.heads[self.layer]") is Cause.USER_CODE
+
+
+def test_a_library_that_asks_for_a_report_is_at_fault() -> None:
+    raised = "ValueError: the shared buffers are empty. This should not happen. Please report this issue."
+    assert cause(OWN, LIBRARY, raised=raised, source="raise ValueError(") is Cause.SOFTWARE_ENV
+
+
+def test_a_check_of_arguments_where_ranks_meet_is_no_fault_of_the_network() -> None:
+    raised, function = "AssertionError: rank 3 is not the one that was set up", "init_process_group"
+    assert cause(OWN, LIBRARY, raised=raised, function=function, source="assert rank == mine") is Cause.USER_CONFIG
+
+
+def test_a_package_that_unpacks_samples_speaks_of_them() -> None:
+    package = "/opt/venv/lib/python3.11/site-packages/webdataset/tariterators.py"
+    raised = "ValueError: shard 3: the same name twice"
+    assert cause(OWN, package, raised=raised, source="raise ValueError(") is Cause.DATALOADER
