@@ -79,7 +79,7 @@ def test_source_that_a_traceback_quotes_is_no_error(source: str, prefix: str) ->
     "level", ["10:02:03 [INFO] ", "10:02:03 - data - INFO - ", "10:02:03 | INFO     | data:go:7 - ", "[DEBUG] "]
 )
 def test_what_a_logger_tells_as_information_ended_nothing(level: str) -> None:
-    told = "shards are concatenated or chained (webdataset.DataPipeline)\n"
+    told = "image file is truncated: shards are concatenated or chained\n"
     assert judge(level + told + FAILED).cause is Cause.USER_CODE
     assert judge(told + FAILED).cause is Cause.DATALOADER
 
