@@ -6,7 +6,7 @@ import bisect
 import itertools
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from sentinel.errors import Unavailable
 from sentinel.evidence.kernel import read_message
 from sentinel.evidence.logs.machine_logs import KernelLine, kernel_line
 from sentinel.evidence.logs.reader import Signatures
+from sentinel.evidence.logs.user_names import without_names
 from sentinel.log import Log
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id, utc
 
@@ -28,28 +29,38 @@ _DIGITS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]*\d[0-9a-fA-F]*")
 
 
 class Flood:
-    """Passes the first lines of each kind in a window and counts the rest, so that the first of a new kind always passes."""
+    """Passes the first lines of each kind in a window and counts the rest, so that the first of a new kind always passes.
+
+    Lines about one device share one limit, however they read: one fault in all processors of a GPU is hundreds of lines
+    of a few kinds. No line about a device is held back for another device's, or for another number's.
+    """
 
     def __init__(self, lines: int, window_s: float) -> None:
         self._lines = lines
         self._window_s = window_s
-        self._kinds: dict[str, list[float]] = {}  # kind -> [start of window in s, lines passed, suppressed]
+        self._kinds: dict[Hashable, list[float]] = {}  # kind, or device -> [start of window in s, lines passed]
         self.suppressed = 0
 
-    def passes(self, text: str, now_s: float) -> bool:
-        kind = _DIGITS.sub("#", text[:160])
-        entry = self._kinds.get(kind)
+    def passes(self, text: str, now_s: float, device: tuple[object, ...] | None = None) -> bool:
+        """Args: device: what the line is about, where it is known: rule, address and number."""
+        kind = device, _DIGITS.sub("#", without_names(text)[:160])
+        counted = self._entry(kind if device is None else device, now_s)
+        new = device is not None and not self._entry(kind, now_s)[1]
+        if device is not None:
+            self._entry(kind, now_s)[1] += 1
+        if new or counted[1] < self._lines:
+            counted[1] += 1
+            return True
+        self.suppressed += 1
+        return False
+
+    def _entry(self, key: Hashable, now_s: float) -> list[float]:
+        entry = self._kinds.get(key)
         if entry is None or not 0 <= now_s - entry[0] < self._window_s:  # below 0: the clock was set back
             if len(self._kinds) > 2000:
                 self._kinds = {name: kept for name, kept in self._kinds.items() if now_s - kept[0] < self._window_s}
-            self._kinds[kind] = [now_s, 1, 0]
-            return True
-        if entry[1] < self._lines:
-            entry[1] += 1
-            return True
-        entry[2] += 1
-        self.suppressed += 1
-        return False
+            entry = self._kinds[key] = [now_s, 0]
+        return entry
 
 
 DEVICE = "/dev/kmsg"
@@ -134,7 +145,9 @@ class KernelWatch:
         while batch := list(itertools.islice(records, BATCH)):
             count += len(batch)
             for evidence in self._reader(batch, datetime.now(UTC)):
-                if self.flood.passes(evidence.text, evidence.at.timestamp()):
+                pci = evidence.data.get("pci")
+                device = None if pci is None else (evidence.rule, pci, evidence.data.get("xid"))
+                if self.flood.passes(evidence.text, evidence.at.timestamp(), device):
                     self._keep(evidence)
         self.records += count
         return count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,17 @@ def test_news_of_another_jobs_gpu(live: ClusterView) -> None:
     assert not of_another_job(SMALL, xid(None), live), "of the whole node"
     assert not of_another_job(SMALL, xid(7), live), "nobody's"
     assert not of_another_job(SMALL, xid(2, at_s=-60.0), live), "from before that job began"
+
+
+def test_the_process_that_a_line_names_does_not_say_whose_gpu_it_is(live: ClusterView) -> None:
+    """An SM exception belongs to no channel: the driver prints the process on whose turn it came, which may be of a job
+    that has nothing on that GPU."""
+    made = xid(0, number=13)
+    text = "NVRM: Xid (PCI:0000:00:06): 13, pid=1995, name=pt_elastic, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 1)"
+    named = replace(made, text=text, data={**made.data, "pid": 1995})
+    assert job_of(named, live) == job_of(made, live)
+    assert of_another_job(LARGE, named, live)
+    assert not of_another_job(SMALL, named, live)
 
 
 @pytest.mark.parametrize("jobs", [None, 7, [None], [told(SMALL, None)], [told(SMALL, "0,x")], [{"gpus": "0"}]])

@@ -37,6 +37,14 @@ def xids(found: list[Evidence], trust: Trust = Trust.SYSTEM) -> list[object]:
             "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=fatal, Fatal, Ch 00000008",
             "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=_, Ch 00000008",
         ),
+        (  # a MIG GPU: instance and compute instance, and a pid of seven digits
+            "NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 109, pid=4194303, name=GPU is lost, Ch 00000008",
+            "NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 109, pid=4194303, name=_, Ch 00000008",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 45, pid='<unknown>', name=<unknown>, channel 0x00000008",
+            "NVRM: Xid (PCI:0000:3b:00): 45, pid='<unknown>', name=_, channel 0x00000008",
+        ),
         (r"INFO: task \xc3\xa9:1 \x0a:7 blocked for more than 120 s", "INFO: task _:7 blocked for more than 120 s"),
         ("oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/x,task=y", "oom-kill:constraint=CONSTRAINT_NONE,_"),
         ("NVRM: renamed from GPU_IS_LOST", "_: renamed from _"),

@@ -143,6 +143,33 @@ def test_a_clock_that_is_set_back_hides_no_line() -> None:
     assert not flood.passes("NVRM: Xid (PCI:0000:5e:00): 79", 3601.0)
 
 
+def test_a_flood_of_one_gpus_xid_hides_neither_another_gpu_nor_another_number() -> None:
+    """The lines of Xid 43 and 45 differ in their number alone, and those of two GPUs in their address alone."""
+    flood = Flood(lines=5, window_s=60)
+    line = "NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=python3, channel 0x0000000a"
+    assert sum(flood.passes(line, n / 10, ("0000:3b:00", 43)) for n in range(50)) == 5
+    assert flood.passes(line.replace("3b", "5d"), 6.0, ("0000:5d:00", 43))
+    assert flood.passes(line.replace("43", "45"), 6.0, ("0000:3b:00", 45))
+
+
+def test_of_one_fault_in_all_processors_few_lines_pass(by_rules: Any) -> None:
+    """As driver 580 wrote them on an H100: three lines for each processor of the GPU, some naming a process on whose
+    turn they were printed, and only the last one the process that failed."""
+    lines = []
+    for number in range(128):
+        at = f"(GPC {number // 18}, TPC {number // 2 % 9}, SM {number % 2})"
+        who = "" if number < 3 else "pid=1995, name=pt_elastic, "
+        lines += [f"{who}Graphics SM Warp Exception on {at}: Illegal Instruction Parameter"]
+        lines += [f"{who}Graphics SM Global Exception on {at}: Multiple Warp Errors"]
+        lines += [f"{who}Graphics Exception: ESR 0x5{number:03x}30=0xc02000b 0x5{number:03x}34=0x24"]
+    texts = [f"NVRM: Xid (PCI:0000:00:06): 13, {line}" for line in lines]
+    texts.append("NVRM: Xid (PCI:0000:00:06): 43, pid=2194, name=histo, channel 0x0000000a")
+    found = by_rules([record(number, text) for number, text in enumerate(texts)], NOW)
+    flood = Flood(lines=20, window_s=60)
+    passed = [item for item in found if flood.passes(item.text, 1.0, (item.data.get("pci"), item.data.get("xid")))]
+    assert [item.data["xid"] for item in passed] == [*[13] * 20, 43]
+
+
 def watch(tmp_path: Path, kept: list[Evidence]) -> KernelWatch:
     def reader(records: Sequence[Record], now: datetime) -> list[Evidence]:
         return [
