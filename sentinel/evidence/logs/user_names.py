@@ -32,7 +32,11 @@ _CUTS = tuple(
     for word, pattern, replacement in (
         # NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 31, pid=7, name=python3, Ch 00000008: the longest that can be
         # the name goes.
-        ("NVRM: Xid (", rf"^(NVRM: Xid \([^)\n]{{0,60}}\): \d{{1,4}}, pid=[^,\n]{{0,24}}, name=){_COMM}(?=,|$)", rf"\1{CUT}"),
+        (
+            "NVRM: Xid (",
+            rf"^(NVRM: Xid \([^)\n]{{0,60}}\): \d{{1,4}}, pid=[^,\n]{{0,24}}, name=){_COMM}(?=,|$)",
+            rf"\1{CUT}",
+        ),
         ("NVRM: API ", rf"^(NVRM: API mismatch: the client '){_COMM}(' \()", rf"\1{CUT}\2"),
         ("INFO: task ", rf"^(INFO: task ){_COMM}(:\d{{1,10}} blocked )", rf"\1{CUT}\2"),
         (" stuck for ", rf"( stuck for \d{{1,6}}s! \[){_COMM}(:\d{{1,10}}\])", rf"\1{CUT}\2"),

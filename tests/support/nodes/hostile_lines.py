@@ -64,6 +64,7 @@ _OF_PROGRAMS = (
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task={},pid=4711,uid=1000",
     "NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name={}, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS faulted",
     "NVRM: Xid (PCI:0000:3b:00): 43, pid=4711, name={}, Ch 00000008",
+    "NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 109, pid=4194303, name={}, channel 0x0000000a",
     "NVRM: Xid (PCI:0000:3b:00): 13, pid=4711, name={}",
     "NVRM: Xid (PCI:0000:3b:00): 13, pid=4711, name={}, Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0)",
     "NVRM: API mismatch: the client '{}' (PID 4711)",

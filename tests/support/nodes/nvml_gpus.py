@@ -3,8 +3,8 @@
     python tests/support/nodes/nvml_gpus.py > gpus.yaml
 
 Keys are the names of NVML's getters; a value is its status (0: success) and what it returns, in NVML's units: degrees
-Celsius, milliwatts, megahertz, bytes. JSON is YAML. Figures are those of NVIDIA's data sheet for H100 SXM5; serial numbers
-are made up.
+Celsius, milliwatts, megahertz, bytes. JSON is YAML. Figures are those of NVIDIA's data sheet for H100 SXM5, or what a real
+one answered under driver 580 (thresholds, rows to remap, retired pages, events, link speed); serial numbers are made up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ H100_SUBSYSTEM = 0x16C110DE
 HOPPER = 9  # nvmlDeviceArchitecture_t
 NVLINKS = 18
 # nvmlTemperatureThresholds_t: shutdown, slowdown, memory's maximum, GPU's maximum
-THRESHOLDS = {0: 92, 1: 89, 2: 95, 3: 87}
+THRESHOLDS = {0: 95, 1: 89, 2: 95, 3: 87}
 GRAPHICS, SM, MEMORY, VIDEO = range(4)  # nvmlClockType_t
 MAX_CLOCKS = {GRAPHICS: 1980, SM: 1980, MEMORY: 2619, VIDEO: 1545}
 # nvml.h, NVML_FI_DEV_...: ECC totals (volatile and aggregate, single and double bit), remapped rows, NVLink's CRC (flits,
@@ -73,7 +73,7 @@ def _device(index: int) -> dict[str, Any]:
         }),
         "MaxPcieLinkGeneration": _ok(5), "CurrPcieLinkGeneration": _ok(5), "MaxPcieLinkWidth": _ok(16),
         "CurrPcieLinkWidth": _ok(16), "PcieReplayCounter": _ok(0), "PcieThroughput": _each((0, 1), 100),
-        "PcieLinkMaxSpeed": _ok(6), "PcieSpeed": _ok(32000),
+        "PcieLinkMaxSpeed": _ok(5), "PcieSpeed": _ok(32000),
         "MemoryInfo": _ok({"total": 81559 * MIB, "free": 81000 * MIB, "used": 4 * MIB, "reserved": 555 * MIB, "version": 2}),
         "BAR1MemoryInfo": _ok({"bar1Total": 131072 * MIB, "bar1Free": 131070 * MIB, "bar1Used": 2 * MIB}),
         "MemoryBusWidth": _ok(5120), "UtilizationRates": _ok({"gpu": 0, "memory": 0}),
@@ -93,12 +93,12 @@ def _device(index: int) -> dict[str, Any]:
         "PerformanceState": _ok(0), "PowerState": _ok(0), "PowerManagementMode": _ok(1), "PowerUsage": _ok(70000 + index),
         "PowerManagementLimit": _ok(700000), "PowerManagementDefaultLimit": _ok(700000), "EnforcedPowerLimit": _ok(700000),
         "PowerManagementLimitConstraints": _ok({"minLimit": 200000, "maxLimit": 700000}),
-        "TotalEnergyConsumption": _ok(1000), "SupportedEventTypes": _ok(0x1F),
+        "TotalEnergyConsumption": _ok(1000), "SupportedEventTypes": _ok(0xFF9F),
         "ViolationStatus": _each(range(8), {"referenceTime": 0, "violationTime": 0}),
         "TotalEccErrors": errors, "MemoryErrorCounter": locations,
         "RemappedRows": _ok({"corrRows": 0, "uncRows": 0, "isPending": 0, "failureOccurred": 0}),
-        "RowRemapperHistogram": _ok({"max": 640, "high": 0, "partial": 0, "low": 0, "none": 0}),
-        "RetiredPages": _each((0, 1), []), "RetiredPagesPendingStatus": _ok(0),
+        "RowRemapperHistogram": _ok({"max": 2560, "high": 0, "partial": 0, "low": 0, "none": 0}),
+        "RetiredPages": _each((0, 1), []), "RetiredPagesPendingStatus": {"FunctionReturn": NOT_SUPPORTED},
         "NvLinkState": _each(range(NVLINKS), 1), "NvLinkVersion": _each(range(NVLINKS), 7),
         "NvLinkRemoteDeviceType": _each(range(NVLINKS), 2),
         "NvLinkErrorCounter": {link: _each(range(5), 0) for link in range(NVLINKS)},

@@ -61,7 +61,9 @@ def test_the_process_that_a_line_names_does_not_say_whose_gpu_it_is(live: Cluste
     """An SM exception belongs to no channel: the driver prints the process on whose turn it came, which may be of a job
     that has nothing on that GPU."""
     made = xid(0, number=13)
-    text = "NVRM: Xid (PCI:0000:00:06): 13, pid=1995, name=pt_elastic, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 1)"
+    text = (
+        "NVRM: Xid (PCI:0000:00:06): 13, pid=1995, name=pt_elastic, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 1)"
+    )
     named = replace(made, text=text, data={**made.data, "pid": 1995})
     assert job_of(named, live) == job_of(made, live)
     assert of_another_job(LARGE, named, live)
