@@ -48,6 +48,22 @@ _ORDER = re.compile(
     r"(?i)\b(?:not|never|already) (?:been |yet )?(?:initiali[sz]ed|set ?up|started|called|created|registered|built"
     r"|finali[sz]ed|prepared|closed)\b|\bcall\w{0,3} [\w.()]{1,40} (?:first|before|twice)\b|\b(?:before|after) calling\b"
 )
+# Code that another program writes, and runs from a cache of its own.
+_GENERATED = re.compile(r"/torchinductor_|/\.?triton/cache/")
+# What a compiler says of the source that it was given, and of what a kernel asks of the GPU.
+_SOURCE = re.compile(
+    r"\b(?:CompilationError|CompileError|CompileException|UnsupportedLanguageConstruct|CompileTimeAssertionFailure"
+    r"|TypingError|LoweringError|NVRTC_ERROR_COMPILATION)\b"
+)
+_RESOURCES = re.compile(r"\bOutOfResources\b")
+# A class of settings that a program makes for itself, by its name.
+_OWN_SETTINGS = re.compile(
+    r"\b(?:(?:Train(?:er|ing)?|Model|Data(?:set|[Ll]oader)?|Optim(?:izer)?|Exp(?:eriment)?|Run|Job|Main|App|Eval|Base|Global)"
+    r"?(?:Config|Cfg|Args|Options|Settings|Params|Hparams|HParams))(?:\.__init__)?\(\) got an unexpected keyword"
+)
+CRASH_STACK = "crash_stack"  # kind of the headline of the stack of a thread in which a process crashed
+CRASHED = 3.0  # natural-log odds for whose code the innermost frame of that stack is
+COMPILED = 4.0  # natural-log odds that a kernel is wrong, of whose code launches it
 SOURCE = 3.0  # natural-log odds that what the data come from is at fault
 OWN_FAULT = 3.2  # natural-log odds that the library, or its version, is at fault
 UNSEEN = 0.4  # what more it takes to outweigh the user's code where no frame says whose class it is
@@ -160,8 +176,14 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _moved(weights, {C.USER_CONFIG: CHECKED})
     if not frame and _NOT_ITS_OWN.search(evidence.text) and not _BUILT_IN.search(evidence.text):
         return {**weights, C.SOFTWARE_ENV: max(weights.get(C.SOFTWARE_ENV, 0.0), OWN_FAULT + UNSEEN)}
+    if evidence.kind == CRASH_STACK:
+        return {C.SOFTWARE_ENV if _LIBRARY.search(frame) else C.USER_CODE: CRASHED} if frame else {}
     if not _LIBRARY.search(frame):
+        if evidence.data.get("spread") is True and _OWN_SETTINGS.search(evidence.text):
+            return {C.USER_CONFIG: NO_SUCH_NAME, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)}
         return weights
+    if _SOURCE.search(evidence.text) or _RESOURCES.search(evidence.text):
+        return _of_kernel(evidence, weights)
     moved = dict(weights)
     if _DATA.search(frame) and _SOURCE_FAILED.search(evidence.text):
         moved[C.DATALOADER] = max(moved.get(C.DATALOADER, 0.0), SOURCE)
@@ -199,6 +221,18 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     if (own or refused or inside) and C.USER_CODE in moved:
         moved[C.USER_CODE] = 0.5 * moved[C.USER_CODE]
     return moved
+
+
+def _of_kernel(evidence: Evidence, weights: Weights) -> Weights:
+    """A kernel is of whose code launches it: nearest above the frames of the compiler."""
+    caller = str(evidence.data.get("caller") or "")
+    if not caller:
+        return weights
+    if _LIBRARY.search(caller) or _GENERATED.search(caller):
+        return {C.SOFTWARE_ENV: COMPILED, C.USER_CODE: 0.8}
+    if _RESOURCES.search(evidence.text):
+        return {C.USER_CONFIG: COMPILED, C.USER_CODE: 2.4, C.SOFTWARE_ENV: 0.8}
+    return {C.USER_CODE: COMPILED, C.SOFTWARE_ENV: 0.8}
 
 
 def _first(places: tuple[tuple[re.Pattern[str], Weights], ...], place: str) -> Weights | None:

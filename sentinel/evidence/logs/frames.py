@@ -39,7 +39,17 @@ _MESH = re.compile(
     rb"\w\[[^\]\n]{0,40}\blocal_rank\]|devices\b[^\n]{0,24}\.reshape\("
     rb"|\breshape\((?:\w{1,6}\.(?:as)?array\()?[\w.]{0,20}devices\b"
 )
+# Its line passes on all that a file, or an object, of settings has.
+_SPREAD = re.compile(
+    rb"\*\*(?:[\w.]{0,40}(?:cfg|conf|settings|opt(?:ion)?s?\b|params)\w{0,16}|yaml\.|json\.|toml\w{0,4}\.|OmegaConf\.|vars\()"
+)
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
+# Compiled by Cython: the path is the package's own.
+_COMPILED = re.compile(rb"^(\w{1,60})/(?:\w{1,60}/){0,8}\w{1,60}\.pyx$")
+# What faulthandler prints of the thread in which a process crashed: the innermost frame first.
+CRASH_STACK = "crash_stack"
+STACK = 2048  # bytes behind its headline that are looked at
+_OF_STACK = re.compile(rb'[^\n]{0,40}?  File "([^"\n]{1,300})", line \d{1,7} in ')
 _CHECKS = re.compile(rb"(?: {2,}|\t)(?:raise|assert)\b")
 
 
@@ -59,6 +69,7 @@ class Frame:
     source: str = ""  # the line itself, where it is a check
     caller: str = ""  # file of the nearest frame above it that is of another package; empty where none is near
     inside: bool = False  # the frame right above it is of its own package: it was called by itself
+    spread: bool = False  # its line passes on all settings of a file or an object
     mesh: bool = False  # its line lays devices out as a mesh, or takes one by a rank's number
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
 
@@ -89,9 +100,30 @@ def innermost(before: bytes) -> Frame | None:
     own, above = _package(frame[1]), [_package(f[1]) for f in named[:-1]]
     caller = next((f[1] for f, package in zip(named[-2::-1], above[::-1], strict=True) if package != own), b"")
     inside = own != b"" and bool(above) and above[-1] == own
+    spread = _SPREAD.search(source) is not None
     return Frame(
-        _text(frame[1]), _text(frame[2]), refused, standard, table, checked, _text(caller), inside, mesh, ignored
+        _text(frame[1]),
+        _text(frame[2]),
+        refused,
+        standard,
+        table,
+        checked,
+        _text(caller),
+        inside,
+        spread,
+        mesh,
+        ignored,
     )
+
+
+def crashed_in(evidence: Evidence, behind: bytes) -> Evidence:
+    """With the file of the innermost frame, not the standard library's, of the stack below this headline."""
+    for line in behind[:STACK].split(b"\n")[:12]:
+        if line and not (frame := _OF_STACK.match(line)):
+            break
+        if line and not _STANDARD.search(frame[1]) and frame[1][:1] != b"<":
+            return replace(evidence, data={**evidence.data, "frame": _text(frame[1])})
+    return evidence
 
 
 def framed(evidence: Evidence, before: bytes) -> Evidence:
@@ -103,7 +135,7 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     found |= {"check": frame.source[:200], "caller": frame.caller}
     found = {name: value for name, value in found.items() if value}
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
-    found |= {"mesh": frame.mesh, "ignored": frame.ignored}
+    found |= {"spread": frame.spread, "mesh": frame.mesh, "ignored": frame.ignored}
     return replace(evidence, data={**evidence.data, **found})
 
 
@@ -136,7 +168,7 @@ def _only_looks_up(before: bytes, frame: re.Match[bytes]) -> bool:
 
 def _package(file: bytes) -> bytes:
     """The installed package that a file is of; empty for what is not installed."""
-    found = _INSTALLED.search(file)
+    found = _INSTALLED.search(file) or _COMPILED.search(file)
     return found[1] if found else b""
 
 

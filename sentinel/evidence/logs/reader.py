@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
-from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored, text_before
+from sentinel.evidence.logs.frames import BEFORE, CRASH_STACK, STACK, crashed_in, framed, is_ignored, text_before
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
@@ -217,6 +217,8 @@ class LogReader:
             evidence = self._evidence(hit, text, before, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
                 evidence = _named(evidence, block[end : end + BLOCK])
+            elif evidence is not None and evidence.kind == CRASH_STACK:
+                evidence = crashed_in(evidence, block[end + 1 : end + STACK])
             if evidence is not None:
                 found.append(evidence)
         return found

@@ -42,6 +42,8 @@ def messages() -> Iterator[tuple[str, str]]:
                 # The macro of many CUDA programs: fprintf(stderr, "GPUassert: %s %s %d\n", cudaGetErrorString(code), ...)
                 said = message.replace("\\n", "\n").replace("RuntimeError: CUDA error", "GPUassert")
                 yield causes, re.sub(r"(?m)^(.*GPUassert.*)$", r"\1 sum.cu 12", said)
+                # And what a CUDA program prints before the sentence when its author wrote the check.
+                yield causes, message.replace("\\n", "\n").replace("RuntimeError: CUDA error", "sum.cu:12: cudaMemcpy")
 
 
 def judge(message: str) -> Verdict:
