@@ -119,9 +119,10 @@ def innermost(before: bytes) -> Frame | None:
 def crashed_in(evidence: Evidence, behind: bytes) -> Evidence:
     """With the file of the innermost frame, not the standard library's, of the stack below this headline."""
     for line in behind[:STACK].split(b"\n")[:12]:
-        if line and not (frame := _OF_STACK.match(line)):
+        frame = _OF_STACK.match(line)
+        if frame is None and line:
             break
-        if line and not _STANDARD.search(frame[1]) and frame[1][:1] != b"<":
+        if frame is not None and not _STANDARD.search(frame[1]) and frame[1][:1] != b"<":
             return replace(evidence, data={**evidence.data, "frame": _text(frame[1])})
     return evidence
 
