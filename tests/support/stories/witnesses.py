@@ -27,11 +27,20 @@ def until(check: Callable[[], object], what: str | Callable[[], str], within_s: 
 
 def wait_jobs_saved(story: Any) -> None:
     """Until slurmctld has saved its jobs as they are now: what it has not saved a kill makes it forget."""
-    saved, now = story.paths.state / "job_state", time.time()
-    # It saves nothing while nothing changes.
-    passing = story.lab.slurm("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true").strip()
-    story.lab.slurm("scancel", passing)
-    until(lambda: saved.exists() and saved.stat().st_mtime > now, "slurmctld to save its jobs")
+    saved, now, again = story.paths.state / "job_state", time.time(), 0.0
+
+    def is_saved() -> bool:
+        # It saves nothing while nothing changes, and a change within the second of its last save may wait for the next one.
+        nonlocal again
+        if saved.exists() and saved.stat().st_mtime > now:
+            return True
+        if time.monotonic() > again:
+            again = time.monotonic() + 10.0
+            passing = story.lab.slurm("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true").strip()
+            story.lab.slurm("scancel", passing)
+        return False
+
+    until(is_saved, "slurmctld to save its jobs")
 
 
 @dataclass(frozen=True)

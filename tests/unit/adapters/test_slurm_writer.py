@@ -10,7 +10,7 @@ from in_memory.slurm import REQUEUE_WAIT_S, FakeSlurm
 
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo, error_from
 from sentinel.adapters.slurm.writer import REVOKED_S, Writer, one_line
-from sentinel.errors import Denied, Refused, SentinelError, Timeout, Unavailable
+from sentinel.errors import Denied, Refused, RefusedForNow, SentinelError, Timeout, Unavailable
 from sentinel.model.records import NodeView
 from sentinel.simulate.slurm.records import SlurmTimes
 
@@ -358,7 +358,7 @@ async def test_no_no_of_slurm_leaves_the_writer_as_such(fake_slurm: FakeSlurm) -
     for call in calls:
         with pytest.raises(SentinelError) as caught:
             await call
-        assert type(caught.value) is Refused
+        assert type(caught.value) is RefusedForNow
 
 
 async def test_an_elastic_jobs_size_is_written_with_its_tasks(fake_slurm: FakeSlurm) -> None:

@@ -144,7 +144,7 @@ QUIET = {
         "driver-frame", "gpu-not-for-this-driver", "oom-frame", "xfs-internal-error",
         "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
         "path-timeout", "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down",
-        "metadata-shared", "volume-not-mounted", "subnet-manager", "nhc-disk-full", "drm-display",
+        "metadata-shared", "volume-not-mounted", "subnet-manager", "nhc-disk-full", "drm-display", "page-allocation",
     },
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "script-lost", "submit", "node-instance-gone", "state-save-lost",
