@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from sentinel.model.records import JobView, NodeView, Outcome, Result, Scalar, Step, StepKind, Task
-from sentinel.model.vocabulary import REFUSED_DRAIN
+from sentinel.model.vocabulary import REFUSED_BY_SLURM, REFUSED_SINCE
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 
 WHOLE_SECONDS = timedelta(seconds=1)  # resolution of Slurm's times
-REFUSED_SINCE = "refused_since"  # outcome data: since when Slurm has refused the request, ISO 8601
 
 
 class Checkpoints(Protocol):
@@ -106,7 +105,7 @@ class Means:
 
     def refused_drain(self, task: Task, reason: str) -> Outcome:
         """The outcome of a drain that Slurm refused for an unknown reason: it waits to be asked for again."""
-        return Outcome(task.step, Result.NOT_KNOWN, self.clock.now(), reason, {REFUSED_DRAIN: True})
+        return Outcome(task.step, Result.NOT_KNOWN, self.clock.now(), reason, {REFUSED_BY_SLURM: True})
 
     def last_try(self, task: Task) -> Outcome | None:
         """How this step ended when it was done before; None if it was not."""

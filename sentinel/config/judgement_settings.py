@@ -41,7 +41,8 @@ class Judgement:
     stall_first_step_s: float = setting(
         1800.0,
         "a restarted job, of which an earlier attempt printed steps, may take this long to its first one, or three times as "
-        "long as that attempt did, and twice that while its processes work; NCCL waits 10 min itself, Gloo 30",
+        "long as that attempt did if that is longer, and twice that while its processes work: what waits in a "
+        "collective gives up by itself before (NCCL after 10 min, Gloo after 30)",
         unit="s",
         least=10,
     )

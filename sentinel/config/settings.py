@@ -283,8 +283,8 @@ class Recovery:
     )
     refused_s: float = setting(
         300.0,
-        "what Slurm refuses to do with a job, for an unknown reason, is asked for again for this long; then a person "
-        "decides: longer than a reconfiguration of slurmctld takes, and soon enough that somebody looks",
+        "what Slurm refuses to do with a job, or to set down, for an unknown reason, is asked for again for this long; then "
+        "a person decides: longer than a reconfiguration of slurmctld takes, and soon enough that somebody looks",
         unit="s",
         least=0,
     )

@@ -32,6 +32,7 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
+from sentinel.model.vocabulary import REFUSED_SINCE
 from sentinel.policy import components_with
 
 # The notice is sent after these steps: by then it is known where the job resumes, or that it waits for a person.
@@ -255,7 +256,9 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
         outcome = dataclasses.replace(outcome, result=Result.NOT_KNOWN, data={})  # convicted meanwhile: done once more
     if outcome.result is Result.NOT_KNOWN and not outcome.data:
         before = state.ledger.outcome(incident_id, step)  # keep the requests recorded by earlier tries
-        outcome = dataclasses.replace(outcome, data=before.data if before is not None else {})
+        kept = dict(before.data) if before is not None else {}
+        kept.pop(REFUSED_SINCE, None)  # it was not refused this time
+        outcome = dataclasses.replace(outcome, data=kept)
     state.ledger.record(incident_id, outcome)
     out.save(StepEnded(incident_id, outcome))
     out.say(

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from sentinel.engine.state import State
 from sentinel.model.records import NODE_STEPS, Outcome, Plan, Result
-from sentinel.model.vocabulary import DRAIN_REFUSED, REFUSED_DRAIN
+from sentinel.model.vocabulary import DRAIN_REFUSED, REFUSED_BY_SLURM
 from sentinel.policy import RefusedDrain, refused_wait
 
 _AGAIN = timedelta(minutes=1)  # the first pause; each next one is twice as long
@@ -20,7 +20,7 @@ _MOST_DOUBLED = 5  # up to 32 minutes: a refusal that lasts is a person's to loo
 def is_refused(outcome: Outcome) -> bool:
     """Whether Slurm refused, for an unknown reason, the drain of a node that it knows and has in service."""
     asked = outcome.step.kind in NODE_STEPS and outcome.result is Result.NOT_KNOWN
-    return asked and outcome.data.get(REFUSED_DRAIN) is True
+    return asked and outcome.data.get(REFUSED_BY_SLURM) is True
 
 
 def waiting(state: State, plan: Plan, outcome: Outcome, now: datetime) -> Plan:

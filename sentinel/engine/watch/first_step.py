@@ -14,6 +14,7 @@ from sentinel.detect.hang import ALIVE
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import SettingChanged
+from sentinel.model.intent import intent_of
 
 FIRST_STEPS = "first_steps"  # stored setting: by job, the longest time to a first step in seconds; 0: not known
 ASK_SHARE = 0.5  # of that time, after which its nodes are asked
@@ -25,6 +26,8 @@ def learn(state: State, out: Transition, key: tuple[int, int], seen: AttemptSeen
     if seen.rhythm.gap_s is None or seen.start_learned:
         return
     seen.start_learned = True
+    if state.settings.recovery.opt_in and not intent_of(seen.view.comment).restart:
+        return  # it is not restarted
     job, known = key[0], state.watch.first_steps
     began = seen.run_since or seen.view.started_at
     watched = state.began_before is not None and key not in state.began_before

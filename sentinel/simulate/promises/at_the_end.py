@@ -8,6 +8,7 @@ from sentinel.engine.node_return.put_back import SAVED
 from sentinel.engine.reconcile.approvals import ANSWERS, stored_answers
 from sentinel.model.approvals import APPROVAL
 from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result, StepKind
+from sentinel.model.vocabulary import DRAIN_REFUSED
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.slurm.records import SimulatedJob
 
@@ -16,6 +17,7 @@ _OVER = frozenset({"paused", "observe"})  # reasons that no longer hold when thi
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"})
 _DEFERRED_S = 86_400.0  # a job that is to start later than this has been put off by Sentinel
 _TOLD_S = 0.5  # from the end of its epilogs to the daemon's report of it
+_ASKED_S = 30.0  # from when Slurm is to be asked again to its answer
 _JUDGED_S = 5.0  # from a snapshot to the drain that it allows
 _LOOKS_S = 15.0  # from the end of a gap to the first answer of Slurm: the longest pause between two tries
 JOINED = frozenset({"breaker", "hang-breaker"})  # refusals of which one notice tells for many incidents
@@ -41,8 +43,18 @@ def nothing_lost(seen: Observer) -> Iterator[str]:
             yield f"{name} broke ({what}), and is in service; no verdict names it{where}"
         elif not refusals - _OVER and not any("Not drained" in store.plans[i].explanation for i in judged):
             yield f"{name} broke ({what}), was judged broken, and is in service"
+        elif refusals - _OVER == {DRAIN_REFUSED} and _is_overdue(
+            seen, [store.plans[i] for i in judged if i in store.plans]
+        ):
+            yield f"{name} broke ({what}), its drain was refused, and Slurm was not asked again"
         elif refusals & _BUDGETS and has_room(seen, name) and not _just_put_back(seen):
             yield f"{name} broke ({what}), was not drained for want of budget; the budget allows it now, and it is still up"
+
+
+def _is_overdue(seen: Observer, plans: list[Plan]) -> bool:
+    """Whether a refused drain should have been asked for again by now."""
+    due = [wait.until for plan in plans for wait in plan.waits if wait.kind == DRAIN_REFUSED and wait.until is not None]
+    return bool(due) and (seen.world.now(seen.world.own_off_s) - max(due)).total_seconds() > _ASKED_S
 
 
 def _slurmctld_forgot_what_people_drained(seen: Observer, node: str) -> bool:
