@@ -23,13 +23,20 @@ _ISO = re.compile(
 )  # fmt: skip
 _UPTIME = re.compile(r"^(?:<\d+>)?\[\s{0,8}(\d{1,9}\.\d{1,6})\]")
 # A line of a service's log, also where it was copied into another one: its "Permission denied" is about its own files, not
-# the user's. Not slurmstepd's, and not PBS's of class Job: these speak of the job.
+# the user's. The service's name must begin it, after time and host, or it must name Slurm's own functions or folders: a
+# program's own lines may begin with a time and "error:", too. Not slurmstepd's, and not PBS's of class Job: these speak of
+# the job.
+_TIME_AND_HOST = (
+    rb"(?:<\d{1,3}>)?(?:(?:(?:[A-Z][a-z]{2} )?(?:[A-Z][a-z]{2} [ \d]\d (?:\d{4} )?|\d{4}-\d\d-\d\d[T ])\d\d:\d\d:\d\d"
+    rb"(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d| [A-Z]{3,5})?|\[[\dT:. -]{1,32}\]) (?:[A-Za-z0-9][\w.-]{0,63} )?)?"
+)
 DAEMON = re.compile(
-    rb"(?:\[20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?\] (?:error: (?!execve)|fatal: |_slurm_)"
+    rb"(?:\[20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?\] (?:_slurm_|(?:error|fatal): (?!execve)[^\n]{0,120}?"
+    rb"(?:\b_slurm_|/(?:etc|run|var/(?:lib|log|run|spool))/(?:slurm|munge)|\bslurm\w{0,8}\.conf\b))"
     rb"|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d(?:\.\d{1,6})?;[\da-fA-F]{2,4};(?:pbs_|PBS_Server|Server)[\w.@-]{0,80};(?!Job;)"
-    rb"|[^\n]{0,80}?\b(?:slurm(?:ctld|d|dbd|restd)(?:\[\d{1,10}\])?: (?:error|fatal): "
-    rb"|(?:pbs_(?:mom|server|sched|comm)|munged|systemd|nv-hostengine|nv-fabricmanager|nvidia-(?:persistenced|imex))"
-    rb"(?:\[\d{1,10}\])?: ))"
+    rb"|%s(?:slurm(?:ctld|d|dbd|restd)(?:\[\d{1,10}\])?: (?:slurm\w{1,6}: )?(?:error|fatal): "
+    rb"|(?:Starting [\w ]{1,24}: )?(?:pbs_(?:mom|server|sched|comm)|munged|systemd|nv-hostengine|nv-fabricmanager"
+    rb"|nvidia-(?:persistenced|imex))(?:\[\d{1,10}\])?: ))" % _TIME_AND_HOST
 )
 
 

@@ -314,3 +314,32 @@ def test_a_daemons_errno_is_about_its_own_files(said: str, errno: str) -> None:
 )
 def test_what_a_daemon_says_of_a_job_is_about_the_users_files(said: str) -> None:
     assert any(RULES.by_id()[item.rule or ""].of_users for item in read(said))
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("[2026-11-27T10:00:00] error: loss is nan", "nan"),
+        ("[2026-11-27T10:00:00.123] fatal: loss is nan", "nan"),
+        ("trainer: parent is systemd: loss is nan", "nan"),
+        ("epoch 3 slurmd: error: loss is nan", "nan"),
+        ("[2026-11-27T10:00:00] error: cp: cannot stat '/data/x': No such file or directory", None),
+    ],
+)
+def test_a_jobs_own_line_with_a_time_is_no_daemons(line: str, rule: str | None) -> None:
+    found = {item.rule for item in read(line)}
+    assert rule in found if rule else any(RULES.by_id()[str(name)].of_users for name in found)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "slurmd: error: ", "munged[9]: ", "systemd[1]: ", "Mar  4 05:05:00 n7 systemd[1]: ",
+        "<30>Mar  4 05:05:00 n7 munged[9]: ",
+        "2026-03-04T05:05:00.123+01:00 n7 slurmctld[12]: error: ", "[2026-03-04T05:05:00.123] slurmctld: error: ",
+        "Wed 2026-03-04 05:05:00 UTC n7 slurmd[12]: slurmd: error: ", "[   12.345678] systemd[1]: ",
+    ],
+)  # fmt: skip
+def test_a_line_that_a_daemons_name_begins_is_the_daemons(head: str) -> None:
+    found = {str(item.rule) for item in read(head + "open /srv/x: No such file or directory")}
+    assert not [name for name in found if RULES.by_id()[name].of_users]
