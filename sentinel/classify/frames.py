@@ -35,14 +35,15 @@ _SOURCE_FAILED = re.compile(
     r"|Decompression|(?:struct|zlib|lzma)\.error|Zstd|Arrow\w{0,8}|EOF|Checksum|Corrupt\w{0,3})(?:Error|Exception)?\b"
     r"|Retries exceeded|Server Disconnected"
 )
-# Where a library says that it is wrong itself.
-_CONFESSED = re.compile(
-    r"(?i)\b(?:report|file|open|raise|submit|create) (?:an?|this|the) (?:[\w-]{1,20} ){0,2}(?:issue|bug|error|ticket)\b"
+# A library's message that says that the library itself has a bug. "Raise an error" and the like name an argument's effect.
+_ADMITS_BUG = re.compile(
+    r"(?i)\b(?:report|file|submit) (?:an?|this|the) (?:[\w-]{1,20} ){0,2}(?:issue|bug|error|ticket)\b"
+    r"|\b(?:open|raise|create) (?:an?|this|the) (?:[\w-]{1,20} ){0,2}(?:issue|bug|ticket)\b"
     r"|\breport (?:it|this) \w|\bshould (?:never|not) (?:have )?happen|\binternal (?:error|bug)\b"
     r"|\b(?:this is|indicates|likely|probably) an? (?:\w{1,20} )?bug\b"
 )
-# What a check in whose name nobody was called yet refuses: its own arguments.
-_ASKED = re.compile(r"\b(?:AssertionError|ValueError|TypeError)\b")
+# Exceptions with which a function refuses its arguments before it has called anybody.
+_BAD_ARGUMENT = re.compile(r"\b(?:AssertionError|ValueError|TypeError)\b")
 # What a check finds wrong in the order of the program's calls, not in what it was given.
 _ORDER = re.compile(
     r"(?i)\b(?:not|never|already) (?:been |yet )?(?:initiali[sz]ed|set ?up|started|called|created|registered|built"
@@ -96,7 +97,7 @@ _SETTINGS = re.compile(
     r"|\b(?:global_|micro_|train_|mini_|per_device_)?batch_size\b|\bworld_size\b|\bn(?:um_)?(?:gpus?|nodes?|workers|devices)\b"
     r"|\b(?:tensor|pipeline|context|expert|data|sequence)_(?:model_)?parallel_size\b|os\.environ|os\.path\.(?:exists|is)"
 )
-_NOT_THERE = re.compile(r"reshape|\bIndexError\b")  # devices, or one of them, that there is not
+_DEVICE_COUNT_ERROR = re.compile(r"reshape|\bIndexError\b")  # the machine has fewer devices than were asked for
 _BUILT_IN = re.compile(
     r"'(?:NoneType|Namespace|Tensor|DataFrame|Series|Sequential|\w{0,24}DataParallel|\w{0,24}Module)'"
 )
@@ -170,7 +171,7 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _moved(weights, said)
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
         return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
-    if evidence.data.get("mesh") is True and _NOT_THERE.search(evidence.text):
+    if evidence.data.get("mesh") is True and _DEVICE_COUNT_ERROR.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
     if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
@@ -194,7 +195,7 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     if evidence.data.get("function") == "<module>" and "-packages/" in frame:
         return _moved(weights, {C.SOFTWARE_ENV: IMPORTED})
     said = _first(_PLACES, f"{frame}:{evidence.data.get('function') or ''}")
-    if said and refused and C.NETWORK_BOOTSTRAP in said and _ASKED.search(evidence.text):
+    if said and refused and C.NETWORK_BOOTSTRAP in said and _BAD_ARGUMENT.search(evidence.text):
         said = None
     if said and not own and not status:
         return _moved(weights, said)
@@ -212,7 +213,7 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
             return weights
     inside = _INSIDE.search(evidence.text) is not None and not _TAKES_DATA.search(frame)
     state = refused and "RuntimeError" in evidence.text
-    if refused and _CONFESSED.search(evidence.text):
+    if refused and _ADMITS_BUG.search(evidence.text):
         return _moved(weights, {C.SOFTWARE_ENV: INVARIANT})
     if refused and not inside:
         moved[C.USER_CONFIG] = max(moved.get(C.USER_CONFIG, 0.0), STATE if state else CHECKED)

@@ -36,7 +36,7 @@ def is_source(block: bytes, start: int, end: int) -> bool:
     return frame is not None and block.startswith(frame[1] + b"  ", start, end)
 
 
-def is_pythons(block: bytes, start: int, end: int, rule: Rule) -> bool:
+def is_python_output(block: bytes, start: int, end: int, rule: Rule) -> bool:
     """Whether the line is a frame of a traceback, or an exception that a program raised: no word of a machine's."""
     if rule.form is Form.PROGRAM:
         return False

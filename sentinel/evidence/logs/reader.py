@@ -21,7 +21,7 @@ from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
-from sentinel.evidence.logs.python_lines import OUTRIGHT, is_pythons, is_source
+from sentinel.evidence.logs.python_lines import OUTRIGHT, is_python_output, is_source
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of
@@ -236,7 +236,7 @@ class LogReader:
                 continue
             if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
                 continue
-            if is_pythons(block, start, min(end, start + 400), compiled.rule):
+            if is_python_output(block, start, min(end, start + 400), compiled.rule):
                 continue
             if not self._counted(compiled.rule):
                 continue

@@ -324,6 +324,22 @@ def test_a_library_that_asks_for_a_report_is_at_fault() -> None:
     assert cause(OWN, LIBRARY, raised=raised, source="raise ValueError(") is Cause.SOFTWARE_ENV
 
 
+@pytest.mark.parametrize(
+    "asks", ["set strict=False to not raise an error", "use mode=w to create the error", "open an error log first"]
+)
+def test_a_message_that_says_how_to_raise_no_error_refuses_an_argument(asks: str) -> None:
+    raised = f"ValueError: unknown key lr; {asks}"
+    assert cause(OWN, LIBRARY, raised=raised, source="raise ValueError(") is Cause.USER_CONFIG
+
+
+@pytest.mark.parametrize(
+    "asks", ["Please open an issue", "Please raise a GitHub issue", "Report this error", "Create a ticket"]
+)
+def test_a_message_that_asks_for_a_report_admits_a_bug(asks: str) -> None:
+    raised = f"ValueError: the buffers are empty. {asks}."
+    assert cause(OWN, LIBRARY, raised=raised, source="raise ValueError(") is Cause.SOFTWARE_ENV
+
+
 def test_a_check_of_arguments_where_ranks_meet_is_no_fault_of_the_network() -> None:
     raised, function = "AssertionError: rank 3 is not the one that was set up", "init_process_group"
     assert cause(OWN, LIBRARY, raised=raised, function=function, source="assert rank == mine") is Cause.USER_CONFIG
