@@ -53,7 +53,12 @@ class Kernel:
     poll_s: float = setting(
         0.1, "how often a plain file is looked at; the device needs no polling", unit="s", least=0.01
     )
-    lines_per_kind: int = setting(20, "lines of one kind passed in a window; the rest is counted", least=1)
+    lines_per_kind: int = setting(
+        20,
+        "lines of one rule, PCI address and Xid number passed in a window, and the first of each wording; of a line without"
+        " an address: lines of one wording, digits aside. The rest is counted",
+        least=1,
+    )
     window_s: float = setting(60.0, "window of that limit", unit="s", least=1.0)
     replay: bool = setting(
         False, "also read what the kernel said before the agent first started on this boot (else only from now on)"

@@ -4,7 +4,8 @@
 
 Keys are the names of NVML's getters; a value is its status (0: success) and what it returns, in NVML's units: degrees
 Celsius, milliwatts, megahertz, bytes. JSON is YAML. Figures are those of NVIDIA's data sheet for H100 SXM5, or what a real
-one answered under driver 580 (thresholds, rows to remap, retired pages, events, link speed); serial numbers are made up.
+one answered under driver 580 (thresholds, temperature and power when idle, rows to remap, retired pages, events, link
+speed); serial numbers are made up.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _device(index: int) -> dict[str, Any]:
         "MemoryBusWidth": _ok(5120), "UtilizationRates": _ok({"gpu": 0, "memory": 0}),
         "EncoderUtilization": _ok({"utilization": 0, "samplingPeriodUs": 1000}),
         "DecoderUtilization": _ok({"utilization": 0, "samplingPeriodUs": 1000}),
-        "Temperature": _each((0,), 31 + index),
+        "Temperature": _each((0,), 43),
         "TemperatureThreshold": {key: _ok(value) for key, value in THRESHOLDS.items()},
         "ClockInfo": {key: _ok(value if key == MEMORY else 345) for key, value in MAX_CLOCKS.items()},
         "MaxClockInfo": {key: _ok(value) for key, value in MAX_CLOCKS.items()},
@@ -90,7 +91,7 @@ def _device(index: int) -> dict[str, Any]:
         "SupportedGraphicsClocks": _each((MAX_CLOCKS[MEMORY],), [MAX_CLOCKS[GRAPHICS], 345]),
         "CurrentClocksEventReasons": _ok(1), "CurrentClocksThrottleReasons": _ok(1),
         "SupportedClocksEventReasons": _ok(511), "SupportedClocksThrottleReasons": _ok(511),
-        "PerformanceState": _ok(0), "PowerState": _ok(0), "PowerManagementMode": _ok(1), "PowerUsage": _ok(70000 + index),
+        "PerformanceState": _ok(0), "PowerState": _ok(0), "PowerManagementMode": _ok(1), "PowerUsage": _ok(75000 + index),
         "PowerManagementLimit": _ok(700000), "PowerManagementDefaultLimit": _ok(700000), "EnforcedPowerLimit": _ok(700000),
         "PowerManagementLimitConstraints": _ok({"minLimit": 200000, "maxLimit": 700000}),
         "TotalEnergyConsumption": _ok(1000), "SupportedEventTypes": _ok(0xFF9F),
