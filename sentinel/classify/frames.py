@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from sentinel.model.records import Cause, Evidence
+from sentinel.model.vocabulary import CRASH_STACK
 
 C = Cause
 Weights = Mapping[Cause, float]
@@ -62,7 +63,6 @@ _OWN_SETTINGS = re.compile(
     r"\b(?:(?:Train(?:er|ing)?|Model|Data(?:set|[Ll]oader)?|Optim(?:izer)?|Exp(?:eriment)?|Run|Job|Main|App|Eval|Base|Global)"
     r"?(?:Config|Cfg|Args|Options|Settings|Params|Hparams|HParams))(?:\.__init__)?\(\) got an unexpected keyword"
 )
-CRASH_STACK = "crash_stack"  # kind of the headline of the stack of a thread in which a process crashed
 CRASHED = 3.0  # natural-log odds for whose code the innermost frame of that stack is
 COMPILED = 4.0  # natural-log odds that a kernel is wrong, of whose code launches it
 SOURCE = 3.0  # natural-log odds that what the data come from is at fault

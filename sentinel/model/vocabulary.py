@@ -234,5 +234,6 @@ REFUSED_BY_SLURM = "refused_by_slurm"  # data of the outcome of a drain that Slu
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
+CRASH_STACK = "crash_stack"  # kind of the headline of the stack of a thread in which a process crashed
 # What says that the numbers of a training are bad.
 BAD_NUMBER_KINDS = frozenset({"nan", Kind.NUMBERS})

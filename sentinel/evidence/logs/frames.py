@@ -47,7 +47,6 @@ _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 # Compiled by Cython: the path is the package's own.
 _COMPILED = re.compile(rb"^(\w{1,60})/(?:\w{1,60}/){0,8}\w{1,60}\.pyx$")
 # What faulthandler prints of the thread in which a process crashed: the innermost frame first.
-CRASH_STACK = "crash_stack"
 STACK = 2048  # bytes behind its headline that are looked at
 _OF_STACK = re.compile(rb'[^\n]{0,40}?  File "([^"\n]{1,300})", line \d{1,7} in ')
 _CHECKS = re.compile(rb"(?: {2,}|\t)(?:raise|assert)\b")

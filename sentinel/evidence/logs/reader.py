@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
-from sentinel.evidence.logs.frames import BEFORE, CRASH_STACK, STACK, crashed_in, framed, is_ignored, text_before
+from sentinel.evidence.logs.frames import BEFORE, STACK, crashed_in, framed, is_ignored, text_before
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import HitLine
@@ -29,6 +29,7 @@ from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import OP_COUNT, RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
+from sentinel.model.vocabulary import CRASH_STACK
 from sentinel.text import visible, whole_number
 
 __all__ = ["LogReader", "Signatures", "number"]
