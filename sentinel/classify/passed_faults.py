@@ -33,16 +33,23 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
     if not resets and not stops and not links:
         return list(readings)
     kept = [_lowered(reading, readings, resets, stops, links) for reading in readings]
-    # Of what one log says twice, what did not pass counts: the first would be read for both.
+    # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
     return [
         reading
         for before, reading in zip(readings, kept, strict=True)
-        if reading is before or not any(_still(reading, other) for other in kept)
+        if reading is before or not any(_convicts_the_same(other, reading) for other in kept)
     ]
 
 
-def _still(lowered: Reading, other: Reading) -> bool:
-    return other.key == lowered.key and other.drain.convicts and _same_log(lowered, other)
+def _convicts_the_same(other: Reading, lowered: Reading) -> bool:
+    """Whether ``other`` still convicts by the rule, and for the port or GPU, for which ``lowered`` does no more."""
+    same = other.key == lowered.key and _same_log(lowered, other)
+    return same and other.drain.convicts and _device(other) == _device(lowered)
+
+
+def _device(reading: Reading) -> tuple[object, ...]:
+    where = reading.evidence.where
+    return where.gpu, where.nic, reading.evidence.data.get("pci")
 
 
 def _lowered(
@@ -63,7 +70,9 @@ def _lowered(
         note = "the driver reset it, and it works again"
     elif reading.key == PORT_DOWN:
         note = _of_link(reading, links)
-    return replace(reading, drain=Drain.SUSPECT, note=f"{reading.note} ({note})") if note else reading
+    if not note:
+        return reading
+    return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
 
 
 def _failed_again(reset: Reading, every: Sequence[Reading]) -> bool:

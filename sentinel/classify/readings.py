@@ -49,6 +49,7 @@ class Reading:
     advice: str = ""
     late: bool = False
     survived: bool = False  # the job went on after it
+    passed: bool = False  # by its own log, what it reports passed, or the machine was starting or stopping
     warned: bool = False  # told as a warning
     generic: bool = False  # it knows the class of the exception only, not the sentence
 

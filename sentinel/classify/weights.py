@@ -14,7 +14,7 @@ from sentinel.model.records import Cause, Ground, Kind
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
 LATER_HARD = 0.9  # the first line that convicts a machine may be written late
 LATE = 0.95  # the same for a line that is always written after what it reports did its harm
-SHADOW = 0.08  # weight of a consequence while its cause is known
+SHADOW = 0.08  # weight of a consequence while its cause is known, or of a fault that passed beside one that did not
 EXPLAINED = 0.3  # the same beside a watchdog's message, while no cause is known
 OUTLIVED = 0.2  # weight of a warning where anything else says how the program ended: it went on after it
 QUOTING = 0.25  # weight of an exception whose message is the traceback of another one, which says what happened
@@ -90,13 +90,19 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     hung = any(points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
     echoes, ends, told = _echoes(readings), _ends(readings), _told(readings)
     plain = {reading.key for reading in readings if not reading.warned}
+    lasting = {reading.key for reading in readings if not reading.passed}
     seen: set[str] = set()
+    beside: set[str] = set()  # the same of faults that passed beside one that did not
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
     weighed = []
     for reading in readings:
         if _quotes(reading, ends) or _heads(reading, told):  # before what it says is taken as said
             weighed.append(Weighed(reading, QUOTING))
+            continue
+        if reading.passed and reading.key in lasting:  # another device's did not pass: that one decides
+            weighed.append(Weighed(reading, 0.0 if reading.key in beside else SHADOW))
+            beside.add(reading.key)
             continue
         if reading.key in seen or (reading.warned and reading.key in plain):  # a warning came true: that line counts
             weighed.append(Weighed(reading, 0.0))

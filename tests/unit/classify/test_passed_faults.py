@@ -100,6 +100,16 @@ def test_a_link_that_came_up_again_makes_a_suspect(down: str, up: str) -> None:
     assert asked((700.0, down), (709.0, other)) is Recommendation.DRAIN  # another port came up
 
 
+@pytest.mark.parametrize("other_at", [690.0, 800.0])
+def test_a_port_that_is_down_hides_no_other_port_that_was(other_at: float) -> None:
+    other = DOWN.replace("9b:", "c2:").replace("ibp155s0", "ibp194s0")
+    verdict = judge((700.0, DOWN), (709.0, UP), (other_at, other))
+    assert (verdict.recommendation, verdict.drain) == (asked((800.0, other)), judge((800.0, other)).drain)
+    told = [f"{item.note} {item.evidence.text}" for item in verdict.grounds]
+    assert any("the link came up again" in text and "9b:00.0" in text for text in told), told
+    assert any("c2:00.0" in text for text in told), told
+
+
 def test_a_link_that_comes_and_goes_is_drained() -> None:
     flaps = [(700.0 + 60 * i, DOWN if i % 2 == 0 else UP) for i in range(6)]
     assert asked(*flaps[:2]) is asked(*flaps[:4]) is Recommendation.SUSPECT
