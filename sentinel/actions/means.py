@@ -95,13 +95,18 @@ class Means:
         Args:
             before: how the step stood before it was tried this time.
         """
-        now, known = self.clock.now(), self.ledger.outcome(task.incident.id, task.step)
+        now = self.clock.now()
         said = before.data.get(REFUSED_SINCE) if before is not None else None
         since = datetime.fromisoformat(said) if isinstance(said, str) else now
         if now - since >= timedelta(seconds=self.refused_s):
             return self.failed(task, reason)
-        data = {**(known.data if known is not None else {}), REFUSED_SINCE: since.isoformat()}
-        return Outcome(task.step, Result.NOT_KNOWN, now, reason, data)
+        return self.to_be_repeated(task, reason, {REFUSED_SINCE: since.isoformat()})
+
+    def to_be_repeated(self, task: Task, reason: str, data: Mapping[str, Scalar] | None = None) -> Outcome:
+        """The outcome of a step that is tried again, with what its tries so far have recorded."""
+        known = self.ledger.outcome(task.incident.id, task.step)
+        recorded = known.data if known is not None else {}
+        return Outcome(task.step, Result.NOT_KNOWN, self.clock.now(), reason, {**recorded, **(data or {})})
 
     def refused_drain(self, task: Task, reason: str) -> Outcome:
         """The outcome of a drain that Slurm refused for an unknown reason: it waits to be asked for again."""

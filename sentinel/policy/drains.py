@@ -78,7 +78,7 @@ def _confidence(verdict: Verdict) -> float:
 
 def refused_wait(refused: Mapping[str, RefusedDrain]) -> Wait:
     """The wait of nodes whose drain Slurm refused."""
-    words = "; ".join(dict.fromkeys(f"{seen.why.rstrip('.')}" for seen in refused.values()))
+    words = "; ".join(dict.fromkeys(seen.why.rstrip(".") for seen in refused.values()))
     what = tuple(f"drain {name}" for name in refused)
     since, until = min(seen.since for seen in refused.values()), min(seen.again_at for seen in refused.values())
     return Wait(DRAIN_REFUSED, since, f"{words}. Slurm is asked again.", what, until)

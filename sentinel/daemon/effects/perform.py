@@ -121,9 +121,7 @@ class Effects:
             try:
                 await leave_held(task, means)
             except RefusedForNow as error:  # it would stay deferred, for a month, and nobody would hold it
-                known = means.ledger.outcome(task.incident.id, task.step)
-                data = known.data if known is not None else {}
-                return Outcome(task.step, Result.NOT_KNOWN, self._clock.now(), error.message, data)
+                return means.to_be_repeated(task, error.message)
             except Refused as error:
                 return means.failed(task, f"{outcome.reason}; {error.message}", outcome.data)
             # A snapshot from before this may show the job not held.
