@@ -6,7 +6,8 @@ import importlib.util
 import time
 
 import pytest
-from stories.timeline import STEP, Story, until
+from stories.other_jobs import script, standin
+from stories.timeline import PATIENCE_S, STEP, Job, Story, until
 
 pytestmark = pytest.mark.slurm
 
@@ -124,6 +125,21 @@ def test_a_rank_stops_right_after_the_start(story: Story):
     job.wait_step(1)
     story.inject("hang", "--job", str(job.id), "--rank", "1")
     story.expect(restarts=[job], messages=["nccl_hang_unknown"])
+
+
+@pytest.mark.deep
+def test_a_restarted_job_stops_before_its_first_step(fresh: Story):
+    """How long it may start is known from its first attempt. The next attempt is elsewhere, and goes on."""
+    story, run = fresh, "starts"
+    stops = 'if [ "${SLURM_RESTART_COUNT:-0}" = 1 ]; then echo "building the model"; sleep 3600; fi'
+    job = Job(story.lab, script(story, run, f"{stops}\nexec srun --kill-on-bad-exit=1 {standin(story, run)}"), run)
+    story.adopt(job)
+    job.wait_step(60)  # a rhythm, not a line that looks like a step
+    victim = job.nodes[1]
+    story.inject("xid", "--node", victim, "--gpu", "0", "--xid", "79")
+    messages = ["gpu_fallen_off_bus", {"cause": "nccl_hang_unknown", "job": job.id}]
+    story.expect(drains=[victim], restarts=[job, job], messages=messages, within_s=2 * PATIENCE_S)
+    assert job.resumed()[0] in job.saved(job.resumed()[1])
 
 
 @pytest.mark.deep
