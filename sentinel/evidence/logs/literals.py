@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SHORTEST = 3  # a shorter word stands in almost every line
-COMMON = frozenset(" .,:;-_=()'\"0123456789")  # characters of almost every line
 MOST = 64  # words of one group
 # Words of lines that tell of no failure: a pattern is better looked for by what else it needs. One text, since a word that
 # is part of an ordinary one ("inf" of "info") stands in the same lines.
@@ -21,6 +20,8 @@ ORDINARY = (
     "number total started finished completed using version config default path value list job rank node host group "
     "parameters initialized setting scheduler accuracy metric latency counter request response server client"
 )
+# Of a character in a mark, others have 2. The digits of a template are all 0.
+_RARITY = {"0": 0.3, " ": 0.5, ".": 1.0, ",": 1.0, ":": 1.0, "-": 1.0, "/": 1.0, **dict.fromkeys("etaoinsr", 1.0)}
 MOST_WAYS = 16  # of one pattern that are told apart
 _GROUP_MARKS = ("?:", "?i:")
 
@@ -43,7 +44,7 @@ def ways_of(pattern: str) -> tuple[Way, ...]:
 
 def _way(branch: str, pattern: str) -> Way:
     candidates = _candidates(branch, least=1)
-    runs = [words[0] for words in candidates if len(words) == 1]
+    runs = [words[0] for words in candidates if len(set(words)) == 1]  # in a template codes are alike
     return Way(
         pattern,
         tuple(tuple(map(_lower, dict.fromkeys(words))) for words in _groups(candidates)),
@@ -107,8 +108,9 @@ def _quality(words: tuple[str, ...]) -> tuple[int, int]:
     return min(*map(len, words), 8), -len(words)
 
 
-def _mark_rarity(text: str) -> tuple[int, int]:
-    return sum(char not in COMMON for char in text), len(text)
+def _mark_rarity(text: str) -> tuple[float, int]:
+    """How seldom a mark may be expected to stand in a line."""
+    return sum(_RARITY.get(char, 2.0) for char in text.lower()), len(text)
 
 
 def _rarity(words: tuple[str, ...]) -> tuple[bool, tuple[int, int]]:

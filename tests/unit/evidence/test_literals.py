@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from shipped import shipped_rules
 
 from sentinel.config.rules import Rule
+from sentinel.evidence.logs.digit_folding import fold_digits
 from sentinel.evidence.logs.literals import ways_of
 
 RULES = shipped_rules().rules
+# A template, as the screen reads it, with what most lines hold.
+CHATTER = b"0000-00-00 00:00:00,000 info data: shard kaqe-000 of 0d0f.tar opened, 0000 samples read in 0.000 s (rank 0)"
 
 
 def needs(pattern: str) -> tuple[tuple[tuple[bytes, ...], ...], ...]:
@@ -58,6 +63,8 @@ def test_a_match_holds_a_word_of_each_group_of_one_way(rule: Rule) -> None:
         (r"(?i)(?:^X|\d)/\d", [(r"(?i)^X/\d", b"x/", True), (r"(?i)\d/\d", b"/", False)]),
         (r"(?i:^X|\d)/\d", [(r"(?i:^X)/\d", b"x/", False), (r"(?i:\d)/\d", b"/", False)]),
         (r"(?:\d|[a-c]){2}z?", [(r"(?:\d|[a-c]){2}z?", b"", False)]),
+        (r"\b(?:QZ0|QZ0): ", [(r"\b(?:QZ0|QZ0): ", b"qz0", False)]),
+        (r"\bQ[1-4]000: ", [(r"\bQ[1-4]000: ", b"000: ", False)]),
     ],
 )
 def test_ways_without_a_word_are_told_apart(pattern: str, ways: list[tuple[str, bytes, bool]]) -> None:
@@ -66,3 +73,10 @@ def test_ways_without_a_word_are_told_apart(pattern: str, ways: list[tuple[str, 
 
 def test_hardly_a_rule_must_be_tried_on_every_line() -> None:
     assert sum(not needs(rule.pattern) for rule in RULES) <= 3
+
+
+def test_no_mark_of_a_way_without_a_word_stands_in_an_ordinary_line() -> None:
+    for rule in RULES:
+        for way in ways_of(fold_digits(rule.pattern).pattern):
+            worded = any(all(re.search(rb"[a-z]{3}", word) for word in group) for group in way.groups)
+            assert worded or way.first or way.mark not in CHATTER, (rule.id, way)
