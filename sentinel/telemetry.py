@@ -72,6 +72,11 @@ class Telemetry:
         self.nodes_returning = self._gauge(
             "nodes_returning", "Nodes that Sentinel drained or returned lately, by what they wait for", "stage"
         )
+        self.step_under_way_s = self._gauge(
+            "step_under_way_seconds",
+            "For how long the oldest step under way has been, also one that is tried again",
+            "kind",
+        )
         self.open_by_cause = self._gauge("incidents_open_by_cause", "Incidents not closed, by cause", "cause")
         self.lost_gpu_s = self._gauge(
             "lost_gpu_seconds", "GPU time lost to failures in the last 30 days, by cause, of what is known", "cause"

@@ -19,7 +19,7 @@ from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import training_share
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.node_return import state as node_return
-from sentinel.model.records import OURS, Cause, Fleet, IncidentState
+from sentinel.model.records import OURS, Cause, Fleet, IncidentState, StepKind
 from sentinel.ports import Clock
 from sentinel.telemetry import RETURN_STAGES, Telemetry
 
@@ -55,6 +55,7 @@ class FleetMetrics:
         self._modes(fleet, now)
         self._budget(fleet, now)
         self._open(rows)
+        self._steps(now)
         self._losses(rows, now)
         self._agents()
         self._returning()
@@ -93,6 +94,11 @@ class FleetMetrics:
         counts = Counter(row["cause"] or Cause.UNKNOWN for row in rows if row["state"] != IncidentState.CLOSED)
         for cause in Cause:
             self._telemetry.open_by_cause.labels(cause=cause).set(counts[cause])
+
+    def _steps(self, now: datetime) -> None:
+        longest = status.longest_under_way_s(self._store, now)
+        for kind in StepKind:
+            self._telemetry.step_under_way_s.labels(kind=kind).set(longest.get(kind, 0.0))
 
     def _losses(self, rows: list[dict[str, Any]], now: datetime) -> None:
         attempts = self._attempts.read(since=now - _WINDOW)

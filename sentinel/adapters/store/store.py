@@ -150,11 +150,14 @@ class Store(Database):
             return self._readable(Plan, (row.record for row in connection.execute(query)))
 
     def steps_under_way(self) -> list[dict[str, Any]]:
-        """Ledger rows of unfinished plans that have no result yet, oldest first."""
+        """Ledger rows of unfinished plans that have no result yet, or are tried again; oldest first."""
         unfinished = sa.select(t.plan.c.id).where(t.plan.c.finished.is_(False))
         query = (
             sa.select(t.step)
-            .where(t.step.c.plan.in_(unfinished), t.step.c.result.is_(None))
+            .where(
+                t.step.c.plan.in_(unfinished),
+                t.step.c.result.is_(None) | (t.step.c.result == Result.NOT_KNOWN),
+            )
             .order_by(t.step.c.intended_at)
         )
         with self._read() as connection:

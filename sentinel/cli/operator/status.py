@@ -129,7 +129,8 @@ def show(seen: dict[str, Any]) -> None:
         say(f"Suspect: {shown(suspect['node'])}: {shown('; '.join(suspect['reasons']))}")
     for step in seen["under_way"]:
         since = ago(step["since"]).removesuffix(" ago")
-        say(f"Now: {shown(words_of(step))} (incident {shown(step['incident'])}), since {since}")
+        again = f"; tried again: {shown(step['reason'])}" if step.get("reason") else ""
+        say(f"Now: {shown(words_of(step))} (incident {shown(step['incident'])}), since {since}{again}")
     for wait in seen.get("asked", ()):
         say(f"Asked (incident {shown(wait['incident'])}, {when(wait['since'])}): {shown(wait['explanation'])}")
     for plan in seen["would_have_done"][:_WOULD]:

@@ -16,6 +16,7 @@ from sentinel.model.approvals import ASKING, asked
 from sentinel.model.audit import EXPORTED, REWRITTEN
 from sentinel.model.intent import intent_of
 from sentinel.model.records import OURS, Fleet, NodeView, Plan, StepKind, stable_id
+from sentinel.model.vocabulary import REFUSED_BY_SLURM
 from sentinel.wire import time_from, to_json
 
 _HOUR = timedelta(hours=1)
@@ -161,9 +162,23 @@ def budget(store: Store, fleet: Fleet | None, limits: Limits, now: datetime) -> 
 
 
 def under_way(store: Store, visible: Collection[str]) -> list[dict[str, Any]]:
-    """Steps of plans that have begun and have no result yet."""
-    steps = [row for row in store.steps_under_way() if row["incident"] in visible]
-    return [{"step": row["kind"], "since": row["intended_at"], **_about(row)} for row in steps]
+    """Steps of plans that have begun and have no result yet; ``reason``: why one is tried again, empty at its first try."""
+    steps = [row for row in store.steps_under_way() if row["incident"] in visible and not _waits(row)]
+    return [{"step": row["kind"], "since": row["intended_at"], "reason": row["reason"], **_about(row)} for row in steps]
+
+
+def longest_under_way_s(store: Store, now: datetime) -> dict[str, float]:
+    """By kind, for how long the oldest step has been under way."""
+    longest: dict[str, float] = {}
+    for row in store.steps_under_way():
+        if not _waits(row):
+            longest.setdefault(row["kind"], max(0.0, (now - row["intended_at"]).total_seconds()))
+    return longest
+
+
+def _waits(row: Mapping[str, Any]) -> bool:
+    """Whether it is a drain that Slurm refused: it is shown as a wait of its plan."""
+    return row["data"].get(REFUSED_BY_SLURM) is True
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:

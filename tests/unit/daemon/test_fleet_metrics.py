@@ -75,6 +75,21 @@ async def test_what_is_open_and_what_is_left_of_the_budget(world: Worlds) -> Non
     )
 
 
+async def test_for_how_long_a_step_is_under_way_or_tried_again(world: Worlds) -> None:
+    seen = Measured(world())
+    store, clock = seen.shown.world.store, seen.shown.world.slurm.clock
+    hold = step(StepKind.HOLD, job=8)
+    plan = made_plan(hold, incident="aaa1")
+    store.save_plan(plan)
+    store.intend(plan, hold, clock.now())
+    clock.advance(60.0)
+    store.record(plan, Outcome(hold, Result.NOT_KNOWN, clock.now(), "Slurm refuses job 8"))
+    clock.advance(60.0)
+    assert seen.read("step_under_way_seconds", kind="hold") == 120.0
+    store.record(plan, Outcome(hold, Result.DONE, clock.now()))
+    assert seen.read("step_under_way_seconds", kind="hold") == 0.0
+
+
 async def test_who_drained_what(world: Worlds) -> None:
     seen = Measured(world())
     slurm = seen.shown.world.slurm

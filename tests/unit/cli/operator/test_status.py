@@ -94,7 +94,16 @@ def test_what_is_done_now_and_what_observe_mode_would_have_done(asked: Asked) ->
     asked.views["status"] = STATUS | {"under_way": [step], "would_have_done": [plan] * 5}
     said = asked.run("status", columns=200).output
     assert "Now: requeue job 101 and keep it waiting (incident 0f3a9c), since" in said
+    assert "tried again" not in said
     assert said.count("Would have done: drain n1, release job 7 (incident 77aa, ") == 3 and "and 2 plans more" in said
+
+
+def test_why_a_step_is_tried_again(asked: Asked) -> None:
+    step = {"step": "hold", "incident": "0f3a9c", "node": None, "job": 101, "since": "2026-03-01T12:00:00Z"}
+    asked.views["status"] = STATUS | {"under_way": [step | {"reason": "Slurm refuses job 101: \x1bUnspecified error"}]}
+    said = asked.run("status", columns=200).output
+    assert "Now: hold job 101 (incident 0f3a9c), since" in said and "\x1b" not in said
+    assert "; tried again: Slurm refuses job 101: " in said
 
 
 def test_status_with_trouble(asked: Asked) -> None:

@@ -257,6 +257,12 @@ async def test_steps_under_way_and_plans_that_were_only_observed(world: Worlds) 
     ]
     own = await shown("status", BOB)
     assert own["under_way"] == [] and len(own["would_have_done"]) == 1
+    store = shown.world.store
+    store.record(made, Outcome(drain, Result.NOT_KNOWN, later(0.5), "slurmctld did not answer"))
+    seen = await shown("status", OPERATOR)
+    assert [(s["step"], s["reason"]) for s in seen["under_way"]] == [("drain", "slurmctld did not answer")]
+    store.record(made, Outcome(drain, Result.NOT_KNOWN, later(0.5), "it says no", {"refused_by_slurm": True}))
+    assert (await shown("status", OPERATOR))["under_way"] == []  # it waits, and is shown as that
     shown.world.store.record(made, Outcome(drain, Result.DONE, later(1.0)))
     seen = await shown("status")
     assert seen["under_way"] == [] and seen["budget"]["drains_last_hour"] == {"used": 1, "limit": 6}
