@@ -44,6 +44,8 @@ def context(
         _empty,
         _met_before,
         _crashed_library,
+        _shared_memory_full,
+        _still_preparing,
         differing,
         differing_calls,
         recurring,
@@ -305,3 +307,30 @@ def _crashed_library(
     return _reading_if_both(
         crash, libraries, readings, "library-crashed", weights, "the library complained, then crashed"
     )
+
+
+def _shared_memory_full(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A bus error in a library that maps a file of /dev/shm: no room was left behind what it mapped."""
+    bus = next((r for r in readings if r.key == "bus-error"), None)
+    weights = {C.USER_CONFIG: 3.4, C.DATALOADER: -1.4}
+    note = "a bus error while a library used /dev/shm"
+    return _reading_if_both(bus, {"shared-memory-frame"}, readings, "shared-memory-full", weights, note)
+
+
+def _still_preparing(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """Ranks that time out in a barrier while one of them still prepares the data set: the limit is too short for that."""
+    waited = next((r for r in readings if r.evidence.kind == "watchdog"), None)
+    if waited is None:
+        return []
+    path, line = waited.evidence.where.path, waited.evidence.line or 0
+    before = [e for e in incident.evidence if e.where.path == path and (e.line or 0) <= line]
+    preparing = [e for e in before if e.kind == "preparing"]
+    trained = [e for e in before if e.kind == Kind.STEP and e.data.get("loss") is not None]
+    if not preparing or trained or preparing[-1].data.get("text") == "100":
+        return []
+    weights = {C.USER_CONFIG: 3.6, C.NCCL_HANG_UNKNOWN: -1.0}
+    return [of_context(preparing[-1], "still-preparing", weights, "one rank still prepares the data, the others wait")]

@@ -1,0 +1,85 @@
+"""What stands around a line: hints that mean nothing, a data set still being prepared, the end of a training."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import classify
+from sentinel.cli.offline.unread_lines import with_unread
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Cause, Incident, Source, UnknownKind, Verdict, Where
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
+
+
+def judge(text: str, signatures: Signatures = SIGNATURES) -> Verdict:
+    reader = LogReader(signatures, source=Source.JOB_LOG, where=Where(path="out.txt"))
+    evidence = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+    return classify(Incident("i", NOW, NOW, evidence=tuple(evidence)), rules=RULES, now=NOW)
+
+
+WATCHDOG = (
+    "[rank2]:[E ProcessGroupNCCL.cpp:475] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, "
+    "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800572 milliseconds before timing out.\n"
+)
+
+
+def bar(done: int, what: str = "Running tokenizer on dataset") -> str:
+    return f"{what}: {done:3}%|{'#' * (done // 10):10}| {done * 20}/2000 [10:55<48:08, 15.57 examples/s]\n"
+
+
+def test_a_limit_that_ends_while_the_data_set_is_prepared_is_too_short() -> None:
+    assert judge(bar(8) + bar(9) + WATCHDOG).cause is Cause.USER_CONFIG
+    assert judge(bar(12, "Map (num_proc=8)") + WATCHDOG).cause is Cause.USER_CONFIG
+
+
+def test_a_data_set_that_was_ready_explains_no_hang() -> None:
+    assert judge(bar(9) + bar(100) + WATCHDOG).cause is Cause.NCCL_HANG_UNKNOWN
+    trained = "step 12 | loss 2.31\n"
+    assert judge(bar(9) + trained + WATCHDOG).cause is Cause.NCCL_HANG_UNKNOWN
+
+
+def test_a_data_set_that_is_prepared_is_no_failure() -> None:
+    assert judge(bar(8) + bar(9) + "".join(f"step {step} loss 2.1\n" for step in range(9))).cause is Cause.UNKNOWN
+
+
+def test_ranks_that_waited_for_minutes_after_the_training_had_ended_were_not_torn_down() -> None:
+    signatures = Signatures(with_unread(RULES))
+    ended = "`Trainer.fit` stopped: `max_epochs=3` reached.\n"
+    assert judge(ended + WATCHDOG, signatures).cause is Cause.NCCL_HANG_UNKNOWN
+    torn_down = "[rank2]:[E] recvBytes failed on SocketImpl: Connection reset by peer\n"
+    assert judge(ended + torn_down, signatures).cause is Cause.UNKNOWN
+
+
+HINTS = (
+    "OMP_NUM_THREADS environment is not set. Defaulting to 1 thread. (src/comm.cpp:99)\n",
+    "INFO:jax._src.xla_bridge:945: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so\n",
+    "n1:7:9 [0] misc/ibvwrap.cc:60 NCCL WARN Failed to open libibverbs.so[.1]\n",
+    "WARNING:mlflow.utils.rest_utils:Retrying (JitteredRetry(total=6, connect=7, read=7)) after connection broken\n",
+)
+ERRORS = {
+    Cause.USER_CONFIG: "ERROR: Unknown pair style eam/alloy/kk (src/force.cpp:275)\n",
+    Cause.SOFTWARE_ENV: "NCCL WARN CUDA Driver version found is 11030. Minimum requirement is 12020\n",
+}
+
+
+@pytest.mark.parametrize("hint", HINTS, ids=range(len(HINTS)))
+@pytest.mark.parametrize("cause", ERRORS)
+def test_a_hint_takes_nothing_from_what_other_lines_say(hint: str, cause: Cause) -> None:
+    alone, beside = judge(ERRORS[cause]), judge(hint + ERRORS[cause])
+    assert alone.cause is cause and beside.cause is cause
+    assert beside.confidence == pytest.approx(alone.confidence, abs=0.01)
+    assert judge(hint).cause is Cause.UNKNOWN and judge(hint).unknown_kind is not UnknownKind.UNDECIDED
+
+
+def test_a_bus_error_in_shared_memory_is_a_setting() -> None:
+    bus = 'Thread 7 "train" received signal SIGBUS, Bus error.\n'
+    frame = "#0  0x00007f6b59544f3b in ncclShmOpen(char*, unsigned long, void**) () from libnccl.so.2\n"
+    assert judge(bus).cause is Cause.DATALOADER
+    assert judge(bus + frame).cause is Cause.USER_CONFIG
+    assert judge(frame).cause is Cause.UNKNOWN
