@@ -312,7 +312,7 @@ def _crashed_library(
 def _shared_memory_full(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """A bus error in a library that maps a file of /dev/shm: no room was left behind what it mapped."""
+    """A bus error in a library that maps a file of /dev/shm: the file has a size, and /dev/shm is full."""
     bus = next((r for r in readings if r.key == "bus-error"), None)
     weights = {C.USER_CONFIG: 3.4, C.DATALOADER: -1.4}
     note = "a bus error while a library used /dev/shm"
