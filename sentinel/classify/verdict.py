@@ -41,6 +41,7 @@ NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
     C.FILESYSTEM_STORAGE,
     C.NETWORK_BOOTSTRAP,
 }
+OF_A_HOST = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG, C.DISK_FULL})  # may be those of one host, which its scope then says
 # What a broken machine also brings about: neither speaks against it, nor for it.
 SYMPTOMS = frozenset({C.NUMERICAL_NAN, C.NCCL_HANG_UNKNOWN})
 MANY_NODES = 3  # so many nodes with one shared fault are one cluster incident
@@ -116,10 +117,13 @@ def _verdict(
     sure = machine > 0 and machine / (machine + other) >= rules.judgement.drain_above
     drain = _drain(cause, scope, every) if sure else ()
     together = min((_together(name, cause, ranked, weighed, rules) for name in drain), default=0.0)
-    culprits, suspect = _culprits_and_suspects(cause, support, every, incident, drain)
+    own_host = _of_its_host(cause, scope, support)
+    culprits, suspect = _culprits_and_suspects(cause, support, every, incident, drain, own_host)
     if scope is Scope.CLUSTER and cause in {C.NODE_FAILURE, C.NODE_OS_OR_HOST}:
         suspect = ()  # what put many nodes out at once is in none of them
     recommendation = _recommendation(cause, scope, support, drain, suspect, sure)
+    if own_host and recommendation is Recommendation.NONE:
+        recommendation = Recommendation.SUSPECT
     restart = Restart(entry.restart)
     if cause is C.NUMERICAL_NAN and any(item.reading.key == NUMBERS_MOVED for item in weighed):
         restart = Restart.HOLD
@@ -212,6 +216,12 @@ def _shared(cause: Cause, scope: Scope) -> bool:
     return scope is Scope.APPLICATION or (scope is Scope.CLUSTER and cause is not C.GPU_NVLINK)
 
 
+def _of_its_host(cause: Cause, scope: Scope, support: Sequence[Weighed]) -> bool:
+    """Whether what is usually the application's, as a full disk or a missing library, is the node's own here: to be tested."""
+    said = any(item.reading.drain is not Drain.NO and item.reading.scope is Scope.NODE for item in support)
+    return scope is Scope.NODE and cause in OF_A_HOST and said
+
+
 def _recommendation(
     cause: Cause,
     scope: Scope,
@@ -230,7 +240,12 @@ def _recommendation(
 
 
 def _culprits_and_suspects(
-    cause: Cause, support: Sequence[Weighed], every: Sequence[Reading], incident: Incident, drain: tuple[str, ...]
+    cause: Cause,
+    support: Sequence[Weighed],
+    every: Sequence[Reading],
+    incident: Incident,
+    drain: tuple[str, ...],
+    own_host: bool,
 ) -> tuple[Culprits, tuple[str, ...]]:
     """Culprits and suspects. Of a refused connection the peer is named, not the node that reports it."""
     nodes: list[str] = []
@@ -255,7 +270,7 @@ def _culprits_and_suspects(
     if cause in {C.NCCL_HANG_UNKNOWN, C.COLLECTIVE_MISMATCH}:
         first = [*first, *behind_others(incident)]
     ranks = [*dict.fromkeys([*first, *ranks])]  # whom the launcher saw fail first, or who never came
-    machine = cause not in APPLICATION
+    machine = cause not in APPLICATION or own_host
     suspect = (
         tuple(node for node in nodes if node not in drain)[:8] if machine and cause is not C.FILESYSTEM_STORAGE else ()
     )

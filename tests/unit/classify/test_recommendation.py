@@ -53,6 +53,23 @@ def test_what_only_suspects_drains_nothing_however_much_of_it_there_is(source: S
     assert (verdict.recommendation, verdict.drain_recommended) == (Recommendation.SUSPECT, False)
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("update_node: node gpu9 reason set to: SlurmdSpoolDir is full", Cause.DISK_FULL),
+        ("error: cannot create cred context for (null)", Cause.SOFTWARE_ENV),
+    ],
+)
+def test_a_full_disk_of_the_host_is_a_suspect_and_a_plugin_that_does_not_load_says_nothing_of_one(
+    line: str, cause: Cause
+) -> None:
+    verdict = verdict_of(Source.SLURM, line)
+    assert (verdict.cause, verdict.drain) == (cause, ())
+    suspected = cause is Cause.DISK_FULL
+    assert verdict.suspect == (("gpu9",) if suspected else ())
+    assert verdict.recommendation is (Recommendation.SUSPECT if suspected else Recommendation.NONE)
+
+
 @pytest.mark.parametrize(("source", "line"), [(Source.SLURM, SET_DOWN), (Source.KERNEL, LOST)])
 def test_what_convicts_drains_by_one_line(source: Source, line: str) -> None:
     verdict = verdict_of(source, line)
