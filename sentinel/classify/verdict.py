@@ -41,7 +41,7 @@ NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
     C.FILESYSTEM_STORAGE,
     C.NETWORK_BOOTSTRAP,
 }
-OF_A_HOST = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG, C.DISK_FULL})  # may be those of one host, which its scope then says
+OF_A_HOST = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG, C.DISK_FULL})  # of one host, where the scope says node
 # What a broken machine also brings about: neither speaks against it, nor for it.
 SYMPTOMS = frozenset({C.NUMERICAL_NAN, C.NCCL_HANG_UNKNOWN})
 MANY_NODES = 3  # so many nodes with one shared fault are one cluster incident
@@ -217,7 +217,7 @@ def _shared(cause: Cause, scope: Scope) -> bool:
 
 
 def _of_its_host(cause: Cause, scope: Scope, support: Sequence[Weighed]) -> bool:
-    """Whether what is usually the application's, as a full disk or a missing library, is the node's own here: to be tested."""
+    """Whether what is usually the application's, as a full disk or a missing library, is this node's own: to be tested."""
     said = any(item.reading.drain is not Drain.NO and item.reading.scope is Scope.NODE for item in support)
     return scope is Scope.NODE and cause in OF_A_HOST and said
 
