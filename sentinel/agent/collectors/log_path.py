@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fnmatch
 import glob
+import heapq
 import itertools
 import os
 import re
@@ -32,6 +33,8 @@ _ESCAPED = re.compile(r"\[([*?[])\]")  # as glob.escape writes them
 _MOST_NAMES = 100_000  # names examined for one log, in all folders (0.2 s): any folder's name may contain wildcards
 _MOST_S = 5.0  # a full search takes 0.2 s; a slow file system takes longer
 _OF_THE_KERNEL = ("/proc/", "/sys/", "/dev/")
+_MOST_OPENED = 256  # newest logs of an array's tasks in which one is looked for by its line
+_HEAD, _TAIL = 4096, 65_536  # bytes of each that are read
 _NUMBER = "[0-9]*"  # stands for an array's job or task, which the prolog does not know
 
 
@@ -55,18 +58,19 @@ def pattern_of(stdout: str, *, job: int, user: str, node: str, work_dir: str = "
     return "".join((*made, glob.escape(stdout[end:])))
 
 
-def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
+def newest(pattern: str, uid: int, job: int | None = None, attempt: int | None = None) -> str | None:
     """The file of that user that matches and was written last; None while there is none.
 
     Slurm opens a job's output as its user: a matching file, folder or link of another user is ignored. If several
-    tasks of an array match, the file that a process of ``job`` writes counts; without ``job`` there must be only one.
+    tasks of an array match, the file that a process of ``job`` writes counts, or else the one in which this attempt
+    begins; without ``job`` there must be only one.
 
     Raises:
         OSError: more names than ``_MOST_NAMES`` had to be looked at, or for longer than ``_MOST_S``.
     """
     of_array = _NUMBER in pattern
     own = outputs_of(job, uid) if of_array and job is not None else None
-    best, count = (0.0, ""), 0
+    best, count, others = (0.0, ""), 0, list[tuple[float, str]]()
     for path in _matching(pattern, uid):
         try:
             if any(os.lstat(met).st_uid not in (uid, 0) for met in _met_by_wildcards(pattern, path)):
@@ -74,9 +78,38 @@ def newest(pattern: str, uid: int, job: int | None = None) -> str | None:
             status = Path(path).stat()
         except OSError:
             continue  # gone by now, or a link to nothing or in a circle
-        if stat.S_ISREG(status.st_mode) and status.st_uid == uid and (own is None or path in own):
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+            continue
+        if own is None or path in own:
             best, count = max(best, (status.st_mtime, path)), count + 1
+        elif len(others) < _MOST_OPENED:
+            heapq.heappush(others, (status.st_mtime, path))
+        else:
+            heapq.heappushpop(others, (status.st_mtime, path))
+    if own is not None and not count and attempt is not None:
+        marker = _MARKER.format(job=job, attempt=attempt).encode()
+        return next((path for _, path in sorted(others, reverse=True) if _holds_line(path, marker)), None)
     return best[1] if count == 1 or (count and not (of_array and own is None)) else None
+
+
+def of_ended(pattern: str, uid: int, job: int, attempt: int) -> str | None:
+    """The log of an attempt that has ended; of an array's tasks without a line that tells them apart, the only one.
+
+    Raises:
+        OSError: as ``newest``.
+    """
+    return newest(pattern, uid, job, attempt) or newest(pattern, uid)
+
+
+def _holds_line(path: str, line: bytes) -> bool:
+    """Whether the line stands at the beginning of the file, or near its end."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            return any(line in part.splitlines() for part in (head, file.read(_TAIL)))
+    except OSError:
+        return False
 
 
 def _matching(pattern: str, uid: int) -> Iterator[str]:
@@ -174,7 +207,7 @@ def wait_for_start(
     Raises:
         OSError: it cannot be read.
     """
-    path = newest(pattern, uid, job)
+    path = newest(pattern, uid, job, attempt)
     if path is None:
         return None
     there = os.stat(path).st_size  # noqa: PTH116  # size before the search: what is written during it is ours

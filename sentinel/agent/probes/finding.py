@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.collectors.log_path import newest
+from sentinel.agent.collectors.log_path import of_ended
 from sentinel.evidence.nccl.flight_recorder import named_as_dump, rank_of_name, read_dump
 from sentinel.evidence.nccl.flight_recorder_wire import to_wire
 from sentinel.model.collectives import RankTrace, Unreadable
@@ -82,7 +82,7 @@ def look(arguments: Mapping[str, Any], tell: Tell) -> None:
             elif named_as_dump(path) and rank_of_name(path) is not None:
                 _dump(path, uid, began_s, limits, tell)
     if first and arguments.get("log"):
-        _log(str(arguments["log"]), uid, int(arguments["log_bytes"]), tell)
+        _log(arguments, uid, tell)
     if limits.entries >= ENTRIES:
         tell({"note": f"more than {ENTRIES} files and folders: the rest was not looked at"}, b"")
     elif limits.over:
@@ -250,10 +250,11 @@ def _error_file(path: str, uid: int, began_s: float, limits: Limits, tell: Tell)
         _kept({"kind": "error", "path": path}, *found, limits, tell)
 
 
-def _log(pattern: str, uid: int, most: int, tell: Tell) -> None:
+def _log(arguments: Mapping[str, Any], uid: int, tell: Tell) -> None:
     """Report the end of the job's log."""
+    pattern, most = str(arguments["log"]), int(arguments["log_bytes"])
     try:
-        path = newest(pattern, uid)
+        path = of_ended(pattern, uid, int(arguments["job"]), int(arguments["attempt"]))
         if path is None:
             return
         with Path(path).open("rb") as stream:

@@ -203,7 +203,7 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
     pattern = arguments["path"]
     if kept:
         try:
-            return newest(pattern, arguments["uid"], where.job) or pattern, kept
+            return newest(pattern, arguments["uid"], where.job, where.attempt) or pattern, kept
         except OSError as error:
             say({"type": "trouble", "reason": str(error)})
             return pattern, kept

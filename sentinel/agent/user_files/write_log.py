@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from sentinel.agent.collectors.log_path import newest
+from sentinel.agent.collectors.log_path import of_ended
 from sentinel.agent.probes import become, begin, say
 
 
@@ -32,7 +32,8 @@ def main() -> None:
     become(arguments["uid"], arguments["gid"])
     pattern = str(arguments["log"])
     try:
-        path = newest(pattern, os.geteuid()) if pattern else None
+        job, attempt = int(arguments["job"]), int(arguments["attempt"])
+        path = of_ended(pattern, os.geteuid(), job, attempt) if pattern else None
         if path is None:
             say({"error": "the job's log is not on this node"})
             return

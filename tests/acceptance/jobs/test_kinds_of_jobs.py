@@ -90,6 +90,31 @@ def test_one_task_of_a_throttled_array_is_restarted_and_waits_for_its_turn(story
     story.expect(drains=[first.nodes[0]])
 
 
+def test_tasks_of_an_array_that_fail_at_once_are_judged_by_their_own_logs(story: Story):
+    """No process of theirs is left by the time at which their logs are looked for."""
+    run = "sweep"
+    body = """case $SLURM_ARRAY_TASK_ID in
+    0) echo "ModuleNotFoundError: No module named 'apex'"; exit 1 ;;
+    1) echo "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."; exit 1 ;;
+    esac"""
+    array = script(story, run, body, "--array=0-3", f"--output={story.paths.shared}/%x-%A_%a.out", nodes=1)
+    until(story.messages, "a message")
+    until(
+        lambda: len(story.messages()) == 2 and story.quiet(),
+        lambda: f"{story.messages()}\n{story.daemon_log()[-3000:]}",
+    )
+    held = [Job(story.lab, message["job"], run) for message in story.messages()]
+    story.jobs += held
+    causes = {"software_env": 0, "app_oom_gpu": 1}
+    story.expect(held=held, messages=list(causes))
+    for message in story.messages():
+        log = story.read(story.paths.shared / f"{run}-{array}_{causes[message['cause']]}.out")
+        assert f"sentinel: job {message['job']} attempt 0 begins" in log
+    story.lab.slurm("scancel", str(array))  # by the array's id: 22.05 does not find a task that was requeued by its own
+    story.jobs = [job for job in story.jobs if job not in held]
+    story.expect(free=held)
+
+
 def test_a_job_of_several_steps_is_restarted_as_one(story: Story):
     run = "steps"
     before = (

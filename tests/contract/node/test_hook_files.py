@@ -328,6 +328,17 @@ def test_a_resume_point_for_another_attempt_says_nothing(hooks: Hooks, tmp_path:
     assert "SENTINEL_RESUME" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
 
 
+def test_the_log_says_where_a_later_attempt_begins_and_an_arrays_task_any_attempt(hooks: Hooks) -> None:
+    def said(**environment: str) -> str:
+        return hooks("prolog/task-sentinel", **environment).stdout
+
+    assert said() == said(SLURM_RESTART_COUNT="0") == said(SLURM_ARRAY_TASK_ID="3", SLURM_STEP_ID="0") == ""
+    assert said(SLURM_RESTART_COUNT="2") == "print sentinel: job 31 attempt 2 begins\n"
+    assert said(SLURM_ARRAY_TASK_ID="3") == "print sentinel: job 31 attempt 0 begins\n"
+    assert said(SLURM_ARRAY_TASK_ID="3", SLURM_RESTART_COUNT="1") == "print sentinel: job 31 attempt 1 begins\n"
+    assert said(SLURM_ARRAY_TASK_ID="3", SLURM_RESTART_COUNT="x") == ""
+
+
 def test_control_characters_are_not_passed_on(hooks: Hooks, tmp_path: Path) -> None:
     resume(
         hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/a\rb", "SENTINEL_RESUME_STEP=3"

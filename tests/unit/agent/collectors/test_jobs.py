@@ -596,3 +596,20 @@ def test_the_log_of_an_arrays_task_is_the_one_that_its_processes_write(tmp_path:
         task.kill()
     assert pattern_of("/l/slurm-%A_%4a.out", job=7, user="ada", node="n1") == "/l/slurm-[0-9]*_[0-9]*.out"
     assert pattern_of("/l/slurm-%A.out", job=7, user="ada", node="n1") == "/l/slurm-7.out"
+
+
+def test_the_log_of_an_arrays_task_that_has_ended_is_the_one_that_names_it(tmp_path: Path) -> None:
+    """A task that fails within a second has no process left that writes its log, and others wrote theirs at that moment."""
+    pattern = pattern_of(f"{tmp_path}/%x-%A_%a.out", job=5602, user="ada", node="n1")
+    logs = [tmp_path / f"train-5601_{task}.out" for task in range(100)]
+    for task, log in enumerate(logs):
+        log.write_text(f"sentinel: job {5602 + task} attempt 0 begins\nstep 1\n")
+    assert newest(pattern, UID, 5602) is None and newest(pattern, UID, 5602, 1) is None
+    assert newest(pattern, UID, 5602, 0) == str(logs[0]) and newest(pattern, UID, 5701, 0) == str(logs[99])
+    with logs[7].open("a") as log:
+        log.write("x" * 1_000_000 + "\nprint 'sentinel: job 5602 attempt 1 begins'\n")
+    assert newest(pattern, UID, 5602, 1) is None, "a line of its own"
+    with logs[0].open("a") as log:
+        log.write("x" * 1_000_000 + "\nsentinel: job 5602 attempt 1 begins\nTraceback\n")
+    assert newest(pattern, UID, 5602, 1) == newest(pattern, UID, 5602, 0) == str(logs[0])
+    assert newest(pattern, UID, 560, 0) is None

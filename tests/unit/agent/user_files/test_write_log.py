@@ -15,7 +15,8 @@ LINE = "sentinel: attempt 0: user_code; the job is held"
 
 def ask(monkeypatch: pytest.MonkeyPatch, log: str) -> dict[str, object]:
     said: list[dict[str, object]] = []
-    monkeypatch.setattr(write_log, "begin", lambda: {"uid": 1000, "gid": 100, "log": log, "text": LINE})
+    arguments = {"uid": 1000, "gid": 100, "job": 5602, "attempt": 1, "log": log, "text": LINE}
+    monkeypatch.setattr(write_log, "begin", lambda: arguments)
     monkeypatch.setattr(write_log, "become", lambda uid, gid: None)
     monkeypatch.setattr(write_log, "say", said.append)
     write_log.main()
@@ -28,6 +29,19 @@ def test_it_is_appended_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch, tm
     log.write_text("step 7 | loss 2.0")
     assert ask(monkeypatch, str(log)) == {"result": {"written": True}}
     assert log.read_text() == f"step 7 | loss 2.0\n{LINE}\n"
+
+
+def test_of_an_arrays_logs_it_is_the_one_in_which_the_attempt_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pattern, own, other = str(tmp_path / "t-[0-9]*_[0-9]*.out"), tmp_path / "t-56_0.out", tmp_path / "t-56_1.out"
+    own.write_text("step 7\n")
+    assert ask(monkeypatch, pattern) == {"result": {"written": True}}, "there is no other"
+    other.write_text("step 1\n")
+    assert "error" in ask(monkeypatch, pattern)
+    own.write_text("step 7\nsentinel: job 5602 attempt 1 begins\n")
+    assert ask(monkeypatch, pattern) == {"result": {"written": True}}
+    assert LINE in own.read_text() and LINE not in other.read_text()
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "missing", "nowhere"])
