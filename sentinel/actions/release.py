@@ -11,6 +11,8 @@ from sentinel.actions.requeue import held_meanwhile, is_deferred, is_far, overta
 from sentinel.actions.resume_point import write_again
 from sentinel.errors import Unavailable
 from sentinel.model.records import OURS, JobView, Outcome, Result, StepKind, Task
+from sentinel.model.vocabulary import NEVER_STARTS
+from sentinel.text import names
 
 
 async def release(task: Task, means: Means) -> Outcome:
@@ -22,6 +24,8 @@ async def release(task: Task, means: Means) -> Outcome:
         return was_cancelled(task, means, job)
     if words := overtaken(task, means, job):
         return means.done(task, words)
+    if job.held and job.reason == NEVER_STARTS:
+        return await _start_at_all(task, means, job)
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
         await means.writer.defer(task.job)
@@ -51,11 +55,26 @@ async def release(task: Task, means: Means) -> Outcome:
 async def _end_deferral(task: Task, means: Means) -> Outcome:
     await means.writer.update_job(task.job, start_now=True)
     after = await means.reader.job(task.job)
+    if after is not None and after.held and after.reason == NEVER_STARTS:
+        return await _start_at_all(task, means, after)
     if after is not None and after.held:
         return held_meanwhile(task, means, after)
     if after is None or is_deferred(after, means.clock.now()):
         raise Unavailable(f"job {task.job} does not show as released yet")
     return means.done(task)
+
+
+async def _start_at_all(task: Task, means: Means, job: JobView) -> Outcome:
+    """Slurm says that the job can never start. With nodes of ours in its list it is left to ``engine.reconcile.exclusions``,
+    which takes them out and has it released once more; without, it is its user's to change what it asks for."""
+    step = next((step for step in task.plan.steps if step.kind is StepKind.EXCLUDE and step.job == task.job), None)
+    written = means.ledger.outcome(task.incident.id, step) if step is not None else None
+    ours = names(written.data.get("added")) if written is not None else []
+    if not {*ours}.isdisjoint(job.excluded):
+        return means.done(task)
+    await means.writer.release(task.job)
+    after = await means.reader.job(task.job)
+    return held_meanwhile(task, means, after) if after is not None and after.held else means.done(task)
 
 
 async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:

@@ -26,13 +26,13 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
+from sentinel.model.vocabulary import HELD_BY_SLURM, NEVER_STARTS
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
 _LATER = 0.1
 _MOST_LOOK_S = 2.0
 _FAR = timedelta(days=1)  # a job eligible later than this counts as deferred by Sentinel, which defers by 30 days
-_NEVER = "BadConstraints"  # why Slurm takes the priority of a job that could never start
 _NOT_OVER = frozenset({"pending", "configuring", "running", "suspended"})
 _MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by its user, no operator need act
@@ -291,9 +291,12 @@ async def _components_wait(job: JobView, means: Means) -> bool:
 
 
 def held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
+    if job.reason == NEVER_STARTS:
+        words = (
+            f"Slurm holds job {task.job}: no nodes that it may get can ever run it as it is asked for ({NEVER_STARTS})"
+        )
+        return means.failed(task, words, {"held": True, HELD_BY_SLURM: True})
     words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
-    if job.reason == _NEVER:
-        words = f"Slurm holds job {task.job}: no nodes that it may get can ever run it as it is asked for ({_NEVER})"
     return means.failed(task, words, {"held": True})
 
 

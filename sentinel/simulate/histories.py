@@ -28,6 +28,7 @@ class JobSpec:
     user: str = "ada"
     excluded: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    feature: tuple[str, ...] = ()  # the nodes that have the feature that it asks for; empty: it asks for none
     requeue: bool = True
     least: int = 0  # nodes with which it can run; 0: it is not elastic
     trains_on: int = 0  # nodes on which its launcher runs; the others are spares. 0: it has none

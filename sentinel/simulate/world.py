@@ -201,6 +201,7 @@ class World(Timeline):
                     requeue=spec.requeue,
                     excluded=spec.excluded,
                     required=spec.required,
+                    feature=spec.feature,
                     partition=spec.partition,
                     array=(following + count - 1, task) if spec.kind == "array" else None,
                     het=following if spec.kind == "het" else None,

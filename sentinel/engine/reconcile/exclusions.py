@@ -15,10 +15,13 @@ from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State
 from sentinel.model.intent import intent_of
 from sentinel.model.records import NODE_STEPS, Fleet, Incident, JobView, Outcome, Plan, Scalar, Step, StepKind
+from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
 from sentinel.policy.exclusions import BESIDE, IN_TURN, bad_and_suspect
 from sentinel.text import names
+
+_NEEDED = "needed"  # in the data of the step that excludes: see ``needed_to_start``
 
 
 def bound(state: State, incident: Incident, step: Step, now: datetime) -> Step:
@@ -30,6 +33,8 @@ def bound(state: State, incident: Incident, step: Step, now: datetime) -> Step:
     added, _ = exclusions_of_ours(state, job.id)
     found = wanted(state, incident, job, fleet)
     data: dict[str, Scalar] = {"nodes": ",".join(found.nodes), "ours": ",".join(sorted(added))}
+    if needed := needed_to_start(state, job):
+        data[_NEEDED] = ",".join(sorted(needed))
     if (size := _size(state, job, found, _waited_s(state, incident, job, now))) is not None:
         data["size"] = ",".join(map(str, size))
     if state.settings.recovery.spares:
@@ -103,7 +108,8 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
     """The nodes that this job must not get now."""
     plan = state.plans[incident.id]
     added, _ = exclusions_of_ours(state, job.id)
-    bad, suspect = _judged(state, incident, job.id)
+    needed = needed_to_start(state, job)
+    bad, suspect = ([name for name in one if name not in needed] for one in _judged(state, incident, job.id))
     taken_out = {step.node for step in plan.to_do if step.node is not None}
     return excluded(
         job,
@@ -114,6 +120,19 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
         added_by_us=added,
         in_turn=_in_turn(state, incident, job, fleet),
     )
+
+
+def needed_to_start(state: State, job: JobView) -> frozenset[str]:
+    """Nodes of ours in lists with which Slurm said that the job can never start.
+
+    Which nodes have what it asks for (features, node lists, reservations, GPUs) is Slurm's to know. Such a node is most
+    often out of service, and the job starts once it is back; with the list Slurm would forget the job's priority.
+    """
+    rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
+    said = {name for row in rows for name in names(row.step.data.get(_NEEDED))}
+    if job.state == "pending" and job.reason == NEVER_STARTS:
+        said |= exclusions_of_ours(state, job.id)[0] & {*job.excluded}
+    return frozenset(said)
 
 
 def _in_turn(state: State, incident: Incident, job: JobView, fleet: Fleet) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanFinished
 from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Outcome, Plan, Result, StepKind
+from sentinel.model.vocabulary import HELD_BY_SLURM
 
 _DEFERRED = timedelta(days=1)  # eligible later than this: deferred by Sentinel, which defers by 30 days
 
@@ -45,6 +46,8 @@ def _over(state: State, incident: Incident, plan: Plan, fleet: Fleet) -> str:
         return ""
     if job.state == "cancelled":
         return f"job {job.id} was cancelled"
+    if job.state == "pending" and any(outcome.data.get(HELD_BY_SLURM) for outcome in outcomes):
+        return ""  # its priority comes and goes (22.05), and it cannot start
     last = incident.attempt if incident.attempt is not None else job.restarts
     last += any(o.step.kind is StepKind.RELEASE and o.result is Result.DONE for o in outcomes)
     if job.restarts <= last or job.held or _is_deferred(job, fleet.at):

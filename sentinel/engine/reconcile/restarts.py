@@ -38,6 +38,7 @@ from sentinel.model.records import (
     Result,
     StepKind,
 )
+from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.policy import components_with
 from sentinel.text import names
 
@@ -162,7 +163,9 @@ def _outdated_exclusions(
         state.plans[incident.id] = dataclasses.replace(plan, explanation=explanation)
         out.say("size-reconsidered", incident=incident.id, job=job.id, reading=words)
         return frozenset({StepKind.EXCLUDE})
-    return frozenset({StepKind.EXCLUDE} if exclusions.outdated(state, incident, job, fleet) else ())
+    if not exclusions.outdated(state, incident, job, fleet):
+        return frozenset()
+    return frozenset({StepKind.EXCLUDE}) | (_RELEASE if job.reason == NEVER_STARTS else frozenset())
 
 
 def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:

@@ -14,12 +14,12 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model import changes
 from sentinel.model.records import OURS, Evidence, Fleet, JobView, Kind, Source, Where, stable_id
+from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.policy import in_maintenance
 
 RECONCILE = "reconcile"  # timer and effect
 _NEWS_S = 1.0  # least time between snapshots that nodes' reports of unknown jobs request
 _ANSWER_LOST = timedelta(seconds=60)  # a snapshot without an answer for so long is given up: its answer was lost
-_REFUSED = "BadConstraints"  # of a job that failed without a node: slurmctld refused it at sbatch, and keeps a record
 _ENDED = frozenset(
     {"failed", "node_fail", "out_of_memory", "boot_fail", "completed", "cancelled", "timeout", "preempted", "deadline"}
 )
@@ -102,7 +102,7 @@ def _is_news(state: State, job: JobView, now: datetime) -> bool:
     seen = state.cluster.attempts.get((job.id, job.restarts))
     if seen is not None:
         return not seen.ended
-    if (job.state, job.reason, job.nodes, job.restarts) == ("failed", _REFUSED, (), 0):
+    if (job.state, job.reason, job.nodes, job.restarts) == ("failed", NEVER_STARTS, (), 0):
         return False
     since = now - state.window
     if state.absence is not None and state.absence.counts(now, state.window):

@@ -107,6 +107,7 @@ class SimulatedJob:
     batch: bool = True
     excluded: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    feature: tuple[str, ...] = ()  # the nodes that have the feature that it asks for; empty: it asks for none
     admin_comment: str = ""
     reservation: str = ""
     eligible: float = 0.0

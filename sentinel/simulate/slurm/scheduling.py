@@ -73,7 +73,8 @@ def _start(slurm: SimulatedSlurm, job: SimulatedJob, chosen: list[str]) -> None:
 def _nodes_for(slurm: SimulatedSlurm, job: SimulatedJob, taken: set[str]) -> list[str]:
     """Empty if it must wait; ``job.bad`` says that no node that returns would change it."""
     members = members_of(slurm, job)
-    if len(members - set(job.excluded)) < job.nodes or not set(job.required) <= members:
+    members &= set(job.feature or members)
+    if len(members - set(job.excluded)) < job.nodes or not set(job.required) <= members - set(job.excluded):
         job.bad = True
     if job.bad:
         return []

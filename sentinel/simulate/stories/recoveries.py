@@ -100,6 +100,8 @@ def crowded(rng: random.Random) -> tuple[Setup, list[Happening]]:
             (JobSpec(nodes=6, least=4),),
             (JobSpec(nodes=4, least=2), JobSpec(nodes=2, user="bob")),
             (JobSpec(nodes=2, required=("n1", "n2")),),
+            (JobSpec(nodes=2, feature=("n1", "n2")), JobSpec(nodes=2, user="bob")),
+            (JobSpec(nodes=2, feature=("n1", "n2", "n3")),),
             (JobSpec(nodes=2, excluded=("n3", "n4")), JobSpec(nodes=2, user="bob")),
             (JobSpec(nodes=2, kind="array"), JobSpec(nodes=2, user="bob")),
             (JobSpec(nodes=2, kind="het"),),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from stories.other_jobs import comment, from_a_terminal, script, standin, state_of, waiting_on
 from stories.timeline import Job, Story, until
@@ -88,6 +90,29 @@ def test_one_task_of_a_throttled_array_is_restarted_and_waits_for_its_turn(story
     until(lambda: task(0) is None, "the restarted task to end")
     story.jobs.remove(first)
     story.expect(drains=[first.nodes[0]])
+
+
+@pytest.mark.parametrize("asks", ["--constraint=big", "--nodelist=n1,n2", "--reservation=theirs"])
+def test_a_job_that_only_some_nodes_can_run_waits_for_the_repaired_one(fresh: Story, asks: str):
+    """There are other nodes in its partition, and Slurm would never start it with one of its own in its list."""
+    story = fresh
+    story.lab.slurm("scontrol", "update", "NodeName=n1,n2", "Features=big")
+    words = "ReservationName=theirs StartTime=now Duration=60 Users=root,nobody Nodes=n1,n2".split()
+    if asks.endswith("=theirs"):
+        story.lab.slurm("scontrol", "create", "reservation", *words)
+    job = story.job(2, "--", asks)
+    victim = job.nodes[1]
+    story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
+    until(lambda: victim in story.drained_now() and job.restarts() == 1, lambda: f"{job.shown()}")
+    until(lambda: re.search(r"Reason=(?:ReqNodeNotAvail|Resources|Reservation)", job.shown()), job.shown)
+    story.lab.run("inject", "xid", "--undo")
+    story.reboot([victim])
+    story.sentinel("release", victim, "--yes")
+    story.expect(drains=[victim], returns=[victim], restarts=[job], messages=["gpu_fallen_off_bus"])
+    assert job.nodes_now() == ["n1", "n2"]
+    if asks.endswith("=theirs"):
+        story.cancel(job)
+        story.lab.slurm("scontrol", "delete", "ReservationName=theirs")
 
 
 def test_tasks_of_an_array_that_fail_at_once_are_judged_by_their_own_logs(story: Story):

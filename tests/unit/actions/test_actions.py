@@ -383,7 +383,7 @@ async def test_a_job_that_slurm_could_never_start_is_not_said_to_be_held_by_some
     there = world()
     await stopped(there)
     job = there.slurm.jobs[there.job]
-    job.held, job.held_by = True, "BadConstraints"
+    job.feature, job.bad = ("n1",), True
     found = await do(there, StepKind.RELEASE)
     assert found.result is Result.FAILED and "Slurm holds job" in found.reason and "whoever" not in found.reason
 

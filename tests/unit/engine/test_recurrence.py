@@ -50,6 +50,7 @@ class Failing:
         await self.daemon.fleets.take()
         this = slurm.jobs[job]
         assert this.state == "RUNNING" and this.on == on, (this.state, this.on)
+        this.required = ()  # it was to begin there, and may go on elsewhere
         attempt = this.restarts
         slurm.clock.advance(60.0)
         said = self.said(lines, job, attempt, on[0])
@@ -224,6 +225,7 @@ async def test_bad_numbers_that_follow_a_node_make_it_a_suspect(world: Worlds) -
     row = await there.job(NAN.format(step=9400), user="ada")
     assert (row["cause"], row["scope"], row["culprit_nodes"]) == ("numerical_nan", "gpu", ["n1"]), row
     assert there.world.slurm.jobs[row["job"]].excluded == ("n1",) and not there.world.slurm.nodes["n1"].drained
+    there.world.slurm.cancel(row["job"])
     assert (await there.job(NAN.format(step=70), on=("n2",), user="eve"))["scope"] == "application"
 
 

@@ -505,6 +505,48 @@ async def test_an_exclusion_that_the_job_cannot_live_with_any_more_is_taken_back
     assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"}
 
 
+@pytest.mark.parametrize("asks", ["feature", "required"])
+async def test_a_job_that_only_some_nodes_can_run_waits_for_the_repaired_one(world: Worlds, asks: str) -> None:
+    """With that node in its list Slurm would never start it, and forget its priority."""
+    there, sink = world(nodes=6), FakeSink()
+    job = there.slurm.jobs[there.job]
+    setattr(job, asks, ("n1", "n2"))
+    daemon = Daemon(there, [sink], settings=WIDE)
+    await fail(daemon, bus("n1"))
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and job.restarts == 1 and not job.bad and job.excluded == (), daemon.said
+    assert states(there) == ["watching"] and sink.stages == ["restarting"]
+    there.slurm.nodes["n1"].drained = False
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"} and states(there) == ["closed"]
+
+
+async def test_a_job_that_can_never_start_for_what_its_user_asks_stays_held(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    job = there.slurm.jobs[there.job]
+    daemon = Daemon(there, [sink], settings=WIDE)
+    blocker = there.slurm.submit(nodes=4)
+    await fail(daemon, bus("n1"))
+    job.feature, job.excluded = ("n1",), ()  # changed by its user while it waits
+    there.slurm.cancel(blocker)
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+    assert job.bad and states(there) == ["held"] and sink.stages[-1] == "held", (daemon.said, sink.stages)
+    with monkeypatch.context() as late:
+        late.setattr(there.slurm, "schedule", lambda: None)
+        job.bad = False  # 22.05 gives it its priority until it looks at it again
+        await daemon.pass_time(20.0)
+    assert states(there) == ["held"] and "resolved" not in sink.stages, daemon.said
+    job.feature, job.bad = (), False
+    there.slurm.schedule()
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and states(there) == ["closed"]
+
+
 async def test_a_node_that_goes_bad_while_the_job_waits_is_excluded_before_it_starts(world: Worlds) -> None:
     there = silent(world(nodes=6))
     job = there.slurm.jobs[there.job]
