@@ -141,7 +141,7 @@ def test_the_kernels_own_words_are_still_its_own(message: str, rule: str) -> Non
 # Words of programs, users' names and files, or another tool's report: none is how that log's own writer begins a message.
 QUIET = {
     Source.KERNEL: {
-        "driver-frame", "gpu-not-for-this-driver", "oom-frame", "xfs-internal-error",
+        "driver-frame", "oom-frame", "xfs-internal-error",
         "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
         "path-timeout", "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down",
         "metadata-shared", "volume-not-mounted", "subnet-manager", "nhc-disk-full", "drm-display", "page-allocation",
