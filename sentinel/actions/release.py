@@ -65,12 +65,14 @@ async def _end_deferral(task: Task, means: Means) -> Outcome:
 
 
 async def _start_at_all(task: Task, means: Means, job: JobView) -> Outcome:
-    """Slurm says that the job can never start. With nodes of ours in its list it is left to ``engine.reconcile.exclusions``,
+    """Slurm says that the job can never start. With nodes of ours in its lists it is left to ``engine.reconcile.restarts``,
     which takes them out and has it released once more; without, it is its user's to change what it asks for."""
     step = next((step for step in task.plan.steps if step.kind is StepKind.EXCLUDE and step.job == task.job), None)
     written = means.ledger.outcome(task.incident.id, step) if step is not None else None
-    ours = names(written.data.get("added")) if written is not None else []
-    if not {*ours}.isdisjoint(job.excluded):
+    added, required = (
+        {*names(written.data.get(key))} if written is not None else set() for key in ("added", "required")
+    )
+    if added & {*job.excluded} or required & {*job.required}:
         return means.done(task)
     await means.writer.release(task.job)
     after = await means.reader.job(task.job)

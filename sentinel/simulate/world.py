@@ -212,6 +212,7 @@ class World(Timeline):
         if spec.least:
             for name in ids:
                 self.slurm.jobs[name].record["tasks_per_node"] = 1
+                self.slurm.jobs[name].most = spec.nodes
         self.jobs.extend(ids)
 
     def spec_of(self, job: int) -> JobSpec:

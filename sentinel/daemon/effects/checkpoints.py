@@ -24,6 +24,7 @@ from sentinel.log import Log
 from sentinel.model.intent import Intent, intent_of
 from sentinel.model.orders import MOST_PATHS, ListCheckpoints, MoveAside, Root
 from sentinel.model.records import Cause, Fleet, JobView, Scalar, StepKind, Task
+from sentinel.model.vocabulary import ANYWHERE
 from sentinel.ports import Orders
 from sentinel.text import names
 
@@ -167,6 +168,8 @@ class FleetCheckpoints:
 
     async def _homes(self, task: Task, job: JobView, bad: frozenset[str]) -> list[tuple[str, ...]]:
         """Allocations of recent attempts whose nodes are all free and healthy: there each rank finds its local shards."""
+        if task.step.data.get(ANYWHERE):
+            return []
         if (run := _next_run(task)) is not None:  # restarted in its allocation: on exactly these nodes
             return [run] if task.step.data.get("same") else []
         fleet = await self._fleets.take(2.0)
@@ -181,6 +184,8 @@ class FleetCheckpoints:
 
     async def _survivors(self, task: Task, job: JobView, bad: frozenset[str]) -> tuple[str, ...]:
         """Free, healthy nodes of the failed attempt: the job may be made to wait for these."""
+        if task.step.data.get(ANYWHERE):
+            return ()
         if (run := _next_run(task)) is not None:
             return run
         fleet = await self._fleets.take(2.0)

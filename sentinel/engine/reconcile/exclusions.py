@@ -130,9 +130,16 @@ def needed_to_start(state: State, job: JobView) -> frozenset[str]:
     """
     rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
     said = {name for row in rows for name in names(row.step.data.get(_NEEDED))}
-    if job.state == "pending" and job.reason == NEVER_STARTS:
+    if job.state == "pending" and job.reason == NEVER_STARTS and not requires_ours(state, job):
         said |= exclusions_of_ours(state, job.id)[0] & {*job.excluded}
     return frozenset(said)
+
+
+def requires_ours(state: State, job: JobView) -> bool:
+    """Whether the job asks for the nodes of a node-local checkpoint, as Sentinel wrote it."""
+    rows = [row for row in state.ledger.of_job(job.id, StepKind.EXCLUDE) if row.outcome is not None]
+    last = rows[-1].outcome if rows else None
+    return last is not None and bool(job.required) and {*job.required} == {*names(last.data.get("required"))}
 
 
 def _in_turn(state: State, incident: Incident, job: JobView, fleet: Fleet) -> tuple[str, ...]:

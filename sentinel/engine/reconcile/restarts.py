@@ -38,7 +38,7 @@ from sentinel.model.records import (
     Result,
     StepKind,
 )
-from sentinel.model.vocabulary import NEVER_STARTS
+from sentinel.model.vocabulary import ANYWHERE, NEVER_STARTS
 from sentinel.policy import components_with
 from sentinel.text import names
 
@@ -92,6 +92,8 @@ def _do_again(
     now: datetime,
 ) -> None:
     plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost, nodes), lost, nodes, fleet, now)
+    if StepKind.CHOOSE_CHECKPOINT in lost:
+        plan = _anywhere_if_never(plan, fleet)
     state.plans[incident.id] = plan
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
@@ -101,6 +103,16 @@ def _do_again(
     if lost & _RESTART and incident.state is not IncidentState.WATCHING:
         recovery.close(state, out, incident.id, IncidentState.OPEN, "", now)
     recovery.start(state, out, incident.id, now)
+
+
+def _anywhere_if_never(plan: Plan, fleet: Fleet) -> Plan:
+    """The plan whose next choice of a checkpoint needs no certain nodes, where Slurm never starts the job on these."""
+    steps = []
+    for step in plan.steps:
+        job = fleet.jobs.get(step.job) if step.kind is StepKind.CHOOSE_CHECKPOINT and step.job is not None else None
+        never = job is not None and job.state == "pending" and job.reason == NEVER_STARTS
+        steps.append(dataclasses.replace(step, data={**step.data, ANYWHERE: True}) if never else step)
+    return dataclasses.replace(plan, steps=tuple(steps))
 
 
 def _with_drains_seen(
@@ -234,15 +246,21 @@ def _says_held(comment: str) -> bool:
 
 def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     """The choice of a node-local checkpoint, if the released job waits for its nodes, and one is another job's by now or
-    out of service. That could last for days; the next choice is of what can be had then."""
+    out of service. That could last for days; the next choice is of what can be had then.
+
+    Or if Slurm says that it can never start: 22.05 never starts a job with a range of nodes, tasks per node and a node list
+    shorter than the range. The next choice is of one that needs no certain nodes.
+    """
     release, written = (_done(state, plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.EXCLUDE))
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
-    if release is None or written is None or job is None or fleet.at - max(release.at, written.at) < _STARTED_BY:
+    if release is None or written is None or job is None or fleet.at <= max(release.at, written.at):
         return frozenset()
     hosts = {*names(written.data.get("required"))}
-    if job.state != "pending" or job.held or not hosts or {*job.required} != hosts:
+    if job.state != "pending" or not hosts or {*job.required} != hosts or _is_anothers(state, release, fleet):
         return frozenset()
-    if _is_anothers(state, release, fleet):
+    if job.reason == NEVER_STARTS:
+        return _CHOICE | _RELEASE
+    if job.held or fleet.at - max(release.at, written.at) < _STARTED_BY:
         return frozenset()
     taken = any(hosts & {*other.nodes} for other in fleet.jobs.values() if other.state == "running")
     out = any(node.drained or node.state == "down" for name in hosts if (node := fleet.nodes.get(name)) is not None)

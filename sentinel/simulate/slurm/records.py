@@ -98,6 +98,8 @@ class SimulatedJob:
     bad: bool = False  # BadConstraints: no node could ever do
     never: bool = False  # DependencyNeverSatisfied
     ghost: bool = False  # listed as running, and no process is there
+    # Of a range of nodes, where tasks per node are given; 0: of none. 22.05 never starts it with a shorter node list.
+    most: int = 0
     after_ok: int | None = None
     on: tuple[str, ...] = ()
     restarts: int = 0

@@ -106,7 +106,9 @@ class Requests:
                 raise SlurmSaidNo(Answer.OTHER, "Access denied to requested reservation")
             this.reservation = asked
         if "NumNodes" in fields:
-            this.nodes, this.bad = int(fields["NumNodes"].partition("-")[0]), False
+            least, _, most = fields["NumNodes"].partition("-")
+            this.nodes, this.bad = int(least), False
+            this.most = int(most or least) if this.most else 0
         this.admin_comment = fields.get("AdminComment", this.admin_comment)
         if "Requeue" in fields:
             this.requeue = fields["Requeue"] == "1"

@@ -74,7 +74,8 @@ def _nodes_for(slurm: SimulatedSlurm, job: SimulatedJob, taken: set[str]) -> lis
     """Empty if it must wait; ``job.bad`` says that no node that returns would change it."""
     members = members_of(slurm, job)
     members &= set(job.feature or members)
-    if len(members - set(job.excluded)) < job.nodes or not set(job.required) <= members - set(job.excluded):
+    short = 0 < len(job.required) < job.most
+    if short or len(members - set(job.excluded)) < job.nodes or not set(job.required) <= members - set(job.excluded):
         job.bad = True
     if job.bad:
         return []

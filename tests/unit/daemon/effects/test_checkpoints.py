@@ -173,6 +173,15 @@ async def test_nearest_is_on_the_nodes_themselves(world: Worlds) -> None:
     assert "checkpoint-choice incident=inc1 step=300 tier=local" in case.daemon.said
 
 
+async def test_no_node_is_needed_where_slurm_starts_the_job_on_none_in_particular(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
+    case.stepped(310)
+    task = case.task()
+    anywhere = replace(task, step=replace(task.step, data={"anywhere": True}))
+    found = await case.checkpoints.choose(anywhere, await case.view())
+    assert (found["step"], found["tier"], found["hosts"]) == (200, "global", "")
+
+
 async def test_a_save_that_an_older_run_left_in_the_folder(world: Worlds) -> None:
     """At a step that this run never reached, which has saved others since: not its own."""
     old, own = shared(5000), shared(200)

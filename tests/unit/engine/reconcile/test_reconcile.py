@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -12,11 +12,12 @@ from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, heard, outcomes, 
 from in_memory.world import World
 from made_records import AT, OPTED_IN, evidence
 
+from sentinel.actions import Task
 from sentinel.config.settings import Limits, Settings
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.reconcile import confirming
 from sentinel.errors import Refused
-from sentinel.model.records import Evidence, JobView, Kind, Source
+from sentinel.model.records import Evidence, JobView, Kind, Scalar, Source
 
 Worlds = Callable[..., World]
 WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0))
@@ -173,6 +174,29 @@ async def test_a_job_whose_nodes_are_gone_before_its_release_does_not_wait_for_t
         await daemon.pass_time(20.0)
     assert job.state == "RUNNING" and job.required == () and job.on == ("n2", "n4"), daemon.said
     assert there.resume.files[there.job]["SENTINEL_RESUME_TIER"] == "global"
+
+
+async def test_a_job_that_slurm_never_starts_on_the_nodes_of_its_own_saves_goes_on_from_shared_ones(
+    world: Worlds,
+) -> None:
+    """A range of nodes, tasks per node and a shorter node list (22.05)."""
+    there, sink = silent(world(nodes=6)), FakeSink()
+    job, asked = there.slurm.jobs[there.job], list[bool]()
+    choose, job.most = there.checkpoints.choose, 3
+
+    async def chosen(task: Task, view: JobView) -> Mapping[str, Scalar]:
+        asked.append(task.step.data.get("anywhere") is True)
+        local = {"path": "/nvme/step-250", "step": 250, "tier": "local", "hosts": "n2,n3"}
+        return await choose(task, view) if asked[-1] else local
+
+    there.checkpoints.choose = chosen  # type: ignore[method-assign]
+    daemon = Daemon(there, [sink], settings=WIDE)
+    await fail(daemon, bus("n1"))
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and job.required == () and "n1" not in job.on, daemon.said
+    assert asked == [False, True] and there.resume.files[there.job]["SENTINEL_RESUME_TIER"] == "global"
+    assert job.excluded == ("n1",) and sink.stages == ["restarting"] and states(there) == ["watching"]
 
 
 @pytest.mark.parametrize("released", [False, True])
