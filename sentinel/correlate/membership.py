@@ -32,9 +32,15 @@ def is_unrelated(incident: Incident, plan: Plan | None, item: Evidence, cluster:
 
 
 def is_late_news(
-    incident: Incident, plan: Plan | None, item: Evidence, cluster: ClusterView, window: timedelta
+    incident: Incident,
+    plan: Plan | None,
+    verdict: Verdict | None,
+    item: Evidence,
+    cluster: ClusterView,
+    window: timedelta,
 ) -> bool:
-    """Whether ``item`` is late evidence of a node that ``incident``, closed by now, has taken out of service.
+    """Whether ``item`` is late evidence of a node that ``incident``, closed by now, has taken out of service, or would have:
+    somebody else had.
 
     A job cancelled by its user closes its incident at once, while evidence of the node still arrives. Evidence after the
     node is back in service is new, and so is a failed diagnostic.
@@ -47,11 +53,12 @@ def is_late_news(
         or incidents.is_failed_idle_test(item)
     ):
         return False
-    if not any(step.node == node and step.kind in NODE_STEPS for step in plan.steps):
+    ours = any(step.node == node and step.kind in NODE_STEPS for step in plan.steps)
+    if not ours and (verdict is None or node not in verdict.drain):
         return False
     view = cluster.fleet.nodes.get(node) if cluster.fleet is not None and node is not None else None
     seen_out = view is not None and view.drained
-    just = incident.closed_at is not None and item.seen_at - incident.closed_at <= _SNAPSHOT
+    just = ours and incident.closed_at is not None and item.seen_at - incident.closed_at <= _SNAPSHOT
     return (seen_out or just) and incidents.is_near(incident, item.at, window)
 
 

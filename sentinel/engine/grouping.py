@@ -99,7 +99,7 @@ def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
         (
             i
             for i in around
-            if is_late_news(i, state.plans.get(i.id), item, state.cluster, state.window)
+            if is_late_news(i, state.plans.get(i.id), state.verdicts.get(i.id), item, state.cluster, state.window)
             or is_news_of_waiting(i, state.verdicts.get(i.id), item)
         ),
         None,

@@ -33,6 +33,20 @@ async def fail(daemon: Daemon) -> None:
     await daemon.quiet()
 
 
+async def test_a_fault_of_a_node_that_a_person_has_drained_is_told_once(world: Worlds) -> None:
+    """Each source says it some tenths of a second after the other, and nothing is left to do about it."""
+    there, sink = world(nodes=6), FakeSink()
+    there.slurm.person_drains("n5", "ticket 9")
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    for number, kind in enumerate((Kind.XID, Kind.XID, Kind.GPU_LOST)):
+        data = {**XID, "number": number} if kind is Kind.XID else {"index": 1}
+        await daemon.observe([evidence(kind, node="n5", at_s=number / 2, data=data, text=f"NVRM: Xid 79 ({number})")])
+        await daemon.quiet()
+    assert len(sink.all) == 1 and len(there.store.incident_rows()) == 1, sink.all
+    assert there.slurm.nodes["n5"].reason == "ticket 9"
+
+
 async def test_restart_is_told_when_it_begins_and_when_it_gains_steps(world: Worlds) -> None:
     there, sink = world(), FakeSink()
     await fail(Daemon(there, [sink]))

@@ -547,6 +547,30 @@ async def test_a_job_that_only_some_nodes_can_run_waits_for_the_repaired_one(wor
     assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"} and states(there) == ["closed"]
 
 
+@pytest.mark.parametrize("before", ["choose_checkpoint", "exclude", "release"])
+async def test_a_job_that_its_user_starts_before_we_do_is_seen_to_run(world: Worlds, before: str) -> None:
+    """``scontrol update StartTime=now`` on the job that we deferred: any user may."""
+    there, sink = world(nodes=6), FakeSink()
+    job = there.slurm.jobs[there.job]
+    daemon = Daemon(there, [sink], settings=WIDE)
+    actions = {"choose_checkpoint": (there.checkpoints, "choose"), "exclude": (there.resume, "write")}
+    owner, name = actions.get(before, (there.slurm, "update_job"))
+    inner = getattr(owner, name)
+
+    async def started_first(*arguments: Any, **named: Any) -> Any:
+        if job.state == "PENDING" and (before != "release" or named.get("start_now")):
+            job.eligible = there.slurm.time_s()
+            there.slurm.schedule()
+        return await inner(*arguments, **named)
+
+    setattr(owner, name, started_first)
+    await fail(daemon, bus("n1"))
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
+    assert sink.stages == ["restarting", "running again"] and states(there) == ["closed"], daemon.said
+
+
 async def test_a_job_that_can_never_start_for_what_its_user_asks_stays_held(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
