@@ -106,6 +106,10 @@ class FleetCheckpoints:
         reached = self._live.last_step(task.job, task.attempt)
         survivors = await self._survivors(task, job, bad)
         decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
+        unread = [part for part in seen.parts if part.tier == "global" and _is_unread_root(part)]
+        saved = any(past.saves for (one, _), past in list(self._live.attempts.items()) if one == task.job)
+        if decision.chosen is None and unread and saved:
+            raise Unavailable(f"{unread[0].host}: {unread[0].root} {unread[0].reason}")
         self._log.info(
             "checkpoint-choice",
             incident=task.incident.id,
@@ -265,7 +269,7 @@ class FleetCheckpoints:
         problems += [
             f"{part.host}: {part.root} did not answer within {self._recovery.inventory_s:g} s, what it holds is not known"
             for part in parts
-            if part.key == "." and part.valid is None and "did not answer" in part.reason
+            if _is_unread_root(part) and "did not answer" in part.reason
         ]
         if not parts and problems:
             raise Unavailable("no node could list the job's checkpoints: " + "; ".join(problems)[:500])
@@ -296,11 +300,17 @@ class FleetCheckpoints:
             n.name for n in fleet.nodes.values() if n.usable and job.partition in n.partitions and n.name not in nodes
         ]
         problem: Unavailable | ProtocolError = Unavailable("no node is there to list the shared folders")
+        unread: list[Part] = []
         for node in [*nodes, *others][:_LISTERS]:
             try:
-                return await self._list(job, node, roots, check)
+                parts = await self._list(job, node, roots, check)
+                if not any(map(_is_unread_root, parts)):
+                    return parts
+                unread = unread or parts  # its mount may be gone; or there is no such folder yet
             except (Unavailable, ProtocolError) as error:
                 problem = error
+        if unread:
+            return unread
         raise problem
 
     async def _list(self, job: JobView, node: str, roots: Sequence[Root], check: Check) -> list[Part]:
@@ -328,6 +338,11 @@ class FleetCheckpoints:
             paths, steps = tuple(part.path for part in some), tuple(part.step for part in some)
             order = MoveAside(job.id, root, paths, steps, f"incident {task.incident.id}")
             await self._orders.ask(host, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
+
+
+def _is_unread_root(part: Part) -> bool:
+    """Whether it says that the folder itself could not be read."""
+    return part.key == "." and part.valid is None
 
 
 def _run(attempt: AttemptSeen | None) -> Run | None:

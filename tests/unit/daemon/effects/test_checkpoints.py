@@ -333,6 +333,54 @@ async def test_shared_folders_are_listed_by_the_next_that_answers(world: Worlds)
     assert case.orders.listed() == [("n1", "global"), ("n2", "global"), ("n3", "global")]  # type: ignore[attr-defined]
 
 
+def unread(host: str, why: str) -> Part:
+    """As a node lists a folder that it cannot read."""
+    return replace(
+        shared(0), host=host, path=GLOBAL, key=".", step=None, format="", valid=None, reason=f"cannot be read ({why})"
+    )
+
+
+class Unmounted(Nodes):
+    """On these nodes the shared folder cannot be read."""
+
+    def __init__(self, *parts: Part, nodes: tuple[str, ...], why: str) -> None:
+        super().__init__(*parts)
+        self.nodes, self.why = nodes, why
+
+    async def ask(self, node: str, kind: str, arguments: Mapping[str, object], *, deadline_s: float) -> object:
+        found = await super().ask(node, kind, arguments, deadline_s=deadline_s)
+        roots = arguments["roots"]
+        assert isinstance(roots, list)
+        if node in self.nodes and roots[0]["tier"] == "global":
+            return {"listings": [[unread(node, self.why).to_json()]]}
+        return found
+
+
+@pytest.mark.parametrize("why", ["Stale file handle", "No such file or directory", "Permission denied"])
+async def test_a_shared_folder_that_one_node_cannot_read_is_listed_by_another(world: Worlds, why: str) -> None:
+    """Its mount may be what the job failed of."""
+    case = await failed(world(), Unmounted(shared(200), nodes=("n1", "n2"), why=why), comment=SHARED)
+    assert (await case.choose())["step"] == 200
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_a_shared_folder_that_no_node_can_read_is_waited_for_once_the_job_has_saved(
+    world: Worlds, seconds: Seconds, saved: bool
+) -> None:
+    why = "No such file or directory"
+    case = await failed(world(), Unmounted(nodes=("n1", "n2", "n3", "n4"), why=why), comment=SHARED)
+    if saved:
+        save = evidence(
+            Kind.CHECKPOINT_SAVED, source=Source.PROGRESS, job=case.world.job, attempt=0, data={"step": 200}
+        )
+        case.daemon.live.note(save)
+        with pytest.raises(Unavailable, match="No such file"):
+            await case.choose()
+        seconds.now_s += 600.0
+    found = await case.choose()
+    assert "path" not in found and found["explanation"].startswith("not checked") is saved, found
+
+
 async def test_three_nodes_are_asked_and_no_more(world: Worlds, seconds: Seconds) -> None:
     case = await failed(world(), Nodes(shared(200), silent=("n1", "n2", "n3")), comment=SHARED, storage_s=600.0)
     for _ in range(2):
