@@ -19,6 +19,11 @@ def world_size_of(parts: Sequence[Part], nodes: int) -> int | None:
     return max(per_node * nodes, written) or None
 
 
+def is_unread_root(part: Part) -> bool:
+    """Whether it says that the folder itself could not be read."""
+    return part.key == "." and part.valid is None
+
+
 def root_of(part: Part, intent: Intent) -> str:
     """The root as written in the job's comment: parts of several hosts under one %N pattern belong together."""
     for root in (*intent.local_roots, *intent.global_roots):

@@ -201,7 +201,6 @@ class World(Timeline):
                     requeue=spec.requeue,
                     excluded=spec.excluded,
                     required=spec.required,
-                    feature=spec.feature,
                     partition=spec.partition,
                     array=(following + count - 1, task) if spec.kind == "array" else None,
                     het=following if spec.kind == "het" else None,
@@ -209,6 +208,8 @@ class World(Timeline):
                     no_kill=bool(spec.trains_on),
                 )
             )
+        for name in ids:
+            self.slurm.jobs[name].feature = spec.feature  # the first nodes have it, on which it began
         if spec.least:
             for name in ids:
                 self.slurm.jobs[name].record["tasks_per_node"] = 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sentinel.adapters.store.store import Store
 from sentinel.checkpoints.choose import choose
-from sentinel.checkpoints.fleet_parts import root_of, world_size_of
+from sentinel.checkpoints.fleet_parts import is_unread_root, root_of, world_size_of
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
@@ -106,7 +106,7 @@ class FleetCheckpoints:
         reached = self._live.last_step(task.job, task.attempt)
         survivors = await self._survivors(task, job, bad)
         decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
-        unread = [part for part in seen.parts if part.tier == "global" and _is_unread_root(part)]
+        unread = [part for part in seen.parts if part.tier == "global" and is_unread_root(part)]
         saved = any(past.saves for (one, _), past in list(self._live.attempts.items()) if one == task.job)
         if decision.chosen is None and unread and saved:
             raise Unavailable(f"{unread[0].host}: {unread[0].root} {unread[0].reason}")
@@ -269,7 +269,7 @@ class FleetCheckpoints:
         problems += [
             f"{part.host}: {part.root} did not answer within {self._recovery.inventory_s:g} s, what it holds is not known"
             for part in parts
-            if _is_unread_root(part) and "did not answer" in part.reason
+            if is_unread_root(part) and "did not answer" in part.reason
         ]
         if not parts and problems:
             raise Unavailable("no node could list the job's checkpoints: " + "; ".join(problems)[:500])
@@ -304,7 +304,7 @@ class FleetCheckpoints:
         for node in [*nodes, *others][:_LISTERS]:
             try:
                 parts = await self._list(job, node, roots, check)
-                if not any(map(_is_unread_root, parts)):
+                if not any(map(is_unread_root, parts)):
                     return parts
                 unread = unread or parts  # its mount may be gone; or there is no such folder yet
             except (Unavailable, ProtocolError) as error:
@@ -338,11 +338,6 @@ class FleetCheckpoints:
             paths, steps = tuple(part.path for part in some), tuple(part.step for part in some)
             order = MoveAside(job.id, root, paths, steps, f"incident {task.incident.id}")
             await self._orders.ask(host, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
-
-
-def _is_unread_root(part: Part) -> bool:
-    """Whether it says that the folder itself could not be read."""
-    return part.key == "." and part.valid is None
 
 
 def _run(attempt: AttemptSeen | None) -> Run | None:

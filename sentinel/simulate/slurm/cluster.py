@@ -95,7 +95,6 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         held: bool = False,
         excluded: Sequence[str] = (),
         required: Sequence[str] = (),
-        feature: Sequence[str] = (),
         stdout: str = "",
         folder: str = "/home/alice",
         partition: str = "train",
@@ -120,7 +119,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         if het is not None:
             job.record["het_job_id"] = het or job.id
         job.after_ok, job.no_kill, job.eligible = after_ok, no_kill, self.time_s()
-        job.excluded, job.required, job.feature = tuple(excluded), tuple(required), tuple(feature)
+        job.excluded, job.required = tuple(excluded), tuple(required)
         job.held, job.held_by = held, "JobHeldUser" if held else ""
         self.jobs[job.id] = job
         if het is None:
