@@ -14,6 +14,7 @@ from sentinel.actions.means import Means
 from sentinel.actions.requeue import CANCELLED, hold, overtaken
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import LOST_WITHIN, OURS, JobView, Outcome, Result, Scalar, StepKind, Task
+from sentinel.model.vocabulary import ASKED
 from sentinel.text import names
 
 
@@ -58,7 +59,8 @@ async def write_resume(task: Task, means: Means) -> Outcome:
 async def exclude(task: Task, means: Means) -> Outcome:
     """Exclude the faulty nodes from the job's next attempt, and require the nodes of a node-local checkpoint.
 
-    The step names the nodes to exclude now, and those that Sentinel excluded before: of these, others are removed.
+    The step names the nodes to exclude now, and those that Sentinel excluded before: of these, others are removed. It names
+    the nodes that its user requires, too, where an earlier step wrote others in their place.
     """
     job = await means.reader.job(task.job)
     if (over := _waits_no_more(task, means, job)) is not None:
@@ -80,7 +82,8 @@ async def exclude(task: Task, means: Means) -> Outcome:
     union = sorted(theirs | wanted)
     required_by_us = ours and "required=" in job.admin_comment.partition(BESIDE)[0]
     comment = f"{task.reason} attempt={task.attempt + 1}" + (" required=local" if hosts else "")
-    required = hosts or ([] if required_by_us else None)
+    asked = names(task.step.data.get(ASKED)) if required_by_us else [*job.required]
+    required = hosts or (asked if required_by_us else None)
     comment = beside(comment, job.admin_comment)
     update = partial(
         means.writer.update_job, task.job, excluded=union, required=required, admin_comment=comment,
@@ -88,6 +91,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     )  # fmt: skip
     added = ",".join(sorted(wanted - theirs))
     data: dict[str, Scalar] = {"excluded": ",".join(union), "added": added, "required": ",".join(hosts)}
+    data |= {ASKED: ",".join(asked)} if asked else {}
     reservation, said = await _accessible_spares(task, means, job)
     if reservation:
         try:

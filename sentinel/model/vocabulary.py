@@ -234,6 +234,7 @@ REFUSED_BY_SLURM = "refused_by_slurm"  # data of the outcome of a drain that Slu
 NEVER_STARTS = (
     "BadConstraints"  # Slurm's reason of a job that no nodes which it may get can ever run: its priority is 0
 )
+ASKED = "asked"  # data of the step that excludes nodes, and of its outcome: the nodes that the job's user requires
 ANYWHERE = "anywhere"  # data of the step that chooses a checkpoint: one that needs no certain nodes
 HELD_BY_SLURM = "held_by_slurm"  # outcome data: for that reason
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed

@@ -15,7 +15,7 @@ from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State
 from sentinel.model.intent import intent_of
 from sentinel.model.records import NODE_STEPS, Fleet, Incident, JobView, Outcome, Plan, Scalar, Step, StepKind
-from sentinel.model.vocabulary import NEVER_STARTS
+from sentinel.model.vocabulary import ASKED, NEVER_STARTS
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, excluded, nodes_wanted
 from sentinel.policy.exclusions import BESIDE, IN_TURN, bad_and_suspect
@@ -35,6 +35,8 @@ def bound(state: State, incident: Incident, step: Step, now: datetime) -> Step:
     data: dict[str, Scalar] = {"nodes": ",".join(found.nodes), "ours": ",".join(sorted(added))}
     if needed := needed_to_start(state, job):
         data[_NEEDED] = ",".join(sorted(needed))
+    if asked := _asked(state, job):
+        data[ASKED] = asked
     if (size := _size(state, job, found, _waited_s(state, incident, job, now))) is not None:
         data["size"] = ",".join(map(str, size))
     if state.settings.recovery.spares:
@@ -119,6 +121,15 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
         leaving=taken_out - node_proof.returned(state, incident, taken_out),
         added_by_us=added,
         in_turn=_in_turn(state, incident, job, fleet),
+    )
+
+
+def _asked(state: State, job: JobView) -> str:
+    """The nodes that the job's user required when Sentinel first wrote others in their place; empty: none."""
+    rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
+    return next(
+        (str(row.outcome.data[ASKED]) for row in rows[::-1] if row.outcome is not None and ASKED in row.outcome.data),
+        "",
     )
 
 

@@ -199,6 +199,23 @@ async def test_a_job_that_slurm_never_starts_on_the_nodes_of_its_own_saves_goes_
     assert job.excluded == ("n1",) and sink.stages == ["restarting"] and states(there) == ["watching"]
 
 
+async def test_the_nodes_that_its_user_requires_are_required_again_after_a_start_on_those_of_its_own_saves(
+    world: Worlds,
+) -> None:
+    there = world(nodes=6)
+    job, shared = there.slurm.jobs[there.job], there.checkpoints.chosen
+    job.required = ("n2",)
+    there.checkpoints.chosen = {"path": "/nvme/step-250", "step": 250, "tier": "local", "hosts": "n2,n3"}
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and job.required == ("n2", "n3") and states(there) == ["closed"], daemon.said
+    there.checkpoints.chosen = shared
+    await daemon.observe([bus("n3", 600.0)])
+    await daemon.quiet()
+    assert job.required == ("n2",) and job.restarts == 2 and "n2" in job.on, daemon.said
+
+
 @pytest.mark.parametrize("released", [False, True])
 async def test_the_nodes_of_a_jobs_own_saves_that_slurmctld_forgot_are_asked_for_again(
     world: Worlds, released: bool
