@@ -111,7 +111,10 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
     plan = state.plans[incident.id]
     added, _ = exclusions_of_ours(state, job.id)
     needed = needed_to_start(state, job)
-    bad, suspect = ([name for name in one if name not in needed] for one in _judged(state, incident, job.id))
+    bad, suspect = _judged(state, incident, job.id)
+    # One in service that is bad stays in the list: the job waits until it is out of service, or proven good.
+    bad = [name for name in bad if name not in needed or (name in fleet.nodes and fleet.nodes[name].usable)]
+    suspect = [name for name in suspect if name not in needed]
     taken_out = {step.node for step in plan.to_do if step.node is not None}
     return excluded(
         job,
@@ -144,6 +147,11 @@ def needed_to_start(state: State, job: JobView) -> frozenset[str]:
     if job.state == "pending" and job.reason == NEVER_STARTS and not requires_ours(state, job):
         said |= exclusions_of_ours(state, job.id)[0] & {*job.excluded}
     return frozenset(said)
+
+
+def has_ours(state: State, job: JobView) -> bool:
+    """Whether nodes that Sentinel wrote stand in the job's lists."""
+    return not exclusions_of_ours(state, job.id)[0].isdisjoint(job.excluded) or requires_ours(state, job)
 
 
 def requires_ours(state: State, job: JobView) -> bool:

@@ -197,7 +197,7 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     if release is None:
         return _lost_hold(state, plan, job, fleet, now) if stop.data.get("deferred") else frozenset()
-    if fleet.at <= release.at:
+    if fleet.at <= release.at or (job.reason == NEVER_STARTS and exclusions.has_ours(state, job)):
         return frozenset()
     # Where slurmctld forgot a later attempt, its incident may have stopped the job: then that lets it go.
     others = recovery.attempts_others_restart(state, plan.incident, job.id)

@@ -248,7 +248,10 @@ def _unsettled(seen: Observer, job: SimulatedJob) -> str:
     if job.eligible - world.slurm.time_s() > _DEFERRED_S:
         return "" if world.paused else "put off for a month by Sentinel, and nobody goes on with it"
     if job.bad:
+        # Bad nodes in service whose drain waits for somebody are kept from it all the same.
+        asked = {what for plan in world.store.plans.values() for wait in plan.waits for what in wait.what}
         mine = set(job.excluded) - set(world.spec_of(job.id).excluded)
+        mine = {name for name in mine if world.slurm.nodes[name].out or f"drain {name}" not in asked}
         return f"can never start (BadConstraints): {','.join(sorted(mine))} excluded by Sentinel" if mine else ""
     return ""
 

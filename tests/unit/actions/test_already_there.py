@@ -228,10 +228,8 @@ async def test_a_hold_that_is_tried_again_leaves_the_next_attempt_alone(world: W
     assert outcome.result is Result.FAILED and "restarted by somebody else" in outcome.reason and asked == []
 
 
-@pytest.mark.parametrize(("tries", "result"), [(0, Result.FAILED), (1, Result.DONE)])
-async def test_job_that_starts_while_its_list_is_to_be_changed_keeps_the_earlier_one(
-    world: Worlds, tries: int, result: Result
-) -> None:
+@pytest.mark.parametrize("tries", [0, 1])
+async def test_job_that_starts_while_its_list_is_to_be_changed_keeps_the_earlier_one(world: Worlds, tries: int) -> None:
     """Seen: it was let go, another node broke, and the job started before the longer list came: it counted as held."""
     there = world()
     await do(there, StepKind.REQUEUE_HOLD)
@@ -245,4 +243,4 @@ async def test_job_that_starts_while_its_list_is_to_be_changed_keeps_the_earlier
     step = Step(StepKind.EXCLUDE, job=there.job, attempt=0, data={"nodes": "n1,n2"}, tries=tries)
     task = Task(incident(ended(there.job), job=there.job), ECC, plan(step), step)
     found = await ACTIONS[StepKind.EXCLUDE](task, made)
-    assert found.result is result and ("its list stays" in found.reason) is bool(tries)
+    assert found.result is Result.DONE and "its list stays" in found.reason

@@ -13,7 +13,7 @@ from in_memory.world import World
 from made_records import AT, OPTED_IN, evidence
 
 from sentinel.actions import Task
-from sentinel.config.settings import Limits, Settings
+from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.reconcile import confirming
 from sentinel.errors import Refused
@@ -562,6 +562,29 @@ async def test_a_job_that_only_some_nodes_can_run_waits_for_the_repaired_one(wor
     for _ in range(3):
         await daemon.pass_time(20.0)
     assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"} and states(there) == ["closed"]
+
+
+async def test_a_bad_node_in_service_that_the_job_cannot_do_without_is_not_given_to_it(world: Worlds) -> None:
+    """Somebody is still to approve its drain: the job waits until it is out, and then for its return."""
+    there, sink = world(nodes=6), FakeSink()
+    job = there.slurm.jobs[there.job]
+    job.feature = ("n1", "n2")
+    asks = dataclasses.replace(WIDE, modes=Modes(default=Mode(drain="suggest", restart="act")))
+    daemon = Daemon(there, [sink], settings=asks)
+    await fail(daemon, bus("n1"))
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and job.excluded == ("n1",) and not there.slurm.nodes["n1"].drained, daemon.said
+    released = there.slurm.calls.count(("release", str(there.job)))
+    await daemon.pass_time(60.0)
+    assert there.slurm.calls.count(("release", str(there.job))) == released, "not again with every snapshot"
+    there.slurm.person_drains("n1", "ticket 9")
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and job.excluded == () and not job.bad, daemon.said
+    there.slurm.nodes["n1"].drained = False
+    there.slurm.schedule()
+    assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"}
 
 
 @pytest.mark.parametrize("before", ["choose_checkpoint", "exclude", "release"])
