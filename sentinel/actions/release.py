@@ -72,7 +72,7 @@ async def _start_at_all(task: Task, means: Means, job: JobView) -> Outcome:
     added, required = (
         {*names(written.data.get(key))} if written is not None else set() for key in ("added", "required")
     )
-    if added & {*job.excluded} or required & {*job.required}:
+    if added & {*job.excluded} or (required and required == {*job.required}):
         return means.done(task)
     await means.writer.release(task.job)
     after = await means.reader.job(task.job)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 
-from sentinel.checkpoints.records import Part
+from sentinel.checkpoints.records import CANNOT_BE_READ, NO_ANSWER, Part
 from sentinel.model.intent import Intent
 
 
@@ -20,8 +22,13 @@ def world_size_of(parts: Sequence[Part], nodes: int) -> int | None:
 
 
 def is_unread_root(part: Part) -> bool:
-    """Whether it says that the folder itself could not be read."""
-    return part.key == "." and part.valid is None
+    """Whether it says that the folder itself could not be read. That older saves were left out is said in other words."""
+    return part.key == "." and part.valid is None and part.reason.startswith((CANNOT_BE_READ, NO_ANSWER))
+
+
+def may_not_exist(part: Part) -> bool:
+    """Of an unread folder: it may be one that the job has yet to make."""
+    return part.reason == f"{CANNOT_BE_READ} ({os.strerror(errno.ENOENT)})"
 
 
 def root_of(part: Part, intent: Intent) -> str:

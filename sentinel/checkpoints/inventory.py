@@ -16,7 +16,7 @@ from pathlib import Path
 from sentinel.checkpoints.formats import by_name, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import msgpack, orbax
 from sentinel.checkpoints.parsing.copy_names import duplicate_of
-from sentinel.checkpoints.records import Candidate, Level, Part, Tier
+from sentinel.checkpoints.records import CANNOT_BE_READ, Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
 
@@ -97,7 +97,7 @@ def _explore(root: Path, search: _Search) -> None:
             with os.scandir(folder) as entries:
                 _sort_out(folder, list(entries), depth, search)
         except OSError as error:
-            search.notes.append((folder, f"cannot be read ({error.strerror or type(error).__name__})"))
+            search.notes.append((folder, f"{CANNOT_BE_READ} ({error.strerror or type(error).__name__})"))
 
 
 def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, search: _Search) -> None:

@@ -41,6 +41,11 @@ def parse_tier(text: object) -> Tier:
     raise ValueError(f"no tier {text!r}: local, peer or global")
 
 
+# How the listing of a folder says that the folder itself was not read.
+CANNOT_BE_READ = "cannot be read"
+NO_ANSWER = "this root did not answer within the deadline"
+
+
 @dataclass(frozen=True, slots=True)
 class Validity:
     """The answer about one path. ``level`` is the highest level that was passed, or the one that failed."""

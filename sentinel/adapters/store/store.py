@@ -152,11 +152,20 @@ class Store(Database):
     def steps_under_way(self) -> list[dict[str, Any]]:
         """Ledger rows of unfinished plans that have no result yet, or are tried again; oldest first."""
         unfinished = sa.select(t.plan.c.id).where(t.plan.c.finished.is_(False))
+        later = t.step.alias()
+        again = sa.exists().where(
+            later.c.incident == t.step.c.incident,
+            later.c.kind == t.step.c.kind,
+            later.c.node.is_not_distinct_from(t.step.c.node),
+            later.c.job.is_not_distinct_from(t.step.c.job),
+            later.c.intended_at > t.step.c.intended_at,
+        )
         query = (
             sa.select(t.step)
             .where(
                 t.step.c.plan.in_(unfinished),
                 t.step.c.result.is_(None) | (t.step.c.result == Result.NOT_KNOWN),
+                ~again,  # done again under another id: what became of that counts
             )
             .order_by(t.step.c.intended_at)
         )

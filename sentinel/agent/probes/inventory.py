@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.agent.probes import account, become, begin, next_request, quarantine, say
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.kept_manifest import default_folder
-from sentinel.checkpoints.records import Part, Tier, parse_level, parse_tier
+from sentinel.checkpoints.records import NO_ANSWER, Part, Tier, parse_level, parse_tier
 from sentinel.checkpoints.space import space_of
 from sentinel.checkpoints.validate import Settings
 
@@ -51,7 +51,7 @@ def _unanswered(arguments: Mapping[str, Any]) -> list[list[dict[str, object]]]:
         [
             Part(
                 host=node, root=str(path), path=str(path), key=".", step=None, tier=tier, format="unknown", bytes=0,
-                valid=None, level=level, reason="this root did not answer within the deadline",
+                valid=None, level=level, reason=NO_ANSWER,
             ).to_json()
         ]
         for path, tier in _roots(arguments)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sentinel.adapters.store.store import Store
 from sentinel.checkpoints.choose import choose
-from sentinel.checkpoints.fleet_parts import is_unread_root, root_of, world_size_of
+from sentinel.checkpoints.fleet_parts import is_unread_root, may_not_exist, root_of, world_size_of
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
@@ -108,7 +108,7 @@ class FleetCheckpoints:
         decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
         unread = [part for part in seen.parts if part.tier == "global" and is_unread_root(part)]
         saved = any(past.saves for (one, _), past in list(self._live.attempts.items()) if one == task.job)
-        if decision.chosen is None and unread and saved:
+        if decision.chosen is None and unread and (saved or not may_not_exist(unread[0])):
             raise Unavailable(f"{unread[0].host}: {unread[0].root} {unread[0].reason}")
         self._log.info(
             "checkpoint-choice",
@@ -266,11 +266,8 @@ class FleetCheckpoints:
             else:
                 parts.extend(answer)
                 answered.update(nodes[index : index + 1] if local else ())
-        problems += [
-            f"{part.host}: {part.root} did not answer within {self._recovery.inventory_s:g} s, what it holds is not known"
-            for part in parts
-            if is_unread_root(part) and "did not answer" in part.reason
-        ]
+        unread = [part for part in parts if is_unread_root(part) and not may_not_exist(part)]
+        problems += [f"{part.host}: {part.root}: {part.reason}; what it holds is not known" for part in unread]
         if not parts and problems:
             raise Unavailable("no node could list the job's checkpoints: " + "; ".join(problems)[:500])
         by_root: dict[str, list[Part]] = {}

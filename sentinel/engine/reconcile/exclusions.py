@@ -137,12 +137,12 @@ def _asked(state: State, job: JobView) -> str:
 
 
 def needed_to_start(state: State, job: JobView) -> frozenset[str]:
-    """Nodes of ours in lists with which Slurm said that the job can never start.
+    """Nodes of ours in lists with which Slurm said that this attempt of the job can never start.
 
-    Which nodes have what it asks for (features, node lists, reservations, GPUs) is Slurm's to know. Such a node is most
-    often out of service, and the job starts once it is back; with the list Slurm would forget the job's priority.
+    Which nodes have what it asks for (features, node lists, reservations, GPUs) is Slurm's to know, and may change. Such a
+    node is most often out of service, and the job starts once it is back; with the list Slurm would forget its priority.
     """
-    rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
+    rows = (row for row in state.ledger.of_job(job.id, StepKind.EXCLUDE) if row.step.attempt == job.restarts - 1)
     said = {name for row in rows for name in names(row.step.data.get(_NEEDED))}
     if job.state == "pending" and job.reason == NEVER_STARTS and not requires_ours(state, job):
         said |= exclusions_of_ours(state, job.id)[0] & {*job.excluded}
@@ -199,7 +199,8 @@ def _judged(state: State, incident: Incident, job: int) -> tuple[list[str], list
 
 def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bool:
     """Whether the waiting job's list is one that we wrote, and another one is wanted now. Where it is the one before the
-    last, slurmctld may have forgotten the last, or a person changed it back: the action asks."""
+    last, slurmctld may have forgotten the last, or a person changed it back: the action asks. Nodes that the job needs to
+    start at all are taken out of any list."""
     plan = state.plans[incident.id]
     step = next((step for step in plan.to_do if step.kind is StepKind.EXCLUDE), None)
     if step is None:
@@ -207,10 +208,12 @@ def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bo
     tries = (dataclasses.replace(step, tries=number) for number in range(step.tries + 1))
     *lists, last = (_excluded(state.ledger.outcome(incident.id, one)) for one in tries)
     listed = {*job.excluded}
-    if last is None or listed not in (*lists, last):
+    never = job.reason == NEVER_STARTS
+    if last is None or (listed not in (*lists, last) and not never):
         return False
     added, _ = exclusions_of_ours(state, job.id)
-    return listed != (listed - added) | set(wanted(state, incident, job, fleet).nodes)
+    found = set(wanted(state, incident, job, fleet).nodes)
+    return bool((listed & added) - found) if never else listed != (listed - added) | found
 
 
 def _excluded(outcome: Outcome | None) -> set[str] | None:

@@ -86,8 +86,12 @@ async def test_for_how_long_a_step_is_under_way_or_tried_again(world: Worlds) ->
     store.record(plan, Outcome(hold, Result.NOT_KNOWN, clock.now(), "Slurm refuses job 8"))
     clock.advance(60.0)
     assert seen.read("step_under_way_seconds", kind="hold") == 120.0
-    store.record(plan, Outcome(hold, Result.DONE, clock.now()))
+    again = dataclasses.replace(hold, tries=1)  # under another id, as slurmctld had forgotten something
+    store.intend(plan, again, clock.now())
     assert seen.read("step_under_way_seconds", kind="hold") == 0.0
+    store.record(plan, Outcome(again, Result.DONE, clock.now()))
+    clock.advance(60.0)
+    assert seen.read("step_under_way_seconds", kind="hold") == 0.0 and store.steps_under_way() == []
 
 
 async def test_who_drained_what(world: Worlds) -> None:

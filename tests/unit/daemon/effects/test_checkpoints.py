@@ -381,6 +381,20 @@ async def test_a_shared_folder_that_no_node_can_read_is_waited_for_once_the_job_
     assert "path" not in found and found["explanation"].startswith("not checked") is saved, found
 
 
+async def test_a_folder_that_cannot_be_read_is_waited_for_whatever_is_known_of_saves(world: Worlds) -> None:
+    """Only one that does not exist may be one that the job has yet to make."""
+    case = await failed(world(), Unmounted(nodes=("n1", "n2", "n3", "n4"), why="Stale file handle"), comment=SHARED)
+    with pytest.raises(Unavailable, match="Stale file handle"):
+        await case.choose()
+
+
+async def test_a_listing_that_leaves_old_saves_out_is_a_listing(world: Worlds) -> None:
+    left_out = replace(unread("n1", ""), reason="4 older checkpoints under this root were not looked at (limit 60)")
+    case = await failed(world(), Nodes(shared(200), left_out), comment=SHARED)
+    assert (await case.choose())["step"] == 200
+    assert case.orders.listed() == [("n1", "global")]  # type: ignore[attr-defined]
+
+
 async def test_three_nodes_are_asked_and_no_more(world: Worlds, seconds: Seconds) -> None:
     case = await failed(world(), Nodes(shared(200), silent=("n1", "n2", "n3")), comment=SHARED, storage_s=600.0)
     for _ in range(2):

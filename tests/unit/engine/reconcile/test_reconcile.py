@@ -564,6 +564,41 @@ async def test_a_job_that_only_some_nodes_can_run_waits_for_the_repaired_one(wor
     assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"} and states(there) == ["closed"]
 
 
+async def test_a_node_that_the_job_needs_is_taken_out_of_a_list_that_a_person_has_changed(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    job = there.slurm.jobs[there.job]
+    blocker = there.slurm.submit(nodes=4)
+    daemon = Daemon(there, [sink], settings=WIDE)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    job.excluded, job.feature = ("n1", "n6"), ("n1", "n2")
+    there.slurm.cancel(blocker)
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+    assert job.excluded == ("n6",) and not job.bad, daemon.said
+    assert daemon.said.count("done-again") <= 2, daemon.said
+
+
+async def test_what_slurm_said_of_one_attempt_is_not_held_against_the_next(world: Worlds) -> None:
+    """An administrator takes a feature away and gives it back: without the node the job could not start either."""
+    there = world(nodes=6)
+    job = there.slurm.jobs[there.job]
+    narrow = dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, drain_count=0))
+    blocker = there.slurm.submit(nodes=4)
+    daemon = Daemon(there, settings=narrow)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    assert job.excluded == ("n1",) and not there.slurm.nodes["n1"].drained
+    job.feature = ("n9",)
+    there.slurm.schedule()
+    await daemon.pass_time(20.0)
+    job.feature, job.bad = (), False
+    there.slurm.cancel(blocker)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert "n1" not in job.on and job.restarts == 1, daemon.said
+
+
 async def test_a_bad_node_in_service_that_the_job_cannot_do_without_is_not_given_to_it(world: Worlds) -> None:
     """Somebody is still to approve its drain: the job waits until it is out, and then for its return."""
     there, sink = world(nodes=6), FakeSink()
