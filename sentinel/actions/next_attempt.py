@@ -143,11 +143,9 @@ def _waits_no_more(task: Task, means: Means, job: JobView | None) -> Outcome | N
         )  # it is compared with snapshots
     if job is not None and job.state == "completing":
         raise Unavailable(f"job {task.job} is completing again")
-    if job is not None and (
-        task.step.tries or job.state == "running"
-    ):  # on the earlier list; any user may set StartTime=now
+    if job is not None:  # it started on the earlier list: any user may set StartTime=now
         return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
-    return means.failed(task, f"job {task.job} is not pending any more")
+    return means.failed(task, f"Slurm no longer knows job {task.job}")
 
 
 async def _accessible_spares(task: Task, means: Means, job: JobView) -> tuple[str, str]:

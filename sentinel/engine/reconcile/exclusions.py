@@ -17,7 +17,7 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import NODE_STEPS, Fleet, Incident, JobView, Outcome, Plan, Scalar, Step, StepKind
 from sentinel.model.vocabulary import ASKED, NEVER_STARTS
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
-from sentinel.policy import Exclusions, excluded, nodes_wanted
+from sentinel.policy import Exclusions, components_with, excluded, nodes_wanted
 from sentinel.policy.exclusions import BESIDE, IN_TURN, bad_and_suspect
 from sentinel.text import names
 
@@ -144,9 +144,16 @@ def needed_to_start(state: State, job: JobView) -> frozenset[str]:
     """
     rows = (row for row in state.ledger.of_job(job.id, StepKind.EXCLUDE) if row.step.attempt == job.restarts - 1)
     said = {name for row in rows for name in names(row.step.data.get(_NEEDED))}
-    if job.state == "pending" and job.reason == NEVER_STARTS and not requires_ours(state, job):
+    if never_starts(state, job) and not requires_ours(state, job):
         said |= exclusions_of_ours(state, job.id)[0] & {*job.excluded}
     return frozenset(said)
+
+
+def never_starts(state: State, job: JobView) -> bool:
+    """Whether Slurm says that the waiting job, or a component of it, can never start."""
+    fleet = state.cluster.fleet
+    parts = (job, *components_with(fleet, job.id)) if fleet is not None else (job,)
+    return any(part.state == "pending" and part.reason == NEVER_STARTS for part in parts)
 
 
 def has_ours(state: State, job: JobView) -> bool:
@@ -208,7 +215,7 @@ def outdated(state: State, incident: Incident, job: JobView, fleet: Fleet) -> bo
     tries = (dataclasses.replace(step, tries=number) for number in range(step.tries + 1))
     *lists, last = (_excluded(state.ledger.outcome(incident.id, one)) for one in tries)
     listed = {*job.excluded}
-    never = job.reason == NEVER_STARTS
+    never = never_starts(state, job)
     if last is None or (listed not in (*lists, last) and not never):
         return False
     added, _ = exclusions_of_ours(state, job.id)

@@ -38,7 +38,7 @@ from sentinel.model.records import (
     Result,
     StepKind,
 )
-from sentinel.model.vocabulary import ANYWHERE, NEVER_STARTS
+from sentinel.model.vocabulary import ANYWHERE
 from sentinel.policy import components_with
 from sentinel.text import names
 
@@ -93,7 +93,7 @@ def _do_again(
 ) -> None:
     plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost, nodes), lost, nodes, fleet, now)
     if StepKind.CHOOSE_CHECKPOINT in lost:
-        plan = _anywhere_if_never(plan, fleet)
+        plan = _anywhere_if_never(state, plan, fleet)
     state.plans[incident.id] = plan
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
@@ -105,12 +105,12 @@ def _do_again(
     recovery.start(state, out, incident.id, now)
 
 
-def _anywhere_if_never(plan: Plan, fleet: Fleet) -> Plan:
+def _anywhere_if_never(state: State, plan: Plan, fleet: Fleet) -> Plan:
     """The plan whose next choice of a checkpoint needs no certain nodes, where Slurm never starts the job on these."""
     steps = []
     for step in plan.steps:
         job = fleet.jobs.get(step.job) if step.kind is StepKind.CHOOSE_CHECKPOINT and step.job is not None else None
-        never = job is not None and job.state == "pending" and job.reason == NEVER_STARTS
+        never = job is not None and exclusions.never_starts(state, job)
         steps.append(dataclasses.replace(step, data={**step.data, ANYWHERE: True}) if never else step)
     return dataclasses.replace(plan, steps=tuple(steps))
 
@@ -177,7 +177,7 @@ def _outdated_exclusions(
         return frozenset({StepKind.EXCLUDE})
     if not exclusions.outdated(state, incident, job, fleet):
         return frozenset()
-    return frozenset({StepKind.EXCLUDE}) | (_RELEASE if job.reason == NEVER_STARTS else frozenset())
+    return frozenset({StepKind.EXCLUDE}) | (_RELEASE if exclusions.never_starts(state, job) else frozenset())
 
 
 def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
@@ -197,7 +197,7 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset()
     if release is None:
         return _lost_hold(state, plan, job, fleet, now) if stop.data.get("deferred") else frozenset()
-    if fleet.at <= release.at or (job.reason == NEVER_STARTS and exclusions.has_ours(state, job)):
+    if fleet.at <= release.at or (exclusions.never_starts(state, job) and exclusions.has_ours(state, job)):
         return frozenset()
     # Where slurmctld forgot a later attempt, its incident may have stopped the job: then that lets it go.
     others = recovery.attempts_others_restart(state, plan.incident, job.id)
@@ -258,7 +258,7 @@ def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     hosts = {*names(written.data.get("required"))}
     if job.state != "pending" or not hosts or {*job.required} != hosts or _is_anothers(state, release, fleet):
         return frozenset()
-    if job.reason == NEVER_STARTS:
+    if exclusions.never_starts(state, job):
         return _CHOICE | _RELEASE
     if job.held or fleet.at - max(release.at, written.at) < _STARTED_BY:
         return frozenset()

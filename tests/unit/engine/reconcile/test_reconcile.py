@@ -564,6 +564,27 @@ async def test_a_job_that_only_some_nodes_can_run_waits_for_the_repaired_one(wor
     assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"} and states(there) == ["closed"]
 
 
+async def test_a_component_that_only_some_nodes_can_run_waits_for_the_repaired_one(world: Worlds) -> None:
+    """Slurm's word comes of the component, and the list is of the whole job."""
+    there = silent(world(nodes=8))
+    slurm = there.slurm
+    slurm.cancel(there.job)
+    there.job = leader = slurm.submit(nodes=1, comment=OPTED_IN, het=0)
+    part = slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
+    slurm.jobs[part].feature = ("n2",)
+    slurm.schedule()
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    await fail(daemon, bus("n1"), bus("n2", at_s=0.1))
+    for _ in range(6):
+        await daemon.pass_time(20.0)
+    for name in ("n1", "n2"):
+        slurm.nodes[name].drained = False
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+    assert (slurm.jobs[leader].state, slurm.jobs[part].on) == ("RUNNING", ("n2",)), daemon.said
+
+
 async def test_a_node_that_the_job_needs_is_taken_out_of_a_list_that_a_person_has_changed(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     job = there.slurm.jobs[there.job]
