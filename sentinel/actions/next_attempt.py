@@ -91,7 +91,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     )  # fmt: skip
     added = ",".join(sorted(wanted - theirs))
     data: dict[str, Scalar] = {"excluded": ",".join(union), "added": added, "required": ",".join(hosts)}
-    data |= {ASKED: ",".join(asked)} if asked else {}
+    data |= {ASKED: ",".join(asked)} if hosts or asked else {}
     reservation, said = await _accessible_spares(task, means, job)
     if reservation:
         try:

@@ -15,9 +15,9 @@ from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.watchdogs import differing
 from sentinel.config.rules import Drain, Role, Rules
-from sentinel.evidence.logs.limits import LIMIT
 from sentinel.model.records import Cause, Incident, Kind, Scope
 
+KEPT_OF_A_RULE = 6  # lines of one rule that are kept of a log that is followed: evidence.logs.limits.LIMIT
 C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
 HOT = 3.0  # natural-log odds from which a line says that a GPU was too hot
@@ -333,7 +333,7 @@ def _still_preparing(
     trained = [e for e in before if e.kind == Kind.STEP and e.data.get("loss") is not None]
     if not preparing or trained or preparing[-1].data.get("text") == "100":
         return []
-    if len(preparing) % LIMIT == 0:
+    if len(preparing) % KEPT_OF_A_RULE == 0:
         return []  # of a log that is followed more are not kept, and what the last one said is not known
     weights = {C.USER_CONFIG: 3.6, C.NCCL_HANG_UNKNOWN: -1.0}
     return [of_context(preparing[-1], "still-preparing", weights, "one rank still prepares the data, the others wait")]

@@ -8,7 +8,9 @@ import pytest
 from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import classify
+from sentinel.classify.context import KEPT_OF_A_RULE
 from sentinel.cli.offline.unread_lines import with_unread
+from sentinel.evidence.logs.limits import LIMIT
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Cause, Incident, Source, UnknownKind, Verdict, Where
 
@@ -83,3 +85,21 @@ def test_a_bus_error_in_shared_memory_is_a_setting() -> None:
     assert judge(bus).cause is Cause.DATALOADER
     assert judge(bus + frame).cause is Cause.USER_CONFIG
     assert judge(frame).cause is Cause.UNKNOWN
+
+
+def test_a_preparation_whose_end_was_not_kept_is_not_taken_for_one_that_goes_on() -> None:
+    """Of a log that is followed only the first lines of a rule are kept."""
+    assert KEPT_OF_A_RULE == LIMIT
+    reader = LogReader(SIGNATURES, source=Source.JOB_LOG, where=Where(path="out.txt"))
+    found = []
+    for done in range(101):
+        line = f"Running tokenizer on dataset: {done:3}%|{'#' * (done // 10):10}| {done * 20}/2000 [10:55<48:08, 15.57 examples/s]\n"
+        found += reader.feed(line.encode(), NOW)
+    found += reader.feed(
+        b"[rank2]:[E ProcessGroupNCCL.cpp:475] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, "
+        b"OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800572 milliseconds before timing out.\n",
+        NOW,
+    )
+    assert (
+        classify(Incident("i", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause is Cause.NCCL_HANG_UNKNOWN
+    )
