@@ -25,7 +25,7 @@ async def release(task: Task, means: Means) -> Outcome:
     if words := overtaken(task, means, job):
         return means.done(task, words)
     if job.held and job.reason == NEVER_STARTS:
-        return await _start_at_all(task, means, job)
+        return await _release_never_starting(task, means, job)
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
         await means.writer.defer(task.job)
@@ -56,7 +56,7 @@ async def _end_deferral(task: Task, means: Means) -> Outcome:
     await means.writer.update_job(task.job, start_now=True)
     after = await means.reader.job(task.job)
     if after is not None and after.held and after.reason == NEVER_STARTS:
-        return await _start_at_all(task, means, after)
+        return await _release_never_starting(task, means, after)
     if after is not None and after.held:
         return held_meanwhile(task, means, after)
     if after is None or is_deferred(after, means.clock.now()):
@@ -64,14 +64,11 @@ async def _end_deferral(task: Task, means: Means) -> Outcome:
     return means.done(task)
 
 
-async def _start_at_all(task: Task, means: Means, job: JobView) -> Outcome:
+async def _release_never_starting(task: Task, means: Means, job: JobView) -> Outcome:
     """Slurm says that the job can never start. With nodes of ours in its lists it is left to ``engine.reconcile.restarts``,
     which takes them out and has it released once more; without, it is its user's to change what it asks for."""
-    step = next((step for step in task.plan.steps if step.kind is StepKind.EXCLUDE and step.job == task.job), None)
-    written = means.ledger.outcome(task.incident.id, step) if step is not None else None
-    added, required = (
-        {*names(written.data.get(key))} if written is not None else set() for key in ("added", "required")
-    )
+    written = means.earlier(task, StepKind.EXCLUDE)
+    added, required = ({*names(written.get(key))} for key in ("added", "required"))
     if added & {*job.excluded} or (required and required == {*job.required}):
         return means.done(task)
     await means.writer.release(task.job)

@@ -231,12 +231,10 @@ def how_sure(confidence: float, drain_confidence: float) -> str:
 DRAIN_REFUSED = "drain-refused"  # kind of the wait of a drain that Slurm refused
 REFUSED_SINCE = "refused_since"  # outcome data: since when Slurm has refused the request, ISO 8601
 REFUSED_BY_SLURM = "refused_by_slurm"  # data of the outcome of a drain that Slurm refused for an unknown reason: true
-NEVER_STARTS = (
-    "BadConstraints"  # Slurm's reason of a job that no nodes which it may get can ever run: its priority is 0
-)
+NEVER_STARTS = "BadConstraints"  # Slurm's reason of a job that no nodes can ever run: its priority is 0
+HELD_BY_SLURM = "held_by_slurm"  # outcome data: the job is held with that reason
 ASKED = "asked"  # data of the step that excludes nodes, and of its outcome: the nodes that the job's user requires
 ANYWHERE = "anywhere"  # data of the step that chooses a checkpoint: one that needs no certain nodes
-HELD_BY_SLURM = "held_by_slurm"  # outcome data: for that reason
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})

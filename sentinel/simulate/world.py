@@ -208,12 +208,10 @@ class World(Timeline):
                     no_kill=bool(spec.trains_on),
                 )
             )
-        for name in ids:
-            self.slurm.jobs[name].feature = spec.feature  # the first nodes have it, on which it began
-        if spec.least:
-            for name in ids:
-                self.slurm.jobs[name].record["tasks_per_node"] = 1
-                self.slurm.jobs[name].most = spec.nodes
+        for this in map(self.slurm.jobs.__getitem__, ids):
+            this.feature = spec.feature  # the first nodes have it, on which it began
+            if spec.least:
+                this.record["tasks_per_node"], this.most = 1, spec.nodes
         self.jobs.extend(ids)
 
     def spec_of(self, job: int) -> JobSpec:

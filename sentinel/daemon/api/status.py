@@ -163,22 +163,21 @@ def budget(store: Store, fleet: Fleet | None, limits: Limits, now: datetime) -> 
 
 def under_way(store: Store, visible: Collection[str]) -> list[dict[str, Any]]:
     """Steps of plans that have begun and have no result yet; ``reason``: why one is tried again, empty at its first try."""
-    steps = [row for row in store.steps_under_way() if row["incident"] in visible and not _waits(row)]
+    steps = [row for row in _under_way(store) if row["incident"] in visible]
     return [{"step": row["kind"], "since": row["intended_at"], "reason": row["reason"], **_about(row)} for row in steps]
 
 
 def longest_under_way_s(store: Store, now: datetime) -> dict[str, float]:
     """By kind, for how long the oldest step has been under way."""
     longest: dict[str, float] = {}
-    for row in store.steps_under_way():
-        if not _waits(row):
-            longest.setdefault(row["kind"], max(0.0, (now - row["intended_at"]).total_seconds()))
+    for row in _under_way(store):
+        longest.setdefault(row["kind"], max(0.0, (now - row["intended_at"]).total_seconds()))
     return longest
 
 
-def _waits(row: Mapping[str, Any]) -> bool:
-    """Whether it is a drain that Slurm refused: it is shown as a wait of its plan."""
-    return row["data"].get(REFUSED_BY_SLURM) is True
+def _under_way(store: Store) -> list[dict[str, Any]]:
+    """Without the drains that Slurm refused: these are shown as waits of their plans."""
+    return [row for row in store.steps_under_way() if row["data"].get(REFUSED_BY_SLURM) is not True]
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:

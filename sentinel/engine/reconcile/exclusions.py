@@ -163,7 +163,7 @@ def has_ours(state: State, job: JobView) -> bool:
 
 def requires_ours(state: State, job: JobView) -> bool:
     """Whether the job asks for the nodes of a node-local checkpoint, as Sentinel wrote it."""
-    rows = [row for row in state.ledger.of_job(job.id, StepKind.EXCLUDE) if row.outcome is not None]
+    rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
     last = rows[-1].outcome if rows else None
     return last is not None and bool(job.required) and {*job.required} == {*names(last.data.get("required"))}
 

@@ -93,7 +93,7 @@ def _do_again(
 ) -> None:
     plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost, nodes), lost, nodes, fleet, now)
     if StepKind.CHOOSE_CHECKPOINT in lost:
-        plan = _anywhere_if_never(state, plan, fleet)
+        plan = _with_choice_anywhere(state, plan, fleet)
     state.plans[incident.id] = plan
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
@@ -105,7 +105,7 @@ def _do_again(
     recovery.start(state, out, incident.id, now)
 
 
-def _anywhere_if_never(state: State, plan: Plan, fleet: Fleet) -> Plan:
+def _with_choice_anywhere(state: State, plan: Plan, fleet: Fleet) -> Plan:
     """The plan whose next choice of a checkpoint needs no certain nodes, where Slurm never starts the job on these."""
     steps = []
     for step in plan.steps:
