@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 
 from sentinel.actions.comments import BESIDE
 from sentinel.actions.means import Means
@@ -13,6 +14,8 @@ from sentinel.errors import Unavailable
 from sentinel.model.records import OURS, JobView, Outcome, Result, StepKind, Task
 from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.text import names
+
+_OURS_FROM = timedelta(days=29)  # after the job was stopped: Sentinel defers by 30 days, and people hardly ever that far
 
 
 async def release(task: Task, means: Means) -> Outcome:
@@ -48,8 +51,18 @@ async def release(task: Task, means: Means) -> Outcome:
         if job.restarts != task.attempt + 1 or task.step.tries:
             await write_again(task, means, job.restarts)
         if is_deferred(job, means.clock.now()):
+            if words := _start_of_its_user(task, means, job):
+                return means.done(task, words)
             return await _end_deferral(task, means)
     return means.done(task)
+
+
+def _start_of_its_user(task: Task, means: Means, job: JobView) -> str:
+    """When its user wants the stopped job to start, if somebody put that in the place of our deferral; empty if not."""
+    stopped = _how_it_was_stopped(task, means)
+    if stopped is None or job.eligible_at is None or job.eligible_at - stopped.at >= _OURS_FROM:
+        return ""
+    return f"its user had it start at {job.eligible_at:%Y-%m-%d %H:%M} UTC: it waits for that"
 
 
 async def _end_deferral(task: Task, means: Means) -> Outcome:
@@ -85,9 +98,14 @@ async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
     others = job.eligible_at is None or is_far(job, means.clock.now())
     if not waits(job) or (others and not job.requeue_held):
         return False
-    stop = next(step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job)
-    outcome = means.ledger.outcome(task.incident.id, stop)
-    return outcome is not None and await means.slurmctld_started_since(outcome.at) is True
+    stopped = _how_it_was_stopped(task, means)
+    return stopped is not None and await means.slurmctld_started_since(stopped.at) is True
+
+
+def _how_it_was_stopped(task: Task, means: Means) -> Outcome | None:
+    """The outcome of the step of this plan that stopped the job; None: the plan has none, or it is not over."""
+    stop = next((step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job), None)
+    return means.ledger.outcome(task.incident.id, stop) if stop is not None else None
 
 
 async def _excluded_again(task: Task, means: Means, job: JobView) -> Outcome | None:

@@ -216,6 +216,22 @@ async def test_released_job_is_not_released_again(world: Worlds, state: str) -> 
     assert outcome.result is Result.DONE and asked == []
 
 
+@pytest.mark.parametrize("ahead", [timedelta(days=3), timedelta(days=20)])
+async def test_start_time_that_its_user_gave_the_stopped_job_is_kept(world: Worlds, ahead: timedelta) -> None:
+    there = world()
+    made, _ = means(there)
+    stop, then = (Step(kind, job=there.job, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.RELEASE))
+    work = Task(incident(ended(there.job), job=there.job), ECC, plan(stop, then), stop)
+    there.store.intend(work.plan, stop, made.clock.now())
+    there.store.record(work.plan, await ACTIONS[stop.kind](work, made))
+    job = there.slurm.jobs[there.job]
+    job.eligible = (made.clock.now() + ahead).timestamp()
+    made, writer = means(there)
+    outcome = await ACTIONS[then.kind](dataclasses.replace(work, step=then), made)
+    assert (outcome.result, writer.asked, job.state) == (Result.DONE, [], "PENDING")
+    assert "its user had it start at" in outcome.reason
+
+
 async def test_a_hold_that_is_tried_again_leaves_the_next_attempt_alone(world: Worlds) -> None:
     """Its first try may have happened without an answer, and somebody else have restarted the job since."""
     there = world()
