@@ -15,7 +15,8 @@ from sentinel.model.records import OURS, JobView, Outcome, Result, StepKind, Tas
 from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.text import names
 
-_OURS_FROM = timedelta(days=29)  # after the job was stopped: Sentinel defers by 30 days, and people hardly ever that far
+# After the job was stopped: Sentinel defers by 30 days, and hardly anybody has a job start that far ahead.
+_OURS_FROM = timedelta(days=29)
 
 
 async def release(task: Task, means: Means) -> Outcome:

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -97,7 +98,17 @@ def _explore(root: Path, search: _Search) -> None:
             with os.scandir(folder) as entries:
                 _sort_out(folder, list(entries), depth, search)
         except OSError as error:
-            search.notes.append((folder, f"{CANNOT_BE_READ} ({error.strerror or type(error).__name__})"))
+            search.notes.append((folder, f"{CANNOT_BE_READ} ({_what_is_wrong(folder, error)})"))
+
+
+def _what_is_wrong(folder: Path, error: OSError) -> str:
+    """Of a folder below a link that leads nowhere Linux says that it does not exist, as of one that nobody has made yet."""
+    if isinstance(error, FileNotFoundError):
+        for link in (folder, *folder.parents):
+            with suppress(OSError):
+                if link.is_symlink() and not link.exists():
+                    return "a symbolic link whose target is missing"
+    return error.strerror or type(error).__name__
 
 
 def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, search: _Search) -> None:

@@ -30,6 +30,7 @@ from sentinel.model.records import (
     Evidence,
     Incident,
     JobView,
+    Kind,
     Notice,
     Outcome,
     Plan,
@@ -204,6 +205,14 @@ class Store(Database):
             query = query.where(t.step.c.job == job)
         with self._read() as connection:
             return _rows(connection, query)
+
+    def has_saved(self, job: int | None) -> bool:
+        """Whether a checkpoint of this job was ever seen: in its log, in its folders, or chosen for a restart."""
+        seen = sa.select(t.evidence.c.id).where(t.evidence.c.job == job, t.evidence.c.kind == Kind.CHECKPOINT_SAVED)
+        with self._read() as connection:
+            if connection.execute(seen.limit(1)).first() is not None:
+                return True
+        return any(row["data"].get("path") for row in self.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job))
 
     # --- notices ------------------------------------------------------------------------------------------------------
 

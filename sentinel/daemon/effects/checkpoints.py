@@ -107,8 +107,7 @@ class FleetCheckpoints:
         survivors = await self._survivors(task, job, bad)
         decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
         unread = [part for part in seen.parts if part.tier == "global" and is_unread_root(part)]
-        saved = any(past.saves for (one, _), past in list(self._live.attempts.items()) if one == task.job)
-        if decision.chosen is None and unread and (saved or not may_not_exist(unread[0])):
+        if decision.chosen is None and unread and (not may_not_exist(unread[0]) or self._store.has_saved(task.job)):
             raise Unavailable(f"{unread[0].host}: {unread[0].root} {unread[0].reason}")
         self._log.info(
             "checkpoint-choice",

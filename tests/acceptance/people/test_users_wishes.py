@@ -44,3 +44,18 @@ def test_a_job_that_its_user_holds_while_it_is_restarted_stays_held(story: Story
     story.expect(free=[job])
     assert job.resumed()[0] in job.saved(job.resumed()[1])  # the resume point was written all the same
     assert victim not in job.nodes_now()
+
+
+@pytest.mark.deep
+def test_a_job_whose_user_gives_it_a_start_time_while_it_is_restarted_waits_for_that(story: Story):
+    job = story.job(2)
+    victim = job.nodes[0]
+    story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
+    with story.daemon_stopped_at("kind=requeue_hold "):
+        story.lab.slurm("scontrol", "update", f"jobid={job.id}", "starttime=now+3days")
+    story.wait_daemon_log("kind=release ")
+    assert job.state() == "PENDING" and len(job.starts()) == 1, job.shown()
+    story.lab.slurm("scontrol", "update", f"jobid={job.id}", "starttime=now")
+    until(lambda: len(job.starts()) == 2 and job.steps_again(), lambda: f"the job to train: {job.shown()}")
+    story.expect(drains=[victim], restarts=[job], messages=[{"cause": "gpu_fallen_off_bus", "job": job.id}])
+    assert victim not in job.nodes_now()

@@ -167,3 +167,12 @@ def test_no_more_is_read_than_is_enough(make):
         20: (True, "checksum"),
         10: (True, "structural"),
     }
+
+
+@pytest.mark.parametrize("below", ["", "a/run"])
+def test_a_folder_below_a_link_that_leads_nowhere_is_not_one_that_nobody_has_made_yet(tmp_path, below):
+    (tmp_path / "runs").symlink_to(tmp_path / "not-mounted")
+    (note,) = find(tmp_path / "runs" / below).notes
+    (missing,) = find(tmp_path / "new").notes
+    assert note[1] == "cannot be read (a symbolic link whose target is missing)"
+    assert missing[1] == "cannot be read (No such file or directory)"

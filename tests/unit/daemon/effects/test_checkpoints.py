@@ -373,7 +373,7 @@ async def test_a_shared_folder_that_no_node_can_read_is_waited_for_once_the_job_
         save = evidence(
             Kind.CHECKPOINT_SAVED, source=Source.PROGRESS, job=case.world.job, attempt=0, data={"step": 200}
         )
-        case.daemon.live.note(save)
+        case.world.store.append([save])  # by a daemon that has been restarted since
         with pytest.raises(Unavailable, match="No such file"):
             await case.choose()
         seconds.now_s += 600.0
