@@ -46,6 +46,7 @@ def context(
         _met_before,
         _crashed_library,
         _shared_memory_full,
+        _forked,
         _still_preparing,
         differing,
         differing_calls,
@@ -318,6 +319,16 @@ def _shared_memory_full(
     weights = {C.USER_CONFIG: 3.4, C.DATALOADER: -1.4}
     note = "a bus error while a library used /dev/shm"
     return _reading_if_both(bus, {"shared-memory-frame"}, readings, "shared-memory-full", weights, note)
+
+
+def _forked(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """CUDA that cannot be initialized in a data worker: the worker was forked from a process that had used the GPU."""
+    refused = next((r for r in readings if r.key == "cuda-init"), None)
+    weights = {C.USER_CODE: 3.2, C.GPU_GSP_OR_DRIVER: -3.0}
+    note = "a data worker used the GPU: a forked process cannot"
+    return _reading_if_both(refused, {"loader-caught"}, readings, "forked-worker", weights, note)
 
 
 def _still_preparing(

@@ -50,6 +50,13 @@ _ORDER = re.compile(
     r"(?i)\b(?:not|never|already) (?:been |yet )?(?:initiali[sz]ed|set ?up|started|called|created|registered|built"
     r"|finali[sz]ed|prepared|closed)\b|\bcall\w{0,3} [\w.()]{1,40} (?:first|before|twice)\b|\b(?:before|after) calling\b"
 )
+# A word where a number is asked for: a setting that a file or a command line gave as text.
+_TEXT_FOR_NUMBER = re.compile(
+    r"TypeError: (?:'[<>]=?' not supported between instances of '(?:str' and '(?:int|float)|(?:int|float)' and 'str)'"
+    r"|unsupported operand type\(s\) for [^:\n]{1,8}: '(?:str' and '(?:int|float)|(?:int|float)' and 'str)')"
+)
+# What only says that another process failed.
+_RELAYS = re.compile(r"\b(?:CalledProcessError|ChildFailedError|ProcessRaisedException|ProcessExitedException)\b")
 # Code that another program writes, and runs from a cache of its own.
 _GENERATED = re.compile(r"/torchinductor_|/\.?triton/cache/")
 # What a compiler says of the source that it was given, and of what a kernel asks of the GPU.
@@ -81,6 +88,10 @@ DRIVEN = 2.2  # natural-log odds that a framework is at fault which drove the te
 _BACKWARD = re.compile(r"/(?:site|dist)-packages/torch/autograd/")
 _WRONG_TYPE = re.compile(r"\b(?:TypeError|AttributeError): ")
 _CORE = re.compile(r"/(?:site|dist)-packages/(?:torch|jax|jaxlib|tensorflow|numpy)/")  # does what its callers ask
+_ASSERT = re.compile(r"(?:^|[\s:])assert\b")
+_P_ASSERT = re.compile(r"\braise AssertionError\(s\)")  # torch.distributed.utils._p_assert: FSDP's own invariants
+# Kinds of evidence: what the tensor library says of the tensors that it was given.
+_OF_TENSORS = frozenset({"shapes", "tensor-form"})
 # An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
 _TAKES_DATA = re.compile(r"(?i)collat|dataset|tokeniz|processor|preprocess|/data/")
@@ -185,6 +196,13 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return weights
     if _SOURCE.search(evidence.text) or _RESOURCES.search(evidence.text):
         return _of_kernel(evidence, weights)
+    return weights if _RELAYS.search(evidence.text) else _by_library(evidence, weights, frame)
+
+
+def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
+    """What an exception says that ends in a library's ``frame``."""
+    if _TEXT_FOR_NUMBER.search(evidence.text):
+        return _moved(weights, {C.USER_CONFIG: CHECKED, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)})
     moved = dict(weights)
     if _DATA.search(frame) and _SOURCE_FAILED.search(evidence.text):
         moved[C.DATALOADER] = max(moved.get(C.DATALOADER, 0.0), SOURCE)
@@ -205,13 +223,15 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     if _BACKWARD.search(frame) and not own:
         return weights
     wrong_type = refused and _WRONG_TYPE.search(evidence.text) is not None  # of an argument: no setting's
+    if evidence.kind in _OF_TENSORS and not refused and not _CORE.search(frame):
+        return {**moved, C.SOFTWARE_ENV: DRIVEN + UNSEEN, C.USER_CODE: 0.5 * moved.get(C.USER_CODE, 0.0)}
     if _CORE.search(frame) and (wrong_type or not (own or refused)):
         if _LIBRARY.search(str(evidence.data.get("caller") or "")):
             moved[C.SOFTWARE_ENV] = max(moved.get(C.SOFTWARE_ENV, 0.0), DRIVEN)
             return {**moved, C.USER_CODE: 0.5 * moved.get(C.USER_CODE, 0.0)}
         if wrong_type:
             return weights
-    inside = _INSIDE.search(evidence.text) is not None and not _TAKES_DATA.search(frame)
+    inside = (_INSIDE.search(evidence.text) is not None or _asserts(evidence)) and not _TAKES_DATA.search(frame)
     state = refused and "RuntimeError" in evidence.text
     if refused and _ADMITS_BUG.search(evidence.text):
         return _moved(weights, {C.SOFTWARE_ENV: INVARIANT})
@@ -222,6 +242,13 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     if (own or refused or inside) and C.USER_CODE in moved:
         moved[C.USER_CODE] = 0.5 * moved[C.USER_CODE]
     return moved
+
+
+def _asserts(evidence: Evidence) -> bool:
+    """An ``assert`` of a library that another library runs into: what the first takes for granted, no setting."""
+    check, caller = str(evidence.data.get("check") or ""), str(evidence.data.get("caller") or "")
+    driven = _LIBRARY.search(caller) is not None and _ASSERT.search(check) is not None
+    return evidence.kind == "assertion" and (driven or _P_ASSERT.search(check) is not None)
 
 
 def _of_kernel(evidence: Evidence, weights: Weights) -> Weights:

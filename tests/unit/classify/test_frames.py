@@ -349,3 +349,37 @@ def test_a_package_that_unpacks_samples_speaks_of_them() -> None:
     package = "/opt/venv/lib/python3.11/site-packages/webdataset/tariterators.py"
     raised = "ValueError: shard 3: the same name twice"
     assert cause(OWN, package, raised=raised, source="raise ValueError(") is Cause.DATALOADER
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "TypeError: '<=' not supported between instances of 'float' and 'str'",
+        "TypeError: unsupported operand type(s) for /: 'str' and 'int'",
+    ],
+)
+def test_a_word_where_a_library_takes_a_number_is_a_setting(raised: str) -> None:
+    assert cause(OWN, LIBRARY, raised=raised, source="if not 0.0 <= lr:") is Cause.USER_CONFIG
+    assert cause(OWN, raised=raised, source="if lr <= 0.1:") is Cause.USER_CODE
+
+
+def test_tensors_that_do_not_fit_within_a_library_are_its_own() -> None:
+    raised = "RuntimeError: The size of tensor a (64) must match the size of tensor b (65) at non-singleton dimension 3"
+    assert cause(OWN, LIBRARY, raised=raised, source="scores = scores + mask") is Cause.SOFTWARE_ENV
+    assert cause(OWN, raised=raised, source="scores = scores + mask") is Cause.USER_CODE
+    core = "/env/lib/python3.10/site-packages/torch/nn/modules/linear.py"
+    assert cause(OWN, core, raised=raised, source="return F.linear(x, self.weight)") is Cause.USER_CODE
+
+
+def test_what_one_library_takes_for_granted_of_another_is_no_setting() -> None:
+    raised, hook = "AssertionError: backward needs a module that trains", "assert module.training, text"
+    engine = "/env/lib/python3.10/site-packages/deepspeed/runtime/zero/offload.py"
+    assert cause(OWN, LIBRARY, engine, raised=raised, source=hook) is Cause.SOFTWARE_ENV
+    assert cause(OWN, engine, raised=raised, source=hook) is Cause.USER_CONFIG
+    assert cause(OWN, LIBRARY, engine, raised=raised, source="assert args.train, text") is Cause.USER_CONFIG
+
+
+def test_a_launcher_that_tells_of_its_childs_end_refuses_nothing() -> None:
+    launcher = "/env/lib/python3.10/site-packages/accelerate/commands/launch.py"
+    told = "subprocess.CalledProcessError: Command '['python', 'run.py', ' --num_steps 4']' returned non-zero exit status 1."
+    assert cause(launcher, raised=told, source="raise subprocess.CalledProcessError(") is not Cause.USER_CONFIG
