@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from stories.other_jobs import comment, from_a_terminal, script, standin, state_of, waiting_on
+from stories.other_jobs import comment, from_a_terminal, require_reservations, script, standin, state_of, waiting_on
 from stories.timeline import Job, Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
@@ -99,6 +99,7 @@ def test_a_job_that_only_some_nodes_can_run_waits_for_the_repaired_one(fresh: St
     story.lab.slurm("scontrol", "update", "NodeName=n1,n2", "Features=big")
     words = "ReservationName=theirs StartTime=now Duration=60 Users=root,nobody Nodes=n1,n2".split()
     if asks.endswith("=theirs"):
+        require_reservations()
         story.lab.slurm("scontrol", "create", "reservation", *words)
     job = story.job(2, "--", asks)
     victim = job.nodes[1]

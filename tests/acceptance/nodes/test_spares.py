@@ -8,11 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lab import slurm
+from stories.other_jobs import require_reservations
 from stories.timeline import Story, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.deep]
-NO_NOBODY = (25, 11)  # from here on Slurm lets no user "nobody" into a reservation
 NOBODY = 65534  # as whom a lab of root's runs its jobs
 SCRIPT = Path(__file__).parents[3] / "deploy" / "slurm" / "job_submit.lua"
 JOB = ("--output=/dev/null", "--wrap=true")
@@ -20,8 +19,7 @@ JOB = ("--output=/dev/null", "--wrap=true")
 
 @pytest.fixture(autouse=True)
 def a_user_who_is_let_in(fresh: Story) -> None:
-    if os.geteuid() == 0 and slurm.release() >= NO_NOBODY:
-        pytest.skip("optional: jobs of root's lab are nobody's, whom Slurm from 25.11 on lets into no reservation")
+    require_reservations()
 
 
 def asked(story: Story, *command: str) -> subprocess.CompletedProcess[str]:

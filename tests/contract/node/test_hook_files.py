@@ -328,15 +328,28 @@ def test_a_resume_point_for_another_attempt_says_nothing(hooks: Hooks, tmp_path:
     assert "SENTINEL_RESUME" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
 
 
-def test_the_log_says_where_a_later_attempt_begins_and_an_arrays_task_any_attempt(hooks: Hooks) -> None:
+@pytest.mark.parametrize("batch", [None, "4294967291", "-5"], ids=["22.05", "24.11", "26.05"])
+def test_the_log_says_where_a_later_attempt_begins_and_an_arrays_task_any_attempt(
+    hooks: Hooks, batch: str | None
+) -> None:
     def said(**environment: str) -> str:
-        return hooks("prolog/task-sentinel", **environment).stdout
+        of_batch = {} if batch is None else {"SLURM_STEP_ID": batch}
+        return hooks("prolog/task-sentinel", **(of_batch | environment)).stdout
 
     assert said() == said(SLURM_RESTART_COUNT="0") == said(SLURM_ARRAY_TASK_ID="3", SLURM_STEP_ID="0") == ""
     assert said(SLURM_RESTART_COUNT="2") == "print sentinel: job 31 attempt 2 begins\n"
     assert said(SLURM_ARRAY_TASK_ID="3") == "print sentinel: job 31 attempt 0 begins\n"
     assert said(SLURM_ARRAY_TASK_ID="3", SLURM_RESTART_COUNT="1") == "print sentinel: job 31 attempt 1 begins\n"
     assert said(SLURM_ARRAY_TASK_ID="3", SLURM_RESTART_COUNT="x") == ""
+
+
+@pytest.mark.parametrize(
+    ("step", "said"), [(None, True), ("4294967291", True), ("-5", True), ("0", False), ("2", False)]
+)
+def test_the_message_for_the_job_is_said_once(hooks: Hooks, tmp_path: Path, step: str | None, said: bool) -> None:
+    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_MESSAGE=restarted")
+    environment = {"SLURM_RESTART_COUNT": "2"} | ({} if step is None else {"SLURM_STEP_ID": step})
+    assert ("print restarted\n" in hooks("prolog/task-sentinel", **environment).stdout) is said
 
 
 def test_control_characters_are_not_passed_on(hooks: Hooks, tmp_path: Path) -> None:
