@@ -39,6 +39,7 @@ CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by
 # A job cancelled while it completes keeps the hold of our requeue in Slurm, even if somebody requeues it later.
 LEFT_HOLD: dict[str, Scalar] = {**CANCELLED, "left_hold": True}
 GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs again without our help
+SUSPENDED = "suspended"  # key of outcome data: somebody had suspended the job that is held since
 FORGOTTEN: dict[str, Scalar] = {"forgotten": True}  # outcome data: slurmctld forgot that the attempt had begun
 DONE_BEFORE: dict[str, Scalar] = {"goes_on": True, "done_before": True}  # ... or had finished, and only its epilogs ran
 
@@ -70,14 +71,16 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     if waits(job) and job.held and not ours:
         return held_meanwhile(task, means, job)  # stopped and held by somebody else
     kept = _held_by_its_user(task, means, job)
-    await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
+    suspended: dict[str, Scalar] = {SUSPENDED: True} if kept and _was_suspended(job, before) else {}
+    await means.ledger.progressed(task, {"asked": True, "user_hold": kept, **suspended})
     if not (waits(job) and job.held):
         ours = await _requeued_and_held(task, means, before) or ours
     pending = await _until_pending(task, means, ours=ours or kept)
     if isinstance(pending, Outcome):
         return pending
     if kept:
-        return means.done(task, "its user had put a hold on it: it stays held", {"user_hold": True})
+        who = "an operator had suspended it" if suspended else "its user had put a hold on it"
+        return means.done(task, f"{who}: it stays held", {"user_hold": True, **suspended})
     try:
         await means.writer.defer(task.job)
     except Refused:
@@ -114,6 +117,11 @@ def _held_by_its_user(task: Task, means: Means, job: JobView) -> bool:
     if job.held and means.earlier(task, StepKind.HOLD).get("user_hold"):
         return True  # this incident held it first, and knows better by now
     return bool(known.get("user_hold")) or (job.hold_kept and not ours)
+
+
+def _was_suspended(job: JobView, before: Outcome | None) -> bool:
+    """Whether somebody had suspended the job: scontrol suspend takes its priority, as a hold does. Slurm's own does not."""
+    return job.state == "suspended" or (before is not None and before.data.get(SUSPENDED) is True)
 
 
 def _looks_like_ours(task: Task, job: JobView) -> bool:
@@ -296,6 +304,9 @@ def held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
             f"Slurm holds job {task.job}: no nodes that it may get can ever run it as it is asked for ({NEVER_STARTS})"
         )
         return means.failed(task, words, {"held": True, HELD_BY_SLURM: True})
+    if means.earlier(task, StepKind.REQUEUE_HOLD).get(SUSPENDED):
+        words = f"an operator had suspended job {task.job}: it stays held; scontrol release {task.job} starts it"
+        return means.failed(task, words, {"held": True})
     words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
     return means.failed(task, words, {"held": True})
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sentinel.simulate.slurm.records import SimulatedJob
 
 _FAR_S = 30 * 86_400  # what the writer's DEFERRED comes to
+_AT_WORK = frozenset({"RUNNING", "SUSPENDED"})
 _OVER = frozenset(state.upper() for state in ENDED)
 
 
@@ -54,7 +55,7 @@ class Requests:
 
     async def requeue_hold(self, job: str, *, incomplete: bool) -> None:
         this = self._leader(self._job("requeue_hold", job))
-        parts = [part for part in self._slurm.parts(this) if part.state == "RUNNING" or not incomplete]
+        parts = [part for part in self._slurm.parts(this) if part.state in _AT_WORK or not incomplete]
         if not parts:
             return  # scontrol requeuehold Incomplete says no no
         if this.state == "PENDING":

@@ -172,6 +172,23 @@ async def test_job_that_its_user_held_while_it_ran_keeps_the_hold(world: Worlds,
     assert there.slurm.jobs[there.job].state == "PENDING" and there.slurm.jobs[there.job].held
 
 
+async def test_job_that_an_operator_had_suspended_stays_held_and_is_told_so(world: Worlds) -> None:
+    """scontrol suspend takes a job's priority, as a hold does."""
+    there = world()
+    job = there.slurm.jobs[there.job]
+    job.state, job.held = "SUSPENDED", True
+    stop, then = (Step(kind, job=there.job, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.RELEASE))
+    there.store.intend(plan(stop, then), stop, there.slurm.clock.now())
+    outcome, _ = await do(there, StepKind.REQUEUE_HOLD)
+    assert outcome.result is Result.DONE and outcome.reason == "an operator had suspended it: it stays held"
+    there.store.record(plan(stop, then), outcome)
+    released, asked = await do(there, StepKind.RELEASE)
+    assert released.result is Result.FAILED and asked == [] and job.held
+    assert (
+        released.reason == f"an operator had suspended job {job.id}: it stays held; scontrol release {job.id} starts it"
+    )
+
+
 @pytest.mark.parametrize("how", ["while it ran", "faster than ours"])
 async def test_hold_of_its_user_stays_also_if_this_incident_held_the_job_before_it_knew_better(
     world: Worlds, how: str
