@@ -6,6 +6,7 @@ The resume point is what TaskProlog reads.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
 
 from sentinel.actions import resume_point
@@ -14,8 +15,10 @@ from sentinel.actions.means import Means
 from sentinel.actions.requeue import CANCELLED, hold, overtaken
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import LOST_WITHIN, OURS, JobView, Outcome, Result, Scalar, StepKind, Task
-from sentinel.model.vocabulary import ASKED
+from sentinel.model.vocabulary import ASKED, BY_SCRIPT
 from sentinel.text import names
+
+_LIST_STAYS: tuple[str, dict[str, Scalar]] = ("its list stays", {"added": ""})  # of a job that runs by now
 
 
 async def choose_checkpoint(task: Task, means: Means) -> Outcome:
@@ -24,8 +27,9 @@ async def choose_checkpoint(task: Task, means: Means) -> Outcome:
     The step also succeeds if there is no valid checkpoint: the job then resumes as its script does by default.
     """
     job = await means.reader.job(task.job)
-    if job is None:
-        return means.failed(task, f"Slurm no longer knows job {task.job}")
+    if (over := _not_ours_any_more(task, means, job, "its checkpoints stay")) is not None:
+        return over
+    assert job is not None
     try:
         chosen = await means.checkpoints.choose(task, job)
     except Refused as error:
@@ -44,14 +48,19 @@ async def _hold(task: Task, means: Means, error: Refused) -> Outcome:
 
 async def quarantine(task: Task, means: Means) -> Outcome:
     job = await means.reader.job(task.job)
-    if job is None:
-        return means.failed(task, f"Slurm no longer knows job {task.job}")
+    if (over := _not_ours_any_more(task, means, job, "its checkpoints stay")) is not None:
+        return over
+    assert job is not None
     moved = await means.checkpoints.quarantine(task, job, means.earlier(task, StepKind.CHOOSE_CHECKPOINT))
     return means.done(task, str(moved.get("explanation", "")), moved)
 
 
 async def write_resume(task: Task, means: Means) -> Outcome:
     """Write the resume point, before the release: a released job may start even while the daemon is down."""
+    if (
+        over := _not_ours_any_more(task, means, await means.reader.job(task.job), "its resume point stays")
+    ) is not None:
+        return over
     await resume_point.write(task, means, task.attempt + 1)
     return means.done(task)
 
@@ -63,7 +72,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     the nodes that its user requires, too, where an earlier step wrote others in their place.
     """
     job = await means.reader.job(task.job)
-    if (over := _waits_no_more(task, means, job)) is not None:
+    if (over := _waits_no_more(task, means, job, *_LIST_STAYS)) is not None:
         return over
     assert job is not None
     ours = job.admin_comment.startswith(OURS)
@@ -102,7 +111,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     try:
         await update()
     except Refused:  # perhaps since it started between our look and our request
-        if (over := _waits_no_more(task, means, await means.reader.job(task.job))) is not None:
+        if (over := _waits_no_more(task, means, await means.reader.job(task.job), *_LIST_STAYS)) is not None:
             return over
         raise
     return means.done(task, said, data)
@@ -127,25 +136,54 @@ async def _kept(task: Task, means: Means, job: JobView) -> dict[str, Scalar] | N
     return {"added": "", **{key: last.data[key] for key in ("required", "spares") if key in last.data}}
 
 
-def _waits_no_more(task: Task, means: Means, job: JobView | None) -> Outcome | None:
-    """How the step ends for a job whose nodes cannot be excluded any more; None: it is pending.
+def _not_ours_any_more(task: Task, means: Means, job: JobView | None, stays: str) -> Outcome | None:
+    """How a step that prepares the next start ends for a job that does not wait for it any more; None: it does.
+
+    What lies in the job's folders is then its next attempt's, or another job's that its user submitted in its place.
+
+    Args:
+        stays: what the step leaves as it is.
+    """
+    if any(step.kind is StepKind.START_RUN for step in task.plan.steps):  # in its allocation, which it goes on holding
+        if job is None or job.state == "cancelled":
+            return _gone(task, means, job)
+        return None
+    if (over := _waits_no_more(task, means, job, stays, {BY_SCRIPT: True})) is not None:
+        return over
+    assert job is not None
+    words = overtaken(task, means, job)
+    return means.done(task, f"{words}: {stays}", {BY_SCRIPT: True}) if words else None
+
+
+def _gone(task: Task, means: Means, job: JobView | None) -> Outcome:
+    if job is None:
+        return means.failed(task, f"Slurm no longer knows job {task.job}")
+    return means.failed(task, f"job {task.job} was cancelled", CANCELLED)
+
+
+def _waits_no_more(
+    task: Task, means: Means, job: JobView | None, stays: str, data: Mapping[str, Scalar]
+) -> Outcome | None:
+    """How the step ends for a job that does not wait to be restarted any more; None: it is pending.
+
+    Args:
+        stays: what the step leaves as it is where the job runs by now, which is done, with this data.
 
     Raises:
         Unavailable: Slurm forgot the requeue, or has it complete once more, as slurmctld was started again.
     """
     if job is not None and job.state == "pending":
         return None
-    if job is not None and job.state == "cancelled":
-        return means.failed(task, f"job {task.job} was cancelled", CANCELLED)
-    if job is not None and job.restarts <= task.attempt:
+    if job is None or job.state == "cancelled":
+        return _gone(task, means, job)
+    if job.restarts <= task.attempt:
         raise Unavailable(
             f"slurmctld no longer knows that job {task.job} was requeued"
         )  # it is compared with snapshots
-    if job is not None and job.state == "completing":
+    if job.state == "completing":
         raise Unavailable(f"job {task.job} is completing again")
-    if job is not None:  # it started on the earlier list: any user may set StartTime=now
-        return means.done(task, f"job {task.job} is {job.state} by now: its list stays", {"added": ""})
-    return means.failed(task, f"Slurm no longer knows job {task.job}")
+    # It started as it was: any user may set StartTime=now.
+    return means.done(task, f"job {task.job} is {job.state} by now: {stays}", data)
 
 
 async def _accessible_spares(task: Task, means: Means, job: JobView) -> tuple[str, str]:

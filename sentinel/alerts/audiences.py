@@ -29,7 +29,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.vocabulary import CAUSE_WORDS, DRAIN_REFUSED, how_sure
+from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, DRAIN_REFUSED, how_sure
 
 _ENDS = ".!?…"  # of a sentence
 _SURE = 0.95  # from here on a percentage tells nobody anything
@@ -195,8 +195,10 @@ def severity_of(facts: IncidentFacts) -> str:
 def _how_it_is(facts: IncidentFacts) -> str:
     stage, step = stage_of(facts), _chosen(facts).get("step")
     begin = f" from step {step}" if step is not None else ""
-    if not begin and any(o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o) for o in facts.outcomes):
-        begin = ", without a checkpoint to resume from"
+    choices = [o for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o)]
+    if not begin and choices:
+        by_script = choices[-1].data.get(BY_SCRIPT)
+        begin = ", from where its own script resumes" if by_script else ", without a checkpoint to resume from"
     if stage is Stage.RUNNING:
         nodes = f" on {listed(facts.nodes_now)}" if facts.nodes_now else ""
         return f"runs again{begin}{nodes}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from sentinel.alerts.audiences import (
@@ -26,12 +26,11 @@ from sentinel.model.records import (
     Outcome,
     Plan,
     Result,
-    Scalar,
     StepKind,
     Verdict,
     stable_id,
 )
-from sentinel.model.vocabulary import CAUSE_WORDS, how_sure, step_words
+from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, how_sure, step_words
 
 _GROUNDS = 5  # lines of evidence quoted in a notice
 # Of a later notice of an incident, in its title.
@@ -142,17 +141,18 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[
                 f"The job is held and keeps its id; release it when it is fixed: scontrol release {outcome.step.job}"
             )
         if outcome is chosen and is_done(outcome):
-            lines.append(_checkpoint_words(outcome.data, stage))
+            lines.append(_checkpoint_words(outcome, stage))
         if outcome.result is Result.FAILED:
             what = step_words(outcome.step.kind, outcome.step.node, outcome.step.job)
             lines.append(f"Failed: {what}: {plain(outcome.reason)}")
     return list(dict.fromkeys(lines))
 
 
-def _checkpoint_words(data: Mapping[str, Scalar], stage: Stage) -> str:
-    why = plain(str(data.get("explanation", "")), 400)
+def _checkpoint_words(choice: Outcome, stage: Stage) -> str:
+    data = choice.data
+    why = plain(str(data.get("explanation") or choice.reason), 400)
     if not data.get("path"):
-        return f"No checkpoint to resume from: {why}"
+        return f"{'No checkpoint was chosen' if data.get(BY_SCRIPT) else 'No checkpoint to resume from'}: {why}"
     verbs = {Stage.RUNNING: "Runs again", Stage.RESOLVED: "Restarted", Stage.FAILED: "Would have restarted"}
     verb = verbs.get(stage, "Restarts")
     return f"{verb} from step {data.get('step')} ({data.get('tier')}): {plain(str(data['path']))}. {why}".rstrip()

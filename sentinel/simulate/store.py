@@ -14,7 +14,18 @@ from typing import Any, cast
 from sentinel.engine.history import row_of
 from sentinel.model import changes as c
 from sentinel.model.audit import Stage
-from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Outcome, Plan, Result, StepKind, Verdict
+from sentinel.model.records import (
+    Evidence,
+    Incident,
+    IncidentState,
+    Kind,
+    Notice,
+    Outcome,
+    Plan,
+    Result,
+    StepKind,
+    Verdict,
+)
 from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, still_excluding, still_holding
 from sentinel.wire import to_json
 
@@ -144,6 +155,12 @@ class MemoryStore:
             and (since is None or row.intended_at >= since)
             and (job is None or row.step.job == job)
         ]
+
+    def tiers_saved(self, job: int | None) -> frozenset[str]:
+        saves = [e for e in self.evidence.values() if e.where.job == job and e.kind == Kind.CHECKPOINT_SAVED]
+        chosen = [row["data"] for row in self.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)]
+        of_both = [*(save.data for save in saves), *(data for data in chosen if data.get("path"))]
+        return frozenset(str(data.get("tier") or "") for data in of_both)
 
     def save_attempt(
         self, job: Any, *, first_step: int | None, last_step: int | None, step_time_s: float | None

@@ -45,6 +45,7 @@ from sentinel.text import plain
 
 _FLOAT = "$float"
 _MOST_PLANS = 2000  # newest plans that one reading returns
+_MOST_SAVES = 20  # newest saves of a job that are looked at for their tiers
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
 _LONG_FACTOR = 10.0  # times the deadline: what reads or prunes a month of a whole cluster
 
@@ -206,13 +207,20 @@ class Store(Database):
         with self._read() as connection:
             return _rows(connection, query)
 
-    def has_saved(self, job: int | None) -> bool:
-        """Whether a checkpoint of this job was ever seen: in its log, in its folders, or chosen for a restart."""
-        seen = sa.select(t.evidence.c.id).where(t.evidence.c.job == job, t.evidence.c.kind == Kind.CHECKPOINT_SAVED)
+    def tiers_saved(self, job: int | None) -> frozenset[str]:
+        """Tiers of the checkpoints of this job that were ever seen: the newest in its folders and log (empty: a log does not
+        say its tier), and those chosen for a restart."""
+        query = (
+            sa.select(t.evidence.c.record)
+            .where(t.evidence.c.job == job, t.evidence.c.kind == Kind.CHECKPOINT_SAVED)
+            .order_by(t.evidence.c.at.desc())
+            .limit(_MOST_SAVES)
+        )
         with self._read() as connection:
-            if connection.execute(seen.limit(1)).first() is not None:
-                return True
-        return any(row["data"].get("path") for row in self.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job))
+            records = [row.record for row in connection.execute(query)]
+        seen = {str(item.data.get("tier") or "") for item in self._readable(Evidence, records)}
+        chosen = [row["data"] for row in self.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)]
+        return frozenset(seen | {str(data.get("tier") or "") for data in chosen if data.get("path")})
 
     # --- notices ------------------------------------------------------------------------------------------------------
 

@@ -17,28 +17,21 @@ from sentinel.checkpoints.fleet_parts import is_unread_root, may_not_exist, root
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
+from sentinel.daemon.effects.folder_listings import Check, FolderListings
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.errors import ProtocolError, Refused, Unavailable
 from sentinel.log import Log
 from sentinel.model.intent import Intent, intent_of
-from sentinel.model.orders import MOST_PATHS, ListCheckpoints, MoveAside, Root
+from sentinel.model.orders import MOST_PATHS, MoveAside, Root
 from sentinel.model.records import Cause, Fleet, JobView, Scalar, StepKind, Task
-from sentinel.model.vocabulary import ANYWHERE
+from sentinel.model.vocabulary import ANYWHERE, BY_SCRIPT
 from sentinel.ports import Orders
 from sentinel.text import names
 
 _ATTEMPTS = 3  # newest attempts (with the failed one) whose allocations may be requested again
+_AT_WORK = frozenset({"running", "suspended", "completing"})
 _REMEMBERED = 32  # incidents whose listings are cached until their checkpoints are moved aside; others are listed again
-_LISTERS = 3  # nodes tried, one after the other, for the shared folders
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """How thoroughly nodes check; steps from ``before_step`` on hold bad numbers and are not read."""
-
-    level: str
-    before_step: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +61,7 @@ class FleetCheckpoints:
         """``seconds``: a monotonic clock; the default is the system's."""
         self._seconds = seconds or time.monotonic
         self._orders = orders
+        self._listings = FolderListings(orders, fleets, recovery.inventory_s)
         self._live = live
         self._fleets = fleets
         self._store = store
@@ -89,7 +83,8 @@ class FleetCheckpoints:
                     fix="name a checkpoint before it in the script, then scontrol release",
                 ) from error
             # The nodes do not answer and the job has waited long enough: let its script resume as it would by default.
-            return {"explanation": f"not checked, the job resumes as its script does: {error.message}"}
+            words = f"not checked, the job resumes as its script does: {error.message}"
+            return {"explanation": words, BY_SCRIPT: True}
 
     def _waited_s(self, task: Task) -> float:
         """Seconds since this step of this incident was first tried."""
@@ -99,16 +94,16 @@ class FleetCheckpoints:
     async def _choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
         intent = intent_of(job.comment)
         if not intent.global_roots and not intent.local_roots:
-            return {"explanation": "the job named no checkpoint folders in its comment; it resumes as its script does"}
+            words = "the job named no checkpoint folders in its comment; it resumes as its script does"
+            return {"explanation": words, BY_SCRIPT: True}
         bad = _barred(task)
         homes = await self._homes(task, job, bad)
         seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
         reached = self._live.last_step(task.job, task.attempt)
         survivors = await self._survivors(task, job, bad)
         decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
-        unread = [part for part in seen.parts if part.tier == "global" and is_unread_root(part)]
-        if decision.chosen is None and unread and (not may_not_exist(unread[0]) or self._store.has_saved(task.job)):
-            raise Unavailable(f"{unread[0].host}: {unread[0].root} {unread[0].reason}")
+        if decision.chosen is None:
+            self._require_known(task, intent, seen.parts)
         self._log.info(
             "checkpoint-choice",
             incident=task.incident.id,
@@ -133,6 +128,26 @@ class FleetCheckpoints:
             "lost_steps": decision.lost_steps,
             "explanation": explanation,
         }
+
+    def _require_known(self, task: Task, intent: Intent, parts: Sequence[Part]) -> None:
+        """There is no checkpoint to choose: that must be known of the shared folders, and not only look so on these nodes.
+
+        Raises:
+            Unavailable: one cannot be read, or saves were seen there and it is empty or gone, as where its mount is lost.
+        """
+        if not intent.global_roots:
+            return
+        here = [part for part in parts if part.tier == "global"]
+        unread = next(filter(is_unread_root, here), None)
+        if unread is not None and not may_not_exist(unread):
+            raise Unavailable(f"{unread.host}: {unread.root} {unread.reason}")
+        if here and unread is None:
+            return
+        saved = self._store.tiers_saved(task.job)
+        if unread is not None and saved:
+            raise Unavailable(f"{unread.host}: {unread.root} {unread.reason}")
+        if "global" in saved:
+            raise Unavailable(f"saves were seen in {', '.join(intent.global_roots)}, and nothing is there now")
 
     def _decide(
         self,
@@ -213,13 +228,19 @@ class FleetCheckpoints:
         invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
         step = chosen.get("step")
         moves: dict[tuple[str, str], list[Part]] = {}
+        others, left = await self._others_at_work(job), set()
         for part in seen.parts:
             newer = isinstance(step, int) and part.step is not None and part.step > step
             broken = part.valid is False or (part.tier, part.key) in invalid
-            if newer or (broken and part.path != chosen.get("path")):
-                moves.setdefault((part.host, part.root), []).append(part)
+            if not (newer or (broken and part.path != chosen.get("path"))):
+                continue
+            if (other := next((root for root in others if f"{part.path}/".startswith(f"{root}/")), None)) is not None:
+                left.add(other)
+                continue
+            moves.setdefault((part.host, part.root), []).append(part)
+        said = [f"nothing was moved in {root}: job {others[root]} works there" for root in sorted(left)]
         if not moves:
-            return {"moved": 0}
+            return {"moved": 0, "explanation": "; ".join(said)} if said else {"moved": 0}
         asked = [self._move(task, job, host, root, parts) for (host, root), parts in moves.items()]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         problems = [str(answer) for answer in answers if isinstance(answer, BaseException)]
@@ -229,7 +250,19 @@ class FleetCheckpoints:
             raise Refused(f"not moved after {self._recovery.quarantine_s:g} s: {'; '.join(problems)[:500]}")
         moved = sorted({part.path for parts in moves.values() for part in parts})
         words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
-        return {"moved": len(moved), "explanation": words}
+        return {"moved": len(moved), "explanation": "; ".join([words, *said])}
+
+    async def _others_at_work(self, job: JobView) -> dict[str, int]:
+        """Shared folders that another job of the same user names and works in now, with its id: what is new there may be
+        that job's."""
+        fleet = await self._fleets.take(2.0)
+        return {
+            root.rstrip("/"): other.id
+            for other in fleet.jobs.values()
+            if other.id != job.id and other.user == job.user and other.state in _AT_WORK
+            if other.het is None or other.het != job.het
+            for root in intent_of(other.comment).global_roots
+        }
 
     def _rejected(self, task: Task) -> frozenset[str]:
         """Checkpoints from which this job failed to resume: chosen before, and the next attempt printed no step."""
@@ -248,11 +281,13 @@ class FleetCheckpoints:
         onset = task.verdict.onset_step
         check = Check("content" if onset is not None else self._recovery.checkpoint_level, onset)
         local = [
-            self._list(job, node, [Root("local", root.replace("%N", node)) for root in intent.local_roots], check)
+            self._listings.of(
+                job, node, [Root("local", root.replace("%N", node)) for root in intent.local_roots], check
+            )
             for node in nodes
             if intent.local_roots
         ]
-        shared = self._list_shared(job, intent, nodes, check)
+        shared = self._listings.of_shared(job, intent, nodes, check)
         answers = await asyncio.gather(*local, shared, return_exceptions=True)
         parts: list[Part] = []
         problems = []
@@ -286,47 +321,6 @@ class FleetCheckpoints:
         while len(self._seen) > _REMEMBERED:
             self._seen.pop(next(iter(self._seen)))
         return seen
-
-    async def _list_shared(self, job: JobView, intent: Intent, nodes: Sequence[str], check: Check) -> list[Part]:
-        if not intent.global_roots:
-            return []
-        roots = [Root("global", root) for root in intent.global_roots]
-        fleet = await self._fleets.take(30.0)
-        others = [
-            n.name for n in fleet.nodes.values() if n.usable and job.partition in n.partitions and n.name not in nodes
-        ]
-        problem: Unavailable | ProtocolError = Unavailable("no node is there to list the shared folders")
-        unread: list[Part] = []
-        for node in [*nodes, *others][:_LISTERS]:
-            try:
-                parts = await self._list(job, node, roots, check)
-                if not any(map(is_unread_root, parts)):
-                    return parts
-                unread = unread or parts  # its mount may be gone; or there is no such folder yet
-            except (Unavailable, ProtocolError) as error:
-                problem = error
-        if unread:
-            return unread
-        raise problem
-
-    async def _list(self, job: JobView, node: str, roots: Sequence[Root], check: Check) -> list[Part]:
-        # The order names no user: the node determines the job's user itself and does not trust the daemon for that.
-        order = ListCheckpoints(job.id, tuple(roots), check.level, check.before_step)
-        answer = await self._orders.ask(node, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
-        listings = answer.get("listings") if isinstance(answer, dict) else None
-        if not isinstance(listings, list):
-            raise ProtocolError(f"{node}: the answer has no listings")
-        try:
-            parts = [Part.from_json(part) for listing in listings for part in listing]
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ProtocolError(f"{node}: a listing cannot be understood: {error!s:.200}") from error
-        asked = {(root.tier, root.path.rstrip("/")) for root in roots}
-        for part in parts:
-            root = part.root.rstrip("/")
-            below = part.path.rstrip("/") == root or part.path.startswith(f"{root}/")
-            if part.host != node or (part.tier, root) not in asked or not below or ".." in part.path.split("/"):
-                raise ProtocolError(f"{node}: it was not asked for {part.path!r:.200} on {part.host!r:.80}")
-        return parts
 
     async def _move(self, task: Task, job: JobView, host: str, root: str, parts: Sequence[Part]) -> None:
         for start in range(0, len(parts), MOST_PATHS):

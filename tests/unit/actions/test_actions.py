@@ -606,6 +606,7 @@ async def test_job_held_by_somebody_else_is_never_released(world: Worlds, commen
 
 async def test_resume_point(world: Worlds) -> None:
     there = world()
+    await do(there, StepKind.REQUEUE_HOLD)
     await do(there, StepKind.WRITE_RESUME)
     assert there.resume.files[there.job] == {
         "SENTINEL_JOB": str(there.job),
@@ -616,6 +617,23 @@ async def test_resume_point(world: Worlds) -> None:
     await do(there, StepKind.WRITE_RESUME)
     assert there.resume.files[there.job]["SENTINEL_RESUME_PATH"] == "/s/200"
     assert there.resume.files[there.job]["SENTINEL_RESUME_STEP"] == "200"
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "RUNNING"])
+@pytest.mark.parametrize("kind", [StepKind.CHOOSE_CHECKPOINT, StepKind.QUARANTINE, StepKind.WRITE_RESUME])
+async def test_the_folders_of_a_job_that_does_not_wait_any_more_are_left_alone(
+    world: Worlds, kind: StepKind, state: str
+) -> None:
+    """What is new in them is its own next attempt's by then, or another job's that its user submitted in its place."""
+    there = world()
+    await do(there, StepKind.REQUEUE_HOLD)
+    job = there.slurm.jobs[there.job]
+    job.state, job.held = state, False
+    chosen(there, path="/shared/run/step-200", step=200, tier="global")
+    outcome = await do(there, kind)
+    assert outcome.result is (Result.FAILED if state == "CANCELLED" else Result.DONE), outcome
+    assert "path" not in outcome.data and not there.checkpoints.moved and not there.resume.files  # type: ignore[attr-defined]
+    assert bool(outcome.data.get("cancelled")) is (state == "CANCELLED")
 
 
 # --- proof -------------------------------------------------------------------------------------------------------------
@@ -669,6 +687,7 @@ async def test_refusal_of_slurm_is_a_failure_and_not_tried_again(world: Worlds) 
 
 async def test_choice_that_names_no_checkpoint_is_done(world: Worlds) -> None:
     there = world()
+    await do(there, StepKind.REQUEUE_HOLD)
     there.checkpoints = FakeCheckpoints({})
     found = await do(there, StepKind.CHOOSE_CHECKPOINT)
     assert found.result is Result.DONE and "path" not in found.data

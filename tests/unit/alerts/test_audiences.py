@@ -122,6 +122,8 @@ def test_a_job_that_is_left_on_its_bad_node_is_not_called_failed() -> None:
 def test_a_job_without_a_checkpoint_is_not_said_to_resume() -> None:
     told = facts(outcomes=(done(CHOOSE, path=None), done(RELEASE)))
     assert "is being restarted, without a checkpoint to resume from." in for_owner(told)
+    left = facts(outcomes=(done(CHOOSE, by_script=True), done(RELEASE)))
+    assert "is being restarted, from where its own script resumes." in for_owner(left)
 
 
 def test_the_owner_hears_that_no_requeue_was_changed() -> None:

@@ -21,7 +21,7 @@ from sentinel.daemon.effects.checkpoints import FleetCheckpoints
 from sentinel.errors import Refused, Timeout, Unavailable
 from sentinel.log import Log
 from sentinel.model.orders import read_order
-from sentinel.model.records import Cause, JobView, Kind, Outcome, Result, Source, StepKind, Verdict
+from sentinel.model.records import Cause, JobView, Kind, Outcome, Result, Scalar, Source, StepKind, Verdict
 
 Worlds = Callable[..., World]
 GLOBAL, LOCAL = "/shared/run", "/nvme/%N/run"
@@ -386,6 +386,35 @@ async def test_a_folder_that_cannot_be_read_is_waited_for_whatever_is_known_of_s
     case = await failed(world(), Unmounted(nodes=("n1", "n2", "n3", "n4"), why="Stale file handle"), comment=SHARED)
     with pytest.raises(Unavailable, match="Stale file handle"):
         await case.choose()
+
+
+@pytest.mark.parametrize("tier", ["global", "local"])
+async def test_an_empty_shared_folder_is_waited_for_where_saves_were_seen_in_it(
+    world: Worlds, seconds: Seconds, tier: str
+) -> None:
+    """So looks the place where a file system is mounted, without it."""
+    case = await failed(world(), Nodes(), comment=SHARED)
+    data: dict[str, Scalar] = {"step": 200, "tier": tier}
+    case.world.store.append(
+        [evidence(Kind.CHECKPOINT_SAVED, source=Source.CHECKPOINT, job=case.world.job, attempt=0, data=data)]
+    )
+    if tier == "global":
+        with pytest.raises(Unavailable, match="saves were seen in /shared/run, and nothing is there now"):
+            await case.choose()
+        seconds.now_s += 600.0
+    found = await case.choose()
+    assert "path" not in found and bool(found.get("by_script")) is (tier == "global"), found
+
+
+@pytest.mark.parametrize("root", [GLOBAL, "/shared", f"{GLOBAL}/step-300"])
+async def test_what_another_job_of_the_user_may_be_saving_is_not_moved(world: Worlds, root: str) -> None:
+    case = await failed(world(), orders := Nodes(shared(200), shared(300)), comment=SHARED)
+    comment = json.dumps({"sentinel": {"restart": True, "global": [root]}})
+    other = case.world.slurm.submit(nodes=1, comment=comment)
+    found = await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200})
+    assert orders.moved == [] and found["explanation"] == f"nothing was moved in {root}: job {other} works there"
+    case.world.slurm.end(other, exit_code=0)
+    assert (await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200}))["moved"] == 1
 
 
 async def test_a_listing_that_leaves_old_saves_out_is_a_listing(world: Worlds) -> None:
