@@ -15,7 +15,7 @@ from sentinel.actions.means import Means
 from sentinel.actions.requeue import CANCELLED, hold, overtaken
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import LOST_WITHIN, OURS, JobView, Outcome, Result, Scalar, StepKind, Task
-from sentinel.model.vocabulary import ASKED, BY_SCRIPT
+from sentinel.model.vocabulary import ASKED, BY_SCRIPT, FOR_ATTEMPT
 from sentinel.text import names
 
 _LIST_STAYS: tuple[str, dict[str, Scalar]] = ("its list stays", {"added": ""})  # of a job that runs by now
@@ -57,12 +57,12 @@ async def quarantine(task: Task, means: Means) -> Outcome:
 
 async def write_resume(task: Task, means: Means) -> Outcome:
     """Write the resume point, before the release: a released job may start even while the daemon is down."""
-    if (
-        over := _not_ours_any_more(task, means, await means.reader.job(task.job), "its resume point stays")
-    ) is not None:
+    job = await means.reader.job(task.job)
+    if (over := _not_ours_any_more(task, means, job, "its resume point stays")) is not None:
         return over
-    await resume_point.write(task, means, task.attempt + 1)
-    return means.done(task)
+    assert job is not None
+    await resume_point.write(task, means, job.restarts)
+    return means.done(task, data={FOR_ATTEMPT: job.restarts})
 
 
 async def exclude(task: Task, means: Means) -> Outcome:
@@ -76,11 +76,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
         return over
     assert job is not None
     ours = job.admin_comment.startswith(OURS)
-    if (
-        ours
-        and not job.admin_comment.startswith(f"{OURS}{task.incident.id} ")
-        and (words := overtaken(task, means, job))
-    ):
+    if _is_anothers(task, job) and (words := overtaken(task, means, job)):
         return means.done(task, f"{words}: another incident wrote its list", {"added": ""})
     if (kept := await _kept(task, means, job)) is not None:
         return means.done(task, "somebody else changed its list: it stays", kept)
@@ -152,7 +148,16 @@ def _not_ours_any_more(task: Task, means: Means, job: JobView | None, stays: str
         return over
     assert job is not None
     words = overtaken(task, means, job)
-    return means.done(task, f"{words}: {stays}", {BY_SCRIPT: True}) if words else None
+    if words and (
+        not task.step.tries or _is_anothers(task, job)
+    ):  # done again: Slurm requeued it before it made a step
+        return means.done(task, f"{words}: {stays}", {BY_SCRIPT: True})
+    return None
+
+
+def _is_anothers(task: Task, job: JobView) -> bool:
+    """Whether another incident has written the job's comment."""
+    return job.admin_comment.startswith(OURS) and not job.admin_comment.startswith(f"{OURS}{task.incident.id} ")
 
 
 def _gone(task: Task, means: Means, job: JobView | None) -> Outcome:

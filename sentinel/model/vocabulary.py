@@ -237,6 +237,7 @@ ASKED = "asked"  # data of the step that excludes nodes, and of its outcome: the
 BY_SCRIPT = (
     "by_script"  # data of a done choice of a checkpoint: none was chosen, the job resumes as its own script does
 )
+FOR_ATTEMPT = "for_attempt"  # data of a written resume point: the attempt that may use it
 ANYWHERE = "anywhere"  # data of the step that chooses a checkpoint: one that needs no certain nodes
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 # What says of a node only that it is gone; it may be there again by now.

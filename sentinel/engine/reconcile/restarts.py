@@ -38,7 +38,7 @@ from sentinel.model.records import (
     Result,
     StepKind,
 )
-from sentinel.model.vocabulary import ANYWHERE
+from sentinel.model.vocabulary import ANYWHERE, FOR_ATTEMPT
 from sentinel.policy import components_with
 from sentinel.text import names
 
@@ -77,6 +77,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         if known is None or not recovery.is_busy(known):  # the step under way changes the job; a drain is another thing
             lost |= _lost_of_job(state, plan, fleet, now) | _left_holds(state, plan, fleet)
             lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _taken_nodes(state, plan, fleet)
+            lost |= _outdated_resume_point(state, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
             _do_again(state, out, incident, lost, drains.keys(), fleet, now)
@@ -265,6 +266,20 @@ def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     taken = any(hosts & {*other.nodes} for other in fleet.jobs.values() if other.state == "running")
     out = any(node.drained or node.state == "down" for name in hosts if (node := fleet.nodes.get(name)) is not None)
     return _CHOICE if taken or out else frozenset()
+
+
+def _outdated_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
+    """The resume point, if Slurm or a person requeued the released job before it made a step: TaskProlog gives it to that
+    attempt alone for which it was written."""
+    release, written = (_done(state, plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.WRITE_RESUME))
+    job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
+    if release is None or written is None or job is None or fleet.at <= max(release.at, written.at):
+        return frozenset()
+    before = written.data.get(FOR_ATTEMPT)
+    if job.state != "pending" or not isinstance(before, int) or job.restarts <= before:
+        return frozenset()
+    stepped = any(state.cluster.first_step(job.id, attempt) is not None for attempt in range(before, job.restarts))
+    return frozenset() if stepped or _is_anothers(state, release, fleet) else frozenset({StepKind.WRITE_RESUME})
 
 
 def _is_anothers(state: State, release: Outcome, fleet: Fleet) -> bool:

@@ -75,6 +75,34 @@ async def test_a_release_that_slurmctld_lost_is_done_again(world: Worlds) -> Non
     assert job.state == "RUNNING" and job.restarts == 1
 
 
+@pytest.mark.parametrize("stepped", [False, True])
+async def test_an_attempt_that_slurm_requeues_before_its_first_step_leaves_the_next_one_its_resume_point(
+    world: Worlds, stepped: bool
+) -> None:
+    """As where a prolog fails at the start. What has made a step has begun from it, and goes on by its script's own rule."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    before = dict(there.resume.files[there.job])
+    assert job.state == "RUNNING" and before["SENTINEL_ATTEMPT"] == "1" and before["SENTINEL_RESUME_STEP"] == "200"
+    if stepped:
+        await daemon.observe([printed(there.job, 1, 201, 60.0)])
+    there.slurm.back_to_queue(job, held=False)
+    assert job.state == "PENDING" and job.restarts == 2
+    await daemon.pass_time(20.0)
+    assert there.resume.files[there.job] == before | {"SENTINEL_ATTEMPT": "1" if stepped else "2"}, daemon.said
+    written = there.resume.write
+
+    async def again(_job: int, _values: Mapping[str, str]) -> None:
+        raise AssertionError("it is written once for an attempt")
+
+    there.resume.write = again  # type: ignore[method-assign]
+    await daemon.pass_time(20.0)
+    there.resume.write = written  # type: ignore[method-assign]
+    assert daemon.bugs() == 0
+
+
 def saved_between_hold_and_deferral(there: World) -> None:
     defer = there.slurm.defer
 
