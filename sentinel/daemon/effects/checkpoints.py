@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sentinel.adapters.store.store import Store
 from sentinel.checkpoints.choose import choose
@@ -18,6 +18,7 @@ from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
 from sentinel.daemon.effects.folder_listings import Check, FolderListings
+from sentinel.daemon.effects.other_runs import of_others, without_others, works_there
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.errors import ProtocolError, Refused, Unavailable
@@ -30,7 +31,6 @@ from sentinel.ports import Orders
 from sentinel.text import names
 
 _ATTEMPTS = 3  # newest attempts (with the failed one) whose allocations may be requested again
-_AT_WORK = frozenset({"running", "suspended", "completing"})
 _REMEMBERED = 32  # incidents whose listings are cached until their checkpoints are moved aside; others are listed again
 
 
@@ -99,6 +99,8 @@ class FleetCheckpoints:
         bad = _barred(task)
         homes = await self._homes(task, job, bad)
         seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
+        own, mixed = without_others(seen.candidates, of_others(await self._fleets.take(2.0), job), intent)
+        seen = replace(seen, candidates=tuple(own), problems=(*seen.problems, *mixed))
         reached = self._live.last_step(task.job, task.attempt)
         survivors = await self._survivors(task, job, bad)
         decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
@@ -114,8 +116,10 @@ class FleetCheckpoints:
         )
         explanation = "; ".join(filter(None, [decision.explanation, *seen.problems]))[:1500]
         if decision.chosen is None:
-            _hold_if_bad(task.verdict.onset_step, seen, explanation)
-            return {"explanation": explanation, "last_step": reached}
+            if seen.candidates or mixed:
+                _hold_if_bad(task.verdict.onset_step, explanation)
+            by_script = {BY_SCRIPT: True} if mixed else {}
+            return {"explanation": explanation, "last_step": reached, **by_script}
         chosen = decision.chosen
         return {
             "path": _pattern(chosen, intent),
@@ -228,13 +232,13 @@ class FleetCheckpoints:
         invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
         step = chosen.get("step")
         moves: dict[tuple[str, str], list[Part]] = {}
-        others, left = await self._others_at_work(job), set()
+        others, left = of_others(await self._fleets.take(2.0), job), set()
         for part in seen.parts:
             newer = isinstance(step, int) and part.step is not None and part.step > step
             broken = part.valid is False or (part.tier, part.key) in invalid
             if not (newer or (broken and part.path != chosen.get("path"))):
                 continue
-            if (other := next((root for root in others if f"{part.path}/".startswith(f"{root}/")), None)) is not None:
+            if part.tier == "global" and (other := works_there(part.path, others, intent)):
                 left.add(other)
                 continue
             moves.setdefault((part.host, part.root), []).append(part)
@@ -251,18 +255,6 @@ class FleetCheckpoints:
         moved = sorted({part.path for parts in moves.values() for part in parts})
         words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
         return {"moved": len(moved), "explanation": "; ".join([words, *said])}
-
-    async def _others_at_work(self, job: JobView) -> dict[str, int]:
-        """Shared folders that another job of the same user names and works in now, with its id: what is new there may be
-        that job's."""
-        fleet = await self._fleets.take(2.0)
-        return {
-            root.rstrip("/"): other.id
-            for other in fleet.jobs.values()
-            if other.id != job.id and other.user == job.user and other.state in _AT_WORK
-            if other.het is None or other.het != job.het
-            for root in intent_of(other.comment).global_roots
-        }
 
     def _rejected(self, task: Task) -> frozenset[str]:
         """Checkpoints from which this job failed to resume: chosen before, and the next attempt printed no step."""
@@ -349,14 +341,14 @@ def _barred(task: Task) -> frozenset[str]:
     return frozenset((*task.verdict.drain, *task.verdict.suspect, *(name for found in excluded for name in found)))
 
 
-def _hold_if_bad(onset: int | None, seen: Seen, explanation: str) -> None:
-    """Refuse a restart without a chosen checkpoint after bad numbers: the script would resume from its newest checkpoint,
-    which contains them.
+def _hold_if_bad(onset: int | None, explanation: str) -> None:
+    """Refuse a restart from none of the checkpoints after bad numbers: the script would resume from its newest one, which
+    contains them.
 
     Raises:
-        Refused: there are checkpoints, and none that is good is from before the onset.
+        Refused: the numbers went bad.
     """
-    if onset is not None and seen.candidates:
+    if onset is not None:
         raise Refused(
             f"numbers went bad at step {onset} and no checkpoint before it can be used: {explanation}",
             fix="start from an older one or anew, then scontrol release",

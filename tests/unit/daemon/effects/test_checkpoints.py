@@ -406,7 +406,34 @@ async def test_an_empty_shared_folder_is_waited_for_where_saves_were_seen_in_it(
     assert "path" not in found and bool(found.get("by_script")) is (tier == "global"), found
 
 
-@pytest.mark.parametrize("root", [GLOBAL, "/shared", f"{GLOBAL}/step-300"])
+def of_run(run: str, step_: int) -> Part:
+    return replace(shared(step_), path=f"{GLOBAL}/{run}/step-{step_}", key=f"{run}/step-{step_}")
+
+
+@pytest.mark.parametrize("root", [GLOBAL, f"{GLOBAL}/ahead"])
+async def test_a_job_does_not_go_on_from_the_checkpoint_of_another_job_in_its_folder(world: Worlds, root: str) -> None:
+    """Two runs below one folder, or two tasks of an array, which have one comment."""
+    case = await failed(world(), orders := Nodes(of_run("ahead", 170), of_run("behind", 10)), comment=SHARED)
+    case.stepped(15)
+    comment = json.dumps({"sentinel": {"restart": True, "global": [root]}})
+    other = case.world.slurm.submit(nodes=1, comment=comment)
+    chosen = await case.choose()
+    if root == GLOBAL:
+        assert "path" not in chosen and chosen["by_script"]
+        assert f"job {other} has named /shared/run, too, and it holds several runs" in chosen["explanation"]
+    else:
+        assert chosen["path"] == f"{GLOBAL}/behind/step-10"
+    await case.quarantine(chosen)
+    assert orders.moved == []
+
+
+async def test_jobs_that_work_on_one_run_share_its_checkpoints(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(100), shared(200)), comment=SHARED)
+    case.world.slurm.submit(nodes=1, comment=SHARED)
+    assert (await case.choose())["step"] == 200
+
+
+@pytest.mark.parametrize("root", [GLOBAL, f"{GLOBAL}/step-300"])
 async def test_what_another_job_of_the_user_may_be_saving_is_not_moved(world: Worlds, root: str) -> None:
     case = await failed(world(), orders := Nodes(shared(200), shared(300)), comment=SHARED)
     comment = json.dumps({"sentinel": {"restart": True, "global": [root]}})
