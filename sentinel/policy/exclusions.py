@@ -39,15 +39,15 @@ def bad_and_suspect(
     Args:
         good: nodes proven good since the verdict.
         convicted: nodes in service that any incident convicts that acts: a job that begins there is stopped again.
-        bad_elsewhere: nodes whose agent says that they are bad.
+        bad_elsewhere: nodes whose agent says now that they are bad: their prologs refuse jobs, whoever has put them back.
         slow: nodes on which this attempt was slower than on the others.
         excluded_by_us: nodes that earlier attempts were kept from.
         on_probation: nodes that hurt this job and were returned lately.
     """
     own = (name for name in verdict.drain if name not in good)
     bad = list(dict.fromkeys((*own, *sorted(convicted))))  # good for this incident is not good for another one
-    named = (*sorted(bad_elsewhere), *verdict.suspect, *slow, *excluded_by_us)
-    suspect = dict.fromkeys((*on_probation, *(name for name in named if name not in good)))
+    named = (*verdict.suspect, *slow, *excluded_by_us)
+    suspect = dict.fromkeys((*on_probation, *sorted(bad_elsewhere), *(name for name in named if name not in good)))
     return bad, [name for name in suspect if name not in bad]
 
 

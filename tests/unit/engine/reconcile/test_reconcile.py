@@ -736,6 +736,27 @@ async def test_a_node_that_goes_bad_while_the_job_waits_is_excluded_before_it_st
     assert job.state == "RUNNING" and not {"n1", "n3"} & set(job.on)
 
 
+async def test_a_node_that_is_put_back_while_its_agent_calls_it_bad_stays_excluded_until_that_is_over(
+    world: Worlds,
+) -> None:
+    """Its prolog would refuse the job, and Slurm drain the node for that."""
+    there = silent(world(nodes=6))
+    job = there.slurm.jobs[there.job]
+    daemon = Daemon(there, settings=WIDE)
+    blockers = [there.slurm.submit(nodes=2), there.slurm.submit(nodes=2)]
+    await fail(daemon, bus("n1"))
+    seen = daemon.live.node("n1")
+    seen.state, seen.verdict = "heard", {"word": "BAD"}
+    there.slurm.person_resumes("n1")
+    seen.released_at = there.slurm.clock.now()
+    await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and job.excluded == ("n1",), daemon.said
+    seen.verdict = {"word": "GOOD"}
+    await daemon.pass_time(20.0)
+    assert job.excluded == () and job.state == "RUNNING" and "n1" in job.on, daemon.said
+    assert len(blockers) == 2 and daemon.bugs() == 0
+
+
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "changed back by a person"])
 async def test_a_longer_list_that_slurmctld_lost_is_written_again(world: Worlds, lost: bool) -> None:
     there = silent(world(nodes=6))
