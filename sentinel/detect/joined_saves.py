@@ -93,7 +93,7 @@ class JoinedSaves:
         view = self._live.attempts[key].view if key in self._live.attempts else None
         if view is None or not nodes or not set(nodes) <= set(seen.parts):
             return []  # a node that has not reported yet may hold anything
-        intent = intent_of(view.comment)
+        intent = intent_of(view.comment, view.id)
         groups: dict[str, list[Part]] = {}
         for node in nodes:
             for part in (part for parts in seen.parts[node].values() for part in parts):

@@ -9,14 +9,15 @@ it the site's setting holds.
 ``"errors": "retry"``: what looks like the program's own error is retried while attempts gain steps; else the job is held for
 its user.
 ``"nodes": [2, 4]`` says with how many nodes it can run, as its ``--nodes=2-4`` does, which Slurm forgets when it starts.
-``"manifests": false``: its saves are not read while it runs. ``%N`` stands for the name of each node. Other keys of the
-object belong to other tools and are left alone.
+``"manifests": false``: its saves are not read while it runs. In folders ``%N`` stands for the name of each node, and ``%j``
+for the job's id (SLURM_JOB_ID): the tasks of an array have one comment. Other keys of the object belong to other tools and
+are left alone.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 
@@ -42,9 +43,21 @@ MOST_NODES = 65_536  # of a job: MAX_SLURM_NODES
 BAD_NUMBERS = ("tell", "hold", "restart")
 
 
+def intent_of(comment: str, job: int | None = None) -> Intent:
+    """Intent of a comment; a comment that is not ours gives ``NOTHING``, a broken one says what is wrong with it.
+
+    Args:
+        job: whose comment it is; without it the folders are as they are written, with ``%j``.
+    """
+    intent = _intent_of(comment)
+    if job is None or not any("%j" in root for root in (*intent.global_roots, *intent.local_roots)):
+        return intent
+    shared, local = ([root.replace("%j", str(job)) for root in r] for r in (intent.global_roots, intent.local_roots))
+    return replace(intent, global_roots=tuple(shared), local_roots=tuple(local))
+
+
 @lru_cache(maxsize=256)
-def intent_of(comment: str) -> Intent:
-    """Intent of a comment; a comment that is not ours gives ``NOTHING``, a broken one says what is wrong with it."""
+def _intent_of(comment: str) -> Intent:
     if "sentinel" not in comment:
         return NOTHING
     try:

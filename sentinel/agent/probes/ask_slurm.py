@@ -60,7 +60,7 @@ def named_roots(job: int, node: str, command: str, conf: str, deadline_s: float)
         return frozenset() if b"Invalid job id" in done.stderr else None
     said = done.stdout.decode("utf-8", "surrogateescape")
     # JSON may have line ends; the tasks of an array have a line each.
-    intents = [intent_of(text.strip()) for text in (said, *said.splitlines())]
+    intents = [intent_of(text.strip(), job) for text in (said, *said.splitlines())]
     local = [root.replace("%N", node) for intent in intents for root in intent.local_roots]
     return frozenset(root.rstrip("/") for root in (*local, *(r for intent in intents for r in intent.global_roots)))
 

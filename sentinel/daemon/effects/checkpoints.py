@@ -92,7 +92,7 @@ class FleetCheckpoints:
         return now_s - self._tried_s.setdefault((task.incident.id, f"{task.step.kind} {task.job}"), now_s)
 
     async def _choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
-        intent = intent_of(job.comment)
+        intent = intent_of(job.comment, job.id)
         if not intent.global_roots and not intent.local_roots:
             words = "the job named no checkpoint folders in its comment; it resumes as its script does"
             return {"explanation": words, BY_SCRIPT: True}
@@ -221,7 +221,7 @@ class FleetCheckpoints:
         return [name for name in dict.fromkeys(nodes) if name not in bad]
 
     async def quarantine(self, task: Task, job: JobView, chosen: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        intent = intent_of(job.comment)
+        intent = intent_of(job.comment, job.id)
         if not intent.global_roots and not intent.local_roots:
             return {"moved": 0}
         bad = _barred(task)

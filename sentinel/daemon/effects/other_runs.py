@@ -23,7 +23,7 @@ def of_others(fleet: Fleet, job: JobView) -> dict[str, int]:
         for other in fleet.jobs.values()
         if other.id != job.id and other.user == job.user and (other.het is None or other.het != job.het)
         if other.state in _AT_WORK or (other.state == "pending" and other.restarts > 0)
-        for root in intent_of(other.comment).global_roots
+        for root in intent_of(other.comment, other.id).global_roots
     }
 
 

@@ -48,7 +48,7 @@ def _watch(
     comment: str, job: int, attempt: int, first: bool, since_s: float | None, node: str
 ) -> dict[str, Any] | None:
     """What one node watches for one attempt of a job; None: nothing. Cached and shared: callers must not change it."""
-    intent = _intent(comment)
+    intent = intent_of(comment, job)
     roots = [Root("local", root.replace("%N", node)) for root in intent.local_roots]
     if first:
         roots += [Root("global", root) for root in intent.global_roots]

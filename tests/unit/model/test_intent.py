@@ -96,3 +96,11 @@ def test_with_how_many_nodes_it_can_run() -> None:
     assert intent_of(asked()).nodes is None
     for wrong in (4, [4], [4, 2], [0, 2], [2, 10**9], [True, 2], ["2", "4"], "2-4"):
         assert "nodes" in intent_of(asked(nodes=wrong)).problem
+
+
+def test_folders_with_the_jobs_id_are_those_of_that_job() -> None:
+    comment = '{"sentinel": {"global": ["/shared/%j", "/s/run"], "local": ["/nvme/%N/%j"]}}'
+    assert intent_of(comment).global_roots == ("/shared/%j", "/s/run")
+    mine = intent_of(comment, 8801)
+    assert mine.global_roots == ("/shared/8801", "/s/run") and mine.local_roots == ("/nvme/%N/8801",)
+    assert intent_of(comment, 8802).global_roots[0] == "/shared/8802"

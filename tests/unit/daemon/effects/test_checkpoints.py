@@ -427,6 +427,16 @@ async def test_a_job_does_not_go_on_from_the_checkpoint_of_another_job_in_its_fo
     assert orders.moved == []
 
 
+async def test_tasks_of_an_array_name_folders_of_their_own_by_their_ids(world: Worlds) -> None:
+    comment = json.dumps({"sentinel": {"restart": True, "global": ["/shared/%j"]}})
+    case = Case(world(), orders := Nodes(), comment=comment)
+    root = f"/shared/{case.world.job}"
+    orders.parts = (replace(shared(100), root=root, path=f"{root}/step-100"),)
+    await case.ended()
+    case.world.slurm.submit(nodes=1, comment=comment)
+    assert (await case.choose())["path"] == f"{root}/step-100"
+
+
 async def test_jobs_that_work_on_one_run_share_its_checkpoints(world: Worlds) -> None:
     case = await failed(world(), Nodes(shared(100), shared(200)), comment=SHARED)
     case.world.slurm.submit(nodes=1, comment=SHARED)
