@@ -235,7 +235,9 @@ def _left_alone(facts: IncidentFacts) -> str:
         return "goes on"
     why = plain(facts.plan.explanation).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
     ended = any(item.kind == Kind.JOB_ENDED for item in facts.incident.evidence)
-    return f"{'has failed' if ended else 'still runs'}{' and is not restarted: ' if why else ''}{why}"
+    waits = facts.job is not None and facts.job.state == "pending"  # requeued by somebody else: preempted, for one
+    now = "waits in the queue" if waits else "has failed" if ended else "still runs"
+    return f"{now}{' and is not restarted: ' if why else ''}{why}"
 
 
 def _acted_for_job(plan: Plan) -> bool:

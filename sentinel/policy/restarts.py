@@ -96,7 +96,7 @@ def _why_not(
     exit_held = job.exit_held and job.restarts == attempt + 1  # by Slurm, for this very failure
     exit_held = exit_held or _held_by(incident, job, attempt)
     if job.restarts > attempt and not exit_held:
-        return f"Job {job.id} was restarted already (attempt {job.restarts})."
+        return f"Job {job.id} was requeued already (attempt {job.restarts})."
     if job.state == "cancelled":
         return f"Job {job.id} was cancelled."
     if situation.recovered_by:

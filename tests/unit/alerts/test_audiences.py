@@ -115,6 +115,8 @@ def test_a_job_that_is_left_on_its_bad_node_is_not_called_failed() -> None:
     left = dataclasses.replace(plan(DRAIN), explanation="Job 8801 did not ask to be restarted.")
     told = facts(plan=left, outcomes=(done(DRAIN),))
     assert "still runs and is not restarted: Job 8801 did not ask to be restarted." in for_owner(told)
+    preempted = facts(plan=left, outcomes=(done(DRAIN),), job=dataclasses.replace(job(8801), state="pending"))
+    assert "waits in the queue and is not restarted: " in for_owner(preempted)
     over = facts(plan=left, outcomes=(done(DRAIN),), incident=incident(ended(8801), job=8801))
     assert "has failed and is not restarted: Job 8801 did not ask to be restarted." in for_owner(over)
 

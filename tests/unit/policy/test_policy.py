@@ -513,7 +513,7 @@ def test_site_may_restart_jobs_that_did_not_ask() -> None:
 
 def test_job_that_was_restarted_meanwhile_is_left_alone() -> None:
     plan = decide(verdict(drain=("n1",)), job=job(restarts=1))
-    assert kinds(plan) == [StepKind.DRAIN] and "restarted already (attempt 1)" in plan.explanation
+    assert kinds(plan) == [StepKind.DRAIN] and "requeued already (attempt 1)" in plan.explanation
 
 
 def test_a_job_that_another_incident_restarts_is_left_to_it() -> None:
