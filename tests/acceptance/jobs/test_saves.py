@@ -1,11 +1,13 @@
-"""A running job whose newest checkpoint goes bad is told before it needs it, and nothing else happens to it."""
+"""A running job's saves: one that goes bad is told before it is needed, and another job's are not taken for its own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
-from stories.timeline import Story, until
+from stories.other_jobs import script, standin
+from stories.timeline import Job, Story, until
 
 pytestmark = pytest.mark.slurm
 _EVERY_S = 2.0
@@ -41,3 +43,29 @@ def test_a_checkpoint_that_goes_bad_under_a_running_job(watched: Story):
     story.inject("xid", "--node", job.nodes[1], "--gpu", "0", "--xid", "79")
     story.expect(drains=[job.nodes[1]], restarts=[job], messages=["gpu_fallen_off_bus"])
     assert job.resumed() != (spoilt["step"], "global")
+
+
+@pytest.mark.deep
+def test_a_job_does_not_go_on_from_another_runs_checkpoint_below_a_folder_that_both_name(story: Story):
+    above = story.paths.shared / "experiments"
+    above.mkdir(exist_ok=True)
+    above.chmod(0o777)
+    told = "--comment=" + json.dumps({"sentinel": {"restart": True, "global": [str(above)]}})
+
+    def begin(run: str, pace: str) -> Job:
+        words = standin(story, run).replace(f"{story.paths.shared / run} ", f"{above / run} ")
+        words = words.replace("--step-time 0.1", f"--step-time {pace}")
+        job = Job(story.lab, script(story, run, f"exec srun --kill-on-bad-exit=1 {words}", told), run)
+        story.adopt(job)
+        return job
+
+    ahead = begin("ahead", "0.1")
+    ahead.wait_step(100)
+    behind = begin("behind", "0.4")
+    victim = behind.nodes[0]
+    story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
+    (message,) = story.expect(drains=[victim], restarts=[behind], messages=["gpu_fallen_off_bus"])
+    assert behind.resumed()[0] in behind.saved(behind.resumed()[1])
+    assert f"job {ahead.id} has named {above}, too, and it holds several runs" in message["text"]
+    assert "from where its own script resumes" in message["owner_text"]
+    assert ahead.restarts() == 0 and len(ahead.starts()) == 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stories.timeline import Story, until
+from stories.other_jobs import script, standin
+from stories.timeline import Job, Story, until
 
 pytestmark = pytest.mark.slurm
 
@@ -59,3 +60,25 @@ def test_a_job_whose_user_gives_it_a_start_time_while_it_is_restarted_waits_for_
     until(lambda: len(job.starts()) == 2 and job.steps_again(), lambda: f"the job to train: {job.shown()}")
     story.expect(drains=[victim], restarts=[job], messages=[{"cause": "gpu_fallen_off_bus", "job": job.id}])
     assert victim not in job.nodes_now()
+
+
+@pytest.mark.deep
+def test_a_restarted_job_that_is_requeued_before_its_first_step_has_its_resume_point_the_next_time(story: Story):
+    """By its user here; Slurm does the same where a prolog fails or a node dies at the start."""
+    run = "again"
+    body = f"""[ "${{SLURM_RESTART_COUNT:-0}}" != 1 ] || sleep 300
+    env | grep SENTINEL_RESUME_STEP
+    exec srun --kill-on-bad-exit=1 {standin(story, run)}"""
+    job = Job(story.lab, script(story, run, body), run)
+    story.adopt(job)
+    victim = job.nodes[0]
+    story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
+    until(lambda: job.restarts() == 1 and job.state() == "RUNNING", job.shown)
+    story.lab.slurm("scontrol", "requeue", str(job.id))
+    story.wait_daemon_log("done-again .*steps=write_resume")
+    until(lambda: story.daemon_log().count("kind=write_resume target=") == 2, story.daemon_log)
+    story.lab.slurm("scontrol", "update", f"jobid={job.id}", "starttime=now")
+    until(lambda: len(job.starts()) == 2 and job.steps_again(), job.shown)
+    step, _ = job.resumed()
+    assert f"SENTINEL_RESUME_STEP={step}" in job.log, job.log[-2000:]
+    story.expect(drains=[victim], restarts=[job, job], messages=[{"cause": "gpu_fallen_off_bus", "job": job.id}])
