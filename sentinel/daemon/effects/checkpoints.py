@@ -25,7 +25,7 @@ from sentinel.errors import ProtocolError, Refused, Unavailable
 from sentinel.log import Log
 from sentinel.model.intent import Intent, intent_of
 from sentinel.model.orders import MOST_PATHS, MoveAside, Root
-from sentinel.model.records import Cause, Fleet, JobView, Scalar, StepKind, Task
+from sentinel.model.records import Cause, Fleet, JobView, Result, Scalar, StepKind, Task
 from sentinel.model.vocabulary import ANYWHERE, BY_SCRIPT
 from sentinel.ports import Orders
 from sentinel.text import names
@@ -96,6 +96,10 @@ class FleetCheckpoints:
         if not intent.global_roots and not intent.local_roots:
             words = "the job named no checkpoint folders in its comment; it resumes as its script does"
             return {"explanation": words, BY_SCRIPT: True}
+        if job.het is not None and intent.global_roots:
+            if (made := await self._choice_for_another_component(task, job, intent)) is not None:
+                return made
+            intent = replace(intent, local_roots=())  # which ranks are whose, of all components, is not known
         bad = _barred(task)
         homes = await self._homes(task, job, bad)
         seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
@@ -132,6 +136,23 @@ class FleetCheckpoints:
             "lost_steps": decision.lost_steps,
             "explanation": explanation,
         }
+
+    async def _choice_for_another_component(
+        self, task: Task, job: JobView, intent: Intent
+    ) -> Mapping[str, Scalar] | None:
+        """What was chosen for another component that saves in the same folders: they train together."""
+        fleet = await self._fleets.take(30.0)
+        for step in task.plan.steps:
+            other = (
+                fleet.jobs.get(step.job) if step.kind is StepKind.CHOOSE_CHECKPOINT and step.job is not None else None
+            )
+            if other is None or other.id == job.id or other.het != job.het:
+                continue
+            made = self._store.outcome(task.incident.id, step)
+            same = intent_of(other.comment, other.id).global_roots == intent.global_roots
+            if same and made is not None and made.result is Result.DONE:
+                return made.data
+        return None
 
     def _require_known(self, task: Task, intent: Intent, parts: Sequence[Part]) -> None:
         """There is no checkpoint to choose: that must be known of the shared folders, and not only look so on these nodes.

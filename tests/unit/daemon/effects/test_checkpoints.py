@@ -427,6 +427,30 @@ async def test_a_job_does_not_go_on_from_the_checkpoint_of_another_job_in_its_fo
     assert orders.moved == []
 
 
+async def test_components_of_a_heterogeneous_job_that_save_in_one_folder_get_one_choice(world: Worlds) -> None:
+    """Its own node-local save would be nearer for the one whose nodes are all there."""
+    there = world(nodes=6)
+    orders = Nodes(shared(200), local("n1", 300, 0, 1), local("n2", 300, 2, 3))
+    case = Case(there, orders, comment=BOTH)
+    part = there.slurm.submit(nodes=1, comment=BOTH, het=there.job)
+    there.slurm.jobs[there.job].record["het_job_id"] = there.job
+    case.stepped(310)
+    await case.ended()
+    steps = [step(StepKind.CHOOSE_CHECKPOINT, job=number, attempt=0) for number in (part, there.job)]
+    made = plan(*steps)
+    jobs = (await case.daemon.fleets.take()).jobs
+    found = []
+    for this in steps:
+        task = Task(incident(job=there.job, attempt=0), NOBODY, made, this)
+        assert this.job is not None
+        chosen = dict(await case.checkpoints.choose(task, jobs[this.job]))
+        there.store.intend(made, this, there.slurm.clock.now())
+        there.store.record(made, Outcome(this, Result.DONE, there.slurm.clock.now(), data=chosen))
+        orders.parts = (*orders.parts, shared(250))  # what comes later is for neither
+        found.append((chosen["step"], chosen["tier"]))
+    assert found == [(200, "global"), (200, "global")]
+
+
 async def test_tasks_of_an_array_name_folders_of_their_own_by_their_ids(world: Worlds) -> None:
     comment = json.dumps({"sentinel": {"restart": True, "global": ["/shared/%j"]}})
     case = Case(world(), orders := Nodes(), comment=comment)
