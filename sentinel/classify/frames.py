@@ -18,7 +18,8 @@ Weights = Mapping[Cause, float]
 # trees of frameworks that are run from a checkout.
 _LIBRARY = re.compile(
     r"(?i)/(?:site|dist)-packages/|^/opt/(?!(?:ml|program)/)[\w.-]{1,40}/|/(?:megatron|nemo|deepspeed|transformers|transformer[_-]?engine|torchtitan|torchtune"
-    r"|maxtext|levanter|axolotl|verl|trl|accelerate|apex|flash[_-]attention|fairseq\d?|lightning|xformers|vllm|sglang)"
+    r"|maxtext|levanter|axolotl|verl|trl|accelerate|apex|flash[_-]attention|fairseq\d?|lightning|xformers|vllm|sglang|diffusers"
+    r"|llamafactory|llmtuner|openrlhf|unsloth|colossalai|litgpt|llmfoundry)"
     r"[\w.-]{0,16}/"
 )
 # What a caller's input hardly brings about: names and signatures that this release of the library has not.
@@ -55,6 +56,20 @@ _TEXT_FOR_NUMBER = re.compile(
     r"TypeError: (?:'[<>]=?' not supported between instances of '(?:str' and '(?:int|float)|(?:int|float)' and 'str)'"
     r"|unsupported operand type\(s\) for [^:\n]{1,8}: '(?:str' and '(?:int|float)|(?:int|float)' and 'str)')"
 )
+# What the program fed in, whoever finds it out: labels, predictions, indices, texts, sequences longer than a model knows.
+_FED = re.compile(
+    r"\bindex out of range in self\b|\bTarget (?:size|\d{1,12} is out of bounds)|\btarget (?:batch_size|size)\b"
+    r"|[`']preds[`']|\bTextEncodeInput must be\b|\btext input must be of type\b"
+    r"|size of tensor b \((?:77|51[24]|1024|2048)\) at non-singleton dimension 1\b"
+)
+# A column of a data set, and a part of a checkpoint, that a library looks for and that is not there.
+_COLUMN = re.compile(
+    r"\bKeyError: ['\"](?:prompt|chosen|rejected|completion|text|sentence|messages|conversations?|instruction|input|output"
+    r"|response|question|answer|query|role|content|images?|caption|audio|labels?|input_ids)['\"]\s*$"
+)
+_PART = re.compile(
+    r"\bKeyError: ['\"](?:(?:model_|optimizer_)?state_dict|optimizer_states|pytorch-lightning_version)['\"]\s*$"
+)
 # What only says that another process failed.
 _RELAYS = re.compile(r"\b(?:CalledProcessError|ChildFailedError|ProcessRaisedException|ProcessExitedException)\b")
 # Code that another program writes, and runs from a cache of its own.
@@ -77,6 +92,7 @@ OWN_FAULT = 3.2  # natural-log odds that the library, or its version, is at faul
 UNSEEN = 0.4  # what more it takes to outweigh the user's code where no frame says whose class it is
 REFUSED = 1.0  # the same where the library may only have refused what it was given
 IMPORTED = 4.2  # natural-log odds that a library is at fault that fails while it is imported
+FED = 4.2  # natural-log odds that what the program hands on does not fit, where a library says so
 NO_SUCH_NAME = 3.6  # natural-log odds that a setting holds a name that the program's table of names does not know
 CHECKED = 3.0  # natural-log odds that what was asked of a library does not fit, where a check of its own said so
 STATE = 1.6  # the same where it only says in what state it found itself
@@ -201,6 +217,12 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
 
 def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     """What an exception says that ends in a library's ``frame``."""
+    if _FED.search(evidence.text):
+        return {C.USER_CODE: FED, C.USER_CONFIG: 1.6, C.DATALOADER: 1.6}
+    if _COLUMN.search(evidence.text):
+        return {C.USER_CONFIG: NO_SUCH_NAME, C.DATALOADER: 2.2, C.USER_CODE: 2.0}
+    if _PART.search(evidence.text):
+        return {C.USER_CONFIG: NO_SUCH_NAME, C.CHECKPOINT_CORRUPT: 2.2, C.USER_CODE: 2.0}
     if _TEXT_FOR_NUMBER.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)})
     moved = dict(weights)

@@ -1,0 +1,67 @@
+"""What a program hands to a library and does not fit is its own: labels, texts, columns, parts of a checkpoint."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import classify
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import Cause, Incident
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
+OWN = "/home/ann/run/train.py"
+LIBRARY = "/env/lib/python3.11/site-packages/transformers/models/bert/modeling_bert.py"
+TORCH = "/env/lib/python3.11/site-packages/torch/nn/functional.py"
+
+
+def cause(*files: str, raised: str, source: str = "return self.go(batch)") -> Cause:
+    lines = ["Traceback (most recent call last):"]
+    for file in files:
+        lines += [f'  File "{file}", line 12, in step', f"    {source}"]
+    reader = LogReader(SIGNATURES)
+    found = reader.feed("".join(f"{line}\n" for line in [*lines, raised]).encode(), NOW) + reader.finish(NOW)
+    return classify(Incident("i", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "IndexError: index out of range in self",
+        "IndexError: Target 10 is out of bounds.",
+        "ValueError: Expected input batch_size (324) to match target batch_size (4).",
+        "RuntimeError: The size of tensor a (612) must match the size of tensor b (512) at non-singleton dimension 1",
+        "TypeError: TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
+    ],
+)
+def test_what_a_library_finds_in_what_it_was_given_is_the_programs(raised: str) -> None:
+    assert cause(OWN, LIBRARY, TORCH, raised=raised) is Cause.USER_CODE
+    assert cause(OWN, LIBRARY, raised=raised) is Cause.USER_CODE
+
+
+def test_what_a_library_does_with_its_own_tensors_is_not() -> None:
+    raised = "RuntimeError: The size of tensor a (37) must match the size of tensor b (36) at non-singleton dimension 3"
+    assert cause(OWN, LIBRARY, raised=raised) is Cause.SOFTWARE_ENV
+
+
+def test_a_column_that_a_data_set_lacks_was_asked_for() -> None:
+    trainer = "/env/lib/python3.11/site-packages/trl/trainer/dpo_trainer.py"
+    assert cause(OWN, trainer, raised="KeyError: 'chosen'", source='row["chosen"]') is Cause.USER_CONFIG
+    assert cause(OWN, trainer, raised="KeyError: 'embed_tokens.weight'") is Cause.SOFTWARE_ENV
+    assert cause(OWN, raised="KeyError: 'chosen'", source='row["chosen"]') is Cause.USER_CODE
+
+
+def test_a_file_without_the_parts_of_a_checkpoint_was_asked_for() -> None:
+    saving = "/env/lib/python3.11/site-packages/pytorch_lightning/core/saving.py"
+    assert cause(OWN, saving, raised="KeyError: 'state_dict'", source='file["state_dict"]') is Cause.USER_CONFIG
+
+
+def test_cuda_that_cannot_be_initialized_in_a_data_worker_was_used_before_the_fork() -> None:
+    raised = "RuntimeError: CUDA error: initialization error"
+    worker = "RuntimeError: Caught RuntimeError in DataLoader worker process 0."
+    assert cause(OWN, raised=f"{worker}\n{raised}") is Cause.USER_CODE
+    assert cause(OWN, raised=raised) is not Cause.USER_CODE
