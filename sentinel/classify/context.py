@@ -47,6 +47,7 @@ def context(
         _crashed_library,
         _shared_memory_full,
         _forked,
+        _backend_failed,
         _still_preparing,
         differing,
         differing_calls,
@@ -329,6 +330,15 @@ def _forked(
     weights = {C.USER_CODE: 3.2, C.GPU_GSP_OR_DRIVER: -3.0}
     note = "a data worker used the GPU: a forked process cannot"
     return _reading_if_both(refused, {"loader-caught"}, readings, "forked-worker", weights, note)
+
+
+def _backend_failed(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """What a compiler of graphs raised is its own, though no frame of it is shown: Dynamo names it in the line before."""
+    named = next((r for r in readings if r.key == "compile" and "BackendCompilerFailed" in r.evidence.text), None)
+    weights = {C.SOFTWARE_ENV: 3.4, C.USER_CODE: -2.0}
+    return _reading_if_both(named, {"python-bug"}, readings, "backend-failed", weights, "raised by the graph compiler")
 
 
 def _still_preparing(

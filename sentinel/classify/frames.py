@@ -70,6 +70,11 @@ _COLUMN = re.compile(
 _PART = re.compile(
     r"\bKeyError: ['\"](?:(?:model_|optimizer_)?state_dict|optimizer_states|pytorch-lightning_version)['\"]\s*$"
 )
+# A model's pass over what it is given; what it refuses there is no setting.
+_FORWARD = re.compile(r"/modeling_\w{1,60}\.py:(?:forward|\w{0,60}(?:mask|merge|placeholder|feature|input)\w{0,60})$")
+# What a process gets to see of another's exception that cannot be made again from its message.
+_NOT_REBUILT = re.compile(r"\bTypeError: (?:\w{1,60}\.)?__init__\(\) missing \d{1,2} required")
+_HANDS_ON = re.compile(r"/torch/(?:_utils|utils/data/dataloader)\.py$")
 # What only says that another process failed.
 _RELAYS = re.compile(r"\b(?:CalledProcessError|ChildFailedError|ProcessRaisedException|ProcessExitedException)\b")
 # Code that another program writes, and runs from a cache of its own.
@@ -110,6 +115,9 @@ _P_ASSERT = re.compile(r"\braise AssertionError\(s\)")  # torch.distributed.util
 _OF_TENSORS = frozenset({"shapes", "tensor-form"})
 # An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
+# A data worker that runs a library's data set or transform, and a sample that lacks what that looks for.
+_IN_WORKER = re.compile(r"/torch/utils/data/_utils/(?:worker|fetch)\.py$")
+_LACKS = re.compile(r"\b(?:KeyError|IndexError): (?!Caught )")
 _TAKES_DATA = re.compile(r"(?i)collat|dataset|tokeniz|processor|preprocess|/data/")
 # What a class of a library has not in this release, and a method called with what it does not take; the built-in types have
 # what they always had.
@@ -225,6 +233,8 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
         return {C.USER_CONFIG: NO_SUCH_NAME, C.CHECKPOINT_CORRUPT: 2.2, C.USER_CODE: 2.0}
     if _TEXT_FOR_NUMBER.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)})
+    if _HANDS_ON.search(frame) and _NOT_REBUILT.search(evidence.text):
+        return {C.DATALOADER: CHECKED, C.USER_CODE: STATE}
     moved = dict(weights)
     if _DATA.search(frame) and _SOURCE_FAILED.search(evidence.text):
         moved[C.DATALOADER] = max(moved.get(C.DATALOADER, 0.0), SOURCE)
@@ -239,7 +249,11 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
         said = None
     if said and not own and not status:
         return _moved(weights, said)
+    if refused and "ValueError" in evidence.text and _FORWARD.search(f"{frame}:{evidence.data.get('function') or ''}"):
+        return {C.USER_CODE: CHECKED, C.SOFTWARE_ENV: STATE, C.USER_CONFIG: REFUSED, C.DATALOADER: REFUSED}
     own = own and not refused
+    if _IN_WORKER.search(str(evidence.data.get("caller") or "")) and _LACKS.search(evidence.text):
+        return {C.DATALOADER: SOURCE, C.USER_CONFIG: STATE, C.USER_CODE: STATE, C.SOFTWARE_ENV: REFUSED}
     if refused and _ORDER.search(evidence.text):
         return _moved(weights, {C.SOFTWARE_ENV: INVARIANT}) if evidence.data.get("inside") is True else moved
     if _BACKWARD.search(frame) and not own:

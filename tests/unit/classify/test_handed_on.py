@@ -19,10 +19,10 @@ LIBRARY = "/env/lib/python3.11/site-packages/transformers/models/bert/modeling_b
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/functional.py"
 
 
-def cause(*files: str, raised: str, source: str = "return self.go(batch)") -> Cause:
+def cause(*files: str, raised: str, source: str = "return self.go(batch)", function: str = "step") -> Cause:
     lines = ["Traceback (most recent call last):"]
     for file in files:
-        lines += [f'  File "{file}", line 12, in step', f"    {source}"]
+        lines += [f'  File "{file}", line 12, in {function}', f"    {source}"]
     reader = LogReader(SIGNATURES)
     found = reader.feed("".join(f"{line}\n" for line in [*lines, raised]).encode(), NOW) + reader.finish(NOW)
     return classify(Incident("i", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause
@@ -65,3 +65,27 @@ def test_cuda_that_cannot_be_initialized_in_a_data_worker_was_used_before_the_fo
     worker = "RuntimeError: Caught RuntimeError in DataLoader worker process 0."
     assert cause(OWN, raised=f"{worker}\n{raised}") is Cause.USER_CODE
     assert cause(OWN, raised=raised) is not Cause.USER_CODE
+
+
+def test_what_a_models_forward_refuses_is_no_setting() -> None:
+    raised = "ValueError: Image features and image tokens do not match: tokens: 0, features 1176"
+    assert cause(OWN, LIBRARY, raised=raised, source="raise ValueError(", function="forward") is Cause.USER_CODE
+    wrong = "ValueError: hidden_size must be divisible by num_heads"
+    assert cause(OWN, LIBRARY, raised=wrong, source="raise ValueError(", function="__init__") is Cause.USER_CONFIG
+
+
+def test_a_sample_that_lacks_what_a_librarys_transform_looks_for_is_the_data() -> None:
+    worker = "/env/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py"
+    transform = "/env/lib/python3.11/site-packages/mmdet/datasets/pipelines/formatting.py"
+    assert cause(worker, transform, raised="KeyError: 'proposals'", source="results[key]") is Cause.DATALOADER
+
+
+def test_an_exception_of_a_worker_that_cannot_be_made_again_is_the_workers() -> None:
+    loader = "/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+    raised = "TypeError: __init__() missing 2 required positional arguments: 'stdout' and 'stderr'"
+    assert cause(OWN, loader, raised=raised, source="data.reraise()") is Cause.DATALOADER
+
+
+def test_what_a_graph_compiler_raised_is_its_own() -> None:
+    raised = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nNameError: name 's4' is not defined"
+    assert cause(raised=raised) is Cause.SOFTWARE_ENV
