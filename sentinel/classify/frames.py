@@ -50,6 +50,7 @@ _BAD_ARGUMENT = re.compile(r"\b(?:AssertionError|ValueError|TypeError)\b")
 _ORDER = re.compile(
     r"(?i)\b(?:not|never|already) (?:been |yet )?(?:initiali[sz]ed|set ?up|started|called|created|registered|built"
     r"|finali[sz]ed|prepared|closed)\b|\bcall\w{0,3} [\w.()]{1,40} (?:first|before|twice)\b|\b(?:before|after) calling\b"
+    r"|\bin states? \[.{1,80}\bcurrent state is\b"
 )
 # A word where a number is asked for: a setting that a file or a command line gave as text.
 _TEXT_FOR_NUMBER = re.compile(
