@@ -23,6 +23,7 @@ from sentinel.model.records import (
     Outcome,
     Plan,
     Result,
+    Step,
     StepKind,
     Verdict,
 )
@@ -137,6 +138,10 @@ class MemoryStore:
             and (since is None or row["started_at"] >= since)
             and (ran_since is None or row["ended_at"] is None or row["ended_at"] >= ran_since)
         ]
+
+    def outcome(self, incident: str, step: Step) -> Outcome | None:
+        row = self.steps.get(step.key(incident))
+        return row.outcome if row is not None else None
 
     def steps_done(
         self,
