@@ -27,7 +27,7 @@ async def choose_checkpoint(task: Task, means: Means) -> Outcome:
     The step also succeeds if there is no valid checkpoint: the job then resumes as its script does by default.
     """
     job = await means.reader.job(task.job)
-    if (over := _not_ours_any_more(task, means, job, "its checkpoints stay")) is not None:
+    if (over := await _if_not_waiting(task, means, job, "its checkpoints stay")) is not None:
         return over
     assert job is not None
     try:
@@ -48,7 +48,7 @@ async def _hold(task: Task, means: Means, error: Refused) -> Outcome:
 
 async def quarantine(task: Task, means: Means) -> Outcome:
     job = await means.reader.job(task.job)
-    if (over := _not_ours_any_more(task, means, job, "its checkpoints stay")) is not None:
+    if (over := await _if_not_waiting(task, means, job, "its checkpoints stay")) is not None:
         return over
     assert job is not None
     moved = await means.checkpoints.quarantine(task, job, means.earlier(task, StepKind.CHOOSE_CHECKPOINT))
@@ -58,11 +58,14 @@ async def quarantine(task: Task, means: Means) -> Outcome:
 async def write_resume(task: Task, means: Means) -> Outcome:
     """Write the resume point, before the release: a released job may start even while the daemon is down."""
     job = await means.reader.job(task.job)
-    if (over := _not_ours_any_more(task, means, job, "its resume point stays")) is not None:
+    if (over := await _if_not_waiting(task, means, job, "its resume point stays")) is not None:
         return over
     assert job is not None
-    await resume_point.write(task, means, job.restarts)
-    return means.done(task, data={FOR_ATTEMPT: job.restarts})
+    leader = job if job.het in (None, job.id) else await means.reader.job(job.het)
+    if leader is None:
+        raise Unavailable(f"Slurm does not show job {job.het}, whose component job {task.job} is")
+    await resume_point.write(task, means, leader.restarts)
+    return means.done(task, data={FOR_ATTEMPT: leader.restarts})
 
 
 async def exclude(task: Task, means: Means) -> Outcome:
@@ -132,10 +135,11 @@ async def _kept(task: Task, means: Means, job: JobView) -> dict[str, Scalar] | N
     return {"added": "", **{key: last.data[key] for key in ("required", "spares") if key in last.data}}
 
 
-def _not_ours_any_more(task: Task, means: Means, job: JobView | None, stays: str) -> Outcome | None:
+async def _if_not_waiting(task: Task, means: Means, job: JobView | None, stays: str) -> Outcome | None:
     """How a step that prepares the next start ends for a job that does not wait for it any more; None: it does.
 
-    What lies in the job's folders is then its next attempt's, or another job's that its user submitted in its place.
+    What lies in the job's folders is then its next attempt's, or another job's that its user submitted in its place. Of the
+    components of a heterogeneous job the leader is asked: it was requeued, and Slurm counts its restarts.
 
     Args:
         stays: what the step leaves as it is.
@@ -143,16 +147,31 @@ def _not_ours_any_more(task: Task, means: Means, job: JobView | None, stays: str
     if any(step.kind is StepKind.START_RUN for step in task.plan.steps):  # in its allocation, which it goes on holding
         if job is None or job.state == "cancelled":
             return _gone(task, means, job)
+        if (
+            job.state != "running" or job.restarts != task.attempt
+        ):  # the start of the run fails, and the job is requeued
+            return means.done(task, f"attempt {task.attempt} of job {task.job} is over: {stays}", {BY_SCRIPT: True})
         return None
+    if job is not None and job.het not in (None, job.id):
+        task = dataclasses.replace(task, step=dataclasses.replace(task.step, job=job.het))
+        job = await means.reader.job(task.job)
     if (over := _waits_no_more(task, means, job, stays, {BY_SCRIPT: True})) is not None:
         return over
     assert job is not None
     words = overtaken(task, means, job)
-    if words and (
-        not task.step.tries or _is_anothers(task, job)
-    ):  # done again: Slurm requeued it before it made a step
+    if words and (not _was_released(task, means) or _is_anothers(task, job)):
         return means.done(task, f"{words}: {stays}", {BY_SCRIPT: True})
     return None
+
+
+def _was_released(task: Task, means: Means) -> bool:
+    """Whether this plan has let the job start before: Slurm requeued it then before it made a step, and it is prepared once
+    more. Checkpoints are moved aside before the release only."""
+    if task.step.kind is StepKind.QUARANTINE:
+        return False
+    step = next((step for step in task.plan.steps if step.kind is StepKind.RELEASE), None)
+    outcome = means.ledger.outcome(task.incident.id, step) if step is not None else None
+    return outcome is not None and outcome.result is Result.DONE
 
 
 def _is_anothers(task: Task, job: JobView) -> bool:

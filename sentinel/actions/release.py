@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sentinel.actions.comments import BESIDE
 from sentinel.actions.means import Means
@@ -11,11 +11,11 @@ from sentinel.actions.next_attempt import exclude
 from sentinel.actions.requeue import held_meanwhile, is_deferred, is_far, overtaken, waits, was_cancelled
 from sentinel.actions.resume_point import write_again
 from sentinel.errors import Unavailable
-from sentinel.model.records import OURS, JobView, Outcome, Result, StepKind, Task
+from sentinel.model.records import OURS, REQUEUED_AT, JobView, Outcome, Result, StepKind, Task
 from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.text import names
 
-# After the job was stopped: Sentinel defers by 30 days, and hardly anybody has a job start that far ahead.
+# After its requeue, by Slurm's clock: Sentinel defers by 30 days, and hardly anybody has a job start that far ahead.
 _OURS_FROM = timedelta(days=29)
 
 
@@ -60,8 +60,10 @@ async def release(task: Task, means: Means) -> Outcome:
 
 def _start_of_its_user(task: Task, means: Means, job: JobView) -> str:
     """When its user wants the stopped job to start, if somebody put that in the place of our deferral; empty if not."""
-    stopped = _how_it_was_stopped(task, means)
-    if stopped is None or job.eligible_at is None or job.eligible_at - stopped.at >= _OURS_FROM:
+    requeued_at = means.earlier(task, StepKind.REQUEUE_HOLD).get(REQUEUED_AT)
+    if not isinstance(requeued_at, str) or job.eligible_at is None:
+        return ""
+    if job.eligible_at - datetime.fromisoformat(requeued_at) >= _OURS_FROM:
         return ""
     return f"its user had it start at {job.eligible_at:%Y-%m-%d %H:%M} UTC: it waits for that"
 

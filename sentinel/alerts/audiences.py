@@ -195,9 +195,9 @@ def severity_of(facts: IncidentFacts) -> str:
 def _how_it_is(facts: IncidentFacts) -> str:
     stage, step = stage_of(facts), _chosen(facts).get("step")
     begin = f" from step {step}" if step is not None else ""
-    choices = [o for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o)]
-    if not begin and choices:
-        by_script = choices[-1].data.get(BY_SCRIPT)
+    choice = next((o for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o)), None)
+    if not begin and choice is not None:
+        by_script = choice.data.get(BY_SCRIPT)
         begin = ", from where its own script resumes" if by_script else ", without a checkpoint to resume from"
     if stage is Stage.RUNNING:
         nodes = f" on {listed(facts.nodes_now)}" if facts.nodes_now else ""
@@ -235,8 +235,9 @@ def _left_alone(facts: IncidentFacts) -> str:
         return "goes on"
     why = plain(facts.plan.explanation).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
     ended = any(item.kind == Kind.JOB_ENDED for item in facts.incident.evidence)
-    waits = facts.job is not None and facts.job.state == "pending"  # requeued by somebody else: preempted, for one
-    now = "waits in the queue" if waits else "has failed" if ended else "still runs"
+    now = "has failed" if ended else "still runs"
+    if facts.job is not None and facts.job.state == "pending":  # requeued by somebody else: preempted, for one
+        now = "is held" if facts.job.held else "waits in the queue"
     return f"{now}{' and is not restarted: ' if why else ''}{why}"
 
 

@@ -271,7 +271,8 @@ class Recovery:
     inventory_s: float = setting(20.0, "deadline for nodes to list and check a job's checkpoints", unit="s", least=1)
     storage_s: float = setting(
         600.0,
-        "a file system that hangs or cannot be read is waited for this long; then the job resumes as its script does",
+        "a file system that hangs, cannot be read or lacks saves that were seen is waited for this long; then the job's "
+        "script resumes it",
         unit="s",
         least=1,
     )

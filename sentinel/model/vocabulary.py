@@ -234,9 +234,7 @@ REFUSED_BY_SLURM = "refused_by_slurm"  # data of the outcome of a drain that Slu
 NEVER_STARTS = "BadConstraints"  # Slurm's reason of a job that no nodes can ever run: its priority is 0
 HELD_BY_SLURM = "held_by_slurm"  # outcome data: the job is held with that reason
 ASKED = "asked"  # data of the step that excludes nodes, and of its outcome: the nodes that the job's user requires
-BY_SCRIPT = (
-    "by_script"  # data of a done choice of a checkpoint: none was chosen, the job resumes as its own script does
-)
+BY_SCRIPT = "by_script"  # outcome data: no checkpoint was chosen or moved, the job resumes as its own script does
 FOR_ATTEMPT = "for_attempt"  # data of a written resume point: the attempt that may use it
 ANYWHERE = "anywhere"  # data of the step that chooses a checkpoint: one that needs no certain nodes
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed

@@ -45,7 +45,7 @@ from sentinel.text import plain
 
 _FLOAT = "$float"
 _MOST_PLANS = 2000  # newest plans that one reading returns
-_MOST_SAVES = 20  # newest saves of a job that are looked at for their tiers
+_MOST_SAVES = 1000  # newest saves of a job that are looked at for their tiers: many node-local ones come for one shared
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
 _LONG_FACTOR = 10.0  # times the deadline: what reads or prunes a month of a whole cluster
 
@@ -208,8 +208,8 @@ class Store(Database):
             return _rows(connection, query)
 
     def tiers_saved(self, job: int | None) -> frozenset[str]:
-        """Tiers of the checkpoints of this job that were ever seen: the newest in its folders and log (empty: a log does not
-        say its tier), and those chosen for a restart."""
+        """Tiers of the job's newest checkpoints that the store still has: seen in its folders and log (empty: a log does not
+        say its tier), or chosen for a restart."""
         query = (
             sa.select(t.evidence.c.record)
             .where(t.evidence.c.job == job, t.evidence.c.kind == Kind.CHECKPOINT_SAVED)

@@ -18,7 +18,7 @@ from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
 from sentinel.daemon.effects.folder_listings import Check, FolderListings
-from sentinel.daemon.effects.other_runs import of_others, without_others, works_there
+from sentinel.daemon.effects.other_runs import folders_of_others, may_be_anothers, without_others
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.errors import ProtocolError, Refused, Unavailable
@@ -103,7 +103,7 @@ class FleetCheckpoints:
         bad = _barred(task)
         homes = await self._homes(task, job, bad)
         seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
-        own, mixed = without_others(seen.candidates, of_others(await self._fleets.take(2.0), job), intent)
+        own, mixed = without_others(seen.candidates, folders_of_others(await self._fleets.take(2.0), job), intent)
         seen = replace(seen, candidates=tuple(own), problems=(*seen.problems, *mixed))
         reached = self._live.last_step(task.job, task.attempt)
         survivors = await self._survivors(task, job, bad)
@@ -160,19 +160,18 @@ class FleetCheckpoints:
         Raises:
             Unavailable: one cannot be read, or saves were seen there and it is empty or gone, as where its mount is lost.
         """
-        if not intent.global_roots:
-            return
         here = [part for part in parts if part.tier == "global"]
-        unread = next(filter(is_unread_root, here), None)
-        if unread is not None and not may_not_exist(unread):
-            raise Unavailable(f"{unread.host}: {unread.root} {unread.reason}")
-        if here and unread is None:
-            return
-        saved = self._store.tiers_saved(task.job)
-        if unread is not None and saved:
-            raise Unavailable(f"{unread.host}: {unread.root} {unread.reason}")
-        if "global" in saved:
+        unread = list(filter(is_unread_root, here))
+        saved = self._store.tiers_saved(task.job) - {"local"} if unread or not here else frozenset()
+        for part in unread:
+            if saved or not may_not_exist(part):
+                raise Unavailable(f"{part.host}: {part.root} {part.reason}")
+        if not here and "global" in saved and intent.global_roots and not self._emptied(task):
             raise Unavailable(f"saves were seen in {', '.join(intent.global_roots)}, and nothing is there now")
+
+    def _emptied(self, task: Task) -> bool:
+        """Whether an earlier restart of this job moved checkpoints aside: its folders may be empty for that."""
+        return any(row["data"].get("moved") for row in self._store.steps_done([StepKind.QUARANTINE], job=task.job))
 
     def _decide(
         self,
@@ -253,17 +252,17 @@ class FleetCheckpoints:
         invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
         step = chosen.get("step")
         moves: dict[tuple[str, str], list[Part]] = {}
-        others, left = of_others(await self._fleets.take(2.0), job), set()
+        others, left = folders_of_others(await self._fleets.take(2.0), job), set()
         for part in seen.parts:
             newer = isinstance(step, int) and part.step is not None and part.step > step
             broken = part.valid is False or (part.tier, part.key) in invalid
             if not (newer or (broken and part.path != chosen.get("path"))):
                 continue
-            if part.tier == "global" and (other := works_there(part.path, others, intent)):
-                left.add(other)
+            if part.tier == "global" and (other := may_be_anothers(part.path, others, intent)) is not None:
+                left.add(f"nothing was moved in {other.path}: job {other.job} names it, too")
                 continue
             moves.setdefault((part.host, part.root), []).append(part)
-        said = [f"nothing was moved in {root}: job {others[root]} works there" for root in sorted(left)]
+        said = sorted(left)
         if not moves:
             return {"moved": 0, "explanation": "; ".join(said)} if said else {"moved": 0}
         asked = [self._move(task, job, host, root, parts) for (host, root), parts in moves.items()]

@@ -6,7 +6,8 @@ lies in which folder below is then not known, and a job must not go on from anot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from sentinel.checkpoints.records import Candidate
@@ -16,47 +17,57 @@ from sentinel.model.records import Fleet, JobView
 _AT_WORK = frozenset({"running", "suspended", "completing"})
 
 
-def of_others(fleet: Fleet, job: JobView) -> dict[str, int]:
-    """Shared folders of the user's other jobs that have run and are not over, with their ids."""
-    return {
-        root.rstrip("/"): other.id
+@dataclass(frozen=True, slots=True)
+class OtherFolder:
+    """A shared folder that another job of the user names, one that has run; also if it is over and Slurm still knows it."""
+
+    path: str
+    job: int
+    at_work: bool
+
+
+def folders_of_others(fleet: Fleet, job: JobView) -> list[OtherFolder]:
+    return [
+        OtherFolder(root.rstrip("/"), other.id, other.state in _AT_WORK)
         for other in fleet.jobs.values()
         if other.id != job.id and other.user == job.user and (other.het is None or other.het != job.het)
-        if other.state in _AT_WORK or (other.state == "pending" and other.restarts > 0)
+        if other.state != "pending" or other.restarts > 0
         for root in intent_of(other.comment, other.id).global_roots
-    }
+    ]
 
 
-def works_there(path: str, others: dict[str, int], intent: Intent) -> str:
-    """The folder of another job in which this lies; empty if there is none. One above this job's own does not count."""
-    own = {root.rstrip("/") for root in intent.global_roots}
-    inside = [root for root in others if _is_within(path, root)]
-    return next((root for root in inside if root in own or any(_is_within(root, one) for one in own)), "")
+def may_be_anothers(path: str, others: Sequence[OtherFolder], intent: Intent) -> OtherFolder | None:
+    """The folder of another job to which a checkpoint in a shared folder may belong; None: it is this job's.
+
+    What lies in a folder itself that both name is one run's, on which both jobs work: it is the other's as long as that is
+    at work, and may be saving. What lies in a folder below may be either's.
+    """
+    own = [root.rstrip("/") for root in intent.global_roots]
+    for one in others:
+        if not _is_within(path, one.path):
+            continue
+        shared = next((root for root in own if _is_within(path, root) and _is_within(root, one.path)), None)
+        if shared is None or f"{PurePosixPath(path).parent}" != shared or (one.at_work and shared == one.path):
+            return one
+    return None
 
 
 def without_others(
-    candidates: Iterable[Candidate], others: dict[str, int], intent: Intent
+    candidates: Iterable[Candidate], others: Sequence[OtherFolder], intent: Intent
 ) -> tuple[list[Candidate], list[str]]:
-    """The candidates that are this job's own, and why others below its folders may not be.
-
-    In a folder that two jobs name, the saves are one run's if they lie side by side: then the jobs work on the same run.
-    """
-    kept = list(candidates)
-    reasons = []
-    for root in dict.fromkeys(root.rstrip("/") for root in intent.global_roots):
-        below = [c for c in kept if c.tier == "global" and _is_within(c.path, root)]
-        theirs = [
-            c for c in below if any(one != root and _is_within(one, root) and _is_within(c.path, one) for one in others)
-        ]
-        mixed = root in others and len({PurePosixPath(c.path).parent for c in below}) > 1
-        if mixed:
-            reasons.append(
-                f"job {others[root]} has named {root}, too, and it holds several runs: which is this job's is not known; "
-                "give each job a folder of its own"
-            )
-        gone = {id(c) for c in (below if mixed else theirs)}
-        kept = [c for c in kept if id(c) not in gone]
-    return kept, reasons
+    """The candidates that are this job's own, and why others below its folders may not be."""
+    roots = {root.rstrip("/") for root in intent.global_roots}
+    kept: list[Candidate] = []
+    reasons: dict[str, None] = {}
+    for candidate in candidates:
+        flat = candidate.tier != "global" or f"{PurePosixPath(candidate.path).parent}" in roots
+        other = None if flat else may_be_anothers(candidate.path, others, intent)
+        if other is None:
+            kept.append(candidate)
+        else:
+            words = f"job {other.job} names {other.path}, too, and which of the runs below is this job's is not known"
+            reasons[f"{words}: give each job a folder of its own"] = None
+    return kept, list(reasons)
 
 
 def _is_within(path: str, root: str) -> bool:

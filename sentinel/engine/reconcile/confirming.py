@@ -88,7 +88,7 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
     fleet = state.cluster.fleet
     newer = fleet is not None and fleet.at > began
     job = state.cluster.job(fleet, step.job, following) if fleet is not None and newer else None
-    if job is not None and _was_requeued(job, following) and _first_step(state, step.job, following) is None:
+    if job is not None and _was_requeued(job, following) and first_step(state, step.job, following) is None:
         other = _taken_over_by(state, incident, step.job, following, now)
         if other is None:
             _show(state, out, incident, job, following)
@@ -98,7 +98,7 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
     seen = state.cluster.attempts.get((step.job, following))
     started = job.started_at if job is not None and job.restarts >= following else None
     data: dict[str, Scalar] = {"running_at": started.isoformat() if started is not None else None}
-    first = _first_step(state, step.job, following)
+    first = first_step(state, step.job, following)
     result, words = None, ""
     if first is not None:
         result, words = Result.DONE, f"gains steps again from step {first}"
@@ -129,7 +129,7 @@ def _following(step: Step) -> int:
     return (step.attempt or 0) + (0 if step.data.get("in_allocation") else 1)
 
 
-def _first_step(state: State, job: int, attempt: int) -> int | None:
+def first_step(state: State, job: int, attempt: int) -> int | None:
     """The first step of this attempt; of a heterogeneous job that any component printed: the others may print none."""
     fleet = state.cluster.fleet
     parts = (job, *(part.id for part in components_with(fleet, job))) if fleet is not None else (job,)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from sentinel.engine import recovery
 from sentinel.engine.node_return.put_back import SAVED
-from sentinel.engine.reconcile import exclusions, node_proof
+from sentinel.engine.reconcile import confirming, exclusions, node_proof
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
@@ -44,6 +44,7 @@ from sentinel.text import names
 
 _DEFERRED = timedelta(days=1)  # eligible later than this: deferred by Sentinel, which defers by 30 days
 _BY_A_MONTH = timedelta(days=29)  # what is left of these 30 days where they are not old: no person's own start time
+_MOST_RESUME_POINTS = 20  # for one restart: attempts that never get as far as a first step are for people to look at
 _MOST_TRIES = 3  # of a step that failed, to have its job held: Slurm may refuse that
 _RESTART = frozenset(
     {
@@ -270,16 +271,30 @@ def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
 
 def _outdated_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     """The resume point, if Slurm or a person requeued the released job before it made a step: TaskProlog gives it to that
-    attempt alone for which it was written."""
+    attempt alone for which it was written.
+
+    That no step was seen proves nothing where nobody reads the job's steps, or nobody was there: the attempt must have been
+    over soon, too, after its start or, where no snapshot showed that, after its release.
+    """
     release, written = (_done(state, plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.WRITE_RESUME))
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
     if release is None or written is None or job is None or fleet.at <= max(release.at, written.at):
         return frozenset()
-    before = written.data.get(FOR_ATTEMPT)
-    if job.state != "pending" or not isinstance(before, int) or job.restarts <= before:
+    confirm = next((step for step in plan.to_do if step.kind is StepKind.CONFIRM), None)
+    if confirm is None or state.ledger.outcome(plan.incident, confirm) is not None:
         return frozenset()
-    stepped = any(state.cluster.first_step(job.id, attempt) is not None for attempt in range(before, job.restarts))
-    return frozenset() if stepped or _is_anothers(state, release, fleet) else frozenset({StepKind.WRITE_RESUME})
+    first = (release.step.attempt or 0) + 1
+    if job.state != "pending" or job.submitted_at is None or job.restarts in (first, written.data.get(FOR_ATTEMPT)):
+        return frozenset()
+    if job.restarts < first or written.step.tries >= _MOST_RESUME_POINTS or _is_anothers(state, release, fleet):
+        return frozenset()
+    if any(confirming.first_step(state, job.id, attempt) is not None for attempt in range(first, job.restarts)):
+        return frozenset()
+    seen = state.cluster.attempts.get((job.id, job.restarts - 1))
+    started = seen.view.started_at if seen is not None else None
+    soon = timedelta(seconds=state.settings.recovery.confirm_s)
+    over_soon = job.submitted_at - (started or release.at) < soon
+    return frozenset({StepKind.WRITE_RESUME}) if over_soon else frozenset()
 
 
 def _is_anothers(state: State, release: Outcome, fleet: Fleet) -> bool:

@@ -66,6 +66,8 @@ def test_a_job_does_not_go_on_from_another_runs_checkpoint_below_a_folder_that_b
     story.inject("xid", "--node", victim, "--gpu", "1", "--xid", "79")
     (message,) = story.expect(drains=[victim], restarts=[behind], messages=["gpu_fallen_off_bus"])
     assert behind.resumed()[0] in behind.saved(behind.resumed()[1])
-    assert f"job {ahead.id} has named {above}, too, and it holds several runs" in message["text"]
+    assert (
+        f"job {ahead.id} names {above}, too, and which of the runs below is this job's is not known" in message["text"]
+    )
     assert "from where its own script resumes" in message["owner_text"]
     assert ahead.restarts() == 0 and len(ahead.starts()) == 1

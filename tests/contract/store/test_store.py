@@ -29,6 +29,7 @@ from sentinel.model.records import (
     Notice,
     Outcome,
     Result,
+    Scalar,
     Scope,
     Source,
     StepKind,
@@ -147,6 +148,23 @@ def test_evidence_of_a_job_and_of_a_node(store: DirectStore) -> None:
     assert store.evidence_since(AT, job=101) == [items[1], items[2]]
     assert store.evidence_since(AT, node="n1") == [items[0]]
     assert store.evidence_since(AT, job=101, node="n2") == [items[1]]
+
+
+def test_tiers_of_a_jobs_saves(store: DirectStore) -> None:
+    """One in the shared folder comes for many on the nodes."""
+
+    def saved(number: int, data: dict[str, Scalar], of: int = 101) -> Evidence:
+        return evidence(Kind.CHECKPOINT_SAVED, source=Source.CHECKPOINT, job=of, at_s=float(number), data=data)
+
+    assert store.tiers_saved(101) == frozenset()
+    store.append([saved(number, {"step": number, "tier": "local"}) for number in range(1, 200)])
+    assert store.tiers_saved(101) == {"local"}
+    store.append([saved(0, {"step": 0, "tier": "global"}), saved(5, {"step": 7}, of=102)])
+    assert store.tiers_saved(101) == {"local", "global"} and store.tiers_saved(102) == {""}
+    chosen = step(StepKind.CHOOSE_CHECKPOINT, job=103, attempt=0)
+    store.intend(plan(chosen), chosen, AT)
+    store.record(plan(chosen), Outcome(chosen, Result.DONE, AT, data={"path": "/s/step-5", "tier": "global"}))
+    assert store.tiers_saved(103) == {"global"} and store.tiers_saved(104) == frozenset()
 
 
 def test_same_batch_from_two_threads_is_kept_once(store: DirectStore) -> None:

@@ -636,6 +636,34 @@ async def test_the_folders_of_a_job_that_does_not_wait_any_more_are_left_alone(
     assert bool(outcome.data.get("cancelled")) is (state == "CANCELLED")
 
 
+@pytest.mark.parametrize("kind", [StepKind.CHOOSE_CHECKPOINT, StepKind.QUARANTINE])
+async def test_the_folders_of_a_job_that_has_left_its_allocation_are_left_alone(world: Worlds, kind: StepKind) -> None:
+    there = world()
+    stop, this, start = (Step(k, job=there.job, attempt=0) for k in (StepKind.STOP_RUN, kind, StepKind.START_RUN))
+    work = Task(incident(ended(there.job), job=there.job), ECC, plan(stop, this, start), this)
+    assert (await ACTIONS[kind](work, means(there))).result is Result.DONE
+    moved = list(there.checkpoints.moved)  # type: ignore[attr-defined]
+    job = there.slurm.jobs[there.job]
+    job.restarts += 1
+    outcome = await ACTIONS[kind](work, means(there))
+    assert outcome.result is Result.DONE and "attempt 0" in outcome.reason and "path" not in outcome.data
+    assert there.checkpoints.moved == moved  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [StepKind.CHOOSE_CHECKPOINT, StepKind.QUARANTINE, StepKind.WRITE_RESUME])
+async def test_the_checkpoints_of_a_later_attempt_are_left_to_it_also_by_a_step_that_is_done_again(
+    world: Worlds, kind: StepKind
+) -> None:
+    there = world()
+    await do(there, StepKind.REQUEUE_HOLD)
+    there.slurm.jobs[there.job].restarts = 2
+    step = Step(kind, job=there.job, attempt=0, tries=1)
+    work = Task(incident(ended(there.job), job=there.job), ECC, plan(step), step)
+    outcome = await ACTIONS[kind](work, means(there))
+    assert outcome.result is Result.DONE and "that attempt is over" in outcome.reason
+    assert "path" not in outcome.data and not there.checkpoints.moved and not there.resume.files  # type: ignore[attr-defined]
+
+
 # --- proof -------------------------------------------------------------------------------------------------------------
 
 

@@ -233,20 +233,32 @@ async def test_released_job_is_not_released_again(world: Worlds, state: str) -> 
     assert outcome.result is Result.DONE and asked == []
 
 
-@pytest.mark.parametrize("ahead", [timedelta(days=3), timedelta(days=20)])
-async def test_start_time_that_its_user_gave_the_stopped_job_is_kept(world: Worlds, ahead: timedelta) -> None:
+@pytest.mark.parametrize("ahead", [timedelta(days=3), timedelta(days=20), None])
+@pytest.mark.parametrize("away", [timedelta(0), timedelta(days=3)])
+async def test_start_time_that_its_user_gave_the_stopped_job_is_kept_and_our_deferral_is_not(
+    world: Worlds, ahead: timedelta | None, away: timedelta
+) -> None:
+    """Also if the daemon died once it had deferred the job, and wrote that down days later."""
     there = world()
     made, _ = means(there)
     stop, then = (Step(kind, job=there.job, attempt=0) for kind in (StepKind.REQUEUE_HOLD, StepKind.RELEASE))
     work = Task(incident(ended(there.job), job=there.job), ECC, plan(stop, then), stop)
     there.store.intend(work.plan, stop, made.clock.now())
-    there.store.record(work.plan, await ACTIONS[stop.kind](work, made))
+    await ACTIONS[stop.kind](work, made)
     job = there.slurm.jobs[there.job]
-    job.eligible = (made.clock.now() + ahead).timestamp()
+    if ahead is not None:
+        job.eligible = (made.clock.now() + ahead).timestamp()
+    there.slurm.clock.advance(away.total_seconds())
+    there.store.record(work.plan, await ACTIONS[stop.kind](work, made))
+    if ahead is not None and away >= ahead:
+        return  # it has started by then
     made, writer = means(there)
     outcome = await ACTIONS[then.kind](dataclasses.replace(work, step=then), made)
-    assert (outcome.result, writer.asked, job.state) == (Result.DONE, [], "PENDING")
-    assert "its user had it start at" in outcome.reason
+    assert outcome.result is Result.DONE
+    if ahead is None:
+        assert (job.state, outcome.reason) == ("RUNNING", "")
+    else:
+        assert (writer.asked, job.state) == ([], "PENDING") and "its user had it start at" in outcome.reason
 
 
 async def test_a_hold_that_is_tried_again_leaves_the_next_attempt_alone(world: Worlds) -> None:

@@ -420,7 +420,7 @@ async def test_a_job_does_not_go_on_from_the_checkpoint_of_another_job_in_its_fo
     chosen = await case.choose()
     if root == GLOBAL:
         assert "path" not in chosen and chosen["by_script"]
-        assert f"job {other} has named /shared/run, too, and it holds several runs" in chosen["explanation"]
+        assert f"job {other} names /shared/run, too, and which of the runs below is this" in chosen["explanation"]
     else:
         assert chosen["path"] == f"{GLOBAL}/behind/step-10"
     await case.quarantine(chosen)
@@ -467,15 +467,59 @@ async def test_jobs_that_work_on_one_run_share_its_checkpoints(world: Worlds) ->
     assert (await case.choose())["step"] == 200
 
 
-@pytest.mark.parametrize("root", [GLOBAL, f"{GLOBAL}/step-300"])
-async def test_what_another_job_of_the_user_may_be_saving_is_not_moved(world: Worlds, root: str) -> None:
-    case = await failed(world(), orders := Nodes(shared(200), shared(300)), comment=SHARED)
+@pytest.mark.parametrize("root", [GLOBAL, "/shared"])
+@pytest.mark.parametrize("over", [False, True], ids=["at work", "over"])
+async def test_a_job_that_has_not_saved_yet_does_not_go_on_from_another_ones_checkpoint(
+    world: Worlds, root: str, over: bool
+) -> None:
+    case = await failed(world(), orders := Nodes(of_run("ahead", 180)), comment=SHARED)
+    comment = json.dumps({"sentinel": {"restart": True, "global": [root]}})
+    other = case.world.slurm.submit(nodes=1, comment=comment)
+    if over:
+        case.world.slurm.end(other, exit_code=0)
+    chosen = await case.choose()
+    assert "path" not in chosen and chosen["by_script"], chosen
+    await case.quarantine({"path": f"{GLOBAL}/behind/step-10", "step": 10})
+    assert orders.moved == []
+
+
+@pytest.mark.parametrize(("root", "moved"), [(GLOBAL, 0), ("/shared", 1), (f"{GLOBAL}/step-300", 0)])
+async def test_what_another_job_of_the_user_may_be_saving_is_not_moved(world: Worlds, root: str, moved: int) -> None:
+    case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
     comment = json.dumps({"sentinel": {"restart": True, "global": [root]}})
     other = case.world.slurm.submit(nodes=1, comment=comment)
     found = await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200})
-    assert orders.moved == [] and found["explanation"] == f"nothing was moved in {root}: job {other} works there"
-    case.world.slurm.end(other, exit_code=0)
+    assert found["moved"] == moved
+    assert (f"nothing was moved in {root}: job {other} names it, too" in found["explanation"]) is not bool(moved)
+
+
+async def test_a_run_that_is_over_leaves_its_next_job_the_torn_saves_to_move(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
+    case.world.slurm.end(case.world.slurm.submit(nodes=1, comment=SHARED), exit_code=0)
     assert (await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200}))["moved"] == 1
+
+
+async def test_a_folder_that_an_earlier_restart_emptied_is_not_waited_for(world: Worlds) -> None:
+    case = await failed(world(), Nodes(), comment=SHARED)
+    data: dict[str, Scalar] = {"step": 200, "tier": "global"}
+    case.world.store.append(
+        [evidence(Kind.CHECKPOINT_SAVED, source=Source.CHECKPOINT, job=case.world.job, attempt=0, data=data)]
+    )
+    aside = step(StepKind.QUARANTINE, job=case.world.job, attempt=0)
+    case.world.store.intend(plan(aside), aside, case.world.slurm.clock.now())
+    case.world.store.record(plan(aside), Outcome(aside, Result.DONE, case.world.slurm.clock.now(), data={"moved": 1}))
+    assert (await case.choose(attempt=0))["explanation"].startswith("there is no checkpoint")
+
+
+async def test_a_save_in_a_folder_of_nodes_says_nothing_of_one_that_was_never_made(world: Worlds) -> None:
+    case = await failed(
+        world(), Unmounted(nodes=("n1", "n2", "n3", "n4"), why="No such file or directory"), comment=SHARED
+    )
+    data: dict[str, Scalar] = {"step": 200, "tier": "local"}
+    case.world.store.append(
+        [evidence(Kind.CHECKPOINT_SAVED, source=Source.CHECKPOINT, job=case.world.job, attempt=0, data=data)]
+    )
+    assert "path" not in await case.choose()
 
 
 async def test_a_listing_that_leaves_old_saves_out_is_a_listing(world: Worlds) -> None:

@@ -103,6 +103,53 @@ async def test_an_attempt_that_slurm_requeues_before_its_first_step_leaves_the_n
     assert daemon.bugs() == 0
 
 
+@pytest.mark.parametrize("how", ["runs without step lines", "ran long", "a component made steps"])
+async def test_a_job_that_may_have_trained_since_its_restart_keeps_to_its_own_newest_checkpoint(
+    world: Worlds, how: str
+) -> None:
+    """No step was seen where nobody reads the job's steps, or nobody was there."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    if how == "a component made steps":
+        part = there.slurm.submit(nodes=1, het=there.job)
+        there.slurm.jobs[there.job].record["het_job_id"] = there.job
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    assert there.resume.files[there.job]["SENTINEL_ATTEMPT"] == "1"
+    if how == "a component made steps":
+        await daemon.observe([printed(part, 1, 201, 60.0)])
+        await daemon.quiet()
+    else:
+        longer_s = SETTINGS.recovery.confirm_s + 60.0
+        if how == "runs without step lines":
+            await daemon.pass_time(longer_s)
+        else:
+            there.slurm.clock.advance(longer_s)
+    there.slurm.back_to_queue(job, held=False)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert there.resume.files[there.job]["SENTINEL_ATTEMPT"] == "1", daemon.said
+    assert daemon.bugs() == 0
+
+
+async def test_each_attempt_that_slurm_requeues_before_its_first_step_leaves_the_resume_point_to_the_next(
+    world: Worlds,
+) -> None:
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, bus("n1"))
+    job = there.slurm.jobs[there.job]
+    for attempt in (2, 3):
+        there.slurm.back_to_queue(job, held=False)
+        await daemon.pass_time(20.0)
+        assert there.resume.files[there.job]["SENTINEL_ATTEMPT"] == f"{attempt}", daemon.said
+        there.slurm.clock.advance(150.0)
+        there.slurm.schedule()
+        assert job.state == "RUNNING"
+        await daemon.pass_time(2.0)
+    assert daemon.bugs() == 0
+
+
 def saved_between_hold_and_deferral(there: World) -> None:
     defer = there.slurm.defer
 
