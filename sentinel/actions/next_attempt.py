@@ -152,16 +152,15 @@ async def _if_not_waiting(task: Task, means: Means, job: JobView | None, stays: 
         ):  # the start of the run fails, and the job is requeued
             return means.done(task, f"attempt {task.attempt} of job {task.job} is over: {stays}", {BY_SCRIPT: True})
         return None
+    asked = task
     if job is not None and job.het not in (None, job.id):
-        task = dataclasses.replace(task, step=dataclasses.replace(task.step, job=job.het))
-        job = await means.reader.job(task.job)
-    if (over := _waits_no_more(task, means, job, stays, {BY_SCRIPT: True})) is not None:
-        return over
-    assert job is not None
-    words = overtaken(task, means, job)
-    if words and (not _was_released(task, means) or _is_anothers(task, job)):
-        return means.done(task, f"{words}: {stays}", {BY_SCRIPT: True})
-    return None
+        asked = dataclasses.replace(task, step=dataclasses.replace(task.step, job=job.het))
+        job = await means.reader.job(asked.job)
+    over = _waits_no_more(asked, means, job, stays, {BY_SCRIPT: True})
+    words = overtaken(asked, means, job) if over is None and job is not None else ""
+    if words and job is not None and (not _was_released(task, means) or _is_anothers(task, job)):
+        over = means.done(task, f"{words}: {stays}", {BY_SCRIPT: True})
+    return dataclasses.replace(over, step=task.step) if over is not None else None
 
 
 def _was_released(task: Task, means: Means) -> bool:

@@ -37,3 +37,11 @@ def root_of(part: Part, intent: Intent) -> str:
         if root.replace("%N", part.host).rstrip("/") == part.root.rstrip("/"):
             return root
     return part.root
+
+
+def rank_hosts(world: int | None, nodes: Sequence[str]) -> dict[int, str] | None:
+    """The node of each rank, assuming block distribution with the same number of ranks on each node."""
+    if not world or not nodes or world % len(nodes):
+        return None
+    each = world // len(nodes)
+    return {rank: nodes[rank // each] for rank in range(world)}

@@ -161,11 +161,12 @@ class MemoryStore:
             and (job is None or row.step.job == job)
         ]
 
-    def tiers_saved(self, job: int | None) -> frozenset[str]:
+    def tiers_saved(self, job: int | None, *, after: int | None = None) -> frozenset[str]:
         saves = [e for e in self.evidence.values() if e.where.job == job and e.kind == Kind.CHECKPOINT_SAVED]
-        chosen = [row["data"] for row in self.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)]
-        of_both = [*(save.data for save in saves), *(data for data in chosen if data.get("path"))]
-        return frozenset(str(data.get("tier") or "") for data in of_both)
+        made = [e.data for e in saves if after is None or (e.where.attempt is not None and e.where.attempt > after)]
+        rows = self.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)
+        chosen = [row["data"] for row in rows if after is None or row["attempt"] >= after]
+        return frozenset(str(data.get("tier") or "") for data in [*made, *(d for d in chosen if d.get("path"))])
 
     def save_attempt(
         self, job: Any, *, first_step: int | None, last_step: int | None, step_time_s: float | None

@@ -207,19 +207,24 @@ class Store(Database):
         with self._read() as connection:
             return _rows(connection, query)
 
-    def tiers_saved(self, job: int | None) -> frozenset[str]:
+    def tiers_saved(self, job: int | None, *, after: int | None = None) -> frozenset[str]:
         """Tiers of the job's newest checkpoints that the store still has: seen in its folders and log (empty: a log does not
-        say its tier), or chosen for a restart."""
-        query = (
-            sa.select(t.evidence.c.record)
-            .where(t.evidence.c.job == job, t.evidence.c.kind == Kind.CHECKPOINT_SAVED)
-            .order_by(t.evidence.c.at.desc())
-            .limit(_MOST_SAVES)
+        say its tier), or chosen for a restart.
+
+        Args:
+            after: only those made by later attempts than this one, and what that one's restart, or a later one, chose.
+        """
+        query = sa.select(t.evidence.c.record).where(
+            t.evidence.c.job == job, t.evidence.c.kind == Kind.CHECKPOINT_SAVED
         )
+        if after is not None:
+            query = query.where(t.evidence.c.attempt > after)
         with self._read() as connection:
-            records = [row.record for row in connection.execute(query)]
+            found = connection.execute(query.order_by(t.evidence.c.at.desc()).limit(_MOST_SAVES))
+            records = [row.record for row in found]
         seen = {str(item.data.get("tier") or "") for item in self._readable(Evidence, records)}
-        chosen = [row["data"] for row in self.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)]
+        rows = self.steps_done([StepKind.CHOOSE_CHECKPOINT], job=job)
+        chosen = [row["data"] for row in rows if after is None or row["attempt"] >= after]
         return frozenset(seen | {str(data.get("tier") or "") for data in chosen if data.get("path")})
 
     # --- notices ------------------------------------------------------------------------------------------------------

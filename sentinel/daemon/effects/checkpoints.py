@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.adapters.store.store import Store
 from sentinel.checkpoints.choose import choose
-from sentinel.checkpoints.fleet_parts import is_unread_root, may_not_exist, root_of, world_size_of
+from sentinel.checkpoints.fleet_parts import is_unread_root, may_not_exist, rank_hosts, root_of, world_size_of
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
@@ -162,16 +162,20 @@ class FleetCheckpoints:
         """
         here = [part for part in parts if part.tier == "global"]
         unread = list(filter(is_unread_root, here))
-        saved = self._store.tiers_saved(task.job) - {"local"} if unread or not here else frozenset()
+        saved = self._store.tiers_saved(task.job) - {"local"} if unread else frozenset()
         for part in unread:
             if saved or not may_not_exist(part):
                 raise Unavailable(f"{part.host}: {part.root} {part.reason}")
-        if not here and "global" in saved and intent.global_roots and not self._emptied(task):
+        if here or not intent.global_roots:
+            return
+        moved = [
+            row["attempt"]
+            for row in self._store.steps_done([StepKind.QUARANTINE], job=task.job)
+            if row["data"].get("moved")
+        ]
+        # What an earlier restart has moved aside may have been all that there was.
+        if "global" in self._store.tiers_saved(task.job, after=max(moved, default=None)):
             raise Unavailable(f"saves were seen in {', '.join(intent.global_roots)}, and nothing is there now")
-
-    def _emptied(self, task: Task) -> bool:
-        """Whether an earlier restart of this job moved checkpoints aside: its folders may be empty for that."""
-        return any(row["data"].get("moved") for row in self._store.steps_done([StepKind.QUARANTINE], job=task.job))
 
     def _decide(
         self,
@@ -199,7 +203,7 @@ class FleetCheckpoints:
                     read_bytes_per_s={"local": 20e9, "peer": 10e9, "global": self._recovery.restore_bytes_per_s}
                 ),
                 onset_step=onset,
-                rank_hosts=_rank_hosts(seen.world, nodes) if homes else None,
+                rank_hosts=rank_hosts(seen.world, nodes) if homes else None,
                 rejected=self._rejected(task),
                 level=None if onset is not None else parse_level(self._recovery.checkpoint_level),
                 local_survives=self._recovery.local_survives,
@@ -258,7 +262,10 @@ class FleetCheckpoints:
             broken = part.valid is False or (part.tier, part.key) in invalid
             if not (newer or (broken and part.path != chosen.get("path"))):
                 continue
-            if part.tier == "global" and (other := may_be_anothers(part.path, others, intent)) is not None:
+            if (
+                part.tier == "global"
+                and (other := may_be_anothers(part.path, others, intent, to_move=True)) is not None
+            ):
                 left.add(f"nothing was moved in {other.path}: job {other.job} names it, too")
                 continue
             moves.setdefault((part.host, part.root), []).append(part)
@@ -379,14 +386,6 @@ def _free(fleet: Fleet, name: str, job: JobView) -> bool:
     """Whether Slurm could allocate the node to the job now."""
     view = fleet.nodes.get(name)
     return view is not None and view.usable and (view.state == "idle" or name in job.nodes)
-
-
-def _rank_hosts(world: int | None, nodes: Sequence[str]) -> dict[int, str] | None:
-    """The node of each rank, assuming block distribution with the same number of ranks on each node."""
-    if not world or not nodes or world % len(nodes):
-        return None
-    each = world // len(nodes)
-    return {rank: nodes[rank // each] for rank in range(world)}
 
 
 def _pattern(chosen: Candidate, intent: Intent) -> str:

@@ -31,23 +31,29 @@ def folders_of_others(fleet: Fleet, job: JobView) -> list[OtherFolder]:
         OtherFolder(root.rstrip("/"), other.id, other.state in _AT_WORK)
         for other in fleet.jobs.values()
         if other.id != job.id and other.user == job.user and (other.het is None or other.het != job.het)
-        if other.state != "pending" or other.restarts > 0
+        if other.nodes or other.restarts > 0  # one that was cancelled in the queue has saved nothing
         for root in intent_of(other.comment, other.id).global_roots
     ]
 
 
-def may_be_anothers(path: str, others: Sequence[OtherFolder], intent: Intent) -> OtherFolder | None:
+def may_be_anothers(
+    path: str, others: Sequence[OtherFolder], intent: Intent, *, to_move: bool = False
+) -> OtherFolder | None:
     """The folder of another job to which a checkpoint in a shared folder may belong; None: it is this job's.
 
-    What lies in a folder itself that both name is one run's, on which both jobs work: it is the other's as long as that is
-    at work, and may be saving. What lies in a folder below may be either's.
+    What lies in a folder itself that both name is one run's, on which both jobs work. What lies in a folder below may be
+    either's.
+
+    Args:
+        to_move: it is to be moved aside: while the other job is at work on the same run, it may be saving there.
     """
-    own = [root.rstrip("/") for root in intent.global_roots]
+    own = {root.rstrip("/") for root in intent.global_roots}
+    flat = f"{PurePosixPath(path).parent}" in own
     for one in others:
         if not _is_within(path, one.path):
             continue
-        shared = next((root for root in own if _is_within(path, root) and _is_within(root, one.path)), None)
-        if shared is None or f"{PurePosixPath(path).parent}" != shared or (one.at_work and shared == one.path):
+        both = any(_is_within(root, one.path) and _is_within(path, root) for root in own)
+        if not both or not flat or (to_move and one.at_work and one.path in own):
             return one
     return None
 
@@ -56,12 +62,10 @@ def without_others(
     candidates: Iterable[Candidate], others: Sequence[OtherFolder], intent: Intent
 ) -> tuple[list[Candidate], list[str]]:
     """The candidates that are this job's own, and why others below its folders may not be."""
-    roots = {root.rstrip("/") for root in intent.global_roots}
     kept: list[Candidate] = []
     reasons: dict[str, None] = {}
     for candidate in candidates:
-        flat = candidate.tier != "global" or f"{PurePosixPath(candidate.path).parent}" in roots
-        other = None if flat else may_be_anothers(candidate.path, others, intent)
+        other = may_be_anothers(candidate.path, others, intent) if candidate.tier == "global" else None
         if other is None:
             kept.append(candidate)
         else:

@@ -274,7 +274,7 @@ def _outdated_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[
     attempt alone for which it was written.
 
     That no step was seen proves nothing where nobody reads the job's steps, or nobody was there: the attempt must have been
-    over soon, too, after its start or, where no snapshot showed that, after its release.
+    over soon, too, after its start or, where no snapshot showed that, after it was given the resume point.
     """
     release, written = (_done(state, plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.WRITE_RESUME))
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
@@ -293,7 +293,7 @@ def _outdated_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[
     seen = state.cluster.attempts.get((job.id, job.restarts - 1))
     started = seen.view.started_at if seen is not None else None
     soon = timedelta(seconds=state.settings.recovery.confirm_s)
-    over_soon = job.submitted_at - (started or release.at) < soon
+    over_soon = job.submitted_at - (started or max(release.at, written.at)) < soon
     return frozenset({StepKind.WRITE_RESUME}) if over_soon else frozenset()
 
 

@@ -344,15 +344,20 @@ def test_the_log_says_where_a_later_attempt_begins_and_an_arrays_task_any_attemp
 
 
 @pytest.mark.parametrize(
-    ("step", "said"), [(None, True), ("4294967291", True), ("-5", True), ("0", False), ("2", True)]
+    ("step", "of_job", "of_run"),
+    [(None, True, True), ("4294967291", True, True), ("-5", True, True), ("0", False, True), ("2", False, True)],
 )
 def test_the_message_is_said_by_the_batch_step_and_by_a_run_in_the_allocation(
-    hooks: Hooks, tmp_path: Path, step: str | None, said: bool
+    hooks: Hooks, tmp_path: Path, step: str | None, of_job: bool, of_run: bool
 ) -> None:
-    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_MESSAGE=restarted")
     environment = {"SLURM_RESTART_COUNT": "2"} | ({} if step is None else {"SLURM_STEP_ID": step})
-    assert ("print restarted\n" in hooks("prolog/task-sentinel", **environment).stdout) is said
-    assert "print restarted" not in hooks("prolog/task-sentinel", **environment, SLURM_PROCID="1").stdout
+    said = ("SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_MESSAGE=restarted")
+    resume(hooks, tmp_path, *said)
+    assert ("print restarted\n" in hooks("prolog/task-sentinel", **environment).stdout) is of_job
+    resume(hooks, tmp_path, *said, "SENTINEL_RUN=1")
+    assert ("print restarted\n" in hooks("prolog/task-sentinel", **environment).stdout) is of_run
+    if step in ("0", "2"):
+        assert "print restarted" not in hooks("prolog/task-sentinel", **environment, SLURM_PROCID="1").stdout
 
 
 def test_control_characters_are_not_passed_on(hooks: Hooks, tmp_path: Path) -> None:

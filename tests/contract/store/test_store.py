@@ -165,6 +165,8 @@ def test_tiers_of_a_jobs_saves(store: DirectStore) -> None:
     store.intend(plan(chosen), chosen, AT)
     store.record(plan(chosen), Outcome(chosen, Result.DONE, AT, data={"path": "/s/step-5", "tier": "global"}))
     assert store.tiers_saved(103) == {"global"} and store.tiers_saved(104) == frozenset()
+    assert store.tiers_saved(101, after=0) == frozenset()
+    assert store.tiers_saved(103, after=0) == {"global"} and store.tiers_saved(103, after=1) == frozenset()
 
 
 def test_same_batch_from_two_threads_is_kept_once(store: DirectStore) -> None:

@@ -636,6 +636,24 @@ async def test_the_folders_of_a_job_that_does_not_wait_any_more_are_left_alone(
     assert bool(outcome.data.get("cancelled")) is (state == "CANCELLED")
 
 
+@pytest.mark.parametrize("state", ["CANCELLED", "RUNNING", "PENDING"])
+@pytest.mark.parametrize("kind", [StepKind.CHOOSE_CHECKPOINT, StepKind.QUARANTINE, StepKind.WRITE_RESUME])
+async def test_what_ends_a_components_step_is_of_that_step_though_its_leader_was_asked(
+    world: Worlds, kind: StepKind, state: str
+) -> None:
+    there = world()
+    part = there.slurm.submit(nodes=1, het=there.job)
+    there.slurm.jobs[there.job].record["het_job_id"] = there.job
+    await do(there, StepKind.REQUEUE_HOLD)
+    leader = there.slurm.jobs[there.job]
+    leader.state, leader.held, leader.restarts = state, False, 2 if state == "PENDING" else 1
+    step = Step(kind, job=part, attempt=0)
+    work = Task(incident(ended(there.job), job=there.job), ECC, plan(step), step)
+    outcome = await ACTIONS[kind](work, means(there))
+    assert outcome.step == step and not there.resume.files
+    assert outcome.result is (Result.FAILED if state == "CANCELLED" else Result.DONE)
+
+
 @pytest.mark.parametrize("kind", [StepKind.CHOOSE_CHECKPOINT, StepKind.QUARANTINE])
 async def test_the_folders_of_a_job_that_has_left_its_allocation_are_left_alone(world: Worlds, kind: StepKind) -> None:
     there = world()

@@ -493,6 +493,30 @@ async def test_what_another_job_of_the_user_may_be_saving_is_not_moved(world: Wo
     assert (f"nothing was moved in {root}: job {other} names it, too" in found["explanation"]) is not bool(moved)
 
 
+async def test_a_folder_of_another_job_that_is_itself_a_save_is_not_chosen(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
+    case.world.slurm.submit(nodes=1, comment=json.dumps({"sentinel": {"global": [f"{GLOBAL}/step-300"]}}))
+    assert (await case.choose())["step"] == 200
+
+
+async def test_a_job_that_was_cancelled_in_the_queue_has_saved_nothing(world: Worlds) -> None:
+    case = await failed(world(), Nodes(of_run("version_0", 170)), comment=SHARED)
+    case.world.slurm.cancel(case.world.slurm.submit(nodes=1, comment=SHARED, held=True))
+    assert (await case.choose())["step"] == 170
+
+
+async def test_of_two_folders_of_a_job_the_inner_one_is_its_own(world: Worlds) -> None:
+    inner = f"{GLOBAL}/ckpt"
+    comment = json.dumps({"sentinel": {"restart": True, "global": [GLOBAL, inner]}})
+    save = replace(shared(200), root=inner, path=f"{inner}/step-200", key="step-200")
+    torn = replace(shared(300), root=inner, path=f"{inner}/step-300", key="step-300", valid=False)
+    case = await failed(world(), Nodes(save, torn), comment=comment)
+    above = json.dumps({"sentinel": {"restart": True, "global": ["/shared"]}})
+    case.world.slurm.end(case.world.slurm.submit(nodes=1, comment=above), exit_code=0)
+    assert (await case.choose())["step"] == 200
+    assert (await case.quarantine({"path": save.path, "step": 200}))["moved"] == 1
+
+
 async def test_a_run_that_is_over_leaves_its_next_job_the_torn_saves_to_move(world: Worlds) -> None:
     case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
     case.world.slurm.end(case.world.slurm.submit(nodes=1, comment=SHARED), exit_code=0)
@@ -509,6 +533,11 @@ async def test_a_folder_that_an_earlier_restart_emptied_is_not_waited_for(world:
     case.world.store.intend(plan(aside), aside, case.world.slurm.clock.now())
     case.world.store.record(plan(aside), Outcome(aside, Result.DONE, case.world.slurm.clock.now(), data={"moved": 1}))
     assert (await case.choose(attempt=0))["explanation"].startswith("there is no checkpoint")
+    case.world.store.append(
+        [evidence(Kind.CHECKPOINT_SAVED, source=Source.CHECKPOINT, job=case.world.job, attempt=1, data=data)]
+    )
+    with pytest.raises(Unavailable, match="nothing is there now"):
+        await case.choose(attempt=0)
 
 
 async def test_a_save_in_a_folder_of_nodes_says_nothing_of_one_that_was_never_made(world: Worlds) -> None:
