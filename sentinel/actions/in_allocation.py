@@ -9,7 +9,7 @@ import asyncio
 
 from sentinel.actions.left_alone import goes_on
 from sentinel.actions.means import Means
-from sentinel.actions.requeue import CANCELLED, GOES_ON
+from sentinel.actions.requeue import GOES_ON, gone
 from sentinel.actions.resume_point import resume_values
 from sentinel.errors import Refused
 from sentinel.model.launching import NODES, RUN, run_of
@@ -90,10 +90,8 @@ async def give_back(task: Task, means: Means) -> Outcome:
 
 def _over(task: Task, means: Means, job: JobView | None) -> Outcome | None:
     """The outcome for a job whose allocation has ended; None while it has one."""
-    if job is None:
-        return means.failed(task, f"Slurm no longer knows job {task.job}")
-    if job.state == "cancelled":
-        return means.failed(task, f"job {task.job} was cancelled", CANCELLED)
+    if job is None or job.state == "cancelled":
+        return gone(task, means, job)
     if job.state != "running" or job.restarts != task.attempt:
         return means.failed(task, f"job {task.job} is {job.state} by now: it has no allocation to be restarted in")
     return None

@@ -12,7 +12,7 @@ from functools import partial
 from sentinel.actions import resume_point
 from sentinel.actions.comments import BESIDE, beside
 from sentinel.actions.means import Means
-from sentinel.actions.requeue import CANCELLED, hold, overtaken
+from sentinel.actions.requeue import gone, hold, overtaken
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import LOST_WITHIN, OURS, JobView, Outcome, Result, Scalar, StepKind, Task
 from sentinel.model.vocabulary import ASKED, BY_SCRIPT, FOR_ATTEMPT
@@ -61,7 +61,7 @@ async def write_resume(task: Task, means: Means) -> Outcome:
     if (over := await _if_not_waiting(task, means, job, "its resume point stays")) is not None:
         return over
     assert job is not None
-    leader = job if job.het in (None, job.id) else await means.reader.job(job.het)
+    leader = await _leader(means, job)
     if leader is None:
         raise Unavailable(f"Slurm does not show job {job.het}, whose component job {task.job} is")
     await resume_point.write(task, means, leader.restarts)
@@ -146,16 +146,15 @@ async def _if_not_waiting(task: Task, means: Means, job: JobView | None, stays: 
     """
     if any(step.kind is StepKind.START_RUN for step in task.plan.steps):  # in its allocation, which it goes on holding
         if job is None or job.state == "cancelled":
-            return _gone(task, means, job)
-        if (
-            job.state != "running" or job.restarts != task.attempt
-        ):  # the start of the run fails, and the job is requeued
-            return means.done(task, f"attempt {task.attempt} of job {task.job} is over: {stays}", {BY_SCRIPT: True})
-        return None
+            return gone(task, means, job)
+        if job.state == "running" and job.restarts == task.attempt:
+            return None
+        # The start of the run fails then, and the job is requeued.
+        return means.done(task, f"attempt {task.attempt} of job {task.job} is over: {stays}", {BY_SCRIPT: True})
     asked = task
-    if job is not None and job.het not in (None, job.id):
+    if job is not None and job.het is not None:
         asked = dataclasses.replace(task, step=dataclasses.replace(task.step, job=job.het))
-        job = await means.reader.job(asked.job)
+        job = await _leader(means, job)
     over = _waits_no_more(asked, means, job, stays, {BY_SCRIPT: True})
     words = overtaken(asked, means, job) if over is None and job is not None else ""
     if words and job is not None and (not _was_released(task, means) or _is_anothers(task, job)):
@@ -178,10 +177,9 @@ def _is_anothers(task: Task, job: JobView) -> bool:
     return job.admin_comment.startswith(OURS) and not job.admin_comment.startswith(f"{OURS}{task.incident.id} ")
 
 
-def _gone(task: Task, means: Means, job: JobView | None) -> Outcome:
-    if job is None:
-        return means.failed(task, f"Slurm no longer knows job {task.job}")
-    return means.failed(task, f"job {task.job} was cancelled", CANCELLED)
+async def _leader(means: Means, job: JobView) -> JobView | None:
+    """The leader of the heterogeneous job of which this is a component; of any other job itself."""
+    return job if job.het in (None, job.id) else await means.reader.job(job.het)
 
 
 def _waits_no_more(
@@ -198,7 +196,7 @@ def _waits_no_more(
     if job is not None and job.state == "pending":
         return None
     if job is None or job.state == "cancelled":
-        return _gone(task, means, job)
+        return gone(task, means, job)
     if job.restarts <= task.attempt:
         raise Unavailable(
             f"slurmctld no longer knows that job {task.job} was requeued"

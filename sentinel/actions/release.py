@@ -101,14 +101,9 @@ async def _deferral_was_lost(task: Task, means: Means, job: JobView) -> bool:
     others = job.eligible_at is None or is_far(job, means.clock.now())
     if not waits(job) or (others and not job.requeue_held):
         return False
-    stopped = _how_it_was_stopped(task, means)
-    return stopped is not None and await means.slurmctld_started_since(stopped.at) is True
-
-
-def _how_it_was_stopped(task: Task, means: Means) -> Outcome | None:
-    """The outcome of the step of this plan that stopped the job; None: the plan has none, or it is not over."""
-    stop = next((step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job), None)
-    return means.ledger.outcome(task.incident.id, stop) if stop is not None else None
+    stop = next(step for step in task.plan.steps if step.kind is StepKind.REQUEUE_HOLD and step.job == task.job)
+    outcome = means.ledger.outcome(task.incident.id, stop)
+    return outcome is not None and await means.slurmctld_started_since(outcome.at) is True
 
 
 async def _excluded_again(task: Task, means: Means, job: JobView) -> Outcome | None:

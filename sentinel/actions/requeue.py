@@ -199,6 +199,13 @@ def is_far(job: JobView, now: datetime) -> bool:
     return job.eligible_at is not None and job.eligible_at - now > _FAR
 
 
+def gone(task: Task, means: Means, job: JobView | None) -> Outcome | None:
+    """How a step ends for a job that Slurm no longer knows or that was cancelled; None for any other."""
+    if job is None:
+        return means.failed(task, f"Slurm no longer knows job {task.job}")
+    return means.failed(task, f"job {task.job} was cancelled", CANCELLED) if job.state == "cancelled" else None
+
+
 def was_cancelled(task: Task, means: Means, job: JobView) -> Outcome:
     """The outcome for a job that its user cancelled; its data says whether this step left a hold on it."""
     before = means.ledger.outcome(task.incident.id, task.step)
