@@ -20,6 +20,8 @@ from sentinel.evidence.logs.prefilter import Screen
 LONGEST = 1024  # bytes of a line whose template is kept; longer ones hardly come again
 MOST = 16_384  # templates that are kept; of a log without repetition the oldest are forgotten all at once
 MOST_BYTES = 4 << 20  # of the templates that are kept
+TRIED = 16  # hits of one pattern in a longer line that are looked at
+AROUND = 2048  # bytes around such a hit that are looked at
 MANY = 64  # lines of a block that repeat a template, from which it is asked whether a pattern matches anywhere in it
 
 Hits = tuple[tuple[int, int], ...]  # (index of a pattern, offset in the line where its first match ends)
@@ -105,24 +107,29 @@ class LineTemplates:
             return {}
         order = list(fresh)
         ends = list(accumulate(len(template) + 1 for template in order))  # each with the line end behind it
-        matched: dict[int, dict[int, int]] = {}
+        matched: dict[int, dict[int, list[int]]] = {}
         for index, end in self._screen.scan(b"\n".join(order)):
             at = bisect_left(ends, end + 1)
-            offset = end - (ends[at] - 1 - len(order[at]))
-            first = matched.setdefault(at, {})
-            first[index] = min(offset, first.get(index, offset))
+            offsets = matched.setdefault(at, {}).setdefault(index, [])
+            if len(offsets) < TRIED:
+                offsets.append(end - (ends[at] - 1 - len(order[at])))
         found = {}
-        for at, first in matched.items():
+        for at, hits in matched.items():
             template = order[at]
-            hits = ((index, offset) for index, offset in first.items() if self._matches(index, template))
-            if confirmed := tuple(sorted(hits, key=lambda hit: hit[1])):
-                found[template] = confirmed
+            ends_of = ((index, self._end(index, template, near)) for index, near in hits.items())
+            if confirmed := [(index, last) for index, last in ends_of if last is not None]:
+                found[template] = tuple(sorted(confirmed, key=lambda hit: hit[1]))
         self._remember(order, found)
         return found
 
-    def _matches(self, index: int, template: bytes) -> bool:
-        """Whether the screen's hit is one of this line alone: it reads lines that stood nowhere together."""
-        return len(template) > LONGEST or self._patterns[index].in_template.search(template) is not None
+    def _end(self, index: int, template: bytes, near: Iterable[int]) -> int | None:
+        """Where the pattern's first match in the line ends; None where a hit of the screen is none of this line alone."""
+        pattern = self._patterns[index].in_template
+        if len(template) <= LONGEST:
+            match = pattern.search(template)
+            return match.end() if match else None
+        windows = (pattern.search(template, max(at - AROUND, 0), at + AROUND) for at in near)
+        return next((match.end() for match in windows if match), None)
 
     def _remember(self, fresh: Iterable[bytes], found: Mapping[bytes, Hits]) -> None:
         short = [template for template in fresh if len(template) <= LONGEST]

@@ -207,7 +207,7 @@ def _wanting(words: Wanted, line: bytes) -> Iterator[int]:
     for word, wanting in words:
         if word in line:
             for index, others in wanting:
-                if _holds(line, others):
+                if holds(line, others):
                     yield index
 
 
@@ -239,7 +239,7 @@ def _parted(words: Wanted, block: bytes) -> tuple[Wanted, list[tuple[int, int, i
             for at in places:
                 start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
                 line = block[start : end if end >= 0 else len(block)]
-                if word in line and _holds(line, others):
+                if word in line and holds(line, others):
                     seldom.append((index, start, start + len(line)))
         if left:
             common.append((word, left))
@@ -253,7 +253,7 @@ def _few_places(words: Sequence[bytes], block: bytes) -> list[int] | None:
     return [at.start() for word in words for at in re.finditer(re.escape(word), block)]
 
 
-def _holds(line: bytes, groups: Needs) -> bool:
+def holds(line: bytes, groups: Needs) -> bool:
     """Whether the line holds a word of each of the groups."""
     for words in groups:
         for word in words:

@@ -253,8 +253,8 @@ def test_the_plain_screen_finds_a_word_of_many_lines_as_line_by_line(lines: list
 def test_what_many_lines_hold_is_looked_for_by_what_few_hold(common: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[bytes] = []
     screen = PlainScreen([r"chiller \w{1,9} of turbine"])
-    holds = prefilter._holds
-    monkeypatch.setattr(prefilter, "_holds", lambda line, groups: (looked.append(line), holds(line, groups))[1])
+    holds = prefilter.holds
+    monkeypatch.setattr(prefilter, "holds", lambda line, groups: (looked.append(line), holds(line, groups))[1])
     block = common * 1000
     assert screen.scan(block + b"chiller red of turbine\n" + common) == [(0, len(block) + 22)]
     assert len(looked) <= 2 * prefilter.MANY
