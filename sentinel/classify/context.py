@@ -341,11 +341,19 @@ def _backend_failed(
     return _reading_if_both(named, {"python-bug"}, readings, "backend-failed", weights, "raised by the graph compiler")
 
 
+_RAN_OUT = re.compile(r"(?i)\btimed? ?out\b|\bstore->get\('[^'\n]{1,40}'\) got error")
+
+
+def _ran_out(reading: Reading) -> bool:
+    """Whether a rank waited for the others' store, or for them to meet, until its limit."""
+    return reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) >= MET and _RAN_OUT.search(reading.evidence.text) is not None
+
+
 def _still_preparing(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
     """Ranks that time out in a barrier while one of them still prepares the data set: the limit is too short for that."""
-    waited = next((r for r in readings if r.evidence.kind == "watchdog"), None)
+    waited = next((r for r in readings if r.evidence.kind == "watchdog" or _ran_out(r)), None)
     if waited is None:
         return []
     path, line = waited.evidence.where.path, waited.evidence.line or 0
@@ -356,5 +364,6 @@ def _still_preparing(
         return []
     if len(preparing) % KEPT_OF_A_RULE == 0:
         return []  # of a log that is followed more are not kept, and what the last one said is not known
-    weights = {C.USER_CONFIG: 3.6, C.NCCL_HANG_UNKNOWN: -1.0}
+    met = max((r.weights.get(C.NETWORK_BOOTSTRAP, 0.0) for r in readings if _ran_out(r)), default=0.0)
+    weights = {C.USER_CONFIG: 3.6, C.NCCL_HANG_UNKNOWN: -1.0, C.NETWORK_BOOTSTRAP: -met}
     return [of_context(preparing[-1], "still-preparing", weights, "one rank still prepares the data, the others wait")]

@@ -207,6 +207,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _moved(weights, said)
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
         return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
+    if evidence.data.get("settings") is True and standard:
+        return {C.USER_CONFIG: NO_SUCH_NAME, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)}
     if evidence.data.get("mesh") is True and _DEVICE_COUNT_ERROR.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
     if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):

@@ -21,13 +21,17 @@ EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "BARRIER", "_ALLGATHER_BAS
 AT_ONE_PLACE = 5.0  # different calls under one number of the sequence
 APART = 3.6  # different calls under different numbers: one may be a group's, the other the world's
 BEHIND = 3.4  # a rank that never made the call for which the others wait
+_GLOO = re.compile(r"(?i)\bgloo/transport\b")  # torch's CPU backend: the calling thread waits in the call itself
 _GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w{1,32})")
 
 
 def differing(
     incident: Incident, _readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """One reading where the calls differ in kind, or in size where sizes must agree, or where one rank is behind."""
+    """One reading where the calls differ in kind, or in size where sizes must agree, or where one rank is behind.
+
+    A rank that is behind in NCCL's calls and waits in one of Gloo has taken another way through the program.
+    """
     told: dict[str, list[RankState]] = {}
     first: Evidence | None = None
     for evidence in incident.evidence:
@@ -47,10 +51,11 @@ def differing(
     for group in told.values():
         if behind := _behind(group):
             names = ", ".join(f"rank {rank}" for rank in behind[:8])
-            reading = _reading(
-                first, Cause.NCCL_HANG_UNKNOWN, BEHIND, f"{names} never made the call of the others", None
-            )
-            return [reading]
+            if any(e.where.rank in behind and _GLOO.search(e.text) for e in incident.evidence):
+                words = f"{names} waited in a call on the CPU while the others waited in one of NCCL"
+                return [_reading(first, Cause.COLLECTIVE_MISMATCH, AT_ONE_PLACE, words, Scope.APPLICATION)]
+            words = f"{names} never made the call of the others"
+            return [_reading(first, Cause.NCCL_HANG_UNKNOWN, BEHIND, words, None)]
     return []
 
 

@@ -43,6 +43,11 @@ _MESH = re.compile(
 _SPREAD = re.compile(
     rb"\*\*(?:[\w.]{0,40}(?:cfg|conf|settings|opt(?:ion)?s?\b|params)\w{0,16}|yaml\.|json\.|toml\w{0,4}\.|OmegaConf\.|vars\()"
 )
+# Its line reads a file of settings.
+_READS_SETTINGS = re.compile(
+    rb"\b\w{0,24}(?:conf(?:ig)?|cfg|settings|options|params|args|hparams)\w{0,16}(?:: [\w\[\], .]{1,40})? = "
+    rb"(?:json|yaml|toml\w{0,4}|OmegaConf|hjson|json5)\.\w{0,8}load"
+)
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 # Compiled by Cython: the path is the package's own.
 _COMPILED = re.compile(rb"^(\w{1,60})/(?:\w{1,60}/){0,8}\w{1,60}\.pyx$")
@@ -69,6 +74,7 @@ class Frame:
     caller: str = ""  # file of the nearest frame above it that is of another package; empty where none is near
     inside: bool = False  # the frame right above it is of its own package: it was called by itself
     spread: bool = False  # its line passes on all settings of a file or an object
+    settings: bool = False  # its line reads a file of settings
     mesh: bool = False  # its line lays devices out as a mesh, or takes one by a rank's number
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
 
@@ -100,6 +106,7 @@ def innermost(before: bytes) -> Frame | None:
     caller = next((f[1] for f, package in zip(named[-2::-1], above[::-1], strict=True) if package != own), b"")
     inside = own != b"" and bool(above) and above[-1] == own
     spread = _SPREAD.search(source) is not None
+    settings = _READS_SETTINGS.search(_source(before, frame)) is not None
     return Frame(
         _text(frame[1]),
         _text(frame[2]),
@@ -110,6 +117,7 @@ def innermost(before: bytes) -> Frame | None:
         _text(caller),
         inside,
         spread,
+        settings,
         mesh,
         ignored,
     )
@@ -135,7 +143,7 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     found |= {"check": frame.source[:200], "caller": frame.caller}
     found = {name: value for name, value in found.items() if value}
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
-    found |= {"spread": frame.spread, "mesh": frame.mesh, "ignored": frame.ignored}
+    found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "ignored": frame.ignored}
     return replace(evidence, data={**evidence.data, **found})
 
 

@@ -2,7 +2,8 @@
 
 ``[Rank 5] ... Last enqueued NCCL work: 136, last completed NCCL work: 135`` (PyTorch ProcessGroupNCCL.cpp),
 ``last_enqueued_collective: 136`` (its flight recorder's ``pg_status``), ``rank 2: enqueued=9 completed=8``,
-``[rank3] stuck at seq 4410 op=BROADCAST shape=[1]``. One line may speak of several ranks.
+``[rank3] stuck at seq 4410 op=BROADCAST shape=[1]``. One line may speak of several ranks; that
+from which it heard of a timeout (``from rank 1``) is none of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sentinel.model.rank_states import RankState
 
 MOST = 64  # ranks of one line that are read
 
-_RANK = re.compile(r"(?i)\branks?[ =:_#]{0,2}(\d{1,6})\b")
+_RANK = re.compile(r"(?i)(?<!\bfrom )(?<!\bfrom  )\branks?[ =:_#]{0,2}(\d{1,6})\b")
 _GROUP = re.compile(r"(?i)\b(?:pg|group|process[ _]group)(?: ?(?:id|guid))?[ =:#]{1,2}(\w{1,32})")
 _COUNTER = re.compile(
     r"(?i)\b(?:last[_ ])?(enqueued|started|completed|enq|comp)(?:[_ ](?:NCCL[_ ])?(?:works?|collectives?|seq|op)\b)?"

@@ -35,6 +35,22 @@ def bar(done: int, what: str = "Running tokenizer on dataset") -> str:
     return f"{what}: {done:3}%|{'#' * (done // 10):10}| {done * 20}/2000 [10:55<48:08, 15.57 examples/s]\n"
 
 
+@pytest.mark.parametrize(
+    "waited",
+    [
+        "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by "
+        "key '0', but store->get('0') got error: Socket Timeout",
+        "[rank1]:[W516 14:34:56 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, addr=[localhost]:41170, "
+        "remote=[localhost]:29500) timed out after 1800000ms",
+        "torch.distributed.DistStoreError: wait timeout after 1800000ms, keys: /default_pg/0//cuda//0",
+    ],
+)
+def test_a_limit_of_the_store_that_ends_while_the_data_set_is_prepared_is_too_short(waited: str) -> None:
+    assert judge(bar(47) + waited + "\n").cause is Cause.USER_CONFIG
+    assert judge(waited + "\n").cause is Cause.NETWORK_BOOTSTRAP
+    assert judge(bar(100) + waited + "\n").cause is Cause.NETWORK_BOOTSTRAP
+
+
 def test_a_limit_that_ends_while_the_data_set_is_prepared_is_too_short() -> None:
     assert judge(bar(8) + bar(9) + WATCHDOG).cause is Cause.USER_CONFIG
     assert judge(bar(12, "Map (num_proc=8)") + WATCHDOG).cause is Cause.USER_CONFIG

@@ -379,6 +379,13 @@ def test_what_one_library_takes_for_granted_of_another_is_no_setting() -> None:
     assert cause(OWN, LIBRARY, engine, raised=raised, source="assert args.train, text") is Cause.USER_CONFIG
 
 
+def test_a_file_of_settings_that_cannot_be_read_is_no_data() -> None:
+    raised = "json.decoder.JSONDecodeError: Expecting value: line 18 column 21"
+    files = (LIBRARY, "/usr/lib/python3.11/json/decoder.py")
+    assert cause(OWN, *files, raised=raised, source="config = json.load(f)") is Cause.USER_CONFIG
+    assert cause(OWN, *files, raised=raised, source="row = json.loads(line)") is Cause.DATALOADER
+
+
 def test_a_launcher_that_tells_of_its_childs_end_refuses_nothing() -> None:
     launcher = "/env/lib/python3.10/site-packages/accelerate/commands/launch.py"
     told = "subprocess.CalledProcessError: Command '['python', 'run.py', ' --num_steps 4']' returned non-zero exit status 1."

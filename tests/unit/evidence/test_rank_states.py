@@ -32,6 +32,11 @@ def judge(text: str) -> Verdict:
             "rank 2: last enqueued 5119, last completed 5118 (pg 2, REDUCE_SCATTER numel 8192)",
             [RankState(2, group="2", enqueued=5119, completed=5118, op="REDUCE_SCATTER", size="8192")],
         ),
+        (
+            "[rank4]:[E810 x.cpp:1858] [PG ID 0 PG GUID 0(default_pg) Rank 4] Received a dump signal due to a collective "
+            "timeout from  rank 1 and we will try to dump. Last enqueued NCCL work: 77, last completed NCCL work: 77.",
+            [RankState(4, group="0", enqueued=77, completed=77)],
+        ),
         ("rank=7 enqueued=9 started=8 completed=7", [RankState(7, enqueued=9, started=8, completed=7)]),
         (
             "[rank3] stuck at seq 4410 op=BROADCAST shape=[1]; [rank0] stuck at seq 4410 op=ALLREDUCE shape=[64, 8]",
@@ -70,6 +75,13 @@ def test_a_rank_that_never_made_the_call_is_named() -> None:
     assert verdict.cause is Cause.NCCL_HANG_UNKNOWN
     assert verdict.culprits.ranks[0] == 1
     assert any("rank 1" in ground.note for ground in verdict.grounds)
+
+
+def test_a_rank_that_waits_in_another_call_is_a_mismatch() -> None:
+    others = told(0, 8, 7) + told(2, 8, 7)
+    waits = "[rank1]: RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.0.2.7]:57000\n"
+    assert judge(others + told(1, 7, 7) + waits).cause is Cause.COLLECTIVE_MISMATCH
+    assert judge(others + told(1, 7, 7) + waits.replace("rank1", "rank2")).cause is Cause.NCCL_HANG_UNKNOWN
 
 
 def test_all_ranks_in_one_call_is_a_hang_without_a_culprit() -> None:
