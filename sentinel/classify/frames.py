@@ -101,6 +101,7 @@ IMPORTED = 4.2  # natural-log odds that a library is at fault that fails while i
 FED = 4.2  # natural-log odds that what the program hands on does not fit, where a library says so
 NO_SUCH_NAME = 3.6  # natural-log odds that a setting holds a name that the program's table of names does not know
 CHECKED = 3.0  # natural-log odds that what was asked of a library does not fit, where a check of its own said so
+CALLED = 2.6  # natural-log odds that the program calls a native function with what that refuses
 STATE = 1.6  # the same where it only says in what state it found itself
 # Natural-log odds that a library is at fault whose assertion says nothing, or that looks a missing key up (``_INSIDE``).
 INVARIANT = 2.8
@@ -113,6 +114,7 @@ _CORE = re.compile(r"/(?:site|dist)-packages/(?:torch|jax|jaxlib|tensorflow|nump
 _ASSERT = re.compile(r"(?:^|[\s:])assert\b")
 _P_ASSERT = re.compile(r"\braise AssertionError\(s\)")  # torch.distributed.utils._p_assert: FSDP's own invariants
 # Kinds of evidence: what the tensor library says of the tensors that it was given.
+_CHECKED = "checked"  # a sentence with which arguments are refused
 _OF_TENSORS = frozenset({"shapes", "tensor-form"})
 # An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
@@ -220,6 +222,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     if not _LIBRARY.search(frame):
         if evidence.data.get("spread") is True and _OWN_SETTINGS.search(evidence.text):
             return {C.USER_CONFIG: NO_SUCH_NAME, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)}
+        if frame and evidence.kind == _CHECKED and evidence.data.get("refused") is False and not standard:
+            return {C.USER_CODE: CALLED, C.USER_CONFIG: REFUSED}
         return weights
     if _SOURCE.search(evidence.text) or _RESOURCES.search(evidence.text):
         return _of_kernel(evidence, weights)

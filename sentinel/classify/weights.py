@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 
 from sentinel.classify.readings import Reading
 from sentinel.config.rules import OWN_LOGS, Drain, Form, Role, Rules
@@ -87,7 +87,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     ended = any(r.role is not Role.CONTEXT and r.strength >= LEADS for r in readings)  # somebody says how
     warnings = [] if ended else [r for r in readings if r.warned]
     alone = max(warnings, key=lambda reading: reading.strength, default=None)
-    hung = any(points_to(r) is Cause.NCCL_HANG_UNKNOWN and r.strength >= LEADS for r in readings)
+    hung = max((r.strength for r in readings if points_to(r) is Cause.NCCL_HANG_UNKNOWN), default=0.0)
     echoes, ends, told = _echoes(readings), _ends(readings), _told(readings)
     plain = {reading.key for reading in readings if not reading.warned}
     lasting = {reading.key for reading in readings if not reading.passed}
@@ -112,7 +112,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
         factor = 1.0
         if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):
             factor = SHADOW
-        elif role is Role.CONSEQUENCE and hung and points_to(reading) is not Cause.NCCL_HANG_UNKNOWN:
+        elif role is Role.CONSEQUENCE and hung >= _explaining(reading):
             factor = EXPLAINED  # a watchdog aborts its process, and the launcher tells of the abort
         elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
             factor = 0.4
@@ -129,6 +129,15 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             hard_line = place if hard and hard_line is None else hard_line
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed + silent
+
+
+def _explaining(reading: Reading) -> float:
+    """How strong the word of a hang must be that explains ``reading``, a consequence.
+
+    That a peer is gone does not explain what killed a process (SIGKILL): one that is killed is the peer that is gone.
+    """
+    leading = points_to(reading)
+    return inf if leading is Cause.NCCL_HANG_UNKNOWN else WAITED if leading is Cause.APP_OOM_HOST else LEADS
 
 
 def _ends(readings: Sequence[Reading]) -> dict[str | None, int]:

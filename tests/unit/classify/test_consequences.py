@@ -89,6 +89,15 @@ def test_an_exception_before_a_cancellation_is_why_it_was_cancelled() -> None:
     assert judge(log(text)).cause is Cause.USER_CODE
 
 
+def test_that_a_peer_is_gone_does_not_explain_what_killed_it() -> None:
+    gone = "[rank1]: RuntimeError: [/p/gloo/transport/tcp/pair.cc:553] Connection closed by peer [192.0.2.1]:47512\n"
+    told = "Root Cause (first observed failure):\n[0]:\n  rank : 0 (local_rank: 0)\n  exitcode : -9 (pid: 7190)  (SIGKILL)\n"
+    killed = told + "  traceback : Signal 9 (SIGKILL) received by PID 7190\n"
+    assert judge(log(gone + killed)).cause is Cause.APP_OOM_HOST
+    aborted = killed.replace("-9", "-6").replace("SIGKILL", "SIGABRT").replace("Signal 9", "Signal 6")
+    assert judge(log(gone + aborted)).cause is not Cause.APP_OOM_HOST
+
+
 def test_a_cancellation_with_nothing_before_it_is_the_cause() -> None:
     verdict = judge(log("step 4 loss 2.1\nslurmstepd: error: *** JOB 52 ON c4 CANCELLED AT 2026-03-04T12:30:00 ***\n"))
     assert verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT

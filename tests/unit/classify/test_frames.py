@@ -386,6 +386,12 @@ def test_a_file_of_settings_that_cannot_be_read_is_no_data() -> None:
     assert cause(OWN, *files, raised=raised, source="row = json.loads(line)") is Cause.DATALOADER
 
 
+def test_what_a_native_function_refuses_is_of_whose_line_calls_it() -> None:
+    raised = "RuntimeError: a Tensor with 16 elements cannot be converted to Scalar"
+    assert cause(OWN, raised=raised, source="total += loss.item()") is Cause.USER_CODE
+    assert cause(OWN, raised=raised.replace("Runtime", "Value"), source="raise ValueError(") is Cause.USER_CONFIG
+
+
 def test_a_launcher_that_tells_of_its_childs_end_refuses_nothing() -> None:
     launcher = "/env/lib/python3.10/site-packages/accelerate/commands/launch.py"
     told = "subprocess.CalledProcessError: Command '['python', 'run.py', ' --num_steps 4']' returned non-zero exit status 1."
