@@ -168,7 +168,7 @@ _PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
     (
         re.compile(
             r"(?i)/torch/distributed/checkpoint/|/dist_checkpointing/|/checkpoint/(?:\w{1,24}_)?load\w{0,8}\.py:"
-            r"|/torch/serialization\.py:\w{0,8}load|/safetensors/torch\.py:(?:safe_)?load"
+            r"|/torch/(?:serialization|_weights_only_unpickler)\.py:\w{0,8}load|/safetensors/torch\.py:(?:safe_)?load"
         ),
         {C.CHECKPOINT_CORRUPT: 3.6, C.USER_CONFIG: 1.6},
     ),

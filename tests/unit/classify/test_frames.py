@@ -132,6 +132,7 @@ def test_the_environment_is_a_setting() -> None:
             "KeyError: Index(fqn='a')",
             Cause.CHECKPOINT_CORRUPT,
         ),
+        ("torch/_weights_only_unpickler.py", "load", "EOFError", Cause.CHECKPOINT_CORRUPT),
         ("torch/serialization.py", "save", "RuntimeError: File run/a.pt cannot be opened.", Cause.DISK_FULL),
         ("torch/_inductor/runtime/cache.py", "_read", "CacheError: odd", Cause.SOFTWARE_ENV),
         ("mmx/registry.py", "build", "KeyError: 'Ntm is not in the model registry'", Cause.USER_CONFIG),
