@@ -17,10 +17,11 @@ from sentinel.evidence.logs.prefilter import PlainScreen, Screen, holds
 # and so do digits, which are all alike where templates are read.
 TELLING = 5
 _LETTERS = re.compile(rb"[a-z]{%d}" % TELLING)
+REVISION = 1  # to raise where the lookups of the same patterns change: it is part of the cache's key
 SHARING = 4  # patterns that need such a word; one of more ("runtimeerror") tells too little of which of them
 
 # A pattern's index, and groups of words, in lower case, of each of which its line holds one.
-Form = tuple[int, list[list[str]]]
+Lookup = tuple[int, list[list[str]]]
 
 
 class HyperscanScreen:
@@ -44,33 +45,33 @@ class HyperscanScreen:
         try:
             kept = _kept(hyperscan, key) if keep else None
             if kept is None:
-                expressions, forms = _forms(patterns)
-                kept = _compiled(hyperscan, expressions), forms
+                expressions, lookups = _lookups(patterns)
+                kept = _compiled(hyperscan, expressions), lookups
                 if keep:
-                    pattern_cache.save(key, json.dumps(forms).encode("ascii") + b"\n" + hyperscan.dumpb(kept[0]))
+                    pattern_cache.save(key, json.dumps(lookups).encode("ascii") + b"\n" + hyperscan.dumpb(kept[0]))
         except hyperscan.error as error:
             raise Unavailable(f"hyperscan refuses the patterns: {error}", fix="sentinel rules test") from error
-        self._database, forms = kept
-        self._indexes = [index for index, _ in forms]
-        self._needs = [tuple(tuple(word.encode("ascii") for word in group) for group in needs) for _, needs in forms]
+        self._database, lookups = kept
+        self._indexes = [index for index, _ in lookups]
+        self._needs = [tuple(tuple(word.encode("ascii") for word in group) for group in needs) for _, needs in lookups]
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
         lower = block.lower()
         answer: list[tuple[int, int]] = []
-        line_end = -1
+        start, line_end = 0, -1
         line = b""
-        held: dict[int, bool] = {}  # whether the line holds what a form needs
-        for form, end in _ends(self._database, block):
-            if needs := self._needs[form]:
-                if end > line_end:
+        held: dict[int, bool] = {}  # whether the line holds what a lookup needs
+        for lookup, end in _ends(self._database, block):
+            if needs := self._needs[lookup]:
+                if not start <= end <= line_end:  # hits mostly come in order
                     start, line_end = lower.rfind(b"\n", 0, end) + 1, lower.find(b"\n", end)
                     line_end = line_end if line_end >= 0 else len(lower)
                     line, held = lower[start:line_end], {}
-                if form not in held:
-                    held[form] = holds(line, needs)
-                if not held[form]:
+                if lookup not in held:
+                    held[lookup] = holds(line, needs)
+                if not held[lookup]:
                     continue
-            answer.append((self._indexes[form], end))
+            answer.append((self._indexes[lookup], end))
         return answer
 
     def alone(self, pattern: str) -> Callable[[bytes], bool]:
@@ -81,7 +82,7 @@ class HyperscanScreen:
 
 
 def _ends(database: Any, block: bytes) -> list[tuple[int, int]]:
-    """Expressions that match, and where; ascending."""
+    """Expressions that match, and where each match ends."""
     hits: list[tuple[int, int]] = []
     if block:
         append = hits.append
@@ -93,26 +94,26 @@ def _ends(database: Any, block: bytes) -> list[tuple[int, int]]:
     return hits
 
 
-def _forms(patterns: Sequence[str]) -> tuple[list[str], list[Form]]:
+def _lookups(patterns: Sequence[str]) -> tuple[list[str], list[Lookup]]:
     """What the automaton looks for, and for each what it stands for."""
     ways = [(index, way) for index, pattern in enumerate(patterns) for way in ways_of(pattern)]
     sharing = Counter(
         word for _, word in {(index, word) for index, way in ways for group in way.groups for word in group}
     )
     expressions: list[str] = []
-    forms: list[Form] = []
+    lookups: list[Lookup] = []
     for index, way in ways:
         telling = [group for group in way.groups if all(_tells(word) and sharing[word] <= SHARING for word in group)]
         words = telling[0] if telling else ()
         if words:
             expressions.append("(?i)" + "|".join(re.escape(word.decode("ascii")) for word in words))
-            forms.append(
+            lookups.append(
                 (index, [[word.decode("ascii") for word in group] for group in way.groups if group is not words])
             )
         else:
             expressions.append(way.pattern)
-            forms.append((index, []))
-    return expressions, forms
+            lookups.append((index, []))
+    return expressions, lookups
 
 
 def _tells(word: bytes) -> bool:
@@ -120,21 +121,22 @@ def _tells(word: bytes) -> bool:
 
 
 def _key(hyperscan: Any, patterns: Sequence[str]) -> str:
-    return pattern_cache.key_of(f"hyperscan {hyperscan.__version__} words {TELLING}", patterns)
+    return pattern_cache.key_of(f"hyperscan {hyperscan.__version__} words {REVISION}", patterns)
 
 
-def _kept(hyperscan: Any, key: str) -> tuple[Any, list[Form]] | None:
-    """The cached automaton; None if there is none, or it does not run on this processor."""
+def _kept(hyperscan: Any, key: str) -> tuple[Any, list[Lookup]] | None:
+    """The cached automaton; None if there is none, it is not as it was saved, or it does not run on this processor."""
     stored = pattern_cache.load(key)
     if stored is None:
         return None
-    forms, _, automaton = stored.partition(b"\n")
+    told, _, automaton = stored.partition(b"\n")
     try:
+        lookups = [(int(index), [list(map(str, group)) for group in needs]) for index, needs in json.loads(told)]
         database = hyperscan.loadb(automaton, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
-    except hyperscan.error:
+    except (hyperscan.error, ValueError, TypeError):
         return None
-    return database, json.loads(forms)
+    return (database, lookups) if lookups else None
 
 
 def _compiled(hyperscan: Any, expressions: Sequence[str]) -> Any:

@@ -346,7 +346,9 @@ _RAN_OUT = re.compile(r"(?i)\btimed? ?out\b|\bstore->get\('[^'\n]{1,40}'\) got e
 
 def _ran_out(reading: Reading) -> bool:
     """Whether a rank waited for the others' store, or for them to meet, until its limit."""
-    return reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) >= MET and _RAN_OUT.search(reading.evidence.text) is not None
+    text = reading.evidence.text
+    waited = reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) >= MET and _RAN_OUT.search(text) is not None
+    return waited and "waiting for clients" not in text  # of these nobody knows whether they were started
 
 
 def _still_preparing(

@@ -21,7 +21,8 @@ EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "BARRIER", "_ALLGATHER_BAS
 AT_ONE_PLACE = 5.0  # different calls under one number of the sequence
 APART = 3.6  # different calls under different numbers: one may be a group's, the other the world's
 BEHIND = 3.4  # a rank that never made the call for which the others wait
-_GLOO = re.compile(r"(?i)\bgloo/transport\b")  # torch's CPU backend: the calling thread waits in the call itself
+# Of Gloo, torch's backend of the CPU: what ends a call in which the calling thread waits.
+_GLOO = re.compile(r"(?i)\bgloo/transport\b.{0,80}(?:closed by peer|timed out waiting|timeout caused pair closure)")
 _GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w{1,32})")
 
 
@@ -53,7 +54,7 @@ def differing(
             names = ", ".join(f"rank {rank}" for rank in behind[:8])
             if any(e.where.rank in behind and _GLOO.search(e.text) for e in incident.evidence):
                 words = f"{names} waited in a call on the CPU while the others waited in one of NCCL"
-                return [_reading(first, Cause.COLLECTIVE_MISMATCH, AT_ONE_PLACE, words, Scope.APPLICATION)]
+                return [_reading(first, Cause.COLLECTIVE_MISMATCH, APART, words, Scope.APPLICATION)]
             words = f"{names} never made the call of the others"
             return [_reading(first, Cause.NCCL_HANG_UNKNOWN, BEHIND, words, None)]
     return []

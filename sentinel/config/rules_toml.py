@@ -44,6 +44,7 @@ _FORBIDDEN = (
     (re.compile(r"[*+}]\)(?:[*+]|\{\d*,)"), "a repeated group that ends in a repetition"),
     (re.compile(r"(?<!\\)[*+?}]\+"), "possessive repetition"),
     (re.compile(r"(?<!\\)(?:\\\\)*\\[0xuUN]"), "characters by number or name (write the character)"),
+    (re.compile(r"(?<![\\[^])\{(?!\d+(?:,\d*)?\})"), "a brace that counts nothing (write \\{), or {,n} (write {0,n})"),
     (re.compile(r"[^\x20-\x7e]"), "characters outside printable ASCII"),
 )
 

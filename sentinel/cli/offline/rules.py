@@ -114,11 +114,12 @@ def test_rules(as_json: bool, rules_path: Path | None) -> None:
     """Read every rule strictly, try its examples, and hold the fast screen against the plain one."""
     from sentinel.adapters.hyperscan import best_screen
     from sentinel.config.rules_files import load_rules
+    from sentinel.evidence.logs.line_templates import LineTemplates
     from sentinel.evidence.logs.prefilter import PlainScreen
 
     loaded = load_rules(site=rules_path, try_shipped=True)
     patterns = [rule.pattern for rule in loaded.rules]
-    fast, plain = best_screen(patterns), PlainScreen(patterns)
+    fast, plain = (LineTemplates(patterns, matcher, frozenset()) for matcher in (best_screen, PlainScreen))
     examples = 0
     for index, rule in enumerate(loaded.rules):
         for line in rule.match:

@@ -45,8 +45,8 @@ _SPREAD = re.compile(
 )
 # Its line reads a file of settings.
 _READS_SETTINGS = re.compile(
-    rb"\b\w{0,24}(?:conf(?:ig)?|cfg|settings|options|params|args|hparams)\w{0,16}(?:: [\w\[\], .]{1,40})? = "
-    rb"(?:json|yaml|toml\w{0,4}|OmegaConf|hjson|json5)\.\w{0,8}load"
+    rb"\b\w{0,24}(?:(?:options|params|args)\w{0,16} = \w{1,12}\.load\("
+    rb"|(?:conf(?:ig)?|cfg|settings|hparams)\w{0,16}(?:: [\w\[\], .]{1,40})? = \w{1,12}\.\w{0,8}loads?\()"
 )
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 # Compiled by Cython: the path is the package's own.

@@ -35,7 +35,7 @@ class Screen(Protocol):
     name: str
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
-        """Pairs (index of the pattern, offset where a match ends) in a block of whole lines."""
+        """Pairs (index of the pattern, offset where a match ends, or a word that it needs) in a block of whole lines."""
         ...
 
     def alone(self, pattern: str) -> Callable[[bytes], bool]:

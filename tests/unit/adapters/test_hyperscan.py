@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from sentinel.adapters import hyperscan
+from sentinel.adapters import hyperscan, pattern_cache
 from sentinel.adapters.hyperscan import HyperscanScreen
 from sentinel.evidence.logs.line_templates import LONGEST, LineTemplates
 from sentinel.evidence.logs.prefilter import PlainScreen, Screen
@@ -34,9 +36,9 @@ def test_a_word_is_looked_for_as_it_is_written() -> None:
 
 
 def test_digits_and_short_words_do_not_stand_for_a_pattern() -> None:
-    expressions, forms = hyperscan._forms([r"0000-00-00 ab \d", VALVE])
+    expressions, lookups = hyperscan._lookups([r"0000-00-00 ab \d", VALVE])
     assert expressions[0] == r"0000-00-00 ab \d"
-    assert [index for index, _ in forms] == [0, 1]
+    assert [index for index, _ in lookups] == [0, 1]
 
 
 def test_a_pattern_alone_is_asked_as_it_is_written() -> None:
@@ -46,7 +48,7 @@ def test_a_pattern_alone_is_asked_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("matcher", [HyperscanScreen, PlainScreen])
-@pytest.mark.parametrize("before", [0, 12])
+@pytest.mark.parametrize("before", [0, 12, 60])
 def test_a_match_in_a_long_line_is_found_behind_words_that_are_none(
     matcher: type[HyperscanScreen], before: int
 ) -> None:
@@ -56,11 +58,29 @@ def test_a_match_in_a_long_line_is_found_behind_words_that_are_none(
     assert found == [(0, len(line))]
 
 
+def test_words_that_stand_close_together_are_one_place_of_a_long_line() -> None:
+    line = b"valve turbine stuck of the " * 3000 + b"valve 7 of the turbine stuck"
+    assert LineTemplates([VALVE], HyperscanScreen, frozenset()).scan(line + b"\n") == [(0, len(line))]
+
+
+@pytest.mark.parametrize("told", [b"", b"{", b"[]", b"[1]", b'[["a", []]]', b"[[0, 3]]"])
+def test_a_kept_automaton_whose_words_cannot_be_read_is_as_good_as_none(
+    told: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    HyperscanScreen([VALVE], keep=True)
+    (name,) = (path.stem for path in (tmp_path / "sentinel").iterdir())
+    kept = pattern_cache.load(name)
+    assert kept is not None
+    assert pattern_cache.save(name, told + b"\n" + kept.split(b"\n", 1)[1])
+    assert lines_hit(HyperscanScreen([VALVE], keep=True), b"valve 7 of the turbine stuck\n") == {(0, 0)}
+
+
 def test_a_word_of_many_patterns_stands_for_none_of_them() -> None:
     parts = ("rotor", "blade", "shaft", "bearing", "casing")
-    expressions, forms = hyperscan._forms(
+    expressions, lookups = hyperscan._lookups(
         [*(f"turbine: [a-z]{{2,9}} in {part}" for part in parts), "turbine: [a-z]{3} stopped"]
     )
-    assert len(parts) >= hyperscan.SHARING
+    assert len(parts) > hyperscan.SHARING
     assert expressions[:5] == [f"(?i)\\ in\\ {part}" for part in parts]
-    assert expressions[5] == "(?i)\\ stopped" and forms[5] == (5, [["turbine: "]])
+    assert expressions[5] == "(?i)\\ stopped" and lookups[5] == (5, [["turbine: "]])

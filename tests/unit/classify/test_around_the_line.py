@@ -51,6 +51,11 @@ def test_a_limit_of_the_store_that_ends_while_the_data_set_is_prepared_is_too_sh
     assert judge(bar(100) + waited + "\n").cause is Cause.NETWORK_BOOTSTRAP
 
 
+def test_a_rank_that_never_came_is_no_limit_too_short() -> None:
+    waited = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n"
+    assert judge(bar(47) + waited).cause is Cause.NETWORK_BOOTSTRAP
+
+
 def test_a_limit_that_ends_while_the_data_set_is_prepared_is_too_short() -> None:
     assert judge(bar(8) + bar(9) + WATCHDOG).cause is Cause.USER_CONFIG
     assert judge(bar(12, "Map (num_proc=8)") + WATCHDOG).cause is Cause.USER_CONFIG

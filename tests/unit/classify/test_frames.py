@@ -384,7 +384,7 @@ def test_a_file_of_settings_that_cannot_be_read_is_no_data() -> None:
     raised = "json.decoder.JSONDecodeError: Expecting value: line 18 column 21"
     files = (LIBRARY, "/usr/lib/python3.11/json/decoder.py")
     assert cause(OWN, *files, raised=raised, source="config = json.load(f)") is Cause.USER_CONFIG
-    assert cause(OWN, *files, raised=raised, source="row = json.loads(line)") is Cause.DATALOADER
+    assert cause(OWN, *files, raised=raised, source="args = json.loads(line)") is Cause.DATALOADER
 
 
 def test_what_a_native_function_refuses_is_of_whose_line_calls_it() -> None:

@@ -38,6 +38,8 @@ def test_a_rule_becomes_a_record() -> None:
         (("'boiler pressure \\d{1,4}'", "'boiler\\x20pressure'"), "pattern", 4, "characters by number"),
         (("'boiler pressure \\d{1,4}'", "'boiler pressure \\061'"), "pattern", 4, "characters by number"),
         (("'boiler pressure \\d{1,4}'", "'boiler\\N{SPACE}pressure'"), "pattern", 4, "characters by number"),
+        (("'boiler pressure \\d{1,4}'", "'boiler {bad'"), "pattern", 4, "a brace that counts nothing"),
+        (("'boiler pressure \\d{1,4}'", "'boiler pressure \\d{,4}'"), "pattern", 4, "a brace that counts nothing"),
         (("'boiler pressure \\d{1,4}'", "'b?'"), "pattern", 4, "empty line"),
         (("'boiler pressure \\d{1,4}'", "'boiler (?P<steam>x)'"), "pattern", 4, "unknown group"),
         (('match = ["the boiler pressure 12 is odd"]\n', ""), "match", 2, "missing examples"),

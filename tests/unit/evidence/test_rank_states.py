@@ -82,6 +82,8 @@ def test_a_rank_that_waits_in_another_call_is_a_mismatch() -> None:
     waits = "[rank1]: RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.0.2.7]:57000\n"
     assert judge(others + told(1, 7, 7) + waits).cause is Cause.COLLECTIVE_MISMATCH
     assert judge(others + told(1, 7, 7) + waits.replace("rank1", "rank2")).cause is Cause.NCCL_HANG_UNKNOWN
+    refused = waits.replace("Connection closed by peer [192.0.2.7]", "connect [192.0.2.7]: Connection refused")
+    assert judge(others + told(1, 7, 7) + refused).cause is not Cause.COLLECTIVE_MISMATCH
 
 
 def test_all_ranks_in_one_call_is_a_hang_without_a_culprit() -> None:
