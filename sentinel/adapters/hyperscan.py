@@ -134,7 +134,7 @@ def _kept(hyperscan: Any, key: str) -> tuple[Any, list[Lookup]] | None:
         lookups = [(int(index), [list(map(str, group)) for group in needs]) for index, needs in json.loads(told)]
         database = hyperscan.loadb(automaton, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
-    except (hyperscan.error, ValueError, TypeError):
+    except (hyperscan.error, ValueError, TypeError, RecursionError):
         return None
     return (database, lookups) if lookups else None
 

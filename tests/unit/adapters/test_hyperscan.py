@@ -63,7 +63,7 @@ def test_words_that_stand_close_together_are_one_place_of_a_long_line() -> None:
     assert LineTemplates([VALVE], HyperscanScreen, frozenset()).scan(line + b"\n") == [(0, len(line))]
 
 
-@pytest.mark.parametrize("told", [b"", b"{", b"[]", b"[1]", b'[["a", []]]', b"[[0, 3]]"])
+@pytest.mark.parametrize("told", [b"", b"{", b"[]", b"[1]", b'[["a", []]]', b"[[0, 3]]", b"[" * 99_999])
 def test_a_kept_automaton_whose_words_cannot_be_read_is_as_good_as_none(
     told: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
