@@ -114,8 +114,8 @@ _CORE = re.compile(r"/(?:site|dist)-packages/(?:torch|jax|jaxlib|tensorflow|nump
 _ASSERT = re.compile(r"(?:^|[\s:])assert\b")
 _P_ASSERT = re.compile(r"\braise AssertionError\(s\)")  # torch.distributed.utils._p_assert: FSDP's own invariants
 # Kinds of evidence: what the tensor library says of the tensors that it was given.
-_CHECKED = "checked"  # a sentence with which arguments are refused
 _OF_TENSORS = frozenset({"shapes", "tensor-form"})
+_REFUSAL = "checked"  # kind of evidence: a sentence with which arguments are refused
 # An assertion without a sentence, or a key that is not there.
 _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
 # A data worker that runs a library's data set or transform, and a sample that lacks what that looks for.
@@ -210,7 +210,7 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
         return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
     if evidence.data.get("settings") is True and standard:
-        return {C.USER_CONFIG: NO_SUCH_NAME, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)}
+        return _of_settings(weights)
     if evidence.data.get("mesh") is True and _DEVICE_COUNT_ERROR.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
     if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):
@@ -221,8 +221,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return {C.SOFTWARE_ENV if _LIBRARY.search(frame) else C.USER_CODE: CRASHED} if frame else {}
     if not _LIBRARY.search(frame):
         if evidence.data.get("spread") is True and _OWN_SETTINGS.search(evidence.text):
-            return {C.USER_CONFIG: NO_SUCH_NAME, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)}
-        if frame and evidence.kind == _CHECKED and evidence.data.get("refused") is False and not standard:
+            return _of_settings(weights)
+        if frame and evidence.kind == _REFUSAL and evidence.data.get("refused") is False and not standard:
             return {C.USER_CODE: CALLED, C.USER_CONFIG: REFUSED}
         return weights
     if _SOURCE.search(evidence.text) or _RESOURCES.search(evidence.text):
@@ -308,6 +308,10 @@ def _of_kernel(evidence: Evidence, weights: Weights) -> Weights:
 
 def _first(places: tuple[tuple[re.Pattern[str], Weights], ...], place: str) -> Weights | None:
     return next((weights for pattern, weights in places if pattern.search(place)), None)
+
+
+def _of_settings(weights: Weights) -> Weights:
+    return {C.USER_CONFIG: NO_SUCH_NAME, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)}
 
 
 def _moved(weights: Weights, said: Weights) -> Weights:

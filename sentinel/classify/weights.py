@@ -136,8 +136,8 @@ def _explaining(reading: Reading) -> float:
 
     That a peer is gone does not explain what killed a process (SIGKILL): one that is killed is the peer that is gone.
     """
-    leading = points_to(reading)
-    return inf if leading is Cause.NCCL_HANG_UNKNOWN else WAITED if leading is Cause.APP_OOM_HOST else LEADS
+    least: dict[Cause | None, float] = {Cause.NCCL_HANG_UNKNOWN: inf, Cause.APP_OOM_HOST: WAITED}
+    return least.get(points_to(reading), LEADS)
 
 
 def _ends(readings: Sequence[Reading]) -> dict[str | None, int]:

@@ -1,9 +1,9 @@
 """Log screening: lines a second of one core with all rules, against grep and plain Python; and `classify` of a short log.
 
-Three logs are generated: one of Megatron-LM (step lines with all that it prints, timers, memory, NCCL, a failure at the
-end), a mix of step lines, NCCL's information lines and chatter, and chatter of which no two lines are alike. Peers on the
-same bytes: `grep -c -E` with 12 patterns (kept small, as people do), and a Python loop with the same 12. "python" is the
-screen without Hyperscan.
+Four logs are generated: one of Megatron-LM (step lines with all that it prints, timers, memory, NCCL, a failure at the
+end), a mix of step lines, NCCL's information lines and chatter, chatter of which no two lines are alike, and lines full of
+words of failures, of which none is like another (a thirtieth as many). Peers on the same bytes: `grep -c -E` with 12
+patterns (kept small, as people do), and a Python loop with the same 12. "python" is the screen without Hyperscan.
 
 Run: python tests/bench/judgement_screen.py [--lines N]
 """
@@ -111,6 +111,20 @@ def distinct(path: Path, lines: int, seed: int = 3) -> None:
         file.write("[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
 
 
+def failing(path: Path, lines: int, seed: int = 3) -> None:
+    """Lines that all differ and hold several words of failures each: what costs the screens most."""
+    rng = random.Random(seed)
+    words = (
+        "CUDA error", "NCCL WARN", "out of memory", "checkpoint corrupt", "Traceback", "filesystem", "connection refused",
+        "segmentation fault", "Stale file handle", "assert", "RuntimeError: ", "ValueError: ", "uncorrectable",
+    )  # fmt: skip
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(lines - 1):
+            said = (rng.choice(words) + "".join(rng.choices("abcdefgh", k=6)) for _ in range(6))
+            file.write(" ".join(said) + "\n")
+        file.write("[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
+
+
 def screen(path: Path, signatures: Signatures) -> float:
     """Seconds of CPU."""
     reader = LogReader(signatures, own_times=True, last_steps=64)
@@ -155,8 +169,8 @@ def run(lines: int) -> list[dict[str, object]]:
     answers: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.log"
-        for name, write in (("megatron", megatron), ("mix", mix), ("distinct", distinct)):
-            write(path, lines)
+        for name, write in (("megatron", megatron), ("mix", mix), ("distinct", distinct), ("failing", failing)):
+            write(path, lines if write is not failing else lines // 30)
             count = path.read_bytes().count(b"\n")
             peer = min(grep(path) for _ in range(3))
             loop, looped = plain(path, min(lines, 300_000))

@@ -99,14 +99,15 @@ def innermost(before: bytes) -> Frame | None:
     if len(named) > 1 and _only_looks_up(before, named[-1]):
         named.pop()
     frame = named[-1]
-    source = _source(before, frame) if frame is last else b""
+    line = _source(before, frame)
+    source = line if frame is last else b""
     refused, table, mesh = (known.search(source) is not None for known in (_CHECKS, _TABLE, _MESH))
     checked = _text(source.strip()) if refused else ""
     own, above = _package(frame[1]), [_package(f[1]) for f in named[:-1]]
     caller = next((f[1] for f, package in zip(named[-2::-1], above[::-1], strict=True) if package != own), b"")
     inside = own != b"" and bool(above) and above[-1] == own
     spread = _SPREAD.search(source) is not None
-    settings = _READS_SETTINGS.search(_source(before, frame)) is not None
+    settings = _READS_SETTINGS.search(line) is not None
     return Frame(
         _text(frame[1]),
         _text(frame[2]),

@@ -21,7 +21,7 @@ LONGEST = 1024  # bytes of a line whose template is kept; longer ones hardly com
 MOST = 16_384  # templates that are kept; of a log without repetition the oldest are forgotten all at once
 MOST_BYTES = 4 << 20  # of the templates that are kept
 TRIED = 64  # places of a longer line at which one pattern is tried
-AROUND = 2048  # bytes around such a place that are read; hits nearer to each other are one place
+WINDOW = 2048  # bytes around a hit that are looked at; in a longer line, hits nearer to each other are one place
 MANY = 64  # lines of a block that repeat a template, from which it is asked whether a pattern matches anywhere in it
 
 Hits = tuple[tuple[int, int], ...]  # (index of a pattern, offset in the line where its first match ends)
@@ -112,7 +112,7 @@ class LineTemplates:
             at = bisect_left(ends, end + 1)
             offsets = matched.setdefault(at, {}).setdefault(index, [])
             offset = end - (ends[at] - 1 - len(order[at]))
-            if not offsets or (len(offsets) < TRIED and offset - offsets[-1] > AROUND):
+            if not offsets or (len(offsets) < TRIED and offset - offsets[-1] > WINDOW):
                 offsets.append(offset)
         found = {}
         for at, hits in matched.items():
@@ -129,7 +129,7 @@ class LineTemplates:
         if len(template) <= LONGEST:
             match = pattern.search(template)
             return match.end() if match else None
-        windows = (pattern.search(template, max(at - AROUND, 0), at + 2 * AROUND) for at in near)
+        windows = (pattern.search(template, max(at - WINDOW, 0), at + 2 * WINDOW) for at in near)
         return next((match.end() for match in windows if match), None)
 
     def _remember(self, fresh: Iterable[bytes], found: Mapping[bytes, Hits]) -> None:

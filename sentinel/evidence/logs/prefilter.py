@@ -237,10 +237,10 @@ def _parted(words: Wanted, block: bytes) -> tuple[Wanted, list[tuple[int, int, i
                 left.append((index, others))
                 continue
             for at in places:
-                start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
-                line = block[start : end if end >= 0 else len(block)]
+                start, end = line_at(block, at)
+                line = block[start:end]
                 if word in line and holds(line, others):
-                    seldom.append((index, start, start + len(line)))
+                    seldom.append((index, start, end))
         if left:
             common.append((word, left))
     return common, seldom
@@ -251,6 +251,12 @@ def _few_places(words: Sequence[bytes], block: bytes) -> list[int] | None:
     if sum(map(block.count, words)) > FEW:
         return None
     return [at.start() for word in words for at in re.finditer(re.escape(word), block)]
+
+
+def line_at(block: bytes, at: int) -> tuple[int, int]:
+    """Where the line around ``at`` begins and ends."""
+    end = block.find(b"\n", at)
+    return block.rfind(b"\n", 0, at) + 1, end if end >= 0 else len(block)
 
 
 def holds(line: bytes, groups: Needs) -> bool:

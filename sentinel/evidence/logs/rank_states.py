@@ -2,8 +2,8 @@
 
 ``[Rank 5] ... Last enqueued NCCL work: 136, last completed NCCL work: 135`` (PyTorch ProcessGroupNCCL.cpp),
 ``last_enqueued_collective: 136`` (its flight recorder's ``pg_status``), ``rank 2: enqueued=9 completed=8``,
-``[rank3] stuck at seq 4410 op=BROADCAST shape=[1]``. One line may speak of several ranks; that
-from which it heard of a timeout (``from rank 1``) is none of them.
+``[rank3] stuck at seq 4410 op=BROADCAST shape=[1]``. One line may speak of several ranks; that from which it heard of a
+timeout (``from rank 1``) is none of them.
 """
 
 from __future__ import annotations

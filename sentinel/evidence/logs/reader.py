@@ -18,7 +18,7 @@ from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
 from sentinel.evidence.logs.frames import BEFORE, STACK, crashed_in, framed, is_ignored, text_before
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
-from sentinel.evidence.logs.line_templates import HitLine
+from sentinel.evidence.logs.line_templates import WINDOW, HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.python_lines import OUTRIGHT, is_python_output, is_source
@@ -35,7 +35,6 @@ from sentinel.text import visible, whole_number
 __all__ = ["LogReader", "Signatures", "number"]
 
 LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
-WINDOW = 2048  # bytes around a hit that are looked at
 XID_LIMIT = (
     128  # lines with one Xid of one device that are looked at; nodes of a merged log may share the device's address
 )
