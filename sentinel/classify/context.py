@@ -13,7 +13,7 @@ from sentinel.classify.history import History
 from sentinel.classify.op_counts import differing_calls
 from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
-from sentinel.classify.watchdogs import differing
+from sentinel.classify.watchdogs import differing, uneven, waiting_apart
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope
 
@@ -51,6 +51,8 @@ def context(
         _still_preparing,
         differing,
         differing_calls,
+        waiting_apart,
+        uneven,
         recurring,
     ):
         added.extend(judge(incident, readings, history, rules, now))

@@ -1,7 +1,8 @@
 """Compares the watchdog messages of several ranks: ranks in different calls did not make the same calls.
 
 A watchdog names a call by its number, kind and size; a dump or a person says how many calls each rank enqueued and completed
-(``sentinel/evidence/logs/rank_states.py``). Ranks are compared within one process group.
+(``sentinel/evidence/logs/rank_states.py``). Ranks are compared within one process group. On the CPU (Gloo) there is no
+watchdog: there the calling thread waits, and its traceback names the call.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from sentinel.classify.history import History
 from sentinel.classify.readings import Reading
 from sentinel.config.rules import Role, Rules
 from sentinel.model.rank_states import RANK_STATE, RankState, states_of
-from sentinel.model.records import Cause, Evidence, Incident, Scope
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope
 
+_CALLS = frozenset({"collective-frame", "backward-frame"})  # rules of a traceback's frames
 # In these every rank gives as many elements as every other.
 EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "BARRIER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
 AT_ONE_PLACE = 5.0  # different calls under one number of the sequence
 APART = 3.6  # different calls under different numbers: one may be a group's, the other the world's
+LOST = 1.5  # natural-log odds from which a line says that ranks lost or await each other
 BEHIND = 3.4  # a rank that never made the call for which the others wait
 # Of Gloo, torch's backend of the CPU: what ends a call in which the calling thread waits.
 _GLOO = re.compile(r"(?i)\bgloo/transport\b.{0,80}(?:closed by peer|timed out waiting|timeout caused pair closure)")
+_RAN_OUT = re.compile(r"(?i)timed out waiting|timeout caused pair closure")
+_TRACEBACK = 24  # lines from the frame that names the call to the exception
 _GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w{1,32})")
 
 
@@ -58,6 +63,45 @@ def differing(
             words = f"{names} never made the call of the others"
             return [_reading(first, Cause.NCCL_HANG_UNKNOWN, BEHIND, words, None)]
     return []
+
+
+def waiting_apart(
+    incident: Incident, _readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """One reading where a rank's wait on the CPU ran out while another waited in a different call."""
+    called: dict[tuple[str | None, int], Evidence] = {}
+    waited: dict[int, tuple[str, Evidence]] = {}
+    for evidence in sorted(incident.evidence, key=lambda e: (e.where.path or "", e.line or 0)):
+        rank, op = evidence.where.rank, str(evidence.data.get("op") or "")
+        if rank is None:
+            continue
+        if op and evidence.rule in _CALLS:
+            called[evidence.where.path, rank] = evidence
+        elif _GLOO.search(evidence.text) and (frame := called.pop((evidence.where.path, rank), None)) is not None:
+            if (evidence.line or 0) - (frame.line or 0) <= _TRACEBACK:
+                waited.setdefault(rank, (str(frame.data["op"]), evidence))
+    ran_out = next(((op, e) for op, e in waited.values() if _RAN_OUT.search(e.text)), None)
+    if ran_out is None or len(ops := {op for op, _ in waited.values()}) < 2:
+        return []
+    words = f"ranks waited in different calls: {', '.join(sorted(ops))}"
+    return [_reading(ran_out[1], Cause.COLLECTIVE_MISMATCH, APART, words, Scope.APPLICATION)]
+
+
+def uneven(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """One reading where ranks lost each other and had been given different numbers of steps: the shortest is done first."""
+    totals: dict[int, set[object]] = {}
+    for evidence in incident.evidence:
+        data, rank = evidence.data, evidence.where.rank
+        if evidence.kind == Kind.STEP and rank is not None and data.get("loss") is not None and data.get("total"):
+            totals.setdefault(rank, set()).add(data["total"])
+    lost = next((r.evidence for r in readings if r.weights.get(Cause.NCCL_HANG_UNKNOWN, 0.0) >= LOST), None)
+    if lost is None or len(totals) < 2 or set.intersection(*totals.values()):
+        return []
+    told = ", ".join(f"rank {rank} {min(map(str, totals[rank]))}" for rank in sorted(totals)[:8])
+    words = f"the ranks have different numbers of steps to make: {told}"
+    return [_reading(lost, Cause.COLLECTIVE_MISMATCH, APART, words, Scope.APPLICATION)]
 
 
 def behind_others(incident: Incident) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from sentinel.model.records import Evidence, Incident, Verdict
 
 
+# What only announces lines that follow, or points elsewhere.
+_HEADLINE = re.compile(r"Traceback \(most recent call last\)|To enable traceback see|^\S{1,200} FAILED$")
 MOST_UNREAD = 8  # lines that are shown where none was recognised
 
 
@@ -138,10 +141,11 @@ def answer_of(path: str, verdict: Verdict, incident: Incident) -> dict[str, Any]
 
 
 def _unread(incident: Incident) -> list[dict[str, Any]]:
-    """The first and the last lines that look like errors and that no rule knows."""
+    """The first and the last lines that look like errors and that no rule knows; mere headlines where no other is there."""
     from sentinel.classify.unanswered import UNREAD
 
-    lines = [item for item in incident.evidence if item.kind == UNREAD]
+    unread = [item for item in incident.evidence if item.kind == UNREAD]
+    lines = [item for item in unread if not _HEADLINE.search(item.text)] or unread
     shown = lines if len(lines) <= MOST_UNREAD else [*lines[: MOST_UNREAD // 2], *lines[-MOST_UNREAD // 2 :]]
     return [{"line": item.line, "text": item.text, "file": item.where.path} for item in shown]
 

@@ -177,3 +177,12 @@ def test_name_of_a_file_drives_no_terminal(tmp_path: Path) -> None:
     evil.write_text("step 1 | loss 2.0\n")
     result = CliRunner().invoke(classify, [str(evil), str(tmp_path / "gone\x1b[2J.out")])
     assert "\x1b" not in result.output and "\\x1b[31mb.out: unknown: " in " ".join(result.output.split())
+
+
+def test_headlines_are_shown_only_where_nothing_else_looks_like_an_error(tmp_path: Path) -> None:
+    head, odd = "Traceback (most recent call last):\n", "fatal: the frobnicator gave up\n"
+    (tmp_path / "a.out").write_text(f"{head}{odd}")
+    (tmp_path / "b.out").write_text(head)
+    both, alone = ask(tmp_path / "a.out", tmp_path / "b.out")
+    assert [line["text"] for line in both["unread"]] == [odd.strip()]
+    assert [line["text"] for line in alone["unread"]] == [head.strip()]
