@@ -77,8 +77,9 @@ def waiting_apart(
             continue
         if op and evidence.rule in _CALLS:
             called[evidence.where.path, rank] = evidence
-        elif _GLOO.search(evidence.text) and (frame := called.pop((evidence.where.path, rank), None)) is not None:
-            if (evidence.line or 0) - (frame.line or 0) <= _TRACEBACK:
+        elif _GLOO.search(evidence.text):
+            frame = called.pop((evidence.where.path, rank), None)
+            if frame is not None and (evidence.line or 0) - (frame.line or 0) <= _TRACEBACK:
                 waited.setdefault(rank, (str(frame.data["op"]), evidence))
     ran_out = next(((op, e) for op, e in waited.values() if _RAN_OUT.search(e.text)), None)
     if ran_out is None or len(ops := {op for op, _ in waited.values()}) < 2:
