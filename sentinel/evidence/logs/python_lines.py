@@ -8,8 +8,10 @@ from sentinel.config.rules import Form, Role, Rule
 
 OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
-# A line of source that a traceback quotes names an error that may never have happened.
+# A line of source that a traceback quotes names an error that may never have happened. Where ranks write at once, another
+# rank's line may begin behind its bracket.
 _QUOTED = re.compile(
+    rb"[^\n]{0,60}?(?: {4,}|\t)raise [\w.]{1,80}\((?:[\w.]{1,80}(?:Error|Exception))?\s*$|"
     rb"[^\n]{0,60}?(?: {4,}|\t)(?:raise|if|elif|return|except|assert|with|for|while|yield|warnings\.warn)[ (]"
     rb"[^\n]{0,200}(?:[(:,\[{]|\))(?: {1,8}#[^\n]{0,120})?\s*$",
     re.MULTILINE,

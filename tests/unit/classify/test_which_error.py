@@ -75,6 +75,13 @@ def test_source_that_a_traceback_quotes_is_no_error(source: str, prefix: str) ->
     assert [ground.evidence.line for ground in judge(text).grounds] == [4]
 
 
+def test_what_another_rank_wrote_behind_the_bracket_of_a_quoted_raise_is_in_its_next_line() -> None:
+    said = "Target modules {'wq'} not found in the base model. Please check the target modules and try again."
+    text = f"    raise ValueError(ValueError\n: {said}\nValueError: {said}\n"
+    assert [ground.evidence.line for ground in judge(text).grounds] == [3]
+    assert judge(text).cause is Cause.USER_CONFIG
+
+
 @pytest.mark.parametrize(
     "level", ["10:02:03 [INFO] ", "10:02:03 - data - INFO - ", "10:02:03 | INFO     | data:go:7 - ", "[DEBUG] "]
 )
