@@ -35,6 +35,7 @@ _OF_NODES = re.compile(
     r"(\S+)?",
     re.MULTILINE,
 )
+_IN_SERVICE = ("IDLE", "MIXED", "ALLOCATED")  # 26.05 names what a node returns to; 22.05 says IDLE, whatever runs on it
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def _nodes(story: Story, facts: Facts, now: Seen) -> Iterator[str]:
 
 def _slurm_drained(story: Story, node: str) -> bool:
     """Whether the prolog refused a job since the node's return, so that Slurm itself drained it: its GPU is still gone."""
-    since = story.controller_log().rpartition(f"update_node: node {node} state set to IDLE")[2]
-    return f"drain_nodes: node {node} state set to DRAIN" in since
+    returns = re.split(rf"update_node: node {node} state set to (?:{'|'.join(_IN_SERVICE)})\b", story.controller_log())
+    return f"drain_nodes: node {node} state set to DRAIN" in returns[-1]
 
 
 def returned_before_saved(log: str, node: str) -> bool:
@@ -104,7 +105,7 @@ def returned_before_saved(log: str, node: str) -> bool:
             returned = at if state == "Invalid" else returned
         elif node not in what.split():
             continue
-        elif state == "IDLE":
+        elif state in _IN_SERVICE:
             returned = at
         elif returned is None or drained is None or not started:
             drained, returned, started = at, None, False

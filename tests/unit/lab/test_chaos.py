@@ -155,17 +155,18 @@ def test_a_program_to_which_nothing_was_done_must_not_be_blamed(cause: str, know
     assert (list(blamed(story, Facts([job]))) == []) is right
 
 
+@pytest.mark.parametrize("back", ["IDLE", "ALLOCATED"])
 @pytest.mark.parametrize(
     ("returned_after_s", "restarted", "limit"), [(28, True, True), (28, False, False), (31, True, False)]
 )
 def test_a_return_that_slurmctld_may_not_have_seen_is_a_known_limit(
-    returned_after_s: int, restarted: bool, limit: bool
+    returned_after_s: int, restarted: bool, limit: bool, back: str
 ):
     start = "[2026-11-27T13:58:47.712] slurmctld version 22.05.8 started on cluster lab\n" if restarted else ""
     log = (
         "[2026-11-27T13:57:27.090] slurmctld version 22.05.8 started on cluster lab\n"
         "[2026-11-27T13:58:11.852] update_node: node n6 state set to DRAINING\n"
-        f"[2026-11-27T13:58:{11 + returned_after_s}.852] update_node: node n6 state set to IDLE\n"
+        f"[2026-11-27T13:58:{11 + returned_after_s}.852] update_node: node n6 state set to {back}\n"
         f"{start}[2026-11-27T13:58:48.247] update_node: node n6 state set to DRAINED\n"
     )
     assert returned_before_saved(log, "n6") is limit and not returned_before_saved(log, "n7")
