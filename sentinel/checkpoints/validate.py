@@ -26,10 +26,12 @@ from sentinel.checkpoints.formats import (
     hf_trainer,
     megatron,
     nemo,
+    nested,
     one_save,
     safetensors_file,
     safetensors_set,
     torch_file,
+    torch_folder,
 )
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding, neighbours
 from sentinel.checkpoints.formats.registered import refuse_unregistered
@@ -60,7 +62,18 @@ DEFAULTS = Settings()
 _WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME, nemo.NAME))
 _BESIDE = 8  # steps beside a file of weights: at most so many are looked at for a whole save
 # Formats of which some files are named by nothing in the save.
-_OF_ONE_SAVE = frozenset((dcp.NAME, nemo.NAME, megatron.NAME, deepspeed.NAME, hf_trainer.NAME, accelerate.NAME))
+_OF_ONE_SAVE = frozenset(
+    (
+        dcp.NAME,
+        nemo.NAME,
+        megatron.NAME,
+        deepspeed.NAME,
+        hf_trainer.NAME,
+        accelerate.NAME,
+        nested.NAME,
+        torch_folder.NAME,
+    )
+)
 
 
 @dataclass(slots=True)
@@ -176,6 +189,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
             one_save.check_optimizers(tree, torch_file.check_extras(tree, ask, judged.finding))
         if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):
             one_save.refuse_lacking(tree)
+            one_save.refuse_damaged_texts(tree)
         manifest.apply(tree, ask, judged.finding)
         closely = settings.manifests is not None and level_at_least(ask.level, "checksum")
         kept = kept_manifest.find(settings.manifests, tree) if closely and settings.manifests else None

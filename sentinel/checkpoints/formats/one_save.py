@@ -17,13 +17,18 @@ from pathlib import Path
 from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_of, opened
 from sentinel.checkpoints.formats.base import SKEW_S, Ask, neighbours, one_stretch, put_in_later
 from sentinel.checkpoints.formats.torch_file import TorchFile, check_file
-from sentinel.checkpoints.parsing import zips
+from sentinel.checkpoints.parsing import json_files, zips
+from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 2
 _STATE = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar", ".safetensors")  # names of files that a load may need
 _SHARDS = (".distcp", ".safetensors")
+_DESCRIPTIONS = (".json", ".npy", ".npz")  # that a resume may read, too: of what is put in after a save, many are JSON
+_TEXTS = (".json", ".yaml", ".yml")
+_MOST_TEXTS = 2000
+_OF_A_RANK = re.compile(r"([^0-9]*)(\d{1,6})(\.[a-z]+)")
 _NUMBER = re.compile(r"\d+")
 _TELLING_BYTES = 32  # of a record: smaller ones (a step, a scale) may well stay the same
 _OPTIMIZER_DEPTH = 4  # of tables and lists in which trainers keep an optimizer
@@ -132,6 +137,7 @@ def refuse_lacking(tree: Tree) -> None:
     mine = {_kind(name): name for name in (*tree.files, *tree.links, *tree.folders)}
     lacking: dict[str, str] = {}
     beside = neighbours(tree.root, _NEIGHBOURS)
+    _refuse_holes(tree, beside)
     for index, folder in enumerate(beside):
         try:
             theirs = _saved_in(folder, mine)
@@ -148,21 +154,77 @@ def refuse_lacking(tree: Tree) -> None:
 def _saved_in(folder: Path, mine: Mapping[str, str]) -> dict[str, str]:
     """The kinds of files with a state, and of folders of shards, that this save has, without what was put in afterwards."""
     times: dict[str, tuple[float, str]] = {}
-    for pattern in ("*", "*/*"):
+    for pattern in ("*", "*/*", "*/*/*"):
         for path in folder.glob(pattern):
             inside = str(path.relative_to(folder))
             shards = path.name == ".metadata"
-            if not shards and (path.name.startswith(".") or not path.name.endswith(_STATE)):
+            if not shards and (path.name.startswith(".") or not path.name.endswith((*_STATE, *_DESCRIPTIONS))):
                 continue
             here = (path.stat().st_mtime, inside)
             times[_kind(inside)] = min(times.get(_kind(inside), here), here)
-    both = [at for kind, (at, _) in times.items() if kind in mine]
-    last_s = max(both, default=0.0) + RANKS_HANG_S
-    return {kind: name for kind, (at, name) in times.items() if both and at <= last_s}
+    last_s = max((at for kind, (at, _) in times.items() if kind in mine), default=None)
+    if last_s is None:
+        return {}
+    # Results of an evaluation are JSON, too, and come when the save is over.
+    slack_s = {kind: SKEW_S if kind.endswith(".json") else RANKS_HANG_S for kind in times}
+    return {kind: name for kind, (at, name) in times.items() if at <= last_s + slack_s[kind]}
+
+
+def _refuse_holes(tree: Tree, beside: Sequence[Path]) -> None:
+    """`NotKnown` where a rank's file is missing that every save beside has, and a later rank's is here.
+
+    Fewer ranks than before have no hole. Numbers count from 0 or from 1: what begins later is no rank's.
+    """
+    ranks: dict[tuple[str, str], dict[int, str]] = {}
+    for name in tree.files:
+        folder, slash, file = name.rpartition("/")
+        match = _OF_A_RANK.fullmatch(file)
+        if match and file.endswith((*_STATE, *_DESCRIPTIONS)):
+            ranks.setdefault((folder + slash + match[1], match[3]), {})[int(match[2])] = match[2]
+    for (before, after), numbers in ranks.items():
+        low, high = min(numbers), max(numbers)
+        width = max(len(digits) if digits[0] == "0" else 1 for digits in numbers.values())
+        holes = {first_hole(numbers, first, high + 1) for first in (0, 1)} - {None} if low <= 1 else set()
+        for hole in sorted(number for number in holes if number is not None):
+            name = f"{before}{hole:0{width}}{after}"
+            if beside and all((folder / name).is_file() for folder in beside):
+                raise NotKnown(f"{visible(name)} is missing, which {visible(beside[0].name)} has: half deleted?")
 
 
 def _kind(name: str) -> str:
     return _NUMBER.sub("#", name)
+
+
+def refuse_damaged_texts(tree: Tree) -> None:
+    """`NotKnown` for JSON and YAML that is damaged here, and whole in a save beside: a resume may read it.
+
+    Settings with comments are no JSON in any save; and nothing writes zeros.
+    """
+    beside = neighbours(tree.root, _NEIGHBOURS)
+    for name in sorted(name for name in tree.files if name.endswith(_TEXTS))[:_MOST_TEXTS]:
+        if _is_text(tree, name):
+            continue
+        for folder in beside:
+            entry = _entry(folder / name)
+            if entry is not None and _is_text(Tree(folder, {name: entry}), name):
+                raise NotKnown(f"{visible(name)} is cut short or damaged, that of {visible(folder.name)} is whole")
+        if _is_zeros(tree, name):
+            raise NotKnown(f"{visible(name)} is zeros: a lost write?")
+
+
+def _is_text(tree: Tree, name: str) -> bool:
+    """Whether it is JSON; of YAML, whether there is something in it and no zeros."""
+    try:
+        if name.endswith(".json"):
+            return json_files.looks_whole(tree, name)
+        return tree.files[name].size > 0 and not _is_zeros(tree, name)
+    except NotKnown:
+        return True  # too large, or not to be read: nothing is shown
+
+
+def _is_zeros(tree: Tree, name: str) -> bool:
+    with opened(tree.path(name), name) as handle:
+        return handle.size > 0 and not handle.read(0, min(handle.size, _SAMPLE_BYTES)).strip(b"\0")
 
 
 def is_before(folder: Path, other: Path) -> bool:

@@ -60,6 +60,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     json_files.check_read_at_resume(tree)
     works, names = check_models(tree, ask)
     one_save.refuse_lacking(tree)
+    one_save.refuse_damaged_texts(tree)
     ranks = {int(m.group(1)) for name in names if (m := _SHARD.fullmatch(name))}
     return Finding(
         owners=frozenset(rank - 1 for rank in ranks),

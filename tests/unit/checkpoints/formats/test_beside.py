@@ -1,0 +1,124 @@
+"""What trainers of one's own keep beside the weights and read at resume: the saves beside tell what it should be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sentinel.checkpoints.validate import validate
+
+STEPS = (10, 20, 30)
+
+
+def in_folders(make, path, step):
+    """A folder for the model, a folder for what each rank reads, and the state of the loop."""
+    make.dcp(path / "model", step=step)
+    for rank in (0, 1):
+        make.write(path / f"train/rank{rank}.pt", make.torch_file({"cursor": rank}, prefix=f"rank{rank}"))
+    make.write(path / "loop.pt", make.torch_file({"best": 1}, prefix="loop"))
+
+
+def by_hand(make, path, step):
+    value, payloads = make.state(step)
+    make.write(path / "model.pt", make.torch_file(value, payloads, prefix="model"))
+    make.write(path / "train/rank0.pt", make.torch_file({"cursor": 0}, prefix="rank0"))
+    make.write(path / "train/rank1.pt", make.torch_file({"cursor": 1}, prefix="rank1"))
+    make.write(path / "loop.pt", make.torch_file({"best": 1}, prefix="loop"))
+
+
+def sharded(make, path, step):
+    make.dcp(path, step=step)
+    for rank in (0, 1):
+        make.write(path / f"train/rank{rank}.pt", make.torch_file({"cursor": rank}, prefix=f"rank{rank}"))
+    make.write(path / "loop.pt", make.torch_file({"best": 1}, prefix="loop"))
+
+
+LAYOUTS = [in_folders, by_hand, sharded]
+
+
+def run(make, write):
+    paths = []
+    for index, step in enumerate(STEPS):
+        path = make.root / f"run/step_{step}"
+        write(make, path, step)
+        make.json(path / "loader_00000.json", {"offset": step})
+        make.json(path / "loader_00001.json", {"offset": step})
+        make.write(path / "settings.yaml", b"lr: 1\n")
+        make.write(path / "with_comments.json", b"// by hand\n{}\n")
+        for file in (file for file in path.rglob("*") if file.is_file()):
+            make.age(file, 36_000 - 3600 * index)
+        paths.append(path)
+    return paths
+
+
+def ask(make, path):
+    return validate(path, "structural", now_s=make.now_s)
+
+
+@pytest.mark.parametrize("write", LAYOUTS)
+@pytest.mark.parametrize("lost", ["loop.pt", "train/rank0.pt", "loader_00000.json", "settings.json"])
+def test_a_file_that_both_saves_beside_have(make, write, lost):
+    paths = run(make, write)
+    for index, path in enumerate(paths):
+        make.json(path / "settings.json", {"lr": 1})
+        make.age(path / "settings.json", 36_000 - 3600 * index)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+    (paths[2] / lost).unlink()
+    answer = ask(make, paths[2])
+    assert answer.valid is None and f"{lost} is missing" in answer.reason, answer
+    assert all(ask(make, path).valid for path in paths[:2])
+
+
+@pytest.mark.parametrize("write", LAYOUTS)
+def test_fewer_ranks_and_results_that_come_later_are_no_damage(make, write):
+    paths = run(make, write)
+    for index, path in enumerate(paths[:2]):
+        make.json(path / "eval_results.json", {"loss": 1})
+        make.age(path / "eval_results.json", 36_000 - 3600 * index - 60)
+    (paths[2] / "train/rank1.pt").unlink()
+    (paths[2] / "loader_00001.json").unlink()
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+
+
+def test_numbers_that_are_no_ranks_may_begin_anywhere(make):
+    """Buffers of which the newest few are kept."""
+    paths = run(make, by_hand)
+    for index, path in enumerate(paths):
+        for number in range(index, index + 3):
+            make.json(path / f"buffer_{number}.json", {})
+            make.age(path / f"buffer_{number}.json", 36_000 - 3600 * index)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+
+
+@pytest.mark.parametrize("write", LAYOUTS)
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("loader_00000.json", lambda data: data[:-1]),
+        ("loader_00001.json", lambda data: b""),
+        ("loader_00001.json", lambda data: bytes(len(data))),
+        ("settings.yaml", lambda data: b""),
+        ("settings.yaml", lambda data: bytes(len(data))),
+    ],
+)
+def test_a_text_that_is_whole_in_the_save_beside(make, write, name, damage):
+    paths = run(make, write)
+    file = paths[2] / name
+    make.write(file, damage(file.read_bytes()))
+    make.age(file, 36_000 - 3600 * 2)
+    answer = ask(make, paths[2])
+    assert answer.valid is None and name in answer.reason, answer
+    assert all(ask(make, path).valid for path in paths[:2])
+
+
+def test_zeros_are_no_text_with_nothing_beside(make):
+    path = run(make, by_hand)[0]
+    other = make.root / "other/step_10"
+    other.parent.mkdir()
+    path.rename(other)
+    assert ask(make, other).valid is True, ask(make, other)
+    make.write(other / "with_comments.json", bytes(len(json.dumps({"lr": 1}))))
+    make.age(other / "with_comments.json", 36_000)
+    answer = ask(make, other)
+    assert answer.valid is None and "zeros" in answer.reason, answer
