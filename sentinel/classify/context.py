@@ -15,7 +15,7 @@ from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.watchdogs import differing, uneven, waiting_apart
 from sentinel.config.rules import Drain, Role, Rules
-from sentinel.model.records import Cause, Incident, Kind, Scope
+from sentinel.model.records import Cause, Incident, Kind, Scope, Trust
 
 KEPT_OF_A_RULE = 6  # lines of one rule that are kept of a log that is followed: evidence.logs.limits.LIMIT
 C = Cause
@@ -40,6 +40,7 @@ def context(
         _stopped_task,
         _self_ended,
         _interrupted_wait,
+        _ended_from_outside,
         _overheated,
         _torn_down,
         _empty,
@@ -246,6 +247,31 @@ def _interrupted_wait(
     weights = {C.NCCL_HANG_UNKNOWN: 3.0, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -2.6}
     note = "interrupted while it waited in a collective"
     return _reading_if_both(interrupted, {"collective-frame"}, readings, "interrupted-wait", weights, note)
+
+
+def _ended_from_outside(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A process interrupted or terminated in the midst of training, before anything failed: what its peers and workers say
+    after that follows from it. A watchdog waits for minutes, so that its word comes last."""
+    told = [r for r in readings if r.evidence.trust is Trust.USER and r.evidence.line is not None]
+    ended = next((r for r in told if r.key in _ASKED_TO_END or r.strength >= ASKED), None)
+    if ended is None or ended.key not in _ASKED_TO_END or any(r.key == "collective-frame" for r in told):
+        return []
+    path, line = ended.evidence.where.path, ended.evidence.line or 0
+    steps = [e.line or 0 for e in incident.evidence if e.kind == Kind.STEP and e.where.path == path]
+    if not any(step < line for step in steps) or any(step > line for step in steps):
+        return []
+    follows = [r for r in told if r.evidence.where.path == path and (r.evidence.line or 0) > line]
+    if not any(r.weights.get(cause, 0.0) > 0 for r in follows for cause in _AFTER_AN_END):
+        return []
+    weights = {cause: -max((r.weights.get(cause, 0.0) for r in follows), default=0.0) for cause in _AFTER_AN_END}
+    weights[C.SCHEDULER_PREEMPT_OR_TIMELIMIT] = 3.0
+    return [of_context(ended.evidence, "ended-outside", weights, "ended from outside before anything else was said")]
+
+
+_ASKED_TO_END = frozenset({"interrupt", "signal-term"})
+_AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER)
 
 
 def _overheated(

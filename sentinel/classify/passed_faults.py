@@ -16,6 +16,7 @@ from sentinel.model.records import Cause
 
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
+NODE_FAILED, STILL_BOOTS = "node-failure", "srun-nodes-boot"  # Slurm's words: a node is out; one has not started yet
 PORT_DOWN, LINK_UP = "port-down", "link-up"
 _FLAPS = 3  # a port that lost its link so often does not hold it, though it came up again each time
 # Until all ports have trained. A driver tells the state of each that it finds, also of those without a cable.
@@ -30,9 +31,10 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
     resets = [reading for reading in readings if reading.key == RESET_DONE]
     stops = [reading for reading in readings if reading.key == GOING_DOWN]
     links = [reading for reading in readings if reading.key in (PORT_DOWN, LINK_UP)]
-    if not resets and not stops and not links:
+    boots = [reading for reading in readings if reading.key == STILL_BOOTS]
+    if not resets and not stops and not links and not boots:
         return list(readings)
-    kept = [_lowered(reading, readings, resets, stops, links) for reading in readings]
+    kept = [_lowered(reading, readings, resets, stops, links, boots) for reading in readings]
     # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
     return [
         reading
@@ -58,6 +60,7 @@ def _lowered(
     resets: Sequence[Reading],
     stops: Sequence[Reading],
     links: Sequence[Reading],
+    boots: Sequence[Reading],
 ) -> Reading:
     note = ""
     if not reading.drain.convicts:
@@ -70,6 +73,8 @@ def _lowered(
         note = "the driver reset it, and it works again"
     elif reading.key == PORT_DOWN:
         note = _of_link(reading, links)
+    elif reading.key == NODE_FAILED and any(boot.evidence.where.path == reading.evidence.where.path for boot in boots):
+        note = "a node of the allocation did not start"
     if not note:
         return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")

@@ -18,6 +18,7 @@ C = Cause
 # What a program tells as a warning it mostly survives: glog's W and I, levels of logging and loguru, Python's warnings.
 _WARNING = re.compile(
     r"(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"
+    r"|(?:^|[\s\]])\[[DIW]\] "
     r"|(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)"
     r"|\b\w*Warning: "
     r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet

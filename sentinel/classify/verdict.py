@@ -89,7 +89,7 @@ def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
         printed = line is not None and reading.evidence.trust is Trust.USER and reading.evidence.kind != "nan"
         end = ends.get(reading.evidence.where.path, 0)
         torn_down = reading.role is Role.CONSEQUENCE and reading.evidence.kind != "watchdog"  # it waited for minutes
-        after_end = torn_down and not any(step > end for step in steps)
+        after_end = (torn_down or reading.warned) and not any(step > end for step in steps)
         ended_well = end > 0 and (end > (line or 0) or after_end)
         if printed and (ended_well or sum(step > (line or 0) for step in steps) >= STEPS_AFTER):
             weights = {cause: 0.2 * weight for cause, weight in reading.weights.items()}

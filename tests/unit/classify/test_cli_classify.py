@@ -186,3 +186,13 @@ def test_headlines_are_shown_only_where_nothing_else_looks_like_an_error(tmp_pat
     both, alone = ask(tmp_path / "a.out", tmp_path / "b.out")
     assert [line["text"] for line in both["unread"]] == [odd.strip()]
     assert [line["text"] for line in alone["unread"]] == [head.strip()]
+
+
+@pytest.mark.parametrize(("how", "kind"), [("SUCCEEDED", "no_failure"), ("FAILED", None)])
+def test_worker_groups_that_succeeded_ended_the_run_well(tmp_path: Path, how: str, kind: str | None) -> None:
+    (tmp_path / "a.out").write_text(
+        "slurmstepd: error: execve(): hostname: No such file or directory\n"
+        f"INFO:torch.distributed.elastic.agent.server.api:Local worker group finished ({how}). Waiting 300 seconds\n"
+        "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'c4' has failed to shutdown\n"
+    )
+    assert ask(tmp_path / "a.out")[0]["unknown_kind"] == kind

@@ -140,3 +140,12 @@ def test_only_the_kernel_says_that_it_stops_and_only_for_a_minute(writer: str, l
 def test_rules_that_know_no_line_of_their_own_convict_nobody() -> None:
     assert [rule.id for rule in RULES.rules if rule.role is Role.FALLBACK and rule.drain.convicts] == []
     assert Drain.ADVISE.convicts and not Drain.SUSPECT.convicts
+
+
+@pytest.mark.parametrize("boots", [True, False])
+def test_a_node_that_slurm_started_for_the_job_and_that_does_not_come_up_is_looked_at(boots: bool) -> None:
+    text = "srun: error: Node failure on c7\n" + "srun: error: Nodes c7 are still not ready\n" * boots
+    reader = LogReader(SIGNATURES, where=Where(job=52, path="out.txt"))
+    found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+    verdict = classify(Incident("i1", NOW, NOW, job=52, evidence=tuple(found)), rules=RULES, now=NOW)
+    assert verdict.recommendation is (Recommendation.SUSPECT if boots else Recommendation.DRAIN)

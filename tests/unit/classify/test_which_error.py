@@ -156,3 +156,28 @@ def test_an_exception_that_is_a_heading_leaves_the_word_to_the_lines_below_it(he
     far = "".join(f"loading part {number}\n" for number in range(40))
     assert judge(f"{frame}RuntimeError: the step failed:\n{far}{below}").cause is Cause.USER_CODE
     assert judge(f"{frame}IndexError: list index out of range\n{below}").cause is Cause.USER_CODE
+
+
+WATCHDOG = (
+    "[E ProcessGroupNCCL.cpp:523] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=907554, "
+    "OpType=ALLREDUCE, NumelIn=38, NumelOut=38, Timeout(ms)=600000) ran for 600300 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "end", ["KeyboardInterrupt\n", "Terminated\n", "run.sh: line 7:  4711 Terminated   python t.py\n"]
+)
+def test_what_peers_and_workers_say_after_a_process_was_ended_from_outside_follows_from_it(end: str) -> None:
+    workers = "RuntimeError: DataLoader worker (pid 4067) is killed by signal: Terminated.\n"
+    ended = judge(STEPS + end + workers + WATCHDOG)
+    assert ended.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert judge(STEPS + WATCHDOG + end).cause is Cause.NCCL_HANG_UNKNOWN  # it was ended because it hung
+    assert judge(STEPS + FAILED + end + WATCHDOG).cause is Cause.USER_CODE
+    assert judge(STEPS + end + FAILED).cause is Cause.USER_CODE  # ranks write in any order
+    assert judge(end + WATCHDOG).cause is Cause.NCCL_HANG_UNKNOWN  # of a run that had not begun nothing is known
+
+
+def test_a_letter_in_brackets_is_a_level_of_logging() -> None:
+    told = "05:12:08.452 [I] Unable to open the plugin: libfoo.so: cannot open shared object file (abc.py:88)\n"
+    assert judge(told + "KeyError: 'rows'\n").cause is Cause.USER_CODE
+    assert judge(told.replace("[I] ", "") + "KeyError: 'rows'\n").cause is Cause.SOFTWARE_ENV
