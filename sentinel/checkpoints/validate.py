@@ -35,6 +35,7 @@ from sentinel.checkpoints.formats import (
 )
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding, neighbours
 from sentinel.checkpoints.formats.registered import refuse_unregistered
+from sentinel.checkpoints.parsing.copy_names import is_not_for_use
 from sentinel.checkpoints.parsing.ranks import ranks_or_none
 from sentinel.checkpoints.reading import Progress, Work, run_all, threads_for
 from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity, level_at_least
@@ -183,6 +184,8 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
             refuse_renamed(tree)
         if found is None:
             raise _unrecognised(tree, ask)
+        if is_not_for_use(path.name):
+            raise NotKnown(f"{visible(path.name)}: so is named what is not finished, or was set aside")
         judged.owners = found.owners_by_name(tree) if ask.part else judged.owners
         judged.finding = found.check(tree, ask)
         if found.NAME in _WITH_EXTRAS and not tree.single:

@@ -28,6 +28,21 @@ _STATE = re.compile(
 )
 
 
+# A save that its writer had not renamed yet, or that a person condemned. Words inside of a name are the run's own.
+_NOT_FOR_USE = re.compile(
+    r"[._]*(?:tmp|temp|temporary|incomplete)[-_.](?![0-9]).*"
+    r"|.*[-_.](?:tmp|temp|temporary|partial|incomplete|unfinished|uncommitted|inprogress|in[-_]progress|writing"
+    r"|corrupt|corrupted|broken|damaged|torn|bad|failed|deleted|trash)[-_.]*",
+    re.IGNORECASE,
+)
+_ENDING = re.compile(r"(?:\.(?:pt|pth|ckpt|bin|tar|safetensors|msgpack))+$")
+
+
+def is_not_for_use(name: str) -> bool:
+    """Whether the name of a save says that it is not finished, or was set aside as damaged."""
+    return _NOT_FOR_USE.fullmatch(_ENDING.sub("", name)) is not None
+
+
 def duplicate_of(name: str) -> str | None:
     """The name of the file of which this is another copy that a desktop or browser named; None for other names."""
     return _original(name, _DUPLICATES)

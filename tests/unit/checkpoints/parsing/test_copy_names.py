@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.checkpoints.files import scan
 from sentinel.checkpoints.inventory import find
-from sentinel.checkpoints.parsing.copy_names import duplicate_of, set_aside_from
+from sentinel.checkpoints.parsing.copy_names import duplicate_of, is_not_for_use, set_aside_from
 from sentinel.checkpoints.validate import validate
 
 DUPLICATES = ("{} (1){}", "{} (12){}", "{} copy{}", "{} copy 2{}", "{} (copy){}", "{} (3rd copy){}", "{} - Copy{}",
@@ -89,3 +89,26 @@ def test_a_copy_is_not_counted(make):
     make.dcp("run/step-10")
     make.write(path / "__0_0 (1).distcp", b"x" * 999)
     assert "__0_0 (1).distcp" not in scan(path).files
+
+
+NOT_FOR_USE = ("step_20.tmp", "step_20_tmp", "tmp_step_20", ".tmp-step_20", "step_20__tmp__", "tmp-checkpoint-20", "step_20.tmp.pt",
+               "step_20.tmp.pth.tar", "temp-step-20", "step_20-incomplete", "step_20.partial", "step_20_in_progress",
+               "step_20.corrupt", "step_20_BROKEN", "step_20.bad", "step_20_deleted")  # fmt: skip
+FOR_USE = ("step_20", "temp_0.7_step_20", "partial_fc_step_20", "broken_ice-step_20", "temperature_step_20", "step_20-badger",
+           "step_20.pth.tar", "epoch=1-step=20.ckpt", "step_20_old", "step_20.bak")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*NOT_FOR_USE, *FOR_USE])
+def test_names_of_what_is_not_for_use(name):
+    assert is_not_for_use(name) is (name in NOT_FOR_USE)
+
+
+@pytest.mark.parametrize("name", ["step_20.tmp", "tmp_step_20", "step-20.corrupt"])
+def test_a_whole_save_under_a_name_that_is_not_for_use(make, name):
+    """Its writer was killed before it renamed it, or a person knows better: no loader finds it under its name."""
+    path = make.dcp(f"run/{name}", step=20)
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is None and "not finished, or was set aside" in answer.reason, answer
+    path.rename(path.with_name("step_20"))
+    answer = validate(path.with_name("step_20"), "structural", now_s=make.now_s)
+    assert answer.valid is True, answer
