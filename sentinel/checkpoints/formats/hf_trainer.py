@@ -11,10 +11,20 @@ import os
 import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
-from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, safetensors_set, torch_file, tracked
+from sentinel.checkpoints.formats import (
+    dcp,
+    deepspeed,
+    hf_inside,
+    one_save,
+    safetensors_set,
+    torch_file,
+    torch_folder,
+    tracked,
+)
 from sentinel.checkpoints.formats.base import (
     Ask,
     Finding,
+    neighbours,
     newer_than,
     no_owners,
     refuse_links,
@@ -32,6 +42,7 @@ _RNG = re.compile(r"rng_state_(\d+)\.pth")
 _BEFORE_STATE = re.compile(
     r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|adapter_model).*\.bin|(optimizer|scheduler|scaler|rng_state)\.(pt|pth|bin)"
 )
+_BESIDE = 2
 _PARTS = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "pytorch_model.bin", "optimizer.bin")
 
 owners_by_name = no_owners
@@ -53,6 +64,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         raise unfinished(tree, ask, "marked incomplete by the Trainer (checkpoint-is-incomplete.txt)")
     if STATE not in tree.files and not set(_PARTS) & set(tree.files):
         raise NotKnown(f"{STATE} is missing: not a whole checkpoint of the Trainer, or one of something else")
+    if STATE not in tree.files and _is_by_hand(tree):
+        return torch_folder.check(tree, ask)
     if STATE not in tree.files:
         raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
     step = _state(tree, ask)
@@ -92,6 +105,14 @@ def _state(tree: Tree, ask: Ask) -> int:
         if later:
             raise Broken(f"{STATE} states step {step} but its history goes to step {max(later)}")
     return step
+
+
+def _is_by_hand(tree: Tree) -> bool:
+    """Whether a loop of one's own made a folder of this name: the Trainer writes its arguments before the optimizer."""
+    of_trainer = any(name == "training_args.bin" or name.startswith("rng_state") for name in tree.files)
+    if of_trainer or not {"optimizer.pt", "optimizer.bin"} & set(tree.files):
+        return False
+    return not any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
 
 
 def _inner(tree: Tree, folder: str, ask: Ask) -> Finding:

@@ -13,6 +13,7 @@ import pytest
 
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.checkpoints.validate import validate
 
 TIMES = ("checkpoint_2026-11-23_04-48-15.000123", "checkpoint_2026-11-23_04-59-01.900000")
 
@@ -129,3 +130,38 @@ def test_ray_around_a_trainers_folder(make):
         listed = {"checkpoint_results": [{"checkpoint_dir_name": name} for name in names]}
         make.write(make.root / "run/checkpoint_manager_snapshot.json", json.dumps(listed).encode())
         assert seen(make)[0] == [(10, valid)]
+
+
+def of_a_loop(make, step, more=()):
+    """A folder under the Trainer's name, of a training loop that somebody wrote."""
+    path = make.root / f"run/checkpoint-{step}"
+    value, payloads = make.state(step)
+    make.write(path / "adapter_model.safetensors", make.safetensors({"w": ("F32", (4, 4), make.floats(16))}))
+    optimizer = {"state": value, "param_groups": [{"params": [0, 1]}]}
+    make.write(path / "optimizer.pt", make.torch_file(optimizer, payloads, prefix="optimizer"))
+    for name in ("scheduler.pt", *more):
+        make.write(path / name, make.torch_file({"at": step}, prefix=name.partition(".")[0]))
+    return path
+
+
+def test_a_loop_of_ones_own_under_the_trainers_name(make):
+    """It writes no trainer_state.json, and never will."""
+    paths = [of_a_loop(make, step) for step in (10, 20)]
+    for path in paths:
+        for file in path.iterdir():
+            make.age(file, 3600)
+        answer = validate(path, "structural", now_s=make.now_s)
+        assert (answer.valid, answer.step) == (True, int(path.name.partition("-")[2])), answer
+    (paths[1] / "scheduler.pt").unlink()
+    assert validate(paths[1], "structural", now_s=make.now_s).valid is None
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_save_of_the_trainers_that_did_not_finish(make, beside):
+    if beside:
+        make.hf("run/checkpoint-6")
+    path = of_a_loop(make, 10, () if beside else ("training_args.bin",))
+    for file in path.iterdir():
+        make.age(file, 3600)
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is False and "trainer_state.json is missing" in answer.reason, answer
