@@ -18,8 +18,9 @@ from sentinel.checkpoints.formats import by_name, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import msgpack, orbax
 from sentinel.checkpoints.parsing.copy_names import duplicate_of
 from sentinel.checkpoints.records import CANNOT_BE_READ, Candidate, Level, Part, Tier
-from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.checkpoints.steps import last_number, number_of, step_of
 from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
+from sentinel.text import visible
 
 MAX_CANDIDATES = 500  # of one root that are listed; the newest steps first
 MAX_FOLDERS = 200_000  # that are looked at under one root
@@ -29,6 +30,17 @@ _PARTIAL = ("ft-replica",)
 _EXPORT = re.compile(
     r"ba\d+"
 )  # in a folder "huggingface": what LLM Foundry writes for others to load, without the optimizer
+# Trainers that keep files beside each other, or one that they write anew: ckpt.pt, checkpoint_last.pt, model_0004999.pth,
+# checkpoint-12.pth.tar. What they hold says whether they are checkpoints, and of which step.
+_LOOSE = re.compile(
+    r"(?:.*(?:ckpt|checkpoint|snapshot|latest|last|state|epoch|iter).*|(?:.*[A-Za-z_.-])?\d+)\.(?:pt|pth|ckpt)(?:\.tar)?",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(
+    r"ckpt|checkpoint|snapshot|latest|last|epoch|iter|\d\.", re.IGNORECASE
+)  # of those, what damaged ones have
+_DIGITS = 18
+_MOST_LOOSE = 64  # of them that are looked at, the highest numbers first
 _SKIPPED = frozenset({".quarantine", "lost+found", "tb", "tensorboard", "wandb", "__pycache__", ".git"})
 
 
@@ -38,6 +50,7 @@ class Spot:
 
     place: str  # text: a hundred thousand paths take five times the memory
     step: int | None = None
+    loose: bool = False  # a file whose name does not say that it is a checkpoint
 
     @property
     def path(self) -> Path:
@@ -69,6 +82,7 @@ class _Search:
     spots: list[Spot] = field(default_factory=list)
     notes: list[tuple[Path, str]] = field(default_factory=list)
     pending: list[tuple[Path, int]] = field(default_factory=list)
+    loose: list[Spot] = field(default_factory=list)
 
 
 def find(root: Path) -> Found:
@@ -83,7 +97,16 @@ def find(root: Path) -> Found:
         search.pending = [(spot.path, 1) for spot in runs]
         _explore(root, search)
         search.spots.sort(key=lambda spot: spot.order)
+    if not search.spots:
+        search.loose.sort(key=_order_of_loose)
+        search.spots = search.loose[:_MOST_LOOSE]
     return Found(search.spots, search.notes)
+
+
+def _order_of_loose(spot: Spot) -> tuple[int, int, str]:
+    """By the last number in the name, highest first; a file that is written anew before those with a number."""
+    number = last_number(spot.path.name)
+    return (1 if number else 0, -int(number[:_DIGITS]) if number else 0, spot.place)
 
 
 def _explore(root: Path, search: _Search) -> None:
@@ -138,6 +161,8 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
                     search.pending.append((path, depth + 1))
             elif _is_checkpoint_file(entry.name):
                 search.spots.append(Spot(str(path)))
+            elif _LOOSE.fullmatch(entry.name) and len(search.loose) < MAX_FOLDERS and not duplicate_of(entry.name):
+                search.loose.append(Spot(str(path), loose=True))
         except OSError as error:
             search.notes.append((path, f"cannot be read ({error.strerror or type(error).__name__})"))
 
@@ -196,7 +221,11 @@ def _is_checkpoint_file(name: str) -> bool:
         return False
     stated = step_of(name) is not None
     flax = msgpack.UNSUFFIXED.fullmatch(name) is not None
-    return name.endswith(".ckpt") or flax or (name.endswith((".pt", ".pth", ".safetensors", ".msgpack")) and stated)
+    return (
+        name.endswith(".ckpt")
+        or flax
+        or (name.endswith((".pt", ".pth", ".pth.tar", ".safetensors", ".msgpack")) and stated)
+    )
 
 
 def _holds_steps(path: Path) -> bool:
@@ -234,8 +263,7 @@ def listing(
     reason.
     """
     now = time.time() if now_s is None else now_s
-    name = host or ""
-    found = find(root)
+    name, found = host or "", find(root)
     parts: list[Part] = []
     sound = False
     passed = left = read = 0
@@ -246,14 +274,18 @@ def listing(
         late = before_step is not None and spot.order[0] <= -before_step
         closely: Level = "structural" if late or (enough is not None and read >= enough) else level
         part = validate_part(
-            spot.path, closely, tier=tier, host=name, root=root, step=spot.step, now_s=now, settings=settings
-        )
+            spot.path, closely, tier=tier, host=name, root=root, step=spot.step,
+            now_s=now, loose=spot.loose, settings=settings,
+        )  # fmt: skip
+        if spot.loose and not _may_be_resumed(part):
+            continue
         read += part.valid is True and part.level == level
         sound = sound or part.valid is True
         if len(parts) < limit or part.valid is True:
             parts.append(replace(part, key=spot.key(root)))
         else:
             passed += 1
+    parts = _of_one_number(parts) if found.spots and found.spots[0].loose else parts
     parts += [_unseen(root, path, tier, name, reason) for path, reason in found.notes[:limit]]
     for count, what in (
         (passed, "more were looked at, none of them valid"),
@@ -263,6 +295,31 @@ def listing(
         if count:
             parts.append(_unseen(root, root, tier, name, f"{count} {what}"))
     return parts
+
+
+def _may_be_resumed(part: Part) -> bool:
+    """Whether a file whose name says little is a checkpoint, as its step or number tells; if damaged, as its name does."""
+    if part.valid:
+        return part.step is not None or part.number is not None
+    return part.valid is False and _NAMED.search(Path(part.path).name) is not None
+
+
+def _of_one_number(parts: list[Part]) -> list[Part]:
+    """Files with one number are of one save (``G_500.pth``, ``D_500.pth``): with one of them damaged none is proven."""
+    damaged = {_number_at(part): part.path for part in parts if part.valid is False}
+    return [
+        replace(
+            part, valid=None, reason=f"{visible(Path(damaged[place]).name)} beside it, of the same number, is damaged"
+        )
+        if part.valid and (place := _number_at(part)) in damaged
+        else part
+        for part in parts
+    ]
+
+
+def _number_at(part: Part) -> tuple[str, str]:
+    folder, _, name = part.path.rpartition("/")
+    return folder, last_number(name) or name
 
 
 def deepen(parts: Iterable[Part], candidate: Candidate, level: Level, *, settings: Settings = DEFAULTS) -> list[Part]:

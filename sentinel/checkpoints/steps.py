@@ -13,8 +13,13 @@ _WHOLE = (
 # torchtitan step-N, Lightning epoch=1-step=N.ckpt, NeMo name--val_loss=2.1-step=N-last, step_N, global_step=N ...
 _STEP = re.compile(r"(?:^|[^A-Za-z])(?:global[-_]?)?step[-_=]?(\d+)(?=$|[^0-9])", re.IGNORECASE)
 _ITERATION = re.compile(r"(?:^|[-_.])iter(?:ation)?[-_=]?(\d+)(?=$|[^0-9])", re.IGNORECASE)
-# Frameworks that number their saves themselves: Accelerate's checkpoint_0, Ray Train's checkpoint_000003, epoch_2.pt.
-_NUMBER = re.compile(r"(?:checkpoint|ckpt|save|epoch|ep)[-_=]?(\d+)(?:\.\w+)?", re.IGNORECASE)
+# Frameworks that number their saves themselves: Accelerate's checkpoint_0, Ray Train's checkpoint_000003, epoch_2.pt,
+# checkpoint-3.pth.tar, 0050000.pt.
+_NUMBER = re.compile(
+    r"(?:(?:checkpoint|ckpt|model)[-_.])?(?:checkpoint|ckpt|save|epoch|ep)[-_=]?(\d+)(?:\.\w+){0,2}"
+    r"|(\d+)(?:\.(?:pt|pth|ckpt)(?:\.tar)?)?",
+    re.IGNORECASE,
+)
 # Ray Train names its folders by the time: checkpoint_2026-11-23_04-48-15.123456. Without the century it fits 18 digits.
 _TIME = re.compile(r"checkpoint_\d\d(\d\d)-(\d\d)-(\d\d)_(\d\d)-(\d\d)-(\d\d)\.(\d{6})")
 _DIGITS = 18
@@ -46,8 +51,14 @@ def number_of(name: str) -> int | None:
         return None
     if time := _TIME.fullmatch(name):
         return int("".join(time.groups()))
-    match = _NUMBER.fullmatch(name) or re.fullmatch(r"(\d+)", name)
-    return _number({match.group(1)}) if match else None
+    match = _NUMBER.fullmatch(name)
+    return _number({match.group(1) or match.group(2)}) if match else None
+
+
+def last_number(name: str) -> str:
+    """The last number in a name, without zeros before it; empty where there is none."""
+    found = re.findall(r"\d+", name)
+    return (found[-1].lstrip("0") or "0") if found else ""
 
 
 def _number(texts: set[str]) -> int | None:

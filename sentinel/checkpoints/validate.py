@@ -118,16 +118,20 @@ def validate_part(
     step: int | None = None,
     now_s: float | None = None,
     settings: Settings = DEFAULTS,
+    loose: bool = False,
 ) -> Part:
     """Check what this host holds of a checkpoint whose other shards may lie on other hosts.
 
     In the global tier every file must be here; in the others the answer is about what is here, with the ranks found.
+    ``loose``: a file whose name does not say that it is a checkpoint: one of weights alone is none.
     """
     now = time.time() if now_s is None else now_s
     judged = _judge(path, Ask(level, now, part=tier != "global", step=step, fresh_s=settings.fresh_s), settings)
     if judged.valid and (whole := _beside_whole_saves(path, judged)):
         judged.valid = None
         judged.reason = f"weights without an optimizer, beside whole saves ({visible(whole)}): exported?"
+    if loose and judged.valid and not (judged.finding and judged.finding.resumable):
+        judged.valid, judged.reason = None, "weights without an optimizer"
     finding = judged.finding or Finding(whole=tier == "global", owners=judged.owners, marked=False)
     return Part(
         host=host,

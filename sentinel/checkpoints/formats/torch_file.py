@@ -19,6 +19,7 @@ from sentinel.checkpoints.parsing.content import Role, looks_of, storages_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.parsing.tensors import ITEM_BYTES, SHAPES, Storage, Tensor, limits, read_storage_reference
 from sentinel.checkpoints.reading import Opened, Work, archive_works, open_archive, span_crc
+from sentinel.checkpoints.steps import step_of
 from sentinel.inert_pickle import Opaque, load_counted_from, load_from
 from sentinel.text import visible
 
@@ -33,6 +34,9 @@ _OTHER_FILE = re.compile(
 _NUMBER = re.compile(r"\d+")
 _TABLES = 3  # of tables inside each other, in which trainers keep an optimizer
 _STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
+# What trainers call it besides, where the file's name states no step, and the tables in which it is then.
+_OTHER_STEP_KEYS = ("iter_num", "iter", "num_updates", "step_count", "current_step", "train_step", "global_iteration")
+_TABLES_OF_STEPS = ("meta", "extra_state", "trainer", "train_state", "progress", "optimizer_history")
 
 owners_by_name = no_owners
 
@@ -157,6 +161,8 @@ def _legacy(tree: Tree, name: str, handle: Handle, head: bytes, ask: Ask) -> Tor
 
     try:
         magic, at = load_from(data, 0)
+        if magic != _LEGACY_MAGIC and at == handle.size:
+            raise NotKnown(f"{shown}: a whole pickle that torch.save did not write: it has no checksum")
         if magic != _LEGACY_MAGIC:
             raise Broken(f"{shown}: a pickle that torch.save did not write")
         _, at = load_from(data, at)
@@ -246,15 +252,20 @@ def refuse_other_beginning(name: str, head: bytes) -> None:
 
 
 def recognise(tree: Tree) -> bool:
-    return tree.single and next(iter(tree.files)).endswith(SUFFIXES)
+    return tree.single and next(iter(tree.files)).endswith((*SUFFIXES, ".pt.tar", ".pth.tar"))
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
     """One file as a checkpoint of its own."""
     refuse_links(tree)
     name = next(iter(tree.files))
-    file = check_file(tree, name, ask)
-    steps = set(file.steps())
+    try:
+        file = check_file(tree, name, ask)
+    except Broken as error:
+        if ask.fresh(tree):
+            raise NotKnown(f"{error.reason}; changed less than {ask.fresh_s:.0f} s ago: being written?") from None
+        raise
+    steps = set(file.steps() or (_steps_by_other_names(file.value) if step_of(name) is None else ()))
     return Finding(
         step=steps.pop() if len(steps) == 1 else None,
         works=file.works,
@@ -262,6 +273,18 @@ def check(tree: Tree, ask: Ask) -> Finding:
         covered={name} if file.summed else set(),
         resumable=not isinstance(file.value, dict) or _names_optimizer(file.value),
     )
+
+
+def _steps_by_other_names(value: object) -> list[int]:
+    """Steps that a trainer of one's own states, in the file or in a table that speaks of the run."""
+    if not isinstance(value, dict):
+        return []
+    tables: list[object] = [value]
+    for name in _TABLES_OF_STEPS:
+        table = value.get(name)
+        tables.append(table[-1] if isinstance(table, list) and table else table)
+    keys = (*_STEP_KEYS, *_OTHER_STEP_KEYS)
+    return [t[key] for t in tables if isinstance(t, dict) for key in keys if type(t.get(key)) is int and t[key] >= 0]
 
 
 def _names_optimizer(value: object, depth: int = 0) -> bool:

@@ -103,7 +103,7 @@ def test_unchecked_formats_are_counted(make):
 @pytest.mark.parametrize(
     ("name", "number"),
     [("checkpoint_0", 0), ("checkpoint_000003", 3), ("epoch_2.pt", 2), ("17", 17), ("checkpoint-4", None), ("step_3", None),
-     ("model", None)],
+     ("model", None), ("0050000.pt", 50000), ("checkpoint-12.pth.tar", 12), ("model_epoch_3.pth", 3), ("00001.tar", None)],
 )  # fmt: skip
 def test_numbers_of_saves(name, number):
     assert number_of(name) == number

@@ -1,0 +1,111 @@
+"""Trainers of one's own that keep files beside each other, or one that they write anew: what is in them says their step."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.checkpoints.inventory import listing
+from sentinel.checkpoints.validate import validate
+
+
+def saved(make, name, more, optimizer=True, age_s=3600):
+    value = {"model": {"w": make.tensor((16, 8))}, **more}
+    if optimizer:
+        value["optimizer"] = {"state": {}, "param_groups": []}
+    path = make.root / "run" / name
+    make.write(path, make.torch_file(value, [make.floats(128)], prefix=path.name.partition(".")[0]))
+    make.age(path, age_s)
+    return path
+
+
+def listed(make, level="checksum"):
+    return listing(make.root / "run", "global", None, level=level, now_s=make.now_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [
+        ("model_{:07d}.pth", "iteration"),
+        ("checkpoint_1_{}.pt", "num_updates"),
+        ("checkpoints/{:07d}.pt", "step"),
+        ("G_{}.pth", "iteration"),
+        ("a_run_{}.pth.tar", "global_step"),
+    ],
+)
+def test_files_whose_names_state_no_step(make, name, inside):
+    for step in (5, 10, 15):
+        saved(make, name.format(step), {inside: step})
+    assert [(part.step, part.valid) for part in listed(make)] == [(15, True), (10, True), (5, True)]
+    torn = make.root / "run" / name.format(15)
+    data = torn.read_bytes()
+    make.write(torn, data[: len(data) // 2])
+    make.age(torn, 3600)
+    assert [(part.step, part.valid) for part in listed(make)] == [(None, False), (10, True), (5, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "step"),
+    [
+        ("ckpt.pt", {"iter_num": 15}, 15),
+        ("checkpoint_last.pt", {"optimizer_history": [{"num_updates": 9}, {"num_updates": 15}]}, 15),
+        ("latest.pth", {"meta": {"iter": 15}}, 15),
+    ],
+)
+def test_one_file_that_is_written_anew(make, name, more, step):
+    saved(make, name, more)
+    assert [(part.step, part.valid) for part in listed(make)] == [(step, True)]
+
+
+def test_numbered_files(make):
+    for epoch in (9, 10):
+        saved(make, f"checkpoint-{epoch}.pth.tar", {"epoch": epoch})
+    assert [(part.step, part.number, part.valid) for part in listed(make)] == [(None, 10, True), (None, 9, True)]
+
+
+def test_what_is_no_checkpoint_is_not_listed(make):
+    """Weights alone, data, and what says neither step nor number."""
+    saved(make, "model_0000015.pth", {}, optimizer=False)
+    saved(make, "last_state.pt", {})
+    make.write(make.root / "run/data_00001.pt", b"no torch file")
+    make.write(make.root / "run/00001.tar", b"a shard of a data set")
+    make.write(make.root / "run/features_7.pth", make.torch_file({"x": 1}))
+    assert [part.path for part in listed(make) if part.valid] == []
+
+
+def test_files_of_one_save_hold_together(make):
+    for step in (10, 15):
+        for kind in "GD":
+            saved(make, f"{kind}_{step}.pth", {"iteration": step})
+    file = make.root / "run/D_15.pth"
+    make.write(file, file.read_bytes()[:-30])
+    make.age(file, 3600)
+    answers = {part.path.rpartition("/")[2]: part for part in listed(make)}
+    assert answers["D_15.pth"].valid is False
+    assert answers["G_15.pth"].valid is None and "D_15.pth beside it" in answers["G_15.pth"].reason
+    assert answers["G_10.pth"].valid is True and answers["D_10.pth"].valid is True
+
+
+def test_beside_saves_that_state_their_step_they_do_not_count(make):
+    make.dcp("run/step-10", step=10)
+    saved(make, "ckpt.pt", {"iter_num": 15})
+    assert [part.step for part in listed(make)] == [10]
+
+
+def test_a_file_that_is_being_written_is_not_known_yet(make):
+    whole = saved(make, "model_step_20.pt", {"step": 20}).read_bytes()
+    path = make.root / "run/model_step_20.pt"
+    make.write(path, whole[: len(whole) // 2])
+    for age_s, valid in ((10, None), (3600, False)):
+        make.age(path, age_s)
+        answer = validate(path, "structural", now_s=make.now_s)
+        assert answer.valid is valid and "no end record" in answer.reason, answer
+
+
+def test_a_pickle_of_another_kind_is_no_damage(make):
+    path = make.root / "run/model_step_20.pt"
+    data = make.dumps({"step": 20, "weights": [1.0, 2.0]}, 4)
+    for written, valid in ((data, None), (data[:-3], False)):
+        make.write(path, written)
+        make.age(path, 3600)
+        answer = validate(path, "structural", now_s=make.now_s)
+        assert answer.valid is valid, answer
