@@ -10,7 +10,7 @@ from sentinel.classify.exit_status import EXIT_STATUS, rule_of_exit
 from sentinel.classify.frames import by_frame
 from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
-from sentinel.config.convictions import RECOVERY_ACTIONS, action_name
+from sentinel.config.convictions import RECOVERY_ACTIONS, Remedy, action_name
 from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 
@@ -244,14 +244,14 @@ def _ended(evidence: Evidence) -> Reading | None:
 # DCGM error codes by what they convict; categories catch codes of newer releases.
 _DCGM_CODES: dict[int, Cause] = {
     **dict.fromkeys(
-        (4, 5, 6, 7, 8, 52, 57, 58, 80, 81, 83, 84, 85, 102, 103, 105, 106, 118, 131, 132), C.GPU_MEMORY_ECC
+        (4, 5, 6, 7, 8, 52, 57, 58, 79, 80, 81, 83, 84, 85, 102, 103, 105, 106, 111, 118, 131, 132), C.GPU_MEMORY_ECC
     ),
     **dict.fromkeys(
         (13, 14, 15, 70, 71, 86, 87, 88, 99, 100, 109, 112, 113, 114, 115, 116, 119, 121, 122), C.GPU_NVLINK
     ),
-    **dict.fromkeys((3, 45, 46, 98, 104, 107), C.PCIE),
+    **dict.fromkeys((3, 30, 31, 45, 46, 98, 104, 107), C.PCIE),
     **dict.fromkeys((120,), C.GPU_FALLEN_OFF_BUS),
-    **dict.fromkeys((10, 11, 12), C.GPU_THERMAL_POWER),
+    **dict.fromkeys((10, 11, 12, 40, 41, 42), C.GPU_THERMAL_POWER),
     **dict.fromkeys((125, 126, 127, 128, 101, 24, 22), C.GPU_GSP_OR_DRIVER),
 }
 _DCGM_CATEGORIES = {
@@ -274,7 +274,10 @@ def _diag(evidence: Evidence, rules: Rules) -> Reading | None:
     if not row.remedy.is_fault:
         if cause is None:
             return None
-        return Reading(evidence, f"diag-{code}", {cause: 1.0}, Role.CONTEXT, note=f"DCGM code {code}, to be watched")
+        # What a failed test was about is known, not that it is broken: heat, or what DCGM leaves to people (triage).
+        about = row.remedy is Remedy.UNCLEAR or cause is C.GPU_THERMAL_POWER
+        weights, role = ({cause: 3.0}, Role.CAUSE) if about else ({cause: 1.0}, Role.CONTEXT)
+        return Reading(evidence, f"diag-{code}", weights, role, note=f"DCGM code {code}, to be watched")
     return Reading(
         evidence,
         f"diag-{code}",
