@@ -23,6 +23,12 @@ _HOST = r"(?P<host>[A-Za-z0-9][\w.-]{0,63})"
 _KMSG = re.compile(r"^(\d{1,6}),(\d{1,20}),(\d{1,20}),([^;]{0,80});(.*)$", re.S)
 _NUMBER = re.compile(rf"^(?:{_DATE} )?<(\d{{1,3}})> ?")  # with a date: the kernel.txt of our own bundles
 _DECODED = re.compile(r"^(?P<facility>[a-z]{3,8}[0-7]?) {0,6}:(?:emerg|alert|crit|err|warn|notice|info|debug) {0,6}: ")
+# gpu7: kern: err: [2026-03-04T05:06:07.123Z]: message - `talosctl dmesg`
+_TALOS = re.compile(
+    rf"^{_HOST}: (?P<facility>[a-z]{{3,8}}[0-7]?): {{1,8}}(?:emerg|alert|crit|err|warning|notice|info|debug): {{1,8}}"
+    r"\[\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:?\d\d)\]: ?(?P<text>.*)$",
+    re.S,
+)
 _SYSLOG = re.compile(
     rf"^(?:1 )?(?:{_DAY}|{_DATE}|\d{{9,10}}\.\d{{3,6}}) {_HOST} "
     r"(?P<tag>[A-Za-z(][\w./()@-]{0,47})(?P<pid>\[\d{1,10}\])?(?::| - - -) ?(?P<text>.*)$",
@@ -76,7 +82,7 @@ class Said:
 
 
 def kernel_line(raw: str) -> KernelLine:
-    """A message from a kmsg record, a line of syslog, journalctl, dmesg (also -r, -x, -T) or pstore."""
+    """A message from a kmsg record, a line of syslog, journalctl, dmesg (also -r, -x, -T, talosctl) or pstore."""
     if found := _KMSG.match(raw):
         text = found[5].partition("\n")[0]  # continuation lines hold device keys
         return KernelLine(text, None, int(found[2]), int(found[3]) / 1e6, int(found[1]) >> 3)
@@ -85,6 +91,8 @@ def kernel_line(raw: str) -> KernelLine:
         facility, raw = int(found[1]) >> 3, raw[found.end() :]
     elif found := _DECODED.match(raw):
         facility, raw = 0 if found["facility"] == "kern" else None, raw[found.end() :]
+    if found := _TALOS.match(raw):
+        return KernelLine(found["text"], found["host"], facility=0 if found["facility"] == "kern" else None)
     if found := _SYSLOG.match(raw):
         if found["tag"] != "kernel" or found["pid"]:
             return KernelLine(found["text"], found["host"], facility=None)

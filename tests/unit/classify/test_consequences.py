@@ -346,3 +346,15 @@ def test_an_exception_that_quotes_another_one_leaves_it_to_that_one_to_say_what_
     verdict = judge(log(raised + quoting + first))
     assert verdict.cause is Cause.FILESYSTEM_STORAGE and verdict.confidence >= 0.6
     assert judge(log(raised + quoting)).cause is not Cause.FILESYSTEM_STORAGE
+
+
+def test_the_kernel_says_by_a_cleared_channel_which_xid_was_first() -> None:
+    def judged(name: str, rest: str) -> Verdict:
+        line = f"[  7.1] NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name={name}, Ch 00000001{rest}\n".encode()
+        return judge(LogReader(SIGNATURES, source=Source.KERNEL, where=Where(node="n1")).feed(line, NOW))
+
+    named = judged("python3", " caused by previous Xid 149")
+    assert (named.cause, named.drain_recommended) == (Cause.GPU_NVLINK, True)
+    for name in ("python3", "Ch 1 caused by", "previous Xid 79"):  # a name has 15 bytes
+        assert not judged(name, "").drain_recommended
+    assert judged("previous Xid 79", " caused by previous Xid 149").cause is Cause.GPU_NVLINK

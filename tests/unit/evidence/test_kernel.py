@@ -30,6 +30,9 @@ def test_forms_of_a_kernel_line() -> None:
     assert kernel_line(f"[  812.500000] {XID}").text == XID
     assert kernel_line(f"<3>[  812.5] {XID}").since_boot_s == 812.5
     assert kernel_line(f"[Sun Jan  5 18:28:55 2026] {XID}").text == XID
+    talos = kernel_line(f"10.0.3.7: kern: warning: [2026-03-04T05:06:07.123456789Z]: {XID}")
+    assert (talos.text, talos.node, talos.own) == (XID, "10.0.3.7", True)
+    assert not kernel_line(f"10.0.3.7: user: warning: [2026-03-04T05:06:07.1Z]: {XID}").own
 
 
 def test_an_xid_of_the_kernel_convicts_and_is_one_evidence_when_read_twice() -> None:
