@@ -19,7 +19,7 @@ Weights = Mapping[Cause, float]
 _LIBRARY = re.compile(
     r"(?i)/(?:site|dist)-packages/|^/opt/(?!(?:ml|program)/)[\w.-]{1,40}/|/(?:megatron|nemo|deepspeed|transformers|transformer[_-]?engine|torchtitan|torchtune"
     r"|maxtext|levanter|axolotl|verl|trl|accelerate|apex|flash[_-]attention|fairseq\d?|lightning|xformers|vllm|sglang|diffusers"
-    r"|llamafactory|llmtuner|openrlhf|unsloth|colossalai|litgpt|llmfoundry)"
+    r"|llamafactory|llmtuner|openrlhf|unsloth|colossalai|litgpt|llmfoundry|ms-swift|nanotron|gpt-neox|mmengine|mmcv)"
     r"[\w.-]{0,16}/"
 )
 # What a caller's input hardly brings about: names and signatures that this release of the library has not.

@@ -17,7 +17,20 @@ from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
 from sentinel.classify.unanswered import FINISHED, STEPS_AFTER, unanswered
 from sentinel.classify.watchdogs import behind_others
-from sentinel.classify.weights import Weighed, grounds, odds, order, shares, siblings, weigh, with_rivals, with_siblings
+from sentinel.classify.weights import (
+    FAMILIES,
+    LEADS,
+    Weighed,
+    grounds,
+    odds,
+    order,
+    points_to,
+    shares,
+    siblings,
+    weigh,
+    with_rivals,
+    with_siblings,
+)
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import (
     Alternative,
@@ -41,6 +54,8 @@ NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
     C.FILESYSTEM_STORAGE,
     C.NETWORK_BOOTSTRAP,
 }
+_OF_A_SCRIPT = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG})  # commands and modules that are not there, paths
+_RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 OF_A_HOST = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG, C.DISK_FULL})  # of one host, where the scope says node
 # What a broken machine also brings about: neither speaks against it, nor for it.
 SYMPTOMS = frozenset({C.NUMERICAL_NAN, C.NCCL_HANG_UNKNOWN})
@@ -74,8 +89,8 @@ def _judge(incident: Incident, readings: list[Reading], history: History, rules:
 
 
 def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
-    """Lowers the weight of errors after which the program went on training, or reported its end: they did not end it. Not
-    of bad numbers."""
+    """Lowers the weight of errors after which the program went on training, reported its end, or was only started: they did
+    not end it. Not of bad numbers."""
     lines: dict[str | None, list[int]] = {}
     ends: dict[str | None, int] = {}
     for evidence in incident.evidence:
@@ -91,7 +106,8 @@ def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
         torn_down = reading.role is Role.CONSEQUENCE and reading.evidence.kind != "watchdog"  # it waited for minutes
         after_end = (torn_down or reading.warned) and not any(step > end for step in steps)
         ended_well = end > 0 and (end > (line or 0) or after_end)
-        if printed and (ended_well or sum(step > (line or 0) for step in steps) >= STEPS_AFTER):
+        went_on = ended_well or sum(step > (line or 0) for step in steps) >= STEPS_AFTER
+        if printed and (went_on or _of_the_script(reading, readings)):
             weights = {cause: 0.2 * weight for cause, weight in reading.weights.items()}
             note = f"{reading.note} (the job went on after it)"
             kept.append(replace(reading, weights=weights, role=Role.CONTEXT, note=note, survived=True))
@@ -100,6 +116,17 @@ def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
     # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
     final = {reading.key for reading in kept if not reading.survived}
     return [reading for reading in kept if not (reading.survived and reading.key in final)]
+
+
+def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether the batch script met the error before it started the ranks, of which one raised an error of its own."""
+    place, own = one.evidence.where, FAMILIES[0]
+    if place.rank is not None or points_to(one) not in _OF_A_SCRIPT:
+        return False
+    ranked = [r for r in readings if r.evidence.where.rank is not None and r.evidence.where.path == place.path]
+    if any((r.evidence.line or 0) < (one.evidence.line or 0) for r in ranked):
+        return False
+    return any(points_to(r) in own and r.strength >= LEADS and r.role in _RAISED for r in ranked)
 
 
 def _verdict(

@@ -142,7 +142,7 @@ def test_the_kernels_own_words_are_still_its_own(message: str, rule: str) -> Non
 QUIET = {
     Source.KERNEL: {
         "driver-frame", "oom-frame", "xfs-internal-error",
-        "ecc-words", "ecc-count", "fabric-manager-version", "hung-driver-task", "switch", "nhc-storage",
+        "ecc-words", "ecc-count", "hung-driver-task", "switch", "nhc-storage",
         "path-timeout", "stale-handle", "io-error", "io-error-system", "transport-endpoint", "fs-client-down",
         "metadata-shared", "volume-not-mounted", "subnet-manager", "nhc-disk-full", "drm-display", "page-allocation",
     },
