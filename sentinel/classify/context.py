@@ -14,15 +14,14 @@ from sentinel.classify.op_counts import differing_calls
 from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.watchdogs import differing, uneven, waiting_apart
+from sentinel.classify.who_ended_it import ended_from_outside, interrupted_wait, self_ended, torn_down
 from sentinel.config.rules import Drain, Role, Rules
-from sentinel.model.records import Cause, Incident, Kind, Scope, Trust
+from sentinel.model.records import Cause, Incident, Kind, Scope
 
 KEPT_OF_A_RULE = 6  # lines of one rule that are kept of a log that is followed: evidence.logs.limits.LIMIT
 C = Cause
-_ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
 HOT = 3.0  # natural-log odds from which a line says that a GPU was too hot
 LOST = 3.4  # the same for a GPU that is gone
-ASKED = 2.0  # the same for a job that somebody ended
 MET = 2.0  # the same for ranks that did not find each other
 
 
@@ -38,11 +37,11 @@ def context(
         _many_links,
         _many_jobs,
         _stopped_task,
-        _self_ended,
-        _interrupted_wait,
-        _ended_from_outside,
+        self_ended,
+        interrupted_wait,
+        ended_from_outside,
         _overheated,
-        _torn_down,
+        torn_down,
         _empty,
         _met_before,
         _crashed_library,
@@ -199,37 +198,6 @@ def _stopped_task(
     ]
 
 
-def _self_ended(
-    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
-) -> list[Reading]:
-    """A step is also cancelled when one of its tasks failed or was killed by itself: then nobody asked for its end."""
-    ended = next((r for r in readings if r.key == "step-cancelled"), None)
-    asked = next((r for r in readings if r.weights.get(C.SCHEDULER_PREEMPT_OR_TIMELIMIT, 0.0) >= ASKED), None)
-    if ended is None or asked is None:
-        return []
-    exits = [r for r in readings if r.key == "task-exit" or (r.key in _DIED and asked is ended and _same_log(r, asked))]
-    if not exits or not _earlier(exits[0], asked):
-        return []
-    weights = {cause: -weight for cause, weight in ended.weights.items() if weight > 0}
-    return [
-        of_context(exits[0].evidence, "self-ended", weights, "a task failed by itself, and the step was ended for it")
-    ]
-
-
-_DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
-
-
-def _same_log(one: Reading, other: Reading) -> bool:
-    """Only then is known which came first: a cancelled step's tasks are killed, too, and say so wherever they write."""
-    return one.evidence.where.path == other.evidence.where.path
-
-
-def _earlier(one: Reading, other: Reading) -> bool:
-    """By time, then by line. Of two logs it is not known, and a task that ended by itself is believed."""
-    a, b = one.evidence, other.evidence
-    return not _same_log(one, other) or (a.at, a.line or 0) <= (b.at, b.line or 0)
-
-
 def _reading_if_both(
     found: Reading | None, others: set[str], readings: Sequence[Reading], name: str, weights: dict[C, float], note: str
 ) -> list[Reading]:
@@ -237,41 +205,6 @@ def _reading_if_both(
     if found is None or not any(r.key in others for r in readings):
         return []
     return [of_context(found.evidence, name, weights, note)]
-
-
-def _interrupted_wait(
-    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
-) -> list[Reading]:
-    """A job interrupted while it waits in a collective was hung before: the hang is the failure, not the interrupt."""
-    interrupted = next((r for r in readings if r.key == "interrupt"), None)
-    weights = {C.NCCL_HANG_UNKNOWN: 3.0, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -2.6}
-    note = "interrupted while it waited in a collective"
-    return _reading_if_both(interrupted, {"collective-frame"}, readings, "interrupted-wait", weights, note)
-
-
-def _ended_from_outside(
-    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
-) -> list[Reading]:
-    """A process interrupted or terminated in the midst of training, before anything failed: what its peers and workers say
-    after that follows from it. A watchdog waits for minutes, so that its word comes last."""
-    told = [r for r in readings if r.evidence.trust is Trust.USER and r.evidence.line is not None]
-    ended = next((r for r in told if r.key in _ASKED_TO_END or r.strength >= ASKED), None)
-    if ended is None or ended.key not in _ASKED_TO_END or any(r.key == "collective-frame" for r in told):
-        return []
-    path, line = ended.evidence.where.path, ended.evidence.line or 0
-    steps = [e.line or 0 for e in incident.evidence if e.kind == Kind.STEP and e.where.path == path]
-    if not any(step < line for step in steps) or any(step > line for step in steps):
-        return []
-    follows = [r for r in told if r.evidence.where.path == path and (r.evidence.line or 0) > line]
-    if not any(r.weights.get(cause, 0.0) > 0 for r in follows for cause in _AFTER_AN_END):
-        return []
-    weights = {cause: -max((r.weights.get(cause, 0.0) for r in follows), default=0.0) for cause in _AFTER_AN_END}
-    weights[C.SCHEDULER_PREEMPT_OR_TIMELIMIT] = 3.0
-    return [of_context(ended.evidence, "ended-outside", weights, "ended from outside before anything else was said")]
-
-
-_ASKED_TO_END = frozenset({"interrupt", "signal-term"})
-_AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER)
 
 
 def _overheated(
@@ -288,18 +221,6 @@ def _overheated(
     weights = {C.GPU_THERMAL_POWER: 2.6}
     note = "it was too hot before it was lost"
     return [Reading(lost[0].evidence, "overheated", weights, Role.CONTEXT, Scope.GPU, lost[0].drain, note=note)]
-
-
-def _torn_down(
-    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
-) -> list[Reading]:
-    """Tasks killed after the step was aborted were killed by srun, not by a lack of memory."""
-    aborted = next((i for i, r in enumerate(readings) if _ABORTED.search(r.evidence.text)), None)
-    killed = next((i for i, r in enumerate(readings) if r.key == "killed"), None)
-    if aborted is None or killed is None or killed < aborted:
-        return []
-    weights = {C.APP_OOM_HOST: -2.6}
-    return [of_context(readings[killed].evidence, "torn-down", weights, "killed when the step was ended")]
 
 
 def _met_before(

@@ -188,7 +188,7 @@ MISSING = "ModuleNotFoundError: No module named 'dataclasses'\n"
 
 def test_what_the_batch_script_met_before_it_started_the_ranks_did_not_end_them() -> None:
     asked = "[rank5]: AssertionError: the schedules do not match\n"
-    lost = "[rank5]: RuntimeError: [c10d] The client socket has timed out after 60s while trying to connect to (c4, 29500).\n"
+    lost = "[rank5]: RuntimeError: [c10d] The client socket has timed out after 60s.\n"
     assert judge(MISSING + asked).cause is judge(asked).cause is Cause.USER_CODE
     assert judge(MISSING + lost).cause is Cause.SOFTWARE_ENV  # the rank without the module never came
     assert judge(MISSING.replace("Mod", "[rank0]: Mod") + asked).cause is Cause.SOFTWARE_ENV

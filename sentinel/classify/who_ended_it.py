@@ -1,0 +1,93 @@
+"""Who ended a job: a task of its own that failed, a person, or the scheduler. What follows from its end caused nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+
+from sentinel.classify.history import History
+from sentinel.classify.readings import Reading, of_context
+from sentinel.config.rules import Rules
+from sentinel.model.records import Cause, Incident, Kind, Trust
+
+C = Cause
+_ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
+ASKED = 2.0  # natural-log odds from which a line says that somebody ended the job
+_DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
+_WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
+_ENDED = frozenset({"interrupt", "signal-term"})
+_AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER)
+
+
+def self_ended(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A step is also cancelled when one of its tasks failed or was killed by itself: then nobody asked for its end."""
+    ended = next((r for r in readings if r.key == "step-cancelled"), None)
+    asked = next((r for r in readings if r.weights.get(C.SCHEDULER_PREEMPT_OR_TIMELIMIT, 0.0) >= ASKED), None)
+    if ended is None or asked is None:
+        return []
+    exits = [r for r in readings if r.key == "task-exit" or (r.key in _DIED and asked is ended and _same_log(r, asked))]
+    if not exits or not _earlier(exits[0], asked):
+        return []
+    weights = {cause: -weight for cause, weight in ended.weights.items() if weight > 0}
+    return [
+        of_context(exits[0].evidence, "self-ended", weights, "a task failed by itself, and the step was ended for it")
+    ]
+
+
+def _same_log(one: Reading, other: Reading) -> bool:
+    """Only then is known which came first: a cancelled step's tasks are killed, too, and say so wherever they write."""
+    return one.evidence.where.path == other.evidence.where.path
+
+
+def _earlier(one: Reading, other: Reading) -> bool:
+    """By time, then by line. Of two logs it is not known, and a task that ended by itself is believed."""
+    a, b = one.evidence, other.evidence
+    return not _same_log(one, other) or (a.at, a.line or 0) <= (b.at, b.line or 0)
+
+
+def interrupted_wait(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A job interrupted while it waits in a collective was hung before: the hang is the failure, not the interrupt."""
+    interrupted = next((r for r in readings if r.key == "interrupt"), None)
+    if interrupted is None or not any(r.key == _WAITING for r in readings):
+        return []
+    weights = {C.NCCL_HANG_UNKNOWN: 3.0, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -2.6}
+    note = "interrupted while it waited in a collective"
+    return [of_context(interrupted.evidence, "interrupted-wait", weights, note)]
+
+
+def ended_from_outside(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A process interrupted or terminated in the midst of training, before anything failed: what its peers and workers say
+    after that follows from it. A watchdog waits for minutes, so that its word comes last."""
+    told = [r for r in readings if r.evidence.trust is Trust.USER and r.evidence.line is not None]
+    ended = next((r for r in told if r.key in _ENDED or r.strength >= ASKED), None)
+    if ended is None or ended.key not in _ENDED or any(r.key == _WAITING for r in told):
+        return []
+    path, line = ended.evidence.where.path, ended.evidence.line or 0
+    steps = [e.line or 0 for e in incident.evidence if e.kind == Kind.STEP and e.where.path == path]
+    if not any(step < line for step in steps) or any(step > line for step in steps):
+        return []
+    follows = [r for r in told if r.evidence.where.path == path and (r.evidence.line or 0) > line]
+    if not any(r.weights.get(cause, 0.0) > 0 for r in follows for cause in _AFTER_AN_END):
+        return []
+    weights = {cause: -max((r.weights.get(cause, 0.0) for r in follows), default=0.0) for cause in _AFTER_AN_END}
+    weights[C.SCHEDULER_PREEMPT_OR_TIMELIMIT] = 3.0
+    return [of_context(ended.evidence, "ended-outside", weights, "ended from outside before anything else was said")]
+
+
+def torn_down(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """Tasks killed after the step was aborted were killed by srun, not by a lack of memory."""
+    aborted = next((i for i, r in enumerate(readings) if _ABORTED.search(r.evidence.text)), None)
+    killed = next((i for i, r in enumerate(readings) if r.key == "killed"), None)
+    if aborted is None or killed is None or killed < aborted:
+        return []
+    weights = {C.APP_OOM_HOST: -2.6}
+    return [of_context(readings[killed].evidence, "torn-down", weights, "killed when the step was ended")]
