@@ -48,6 +48,7 @@ def context(
         _shared_memory_full,
         _forked,
         _backend_failed,
+        _came_true,
         _still_preparing,
         differing,
         differing_calls,
@@ -279,6 +280,38 @@ def _forked(
     weights = {C.USER_CODE: 3.2, C.GPU_GSP_OR_DRIVER: -3.0}
     note = "a data worker used the GPU: a forked process cannot"
     return _reading_if_both(refused, {"loader-caught"}, readings, "forked-worker", weights, note)
+
+
+_NO_GPU = re.compile(
+    r"(?i)\b(?:need|requires?) (?:a|an|at least one) (?:\w{1,12} )?(?:gpu|accelerator)\b"
+    r"|\b(?:no|any) (?:\w{1,12} )?(?:gpus?|accelerators?|cuda devices?)\b"
+    r"|\bcuda(?: is|\.is_available\(\) is)? (?:not available|unavailable|False)\b|on a CUDA device but torch\.cuda"
+)
+
+
+def _came_true(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A program that finds no GPU after PyTorch had warned why CUDA did not start: the warning names the cause."""
+    warned = next((r for r in readings if r.warned and "CUDA initialization: " in r.evidence.text), None)
+    if warned is None:
+        return []
+    later = [r for r in readings if not r.warned and _same_log(r, warned) and not _before(r, warned)]
+    without = [r for r in later if r.strength >= 1.0 and _NO_GPU.search(r.evidence.text)]
+    if not without:
+        return []
+    weights = {cause: 2.0 * weight for cause, weight in warned.weights.items()}
+    for cause in {cause for r in without for cause in r.weights} - weights.keys():
+        weights[cause] = -max(r.weights.get(cause, 0.0) for r in without)
+    return [of_context(warned.evidence, "came-true", weights, "then the program found no GPU")]
+
+
+def _same_log(one: Reading, other: Reading) -> bool:
+    return one.evidence.where.path == other.evidence.where.path
+
+
+def _before(one: Reading, other: Reading) -> bool:
+    return (one.evidence.line or 0) < (other.evidence.line or 0)
 
 
 def _backend_failed(

@@ -193,3 +193,14 @@ def test_what_the_batch_script_met_before_it_started_the_ranks_did_not_end_them(
     assert judge(MISSING + lost).cause is Cause.SOFTWARE_ENV  # the rank without the module never came
     assert judge(MISSING.replace("Mod", "[rank0]: Mod") + asked).cause is Cause.SOFTWARE_ENV
     assert judge(MISSING).cause is Cause.SOFTWARE_ENV
+
+
+@pytest.mark.parametrize(
+    "without", ["NotImplementedError: cannot find any torch accelerator? You need a GPU.", "No GPU found"]
+)
+def test_a_warning_why_cuda_did_not_start_names_the_cause_where_no_gpu_is_found(without: str) -> None:
+    why = "torch/cuda/__init__.py:182: UserWarning: CUDA initialization: CUDA unknown error - this may be due to x\n"
+    raised = f"ValueError: {without} Please set the device.\n"
+    assert judge(why + raised).cause is Cause.GPU_GSP_OR_DRIVER
+    assert judge(raised + why).cause is Cause.USER_CONFIG
+    assert judge(why + "ValueError: Please set the learning rate.\n").cause is Cause.USER_CONFIG
