@@ -102,6 +102,17 @@ def test_a_bad_gpu_is_named_with_its_remedy() -> None:
     assert made.findings[0].convicts
 
 
+@pytest.mark.parametrize("number", [-1, 4096, 10**400, "-3", True, None, "two"])
+def test_a_number_that_no_gpu_has_is_damage_and_blames_nobody(number: object) -> None:
+    document = new_form(2, blame={("memory", 3): warning(52, 2)})
+    for test in document["DCGM Diagnostic"]["test_categories"][0]["tests"]:
+        for result in test["results"]:
+            result["entity_id"] = number if result["entity_id"] == 3 else result["entity_id"]
+    made = read(document, 205, level=2)
+    assert made.answer is Answer.INCONCLUSIVE
+    assert not any(finding.convicts for finding in made.findings)
+
+
 @pytest.mark.parametrize(
     ("code", "severity", "answer", "remedy"),
     [
