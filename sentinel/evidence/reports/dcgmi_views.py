@@ -8,14 +8,14 @@ from itertools import islice
 from typing import Any
 
 from sentinel.evidence.reports.fields import field_of, say_field
-from sentinel.evidence.reports.page import MOST_TOLD, Page, gpu_number, line_of, positive
+from sentinel.evidence.reports.page import MOST_TOLD, RULED, Page, gpu_number, line_of, positive
 
-_CELLS = re.compile(r"^\s{0,4}\|([^|]{0,200})\|(?:([^|]{0,400})\|)?\s{0,200}$")
+_CELLS = re.compile(r"^[^|\n]{0,120}\|([^|]{0,200})\|(?:([^|]{0,400})\|)?\s{0,200}$")
 _LINKS = re.compile(r"^\s{1,12}(?:[UDX_] ){0,80}[UDX_]\s{0,8}$")
 _OWNER = re.compile(r"^\s{0,12}(gpuId|physicalId|switchId) (\d{1,5}):\s{0,8}$")
 _COUNT = re.compile(r"^(?:-> )?(CRC FLIT|CRC Data|Replay|Recovery) Error$")
 _TELLING = ("Replay", "Recovery")  # single CRC errors are repeated by the link and are part of its life
-_DMON = re.compile(r"^\s{0,4}#\s?Entity\s{1,40}\S")
+_DMON = re.compile(r"^\s{0,4}#\s?Entity(?: {1,40}[A-Z][A-Z0-9_]{1,11}){1,64}\s{0,80}$")
 _DMON_ROW = re.compile(r"^\s{0,4}(GPU|GPU-I|GPU-CI|Switch|CPU|Link)[ /]\S{1,20}\s{1,40}\S")
 _GPU_ROW = re.compile(r"^\s{0,4}GPU (\d{1,5})\s{1,40}(\S[^\n]{0,4000})$")
 
@@ -80,7 +80,7 @@ def _box(page: Page, first: int) -> Iterator[tuple[int, str, str]]:
     for number in range(first + 1, len(page.lines)):
         line = page.lines[number]
         match = _CELLS.match(line)
-        if match is None and not line.lstrip().startswith("+"):
+        if match is None and not RULED.match(line):
             return
         yield number, match[1].rstrip() if match else "", (match[2] or "").strip() if match else ""
 

@@ -9,11 +9,11 @@ from sentinel.config.convictions import Convictions, Remedy
 from sentinel.evidence.diagnostic_codes import reading_of, severity_of
 from sentinel.evidence.diagnostics import Finding, read_diagnostic
 from sentinel.evidence.reports.dcgm_messages import API_FAILED, code_of
-from sentinel.evidence.reports.page import MOST_TOLD, Page, Told, gpu_number, line_of
+from sentinel.evidence.reports.page import MOST_TOLD, RULED, Page, Told, gpu_number, line_of
 from sentinel.model.records import Kind, Scalar
 
 _ROOTS = ("dcgm diagnostic", "dcgm gpu diagnostic")
-_ROW = re.compile(r"^\s{0,4}\|([^|]{6,60})\|(.{6,400})\|\s{0,200}$")
+_ROW = re.compile(r"^[^|\n]{0,120}\|([^|]{6,60})\|(.{6,400})\|\s{0,200}$")
 _TELLING = ("warning", "error")
 _STATUS = re.compile(r"^GPU ?(\d{1,5}): (Pass|Fail|Skip|Warn)\b", re.I)
 _RESULT = re.compile(r"^(?:Pass|Fail|Skip|Warn)(?:\s{0,3}-\s{0,3}(?:All|GPUs?: [\d, ]{1,80}))?$", re.I)
@@ -36,6 +36,8 @@ def read_documents(page: Page, convictions: Convictions) -> None:
             told = _of_finding(line, finding, convictions)
             if told is not None:
                 page.tell(told)
+            elif "switch" in finding.entity_group and finding.code is not None:
+                page.say(line, f"NVLink: {finding.text}"[:1000])
             elif finding.code in API_FAILED and finding.remedy is not Remedy.BUSY:
                 page.say(line, f"GPU {finding.gpu} {finding.text}"[:1000], finding.gpu)
         explained = {finding.test for finding in made.findings}
@@ -147,7 +149,7 @@ def _rows(page: Page, first: int) -> tuple[list[_Row], int]:
     while number + 1 < len(page.lines):
         line = page.lines[number + 1]
         match = _ROW.match(line)
-        if match is None and not line.lstrip().startswith(("+", "|")):
+        if match is None and not RULED.match(line):
             break
         number += 1
         if match is None or match[1].startswith("--"):

@@ -25,6 +25,7 @@ THERMAL = "GPU {gpu}: HW Thermal Slowdown : Active"
 SLOW = "GPU {gpu}: HW Slowdown : Active"
 BRAKE = "GPU {gpu}: HW Power Brake Slowdown : Active"
 ACTION = "GPU {gpu} asks for a recovery. Recovery action: {value}"
+JOINING = "        State                             : In Progress"  # as ``-q`` prints it
 LOST = "GPU {gpu} is lost"
 RESET = "GPU {gpu} requires a reset to recover from a fault. Recovery action: 1 (GPU_RESET)"
 ANSWERLESS = "| ERR! | GPU {gpu} | ERR! ERR! |"  # as the page prints one whose values NVML cannot read
@@ -85,6 +86,8 @@ def read_xml(page: Page) -> None:
             product = value if name == "product_name" else product
             if name == "current_link_width":
                 _width(page, number, value, most, product, max(gpu, 0))
+            elif (place[-1], name, value) == ("fabric", "state", "In Progress"):
+                page.say(number, JOINING, max(gpu, 0))
             elif "aggregate" not in place or name == "sram_threshold_exceeded":
                 _value_says(page, number, name, value, max(gpu, 0))
         elif opened := _OPENED.match(line):
@@ -101,14 +104,25 @@ def _width(page: Page, line: int, value: str, most: str, product: str, gpu: int)
         page.say(line, WIDTH.format(gpu=gpu, now=now, most=widest), gpu)
 
 
+_BOARD = re.compile(r"^GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\s{0,8}$")
 _OWN = re.compile(r"^\s{1,16}Product Name\s{2,60}: ([^\n]{1,80})$")
 _LANES = re.compile(r"^\s{8,24}Current\s{2,60}: (\d{1,2})x\s{0,8}$")
 
 
+_SECTION = re.compile(r"^\s{8,24}(Volatile|Aggregate|Single Bit|Double Bit)\s{0,8}$")
+_TOTAL = re.compile(r"^\s{8,24}Total\s{2,60}: (\d{1,12})\s{0,8}$")
+
+
 def read_list(page: Page) -> None:
-    """``nvidia-smi -q``: its lines are read as they are, but for a width that is usual for the board."""
-    product = ""
+    """``nvidia-smi -q``: its lines are read as they are, but for a width that is usual for the board, and the counts of
+    drivers before 520, whose sections say what they count."""
+    product, since, bits, gpu = "", "", "", -1
     for number, line in enumerate(page.lines):
+        gpu += _BOARD.match(line) is not None
+        if section := _SECTION.match(line):
+            since, bits = (section[1], "") if section[1] in ("Volatile", "Aggregate") else (since, section[1])
+        elif (since, bits) == ("Volatile", "Double Bit") and (total := _TOTAL.match(line)) and positive(total[1]):
+            page.say(number, ERRORS.format(gpu=max(gpu, 0), value=total[1]), max(gpu, 0))
         if named := _OWN.match(line):
             product = named[1]
         elif product and (lanes := _LANES.match(line)) and int(lanes[1]) >= _HALF and not _ALL_LANES.search(product):
@@ -175,6 +189,24 @@ def read_page(page: Page) -> None:
         if card and positive(card[2]):
             gpu = gpu_number(card[1])
             page.say(number, ERRORS.format(gpu=gpu, value=card[2]), gpu)
+
+
+_MONITORED = re.compile(r"^# gpu {1,16}\w")
+
+
+def read_dmon(page: Page) -> None:
+    """``nvidia-smi dmon -s e``: errors of each GPU in columns."""
+    names: list[str] = []
+    for number, line in enumerate(page.lines):
+        cells = line.split()
+        if _MONITORED.match(line):
+            names = cells[1:]
+        elif names and "dbecc" in names and len(cells) == len(names) and (gpu := gpu_number(cells[0])) is not None:
+            count = cells[names.index("dbecc")]
+            if positive(count):
+                page.say(number, ERRORS.format(gpu=gpu, value=count), gpu)
+        elif not line.startswith("# "):
+            names = []
 
 
 # ----------------------------------------------------------------------------------------------------------- links

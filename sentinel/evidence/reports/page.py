@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentinel.evidence.diagnostics import MOST_GPUS
 from sentinel.model.records import Scalar
 
 MOST_TOLD = 1024  # findings of one file that are kept
-MOST_GPUS = 4096  # numbers beyond are damage, not GPUs
+RULED = re.compile(r"^[^|+\n]{0,120}[+|]")  # a line of a table; logs put time and host before it
 _DOCUMENTS = 200  # beginnings of JSON that are tried in one file
 _NEAR = 4096  # characters after a brace in which a report says what it is
 # DCGM's advice behind a message, with words of faults in it.

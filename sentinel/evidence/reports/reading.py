@@ -16,7 +16,8 @@ MOST_BYTES = 4 << 20  # of a file whose reports are read; a page of metrics of m
 _WORDS = (
     b"DCGM", b"dcgm", b"Health Monitor Report", b"NVLINK Error Counts", b"Policy Information", b"gpuId ",
     b"physicalId ", b"Entity", b"# TYPE ", b"nvidia_smi_log", b"_bus_id", b"index,", b"uuid,", b"Uncorr. ECC",
-    b"NVSMI LOG", b"Product Name", b" Link 0: ", b"RAS INFO", b"Diagnostic ", b"complete diagnostic",
+    b"NVSMI LOG", b"dbecc", b"Double Bit", b"nvidia_smi_", b"Product Name", b" Link 0: ", b"RAS INFO",
+    b"Diagnostic ", b"complete diagnostic",
 )  # fmt: skip
 _READERS: tuple[Callable[[Page], None], ...] = (
     dcgmi_views.read_health_documents,
@@ -28,6 +29,7 @@ _READERS: tuple[Callable[[Page], None], ...] = (
     nvidia_smi.read_list,
     nvidia_smi.read_queries,
     nvidia_smi.read_page,
+    nvidia_smi.read_dmon,
     nvidia_smi.read_links,
     amd.read_ras,
 )

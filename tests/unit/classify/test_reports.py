@@ -79,6 +79,7 @@ def test_the_code_names_the_cause(tmp_path: Path, warning: dict[str, Any], cause
         error(56, 4, 8, "Couldn't allocate at least 75.0% of GPU memory on GPU 2"),
         error(65, 4, 6, "API call cuCtxCreate failed for GPU 2: 'all CUDA-capable devices are busy or unavailable'"
               " Check DCGM and system logs for errors."),
+        error(122, 2, 8, "IMEX daemon status is -3 (not READY)"),  # runs only where a domain of several nodes is in use
         error(25, 6, 8, "NVVS has detected processes with graphics contexts open running on at least one GPU."),
     ],
 )  # fmt: skip
@@ -134,6 +135,17 @@ def test_tables_of_both_versions_name_gpu_and_cause(tmp_path: Path) -> None:
     for content in (new, old):
         answer = ask(tmp_path, content)
         assert (answer["cause"], answer["drain"], answer["culprits"]["gpus"]) == ("gpu_memory_ecc", ["n1"], ["n1:1"])
+
+
+@pytest.mark.parametrize(
+    "before", ["    ", "2026-03-04T05:06:07.123456789Z stdout F ", "Mar  4 05:06:07 n1 prolog[77]: "]
+)
+def test_a_table_is_read_behind_what_a_log_puts_before_its_lines(tmp_path: Path, before: str) -> None:
+    content = table(
+        row("memory", "Fail"), row("", "GPU1: Fail"), row("Warning: GPU1", "Found 9 faulty memory elements on GPU 1"),
+    )  # fmt: skip
+    answer = ask(tmp_path, "".join(f"{before}{line}\n" for line in content.splitlines()), "out.txt")
+    assert (answer["cause"], answer["culprits"]["gpus"]) == ("gpu_memory_ecc", ["n1:1"])
 
 
 def test_a_message_broken_within_a_word_is_read(tmp_path: Path) -> None:
@@ -273,6 +285,26 @@ def test_nvidia_smi_as_xml(tmp_path: Path, change: dict[str, Any], cause: str) -
 def test_what_nvidia_smi_was_asked_for(tmp_path: Path, cells: str, cause: str) -> None:
     names = "index, name, ecc.errors.uncorrected.volatile.total, remapped_rows.failure, temperature.gpu"
     assert ask(tmp_path, f"{names}\n{cells}\n", "gpus.csv")["cause"] == cause
+
+
+def test_double_bit_errors_of_drivers_before_520_by_their_sections(tmp_path: Path) -> None:
+    parts = "".join(
+        f"        {since}\n            {bits} Bit\n                Total                     : {{{since[0]}{bits[0]}}}\n"
+        for since in ("Volatile", "Aggregate")
+        for bits in ("Single", "Double")
+    )
+    text = f"GPU 00000000:4E:00.0\n    Product Name                          : Tesla V100-SXM2-32GB\n    ECC Errors\n{parts}"
+    healthy = text.format(VS=3, VD=0, AS=900, AD=0)
+    assert ask(tmp_path, healthy, "smi.txt")["recommendation"] == "none"
+    bad = ask(tmp_path, text.format(VS=0, VD=2, AS=0, AD=2), "smi.txt")
+    assert (bad["cause"], bad["culprits"]["gpus"]) == ("gpu_memory_ecc", ["n1:0"])
+
+
+def test_errors_in_the_columns_of_nvidia_smi_dmon(tmp_path: Path) -> None:
+    head = "# gpu  sbecc  dbecc    pci \n# Idx   errs   errs   errs \n"
+    text = f"{head}    0      9      0      0 \n    1      0      {{}}      0 \n"
+    assert ask(tmp_path, text.format(0), "dmon.txt")["recommendation"] == "none"
+    assert ask(tmp_path, text.format(4), "dmon.txt")["culprits"]["gpus"] == ["n1:1"]
 
 
 def test_the_column_of_errors_on_the_page(tmp_path: Path) -> None:
