@@ -155,19 +155,29 @@ def read_links(page: Page) -> None:
 
 
 def read_dmon(page: Page) -> None:
-    """``dcgmi dmon``: columns by the short names of the fields; units in the second line."""
+    """``dcgmi dmon``: columns by the short names of the fields; units in the second line. Another line ends it."""
     names: list[str] = []
     for number, line in enumerate(page.lines):
         if _DMON.match(line):
-            names = line.split()[1:] if line.split()[0] != "#" else line.split()[2:]
+            names = line.replace("#", " ").split()[1:]
             page.silence(number)
-        elif names and (line.strip() == "ID" or line.startswith(("ID ", "Id "))):
-            page.silence(number)
-        elif names and (match := _GPU_ROW.match(line)):
-            values = match[2].split()
-            page.silence(number)
-            if len(values) == len(names):  # a name of several words (a GPU's model) moves the columns: not known then
-                for name, value in zip(names, values, strict=True):
-                    say_field(page, number, field_of(name), value, gpu_number(match[1]))
-        elif names and _DMON_ROW.match(line):
-            page.silence(number)
+        elif names and line.strip() and not _values(page, number, names):
+            names = []
+
+
+def _values(page: Page, number: int, names: list[str]) -> bool:
+    """Whether the line belongs to the table with these columns; what it says is said."""
+    line = page.lines[number]
+    match = _GPU_ROW.match(line)
+    values = match[2].split() if match else []
+    # A value of several words (a GPU's model) moves the columns, and words alone are no values: such a line stays.
+    fits = len(values) == len(names) and any(value == "N/A" or value[:1].isdigit() for value in values)
+    if match and fits:
+        page.silence(number)
+        for name, value in zip(names, values, strict=True):
+            say_field(page, number, field_of(name), value, gpu_number(match[1]))
+    elif not match and (line.split()[0].lower() == "id" or _DMON_ROW.match(line)):
+        page.silence(number)
+    else:
+        return match is not None and not fits
+    return True

@@ -51,5 +51,5 @@ def say_field(page: Page, line: int, which: int | None, value: str, gpu: int | N
         word = _ACTIONS.get(int(number))
         if word:
             page.say(line, f"GPU {about} asks for a recovery. Recovery action: {int(number)} ({word})", gpu)
-    elif number < 1e15:  # DCGM's blank values are larger
+    elif number == 1 or (which == DBE and number < 1e15):  # flags are 0 or 1; DCGM's blank values are larger
         page.say(line, _SENTENCES[which].format(gpu=about, value=f"{number:g}"), gpu)

@@ -133,6 +133,10 @@ def read_list(page: Page) -> None:
 
 _FIELD = re.compile(r"[a-z][a-z0-9_]{1,40}(?:\.[a-z0-9_]{1,40}){0,5}(?: \[[A-Za-z/%]{1,6}\])?")
 _QUERIED = re.compile(r"(?:^|, ?)(?:index|uuid|gpu_uuid|gpu_bus_id|pci\.bus_id|gpu_name|name|serial|timestamp)(?:,|$)")
+_ITS_OWN = re.compile(  # what no other table has a column of
+    r"(?:^|, ?)(?:ecc|remapped_rows|retired_pages|clocks\w{0,24}|pcie?|temperature|power|utilization|memory|mig|inforom)\."
+    r"|(?:^|, ?)(?:gpu_bus_id|gpu_uuid|driver_version|persistence_mode|pstate|compute_cap)(?:,|$)"
+)
 _UNITS = re.compile(r" \[[A-Za-z/%]{1,6}\]$")
 
 
@@ -142,7 +146,12 @@ def read_queries(page: Page) -> None:
     row = 0
     for number, line in enumerate(page.lines):
         cells = [cell.strip() for cell in line.split(",")] if "," in line else []
-        if len(cells) > 1 and all(map(_FIELD.fullmatch, cells)) and _QUERIED.search(line.strip()):
+        if (
+            len(cells) > 1
+            and all(map(_FIELD.fullmatch, cells))
+            and _QUERIED.search(line.strip())
+            and _ITS_OWN.search(line.strip())
+        ):
             names, row = [_UNITS.sub("", cell) for cell in cells], 0
             page.silence(number)
         elif names and len(cells) == len(names):

@@ -12,7 +12,8 @@ from sentinel.evidence.diagnostics import MOST_GPUS
 from sentinel.model.records import Scalar
 
 MOST_TOLD = 1024  # findings of one file that are kept
-RULED = re.compile(r"^[^|+\n]{0,120}[+|]")  # a line of a table; logs put time and host before it
+# A line of a table, between rows or a row; logs put time and host before it.
+RULED = re.compile(r"^[^|+\n]{0,120}(?:\+[-=]{3}|\|-{3}|\|[^\n]{0,600}\|\s{0,200}$)")
 _DOCUMENTS = 200  # beginnings of JSON that are tried in one file
 _NEAR = 4096  # characters after a brace in which a report says what it is
 # DCGM's advice behind a message, with words of faults in it.

@@ -78,6 +78,7 @@ def test_only_what_is_whole_is_evidence_of_a_failed_diagnostic() -> None:
         "9.2e18",
         "1e999",
         "0",
+        "9.2",
         "0.0",
         "N/A",
         "[Not Supported]",
@@ -134,3 +135,19 @@ def test_text_that_is_no_report_stays_as_it_is() -> None:
         "#Entity list of DCGM fields\n",
     ):
         assert in_sentences(text.encode(), CONVICTIONS)[0] == text.encode()
+
+
+def test_lines_behind_a_table_are_no_part_of_it() -> None:
+    said = "GPU 0 has fallen off the bus"
+    for table in (
+        "#Entity   XIDER  RRF  TMPTR  POWER  A_B\nID\nGPU 0     0  0  41  71.5  0\n",
+        "#Entity   XIDER     RRF\nID\n",
+    ):
+        assert sentences(f"{table}{said}\n") == [said]
+    failed = "RuntimeError: copy_ + 0x12 failed"
+    for table in (TABLE, "| Health Monitor Report    |\n| Overall Health    | Healthy |\n"):
+        assert sentences(f"{table}{failed}\n") == [failed]
+    rows = "step,name,value\n7,loader,CUDA error: out of memory\n"
+    assert in_sentences(rows.encode(), CONVICTIONS)[0] == rows.encode()
+    rows = f"index,name,value\n7,loader,{said}\n"
+    assert in_sentences(rows.encode(), CONVICTIONS)[0] == rows.encode()
