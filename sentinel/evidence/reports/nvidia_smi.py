@@ -28,6 +28,8 @@ ACTION = "GPU {gpu} asks for a recovery. Recovery action: {value}"
 JOINING = "        State                             : In Progress"  # as ``-q`` prints it
 LOST = "GPU {gpu} is lost"
 RESET = "GPU {gpu} requires a reset to recover from a fault. Recovery action: 1 (GPU_RESET)"
+DRAIN_RESET = "GPU {gpu} operates at reduced capacity. Recovery action: 4 (DRAIN_AND_RESET)"
+REPAIR = "GPU {gpu}: Channel Repair Pending : Yes"
 ANSWERLESS = "| ERR! | GPU {gpu} | ERR! ERR! |"  # as the page prints one whose values NVML cannot read
 _ACTIONS = {
     "reset": "1 (GPU_RESET)", "gpu reset": "1 (GPU_RESET)", "reboot": "2 (NODE_REBOOT)", "node reboot": "2 (NODE_REBOOT)",
@@ -45,6 +47,9 @@ _SAYS: tuple[tuple[str, Callable[[str], bool], str], ...] = (
     (r"remapped_row_pending|remapped_rows\.pending", _yes, PENDING),
     (r"pending_blacklist|pending_retirement|retired_pages\.pending", _yes, RETIRED),
     (r"sram_threshold_exceeded", _yes, THRESHOLD),
+    (r"(?:channel|tpc)_repair_pending", _yes, REPAIR),
+    (r"(?:reset_status\.)?reset_required", _yes, RESET),
+    (r"(?:reset_status\.)?drain_and_reset_recommended", _yes, DRAIN_RESET),
     (r"dram_uncorrectable|sram_uncorrectable\w{0,20}", positive, ERRORS),
     (r"ecc\.errors\.uncorrected\.volatile\.\w{1,24}", positive, ERRORS),
     (r"clocks_(?:event|throttle)_reasons?[._]hw_thermal_slowdown", _yes, THERMAL),

@@ -307,6 +307,24 @@ def test_errors_in_the_columns_of_nvidia_smi_dmon(tmp_path: Path) -> None:
     assert ask(tmp_path, text.format(4), "dmon.txt")["culprits"]["gpus"] == ["n1:1"]
 
 
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("Reset Required", "gpu_gsp_or_driver"),
+        ("Drain and Reset Recommended", "gpu_gsp_or_driver"),
+        ("Channel Repair Pending", "gpu_memory_ecc"),
+    ],
+)
+def test_what_a_gpu_waits_for(tmp_path: Path, name: str, cause: str) -> None:
+    element = name.lower().replace(" ", "_")
+    listed = f"GPU 00000000:4E:00.0\n        {name:<34}: {{}}\n"
+    xml = f'<nvidia_smi_log>\n<gpu id="a">\n<{element}>{{}}</{element}>\n</gpu>\n</nvidia_smi_log>\n'
+    for form in (listed, xml):
+        assert ask(tmp_path, form.format("Yes"), "smi.txt")["cause"] == cause
+        for word in ("No", "N/A"):
+            assert ask(tmp_path, form.format(word), "smi.txt")["cause"] == "unknown"
+
+
 def test_the_column_of_errors_on_the_page(tmp_path: Path) -> None:
     content = (
         "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"

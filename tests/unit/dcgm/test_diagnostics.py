@@ -84,6 +84,11 @@ def test_a_clean_run_of_either_version_passes(level: int) -> None:
     assert read(old_form(level), level=level, gpus=range(8)).answer is Answer.PASS
 
 
+def test_the_name_that_a_test_had_before_is_known() -> None:
+    document = json.loads(json.dumps(old_form(2)).replace("Denylist", "Blacklist"))
+    assert read(document, level=2, gpus=range(8)).answer is Answer.PASS
+
+
 def test_a_missing_plugin_is_no_pass_although_the_status_is_0() -> None:
     made = read(new_form(2, absent=("memory",)), level=2)
     assert made.answer is Answer.INCONCLUSIVE
