@@ -14,6 +14,7 @@ from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, sa
 from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
+from sentinel.checkpoints.reading import Work
 from sentinel.text import visible
 
 NAME = "accelerate"
@@ -51,15 +52,41 @@ def check(tree: Tree, ask: Ask) -> Finding:
         works += list(found.works)
         finding.unsummed += [f"{folder}/{name}" for name in found.unsummed]
         finding.covered |= {f"{folder}/{name}" for name in found.covered}
-    if not inner and not any("/" not in name and _MODEL.fullmatch(name) for name in tree.files):
+    parts = _parts_of_a_pipeline(tree, ask, inner, finding, works)
+    if not (inner or names or parts) and not any("/" not in name and _MODEL.fullmatch(name) for name in tree.files):
         raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
     json_files.check_read_at_resume(tree)
     _written_first(tree, ranks[min(ranks)])
     _same_step(random_states)
-    hf_inside.check_one_save(tree, files, names)
+    if parts or not any(_MODEL.fullmatch(name) for name in (*names, *files)):
+        _one_save_of_a_hook(tree, files, [*names, *parts])
+    else:
+        hf_inside.check_one_save(tree, files, names)
     _as_beside(tree, len(ranks))
     finding.works = works
     return finding
+
+
+def _parts_of_a_pipeline(tree: Tree, ask: Ask, others: list[str], finding: Finding, works: list[Work]) -> list[str]:
+    """The models in folders, as a hook saves each part of Diffusers' pipelines (``unet/``, ``unet_ema/``)."""
+    parts = [name for name in sorted(tree.files) if "/" in name and name.endswith((".bin", ".safetensors"))]
+    parts = [name for name in parts if not any(name.startswith(f"{other}/") for other in others)]
+    for name in (name for name in parts if name.endswith(".bin")):
+        file = torch_file.check_file(tree, name, ask)
+        works += file.works
+        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+    for folder in sorted({name.rpartition("/")[0] for name in parts if name.endswith(".safetensors")}):
+        more, inside = safetensors_set.check_models(tree.below(folder), ask)
+        works += more
+        finding.unsummed += [f"{folder}/{name}" for name in inside]
+    return parts
+
+
+def _one_save_of_a_hook(tree: Tree, files: dict[str, torch_file.TorchFile], saved: list[str]) -> None:
+    """A hook may save a part of what the optimizer trains, under other names and shapes; adapters are always trained."""
+    one_save.refuse_lost_state(tree, files)
+    trained = [name for name in files if name.startswith("optimizer")]
+    one_save.refuse_mixed(tree, [*trained, *(name for name in saved if "lora" in name)], saved)
 
 
 def _written_first(tree: Tree, marker: str) -> None:

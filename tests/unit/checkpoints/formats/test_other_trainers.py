@@ -165,3 +165,61 @@ def test_a_save_of_the_trainers_that_did_not_finish(make, beside):
         make.age(file, 3600)
     answer = validate(path, "structural", now_s=make.now_s)
     assert answer.valid is False and "trainer_state.json is missing" in answer.reason, answer
+
+
+PIPELINES = (
+    ("pytorch_lora_weights.safetensors",),
+    ("unet/diffusion_pytorch_model.safetensors", "unet_ema/diffusion_pytorch_model.safetensors"),
+    ("transformer/model-00001-of-00002.safetensors", "transformer/model-00002-of-00002.safetensors"),
+    ("controlnet/diffusion_pytorch_model.bin",),
+)
+
+
+def of_a_pipeline(make, step, files):
+    """What a hook of Accelerate's saves in place of the model."""
+    path = make.accelerate(f"run/checkpoint-{step}", step, ranks=1)
+    (path / "model.safetensors").unlink()
+    for number, name in enumerate(files):
+        weights = {f"w{number}": ("F32", (16, 8), make.floats(128)), f"v{number}": ("F32", (16, 8), make.floats(128))}
+        data = make.torch_file({"w": 1}) if name.endswith(".bin") else make.safetensors(weights)
+        make.write(path / name, data)
+    if len(files) == 2 and "-of-" in files[0]:
+        places = {f"{kind}{number}": name.rpartition("/")[2] for number, name in enumerate(files) for kind in "wv"}
+        make.json(path / "transformer/model.safetensors.index.json", {"weight_map": places})
+    for file in (file for file in path.rglob("*") if file.is_file()):
+        make.age(file, 36_000 - step)
+    return path
+
+
+@pytest.mark.parametrize("files", PIPELINES)
+def test_a_pipelines_parts_in_place_of_a_model(make, files):
+    of_a_pipeline(make, 10, files)
+    path = of_a_pipeline(make, 20, files)
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert (answer.format, answer.valid) == ("accelerate", True), answer
+    for name in files:
+        whole = (path / name).read_bytes()
+        (path / name).write_bytes(whole[:-5])
+        os.utime(path / name, (make.now_s - 35_980,) * 2)
+        assert validate(path, "structural", now_s=make.now_s).valid is False
+        (path / name).unlink()
+        assert validate(path, "structural", now_s=make.now_s).valid is not True
+        make.write(path / name, whole)
+        make.age(path / name, 35_980)
+
+
+def test_no_part_and_no_model(make):
+    path = of_a_pipeline(make, 10, ())
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is False and "no model" in answer.reason, answer
+
+
+@pytest.mark.parametrize("old", ["optimizer.bin", "pytorch_lora_weights.safetensors"])
+def test_a_part_of_the_save_before(make, old):
+    before = of_a_pipeline(make, 10, PIPELINES[0])
+    path = of_a_pipeline(make, 20, PIPELINES[0])
+    assert validate(path, "structural", now_s=make.now_s).valid is True
+    make.write(path / old, (before / old).read_bytes())
+    make.age(path / old, 35_980)
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is None and "two saves mixed" in answer.reason, answer
