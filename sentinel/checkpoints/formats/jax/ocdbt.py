@@ -20,6 +20,8 @@ _NODE = 0x0CDB20DE
 _MOST_BYTES = 64 << 20  # of one manifest or node when decompressed
 _MOST_NODES = 20_000
 _HEAD = 512  # bytes of a value that are looked at
+_TAIL = 64  # bytes of its end
+_FRAME = b"\x28\xb5\x2f\xfd"  # of zstd
 _HEADER = struct.Struct(">I")
 
 
@@ -171,6 +173,24 @@ def check_not_zeros(tree: Tree, values: Iterable[Span]) -> None:
                 zeros[span.file] = not handle.read(span.offset, min(span.length, _HEAD)).strip(b"\0")
     for file in sorted(file for file, only in zeros.items() if only):
         raise NotKnown(f"{visible(file)}: every value in it begins with zeros: a lost write, or arrays of zeros")
+
+
+def check_tails(tree: Tree, values: Iterable[Span]) -> None:
+    """`NotKnown` for a data file whose last compressed value ends with zeros: the end of a write that was lost.
+
+    The last byte of a compressed block of zstd is none, and a run of zeros is compressed.
+    """
+    last: dict[str, Span] = {}
+    for span in values:
+        if span.file not in last or last[span.file].offset < span.offset:
+            last[span.file] = span
+    for file, span in sorted(last.items()):
+        if span.length < 2 * _TAIL:
+            continue
+        with opened(tree.path(file), file) as handle:
+            compressed = handle.read(span.offset, 4) == _FRAME
+            if compressed and not handle.read(span.offset + span.length - _TAIL, _TAIL).strip(b"\0"):
+                raise NotKnown(f"{visible(file)}: its last value ends with zeros: a lost write?")
 
 
 def _unpacked(data: bytes, magic: int, what: str) -> bytes:

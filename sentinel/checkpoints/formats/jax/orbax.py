@@ -24,11 +24,13 @@ ITEM = "_METADATA"
 COMMITTED = "commit_success.txt"
 _TEMPORARY = ".orbax-checkpoint-tmp"
 STORE = "manifest.ocdbt"
-_BESIDE_ITEMS = (ITEM, STORE, "_sharding", "checkpoint", "metadata")
+_BESIDE_ITEMS = (ITEM, STORE, "_sharding", "_strings.json", "checkpoint", "metadata")
 _PROCESS = re.compile(r"(.*/)?ocdbt\.process_(\d+)/manifest\.ocdbt")
 _ARRAY_METADATA = re.compile(r"(.*/)?array_metadatas/process_\d+")
 _TABLE = "metadata"  # of an item that is JSON: the position in the data, settings
-_MARKERS = (ROOT, ITEM, COMMITTED, STORE)
+STRINGS = "_strings.json"  # of a tree, beside its arrays
+_SHARDING = "_sharding"  # without it arrays are read only by who says how they are to be sharded
+_MARKERS = (ROOT, ITEM, COMMITTED, STORE, _SHARDING)
 _JSON_BYTES = 64 << 20
 
 owners_by_name = no_owners
@@ -106,7 +108,11 @@ def _item_of(name: str) -> str | None:
 def _json(tree: Tree, ask: Ask) -> None:
     for name in sorted(tree.files):
         last = name.rpartition("/")[2]
-        if last in (ROOT, ITEM, "_sharding") or _ARRAY_METADATA.fullmatch(name) or (last == _TABLE and "/" in name):
+        if (
+            last in (ROOT, ITEM, _SHARDING, STRINGS)
+            or _ARRAY_METADATA.fullmatch(name)
+            or (last == _TABLE and "/" in name)
+        ):
             try:
                 told = json_files.read(tree, name, _JSON_BYTES)
             except ValueError:
@@ -122,6 +128,8 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> None:
     what = visible(shown)
     described = ITEM in tree.files
     told = json_files.read(tree, ITEM, _JSON_BYTES) if described else {}
+    if STRINGS not in tree.files and _has_strings(told):
+        raise unfinished(tree, ask, f"{what}: {STRINGS} is missing, and its description names strings")
     uses_store = isinstance(told, dict) and told.get("use_ocdbt") is True
     if STORE in tree.files:
         values = []
@@ -130,6 +138,7 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> None:
             if span.value and span.length:
                 values.append(span)
         ocdbt.check_not_zeros(tree, values)
+        ocdbt.check_tails(tree, values)
         _processes(tree, ask)
         return
     if uses_store:
@@ -145,6 +154,16 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> None:
         zarr.check(
             tree, folder, all_stored=isinstance(told, dict) and bool(told.get("store_array_data_equal_to_fill_value"))
         )
+
+
+def _has_strings(told: object) -> bool:
+    table = told.get("tree_metadata") if isinstance(told, dict) else None
+    values = [
+        entry.get("value_metadata")
+        for entry in (table.values() if isinstance(table, dict) else ())
+        if isinstance(entry, dict)
+    ]
+    return any(isinstance(value, dict) and value.get("value_type") == "string" for value in values)
 
 
 def _array_names(told: object) -> set[str]:

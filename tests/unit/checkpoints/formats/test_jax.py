@@ -196,3 +196,39 @@ def test_the_names_that_flax_gives_are_found(run):
         ("flax_msgpack", 10, True),
         ("flax_msgpack", 9, True),
     ]
+
+
+def test_a_value_whose_end_was_lost(run):
+    item = run / "manager/20/state"
+    last = max((span for span in spans(scan(item)) if span.value), key=lambda span: span.offset)
+    file = item / last.file
+    data, times = bytearray(file.read_bytes()), file.stat()
+    data[last.offset + last.length - 100 : last.offset + last.length] = bytes(100)
+    file.write_bytes(data)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    answer = ask(run / "manager/20")
+    assert answer.valid is None and "ends with zeros" in answer.reason, answer
+
+
+def test_strings_lie_in_a_file_of_their_own(run):
+    """The description names them; no array is missing without them, and no load succeeds."""
+    item = run / "manager/20/state"
+    file, strings = item / "_METADATA", item / "_strings.json"
+    times = file.stat()
+    told = json.loads(file.read_text())
+    entry = {"key_metadata": [{"key": "name", "key_type": 2}], "value_metadata": {"value_type": "string"}}
+    told["tree_metadata"]["('name',)"] = entry
+    for text, valid in (('{"name": "a run"}', True), ('{"name": "a r', False), ("", False), (None, False)):
+        strings.unlink() if text is None else strings.write_text(text)
+        file.write_text(json.dumps(told))
+        for changed in (file, strings):
+            if changed.exists():
+                os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))
+        answer = ask(run / "manager/20")
+        assert answer.valid is valid and (valid or "_strings.json" in answer.reason), answer
+
+
+def test_how_arrays_are_sharded_is_missing(run):
+    (run / "manager/20/state/_sharding").unlink()
+    answer = ask(run / "manager/20")
+    assert answer.valid is False and "_sharding is missing" in answer.reason, answer
