@@ -19,7 +19,7 @@ from sentinel.checkpoints.formats.jax import msgpack, orbax
 from sentinel.checkpoints.parsing.copy_names import duplicate_of
 from sentinel.checkpoints.records import CANNOT_BE_READ, Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import last_number, number_of, step_of
-from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
+from sentinel.checkpoints.validate import DEFAULTS, ONLY_WEIGHTS, Settings, validate_part
 from sentinel.text import visible
 
 MAX_CANDIDATES = 500  # of one root that are listed; the newest steps first
@@ -301,7 +301,7 @@ def _may_be_resumed(part: Part) -> bool:
     """Whether a file whose name says little is a checkpoint, as its step or number tells; if damaged, as its name does."""
     if part.valid:
         return part.step is not None or part.number is not None
-    return part.valid is False and _NAMED.search(Path(part.path).name) is not None
+    return part.reason != ONLY_WEIGHTS and _NAMED.search(Path(part.path).name) is not None
 
 
 def _of_one_number(parts: list[Part]) -> list[Part]:

@@ -61,6 +61,7 @@ class Settings:
 DEFAULTS = Settings()
 # Formats of one checkpoint in one folder that do not themselves look at every torch file in it.
 _WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME, nemo.NAME))
+ONLY_WEIGHTS = "weights without an optimizer"
 _BESIDE = 8  # steps beside a file of weights: at most so many are looked at for a whole save
 # Formats of which some files are named by nothing in the save.
 _OF_ONE_SAVE = frozenset(
@@ -131,7 +132,7 @@ def validate_part(
         judged.valid = None
         judged.reason = f"weights without an optimizer, beside whole saves ({visible(whole)}): exported?"
     if loose and judged.valid and not (judged.finding and judged.finding.resumable):
-        judged.valid, judged.reason = None, "weights without an optimizer"
+        judged.valid, judged.reason = None, ONLY_WEIGHTS
     finding = judged.finding or Finding(whole=tier == "global", owners=judged.owners, marked=False)
     return Part(
         host=host,
@@ -188,10 +189,10 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
             refuse_renamed(tree)
         if found is None:
             raise _unrecognised(tree, ask)
-        if is_not_for_use(path.name):
-            raise NotKnown(f"{visible(path.name)}: so is named what is not finished, or was set aside")
         judged.owners = found.owners_by_name(tree) if ask.part else judged.owners
         judged.finding = found.check(tree, ask)
+        if is_not_for_use(path.name):
+            raise NotKnown(f"{visible(path.name)}: so is named what is not finished, or was set aside")
         if found.NAME in _WITH_EXTRAS and not tree.single:
             one_save.check_optimizers(tree, torch_file.check_extras(tree, ask, judged.finding))
         if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):

@@ -109,3 +109,11 @@ def test_a_pickle_of_another_kind_is_no_damage(make):
         make.age(path, 3600)
         answer = validate(path, "structural", now_s=make.now_s)
         assert answer.valid is valid, answer
+
+
+@pytest.mark.parametrize(("age_s", "valid"), [(10, None), (3600, False)])
+def test_a_torn_file_is_shown(make, age_s, valid):
+    path = saved(make, "ckpt.pt", {"iter_num": 15})
+    path.write_bytes(path.read_bytes()[:-30])
+    make.age(path, age_s)
+    assert [(part.step, part.valid) for part in listed(make)] == [(None, valid)]
