@@ -154,7 +154,7 @@ def refuse_lacking(tree: Tree) -> None:
 def _saved_in(folder: Path, mine: Mapping[str, str]) -> dict[str, str]:
     """The kinds of files with a state, and of folders of shards, that this save has, without what was put in afterwards."""
     times: dict[str, tuple[float, str]] = {}
-    for pattern in ("*", "*/*", "*/*/*"):
+    for pattern in ("*", "*/*", "*/*/*", "*/*/*/*"):
         for path in folder.glob(pattern):
             inside = str(path.relative_to(folder))
             shards = path.name == ".metadata"

@@ -15,7 +15,7 @@ from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import hf_inside, one_save, registered, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
-from sentinel.checkpoints.parsing import json_files, zips
+from sentinel.checkpoints.parsing import json_files, plain_states, zips
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.steps import step_of
@@ -29,13 +29,17 @@ _STATED = (
     re.compile(r".*world[-_]?size[-_]?(?P<count>\d{1,6})[-_]rank[-_]?(?P<number>\d{1,6})[^/0-9]*"),
     re.compile(r".*[-_.](?P<number>\d{1,6})[-_]of[-_](?P<count>\d{1,6})[^/0-9]*"),
 )
+_DEPTH = 3  # of folders in a step: model/pp_00/tp_00/sdp_00.pt
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
 
 def recognise(tree: Tree) -> bool:
     if tree.single:
         return False
-    names = [name for name in tree.files if name.endswith((*_SUFFIXES, ".safetensors")) and name.count("/") <= 1]
+    of_a_step = step_of(tree.root.name) is not None
+    suffixes = (*_SUFFIXES, ".safetensors", *(plain_states.SUFFIXES if of_a_step else ()))
+    depth = _DEPTH if of_a_step else 1
+    names = [name for name in tree.files if name.endswith(suffixes) and name.count("/") <= depth]
     # Files of several steps are several checkpoints in one folder.
     return bool(names) and len({step for name in names if (step := step_of(name.rpartition("/")[2])) is not None}) <= 1
 
@@ -54,7 +58,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         more, names = safetensors_set.check_models(inner, ask)
         works += more
         finding.unsummed += [f"{folder}/{name}" if folder else name for name in names]
-    if not files and not finding.unsummed:
+    plain = _plain_files(tree, files, finding, works)
+    if not files and not finding.unsummed and not plain:
         raise NotKnown(f"no known checkpoint format among its {len(tree.files)} files")
     json_files.check_read_at_resume(tree)
     _sets_of_ranks(tree, ask)
@@ -76,6 +81,7 @@ def check_loose(tree: Tree, ask: Ask, finding: Finding) -> dict[str, torch_file.
     """Torch files of any names beside what else a checkpoint holds: whole, their ranks without a hole, of one step."""
     works: list[Work] = []
     files = _torch_files(tree, ask, finding, works)
+    _plain_files(tree, files, finding, works)
     finding.works = [*finding.works, *works]
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
@@ -122,6 +128,19 @@ def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> d
         works += file.works
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
     return files
+
+
+def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Finding, works: list[Work]) -> list[str]:
+    """What NumPy and pickle wrote, whole; their names. Of small ones no checksum is asked for, as of JSON."""
+    names = [name for name in sorted(tree.files) if name.endswith(plain_states.SUFFIXES) and name not in files]
+    for name in names:
+        more = plain_states.check(tree, name)
+        works += more
+        if more:
+            finding.covered.add(name)
+        elif tree.files[name].size > plain_states.SMALL_BYTES:
+            finding.unsummed.append(name)
+    return names
 
 
 def _is_torch(tree: Tree, name: str) -> bool:

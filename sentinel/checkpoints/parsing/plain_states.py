@@ -1,0 +1,108 @@
+"""States that NumPy and pickle wrote: ``.npy``, ``.npz``, ``.pkl``. Looked at for being whole; ``.npz`` records checksums.
+
+A pickle is never run, and of one that is too large for memory its two ends are looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator
+
+from sentinel import inert_pickle
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
+from sentinel.checkpoints.parsing import zips
+from sentinel.checkpoints.parsing.tensors import limits
+from sentinel.checkpoints.reading import Work, span_crc
+from sentinel.text import visible
+
+SUFFIXES = (".npy", ".npz", ".pkl", ".pickle")
+SMALL_BYTES = 1 << 20  # what is smaller holds the state of a loop or of a generator, what is larger the model
+_PICKLE_BYTES = 48 << 20  # taken into memory
+_HEADER_BYTES = 10_000  # NumPy's own limit
+_MAGIC = b"\x93NUMPY"
+_TYPE = re.compile(r"[<>|=]?([biufcSVU?mM])(\d{1,6})")
+
+
+def check(tree: Tree, name: str) -> list[Work]:
+    """What is left to read: the records of a ``.npz`` whose checksums are recorded.
+
+    Raises:
+        Broken: cut short or damaged.
+        NotKnown: more than is taken into memory, or compressed.
+    """
+    with opened(tree.path(name), name) as handle:
+        if handle.size == 0:
+            raise Broken(f"{handle.name}: empty")
+        if name.endswith(".npz"):
+            archive = zips.parse(handle.read, handle.size, handle.name)
+            return list(_records(tree, name, archive))
+        if name.endswith(".npy"):
+            _check_array(handle)
+        else:
+            _check_pickle(handle)
+    return []
+
+
+def _records(tree: Tree, name: str, archive: zips.Archive) -> Iterator[Work]:
+    for record in archive.records.values():
+
+        def run(buffer: bytearray, record: zips.Record = record) -> None:
+            with opened(tree.path(name), name) as handle:
+                if span_crc(handle, record.data, record.size, buffer) != record.crc:
+                    raise Broken(f"{handle.name}: CRC-32 differs in {visible(record.name)}", "checksum")
+
+        yield Work(record.size, run)
+
+
+def _check_array(handle: Handle) -> None:
+    head = handle.read(0, min(12, handle.size))
+    if head[:6] != _MAGIC or len(head) < 12:
+        raise Broken(
+            f"{handle.name}: does not begin as an array of NumPy" + (" (zeros)" if not head.strip(b"\0") else "")
+        )
+    width = 2 if head[6] == 1 else 4
+    length = int.from_bytes(head[8 : 8 + width], "little")
+    start = 8 + width + length
+    if length > _HEADER_BYTES or start > handle.size:
+        raise Broken(f"{handle.name}: its header is cut short or damaged")
+    try:
+        told = ast.literal_eval(handle.read(8 + width, length).decode("utf-8").strip())
+        kind, shape = told["descr"], tuple(told["shape"])
+        counted = all(type(count) is int and count >= 0 for count in shape)
+    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
+        raise Broken(f"{handle.name}: its header is damaged") from None
+    # The unit of a time follows its size.
+    match = _TYPE.fullmatch(kind.partition("[")[0]) if isinstance(kind, str) else None
+    if match is None or not counted:
+        return  # objects, or records of several types: how long it must be is not known
+    item = int(match[2]) * (4 if match[1] == "U" else 1)
+    if start + math.prod(shape) * item != handle.size:
+        raise Broken(f"{handle.name}: {handle.size} bytes, its array ends at {start + math.prod(shape) * item}")
+
+
+def _check_pickle(handle: Handle) -> None:
+    head, end = handle.read(0, min(2, handle.size)), handle.read(handle.size - 1, 1)
+    if not head.strip(b"\0"):
+        raise Broken(f"{handle.name}: starts with zeros")
+    if head[:1] != b"\x80":
+        return  # compressed, or of protocol 0: nothing is shown
+    if end != b".":
+        raise Broken(f"{handle.name}: does not end as a pickle does (cut short?)")
+    if handle.size > _PICKLE_BYTES:
+        return
+    try:
+        _, stop = inert_pickle.load_from(handle.read(0, handle.size), 0, limits=limits())
+    except inert_pickle.PickleTooLarge as error:
+        raise NotKnown(f"{handle.name}: {error}") from None
+    except inert_pickle.PickleError as error:
+        raise Broken(f"{handle.name}: {error}") from None
+    if stop != handle.size:
+        _check_more(handle, stop)
+
+
+def _check_more(handle: Handle, at: int) -> None:
+    """Some write several pickles into one file."""
+    if handle.read(at, 1) != b"\x80":
+        raise Broken(f"{handle.name}: {handle.size - at} bytes after its pickle")

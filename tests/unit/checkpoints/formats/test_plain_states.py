@@ -1,0 +1,115 @@
+"""States that NumPy and pickle wrote, in a step of a trainer of one's own."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+
+import pytest
+
+from sentinel.checkpoints.parsing.plain_states import SMALL_BYTES
+from sentinel.checkpoints.validate import validate
+
+
+def npy(count, kind="<f4", item=4, shape=None):
+    head = str({"descr": kind, "fortran_order": False, "shape": shape or (count,)}).encode()
+    head += b" " * (-(10 + len(head) + 1) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + bytes(range(1, 1 + item)) * count
+
+
+def npz(method=zipfile.ZIP_STORED):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name in ("w", "b"):
+            archive.writestr(f"{name}.npy", npy(64))
+    return file.getvalue()
+
+
+FILES = {
+    "rng.npy": npy(624, "<u4"),
+    "days.npy": npy(3, "<M8[s]", 8),
+    "names.npy": npy(2, "<U2", 8),
+    "grid.npy": npy(6, shape=(2, 3)),
+    "params.npz": npz(),
+    "loop.pkl": pickle.dumps({"step": 10, "seen": list(range(50))}, 4),
+    "old.pickle": pickle.dumps({"step": 10}, 2),
+    "two.pkl": pickle.dumps([1], 4) + pickle.dumps([2], 4),
+}
+
+
+def step(make, files):
+    path = make.root / "run/step_10"
+    for name, data in files.items():
+        make.write(path / name, data)
+        make.age(path / name, 3600)
+    return path
+
+
+def ask(make, path, level="structural"):
+    return validate(path, level, now_s=make.now_s)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_whole_ones(make, beside):
+    path = step(make, {**FILES, **({"model.pt": make.torch_file({"w": 1}, prefix="model")} if beside else {})})
+    for level in ("structural", "checksum"):
+        answer = ask(make, path, level)
+        assert (answer.format, answer.valid, answer.step) == ("torch_folder", True, 10), answer
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: bytes(len(data))])
+def test_damaged_ones(make, name, damage):
+    path = step(make, {**FILES, name: damage(FILES[name])})
+    answer = ask(make, path)
+    assert answer.valid is False and name in answer.reason, answer
+
+
+def test_a_flipped_bit_in_an_archive_of_numpy(make):
+    data = bytearray(FILES["params.npz"])
+    data[len(data) // 2 - 100] ^= 1
+    path = step(make, {**FILES, "params.npz": bytes(data)})
+    assert ask(make, path).valid is True
+    answer = ask(make, path, "checksum")
+    assert answer.valid is False and "CRC-32" in answer.reason, answer
+
+
+@pytest.mark.parametrize("name", ["weights.npy", "weights.pkl"])
+def test_of_large_ones_a_checksum_is_asked_for(make, name):
+    count = SMALL_BYTES // 4 + 1
+    path = step(make, {name: npy(count) if name.endswith("npy") else pickle.dumps(bytes(4 * count), 4)})
+    assert ask(make, path).valid is True
+    answer = ask(make, path, "checksum")
+    assert answer.valid is None and f"no checksum recorded for {name}" in answer.reason, answer
+
+
+@pytest.mark.parametrize(
+    "data", [npz(zipfile.ZIP_DEFLATED), b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00\xff\xff" + b"[" * 9000]
+)
+def test_what_is_not_read(make, data):
+    name = "a.npy" if data[:1] == b"\x93" else "a.npz"
+    assert ask(make, step(make, {name: data})).valid is not True
+
+
+def test_folders_of_roles_and_ranks_in_a_step(make):
+    """fairseq2's: one file per rank, four folders deep."""
+    paths = []
+    for at in (10, 20, 30):
+        for role in ("model", "optimizer"):
+            file = make.root / f"run/step_{at}/{role}/pp_00/tp_00/sdp_00.pt"
+            make.write(file, make.torch_file({"at": at}, prefix="sdp_00"))
+            make.age(file, 7200 - at * 60)
+        paths.append(make.root / f"run/step_{at}")
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+    (paths[2] / "model/pp_00/tp_00/sdp_00.pt").unlink()
+    answer = ask(make, paths[2])
+    assert answer.valid is None and "is missing" in answer.reason, answer
+
+
+def test_a_folder_of_data_is_no_checkpoint(make):
+    path = step(make, FILES)
+    path.rename(path.with_name("features"))
+    answer = ask(make, path.with_name("features"))
+    assert answer.valid is None and "no known checkpoint format" in answer.reason, answer
