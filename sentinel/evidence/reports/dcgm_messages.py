@@ -51,7 +51,7 @@ _MESSAGES = (
     (81, r"had an uncontained error"),
     (83, r"Pending page retirements together with a DBE"),
     (84, r"had uncorrectable memory errors and \d+ rows were remapped"),
-    (85, r"had memory errors and row remappings are pending"),
+    (85, r"ha[ds] (?:uncorrectable )?memory errors and row remappings are pending"),
     (115, r"was unsuccessfully written to by GPU \d+ over NVLink"),
     (113, r"was unsuccessfully written to by GPU \d+ over PCIe"),
     (86, r"was unsuccessfully written to by GPU"),

@@ -17,7 +17,8 @@ _ROW = re.compile(r"^[^|\n]{0,120}\|([^|]{6,60})\|(.{6,400})\|\s{0,200}$")
 _TELLING = ("warning", "error")
 _STATUS = re.compile(r"^GPU ?(\d{1,5}): (Pass|Fail|Skip|Warn)\b", re.I)
 _RESULT = re.compile(r"^(?:Pass|Fail|Skip|Warn)(?:\s{0,3}-\s{0,3}(?:All|GPUs?: [\d, ]{1,80}))?$", re.I)
-_GPU = re.compile(r"\bGPU ?(\d{1,5})\b")
+_OF_GPUS = re.compile(r"^(?:Pass|Fail|Skip|Warn) - (?:All|GPUs?: [\d, ]{1,80})$")
+_GPU = re.compile(r"\bGPU:? ?(\d{1,5})\b")
 _NOT_RUN = re.compile(
     r"^(?:Error: )?(?:Error: )?(?:Unable to complete diagnostic\b.{0,2000}\bReturn: \(-\d{1,3}\)"
     r"|Diagnostic can only be performed on a homogeneous group|Diagnostic could not be run\b)"
@@ -88,7 +89,6 @@ class _Row:
     line: int
     left: str
     right: str
-    width: int
     test: str
     full: bool  # its last row is as wide as the cell: a word may go on in the next one
 
@@ -100,6 +100,8 @@ def read_tables(page: Page, convictions: Convictions) -> None:
         row = _ROW.match(page.lines[number])
         if row and (row[1].strip(), row[2].strip()) == ("Diagnostic", "Result"):
             number = _table(page, number, convictions)
+        elif row and _OF_GPUS.match(row[2].strip()):
+            number = _table(page, number - 1, convictions)  # a part of one, without its head
         elif _NOT_RUN.match(page.lines[number]):
             page.silence(number)
         number += 1
@@ -127,12 +129,14 @@ def _table(page: Page, first: int, convictions: Convictions) -> int:
         page.tell(told)
     spoken = {row.line: row for row in rows if row.left.lower().startswith(_TELLING) and _of_api(row, convictions)}
     unread = {name: row for name, row in failed.items() if name not in understood}
-    kept = {row.line for row in unread.values()}
+    kept = {row.line: row for row in unread.values()}
     folded = {row.line: row for row in rows if row.test in unread and row.left.lower().startswith(_TELLING)} | spoken
-    for line in range(first, last + 1):
+    for line in range(max(first, 0), last + 1):
         if line in folded:
             page.say(line, folded[line].right, _named(folded[line].right))
-        elif line not in kept:
+        elif line in kept:
+            page.say(line, f"| {kept[line].left} | {kept[line].right} |", _named(kept[line].right))
+        else:
             page.silence(line)
     return last
 
@@ -156,13 +160,14 @@ def _rows(page: Page, first: int) -> tuple[list[_Row], int]:
             continue
         left, right = match[1].strip(), match[2].rstrip()
         right = right[1:] if right.startswith(" ") else right
-        if not left and rows and not _STATUS.match(right.strip()):
+        status, width = _RESULT.match(right.strip()), len(match[2]) - 3  # version 3 leaves two blanks at the end
+        if not left and rows and not status and not _STATUS.match(right.strip()):
             last = rows[-1]
-            last.right += right.strip() if last.full else f" {right.strip()}"
-            last.full = len(right) >= last.width
+            last.right += right if last.full else f" {right.strip()}"
+            last.full = len(right) >= width
             continue
-        if left:
-            test = left if _RESULT.match(right.strip()) and not left.lower().startswith(("warning", "info")) else test
-            width = len(match[2]) - 2
-            rows.append(_Row(number, left, right.strip(), width, test, len(right) >= width))
+        if status and left and not left.lower().startswith((*_TELLING, "info")):
+            test = left
+        if left or status:
+            rows.append(_Row(number, left or test, right.strip(), test, len(right) >= width))
     return rows, number

@@ -17,7 +17,7 @@ _WORDS = (
     b"DCGM", b"dcgm", b"Health Monitor Report", b"NVLINK Error Counts", b"Policy Information", b"gpuId ",
     b"physicalId ", b"Entity", b"# TYPE ", b"nvidia_smi_log", b"_bus_id", b"index,", b"uuid,", b"Uncorr. ECC",
     b"NVSMI LOG", b"dbecc", b"Double Bit", b"nvidia_smi_", b"Product Name", b" Link 0: ", b"RAS INFO",
-    b"Diagnostic ", b"complete diagnostic",
+    b"Diagnostic ", b"complete diagnostic", b" Pass - ", b" Fail - ",
 )  # fmt: skip
 _READERS: tuple[Callable[[Page], None], ...] = (
     dcgmi_views.read_health_documents,

@@ -157,6 +157,25 @@ def test_a_message_broken_within_a_word_is_read(tmp_path: Path) -> None:
     assert ask(tmp_path, content)["cause"] == "gpu_memory_ecc"
 
 
+def test_a_test_that_some_gpus_pass_and_others_fail(tmp_path: Path) -> None:
+    part = (
+        row("Memory Bandwidth", "Pass - GPUs: 0, 2, 3") + row("", "Fail - GPU: 1")
+        + row("Warning", "GPU 1 Thermal violations totaling 12.1 second") + row("", "s started at 8.2 seconds into the tes")
+    )  # fmt: skip
+    for content in (table(part), part):
+        answer = ask(tmp_path, content)
+        assert (answer["cause"], answer["culprits"]["gpus"]) == ("gpu_thermal_power", ["n1:1"])
+        assert "12.1 seconds started" in answer["evidence"][0]["text"]
+    silent = row("GPU Memory", "Pass - GPUs: 0, 2, 3") + row("", "Fail - GPU: 1")
+    assert ask(tmp_path, table(silent))["recommendation"] == "drain"
+
+
+def test_an_error_row_of_level_1(tmp_path: Path) -> None:
+    content = table(row("Error", "GPU 3 has uncorrectable memory errors and row"), row("", " remappings are pending"))
+    answer = ask(tmp_path, content)
+    assert (answer["cause"], answer["drain"], answer["culprits"]["gpus"]) == ("gpu_memory_ecc", ["n1"], ["n1:3"])
+
+
 def test_a_table_without_failures_says_nothing(tmp_path: Path) -> None:
     content = table(row("Persistence Mode", "Pass"), row("PCIe", "Skip - All"), row("GPU Memory", "Pass - All"))
     assert ask(tmp_path, content)["recommendation"] == "none"
