@@ -131,15 +131,22 @@ def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> d
 
 
 def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Finding, works: list[Work]) -> list[str]:
-    """What NumPy and pickle wrote, whole; their names. Of small ones no checksum is asked for, as of JSON."""
+    """What NumPy and pickle wrote, whole; their names.
+
+    Small ones beside a model are the state of a loop or of a generator: no checksum is asked for, and no look at numbers.
+    """
     names = [name for name in sorted(tree.files) if name.endswith(plain_states.SUFFIXES) and name not in files]
+    alone = not files and not finding.unsummed
     for name in names:
         more = plain_states.check(tree, name)
         works += more
+        of_the_model = alone or tree.files[name].size > plain_states.SMALL_BYTES
         if more:
             finding.covered.add(name)
-        elif tree.files[name].size > plain_states.SMALL_BYTES:
+        elif of_the_model:
             finding.unsummed.append(name)
+        if of_the_model:
+            finding.unread = "what NumPy or pickle wrote"
     return names
 
 

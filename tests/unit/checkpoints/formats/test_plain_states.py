@@ -51,12 +51,20 @@ def ask(make, path, level="structural"):
     return validate(path, level, now_s=make.now_s)
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_whole_ones(make, beside):
-    path = step(make, {**FILES, **({"model.pt": make.torch_file({"w": 1}, prefix="model")} if beside else {})})
-    for level in ("structural", "checksum"):
+def test_whole_ones_beside_a_model(make):
+    path = step(make, {**FILES, "model.pt": make.torch_file({"w": 1}, prefix="model")})
+    for level in ("structural", "checksum", "content"):
         answer = ask(make, path, level)
         assert (answer.format, answer.valid, answer.step) == ("torch_folder", True, 10), answer
+
+
+def test_where_they_are_the_model(make):
+    """Then what has no checksum is doubtful, and nobody has looked for a NaN."""
+    path = step(make, {"params.npz": FILES["params.npz"]})
+    assert [ask(make, path, level).valid for level in ("structural", "checksum", "content")] == [True, True, None]
+    path = step(make, {"loop.pkl": FILES["loop.pkl"]})
+    answer = ask(make, path, "checksum")
+    assert ask(make, path).valid is True and answer.valid is None and "loop.pkl" in answer.reason, answer
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -79,7 +87,8 @@ def test_a_flipped_bit_in_an_archive_of_numpy(make):
 @pytest.mark.parametrize("name", ["weights.npy", "weights.pkl"])
 def test_of_large_ones_a_checksum_is_asked_for(make, name):
     count = SMALL_BYTES // 4 + 1
-    path = step(make, {name: npy(count) if name.endswith("npy") else pickle.dumps(bytes(4 * count), 4)})
+    large = npy(count) if name.endswith("npy") else pickle.dumps(bytes(4 * count), 4)
+    path = step(make, {name: large, "model.pt": make.torch_file({"w": 1}, prefix="model")})
     assert ask(make, path).valid is True
     answer = ask(make, path, "checksum")
     assert answer.valid is None and f"no checksum recorded for {name}" in answer.reason, answer
