@@ -285,7 +285,7 @@ def listing(
             parts.append(replace(part, key=spot.key(root)))
         else:
             passed += 1
-    parts = _of_one_number(parts) if found.spots and found.spots[0].loose else parts
+    parts = _loosely(parts) if found.spots and found.spots[0].loose else parts
     parts += [_unseen(root, path, tier, name, reason) for path, reason in found.notes[:limit]]
     for count, what in (
         (passed, "more were looked at, none of them valid"),
@@ -304,17 +304,20 @@ def _may_be_resumed(part: Part) -> bool:
     return part.reason != ONLY_WEIGHTS and _NAMED.search(Path(part.path).name) is not None
 
 
-def _of_one_number(parts: list[Part]) -> list[Part]:
-    """Files with one number are of one save (``G_500.pth``, ``D_500.pth``): with one of them damaged none is proven."""
-    damaged = {_number_at(part): part.path for part in parts if part.valid is False}
-    return [
-        replace(
-            part, valid=None, reason=f"{visible(Path(damaged[place]).name)} beside it, of the same number, is damaged"
+def _loosely(parts: list[Part]) -> list[Part]:
+    """Files whose names say little: with one not whole none of its number is proven (``G_500.pth``, ``D_500.pth``).
+
+    None is invalid: what is would be moved aside, and this may be another program's.
+    """
+    damaged = {_number_at(part): part.path for part in parts if not part.valid}
+    judged: list[Part] = []
+    for part in parts:
+        other = damaged.get(_number_at(part)) if part.valid else None
+        reason = (
+            part.reason if other is None else f"{visible(Path(other).name)} beside it, of the same number, is not whole"
         )
-        if part.valid and (place := _number_at(part)) in damaged
-        else part
-        for part in parts
-    ]
+        judged.append(replace(part, valid=True if part.valid and other is None else None, reason=reason))
+    return judged
 
 
 def _number_at(part: Part) -> tuple[str, str]:

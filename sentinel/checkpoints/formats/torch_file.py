@@ -19,7 +19,7 @@ from sentinel.checkpoints.parsing.content import Role, looks_of, storages_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.parsing.tensors import ITEM_BYTES, SHAPES, Storage, Tensor, limits, read_storage_reference
 from sentinel.checkpoints.reading import Opened, Work, archive_works, open_archive, span_crc
-from sentinel.checkpoints.steps import step_of
+from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.inert_pickle import Opaque, load_counted_from, load_from
 from sentinel.text import visible
 
@@ -252,13 +252,21 @@ def refuse_other_beginning(name: str, head: bytes) -> None:
 
 
 def recognise(tree: Tree) -> bool:
-    return tree.single and next(iter(tree.files)).endswith((*SUFFIXES, ".pt.tar", ".pth.tar"))
+    name = next(iter(tree.files)) if tree.single else ""
+    if number_of(name) is not None and "." not in name and tree.files[name].size:
+        with opened(tree.path(name), name) as handle:
+            return zips.looks_like_zip(handle.read(0, min(4, handle.size)))
+    return name.endswith((*SUFFIXES, ".pt.tar", ".pth.tar"))
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
     """One file as a checkpoint of its own."""
     refuse_links(tree)
     name = next(iter(tree.files))
+    with opened(tree.path(name), name) as handle:
+        head = handle.read(0, min(16, handle.size))
+    if head.strip(b"\0") and not zips.looks_like_zip(head) and head[:1] != b"\x80":
+        raise NotKnown(f"{visible(name)} does not begin as a file of torch.save: another program's, or damaged")
     try:
         file = check_file(tree, name, ask)
     except Broken as error:

@@ -40,7 +40,7 @@ def test_files_whose_names_state_no_step(make, name, inside):
     data = torn.read_bytes()
     make.write(torn, data[: len(data) // 2])
     make.age(torn, 3600)
-    assert [(part.step, part.valid) for part in listed(make)] == [(None, False), (10, True), (5, True)]
+    assert [(part.step, part.valid) for part in listed(make)] == [(None, None), (10, True), (5, True)]
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,16 @@ def test_what_is_no_checkpoint_is_not_listed(make):
     assert [part.path for part in listed(make) if part.valid] == []
 
 
-def test_files_of_one_save_hold_together(make):
+@pytest.mark.parametrize("age_s", [10, 3600])
+def test_files_of_one_save_hold_together(make, age_s):
     for step in (10, 15):
         for kind in "GD":
             saved(make, f"{kind}_{step}.pth", {"iteration": step})
     file = make.root / "run/D_15.pth"
     make.write(file, file.read_bytes()[:-30])
-    make.age(file, 3600)
+    make.age(file, age_s)
     answers = {part.path.rpartition("/")[2]: part for part in listed(make)}
-    assert answers["D_15.pth"].valid is False
+    assert answers["D_15.pth"].valid is None
     assert answers["G_15.pth"].valid is None and "D_15.pth beside it" in answers["G_15.pth"].reason
     assert answers["G_10.pth"].valid is True and answers["D_10.pth"].valid is True
 
@@ -111,9 +112,30 @@ def test_a_pickle_of_another_kind_is_no_damage(make):
         assert answer.valid is valid, answer
 
 
-@pytest.mark.parametrize(("age_s", "valid"), [(10, None), (3600, False)])
-def test_a_torn_file_is_shown(make, age_s, valid):
+@pytest.mark.parametrize("age_s", [10, 3600])
+def test_a_torn_file_is_shown_and_not_moved(make, age_s):
+    """What is invalid is moved aside before a restart: never a file that may be no checkpoint."""
     path = saved(make, "ckpt.pt", {"iter_num": 15})
     path.write_bytes(path.read_bytes()[:-30])
     make.age(path, age_s)
-    assert [(part.step, part.valid) for part in listed(make)] == [(None, valid)]
+    (part,) = listed(make)
+    assert (part.step, part.valid) == (None, None) and "no end record" in part.reason, part
+
+
+@pytest.mark.parametrize("data", [b"15", b"\x28\xb5\x2f\xfd compressed by somebody", b"\x89HDF\r\n"])
+@pytest.mark.parametrize("name", ["counter.ckpt", "model_step_20.pt"])
+def test_what_another_program_wrote_is_not_damaged(make, name, data):
+    """A counter beside SpeechBrain's models was invalid, and moved aside before a restart."""
+    make.write(make.root / "run" / name, data)
+    make.age(make.root / "run" / name, 3600)
+    (part,) = listed(make)
+    assert part.valid is None and "does not begin as a file of torch.save" in part.reason, part
+
+
+def test_a_file_without_an_ending(make):
+    path = saved(make, "checkpoint_20", {"step": 20})
+    assert [(part.step, part.valid) for part in listed(make)] == [(20, True)]
+    make.write(path, make.dumps({"step": 20}, 4))
+    make.age(path, 3600)
+    (part,) = listed(make)
+    assert part.valid is None and part.format == "unknown", part

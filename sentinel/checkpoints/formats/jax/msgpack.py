@@ -46,7 +46,7 @@ def recognise(tree: Tree) -> bool:
     if not tree.single or not UNSUFFIXED.fullmatch(name) or not tree.files[name].size:
         return False
     with opened(tree.path(name), name) as handle:
-        return handle.read(0, 1)[0] & 0xF0 == 0x80
+        return 0x81 <= handle.read(0, 1)[0] <= 0x8F  # a table with something in it: 0x80 begins a pickle, too
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
