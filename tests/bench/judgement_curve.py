@@ -31,10 +31,11 @@ def labelled(folders: Sequence[Path]) -> list[Count]:
     from judgement import labelled as answers_of
 
     from sentinel.adapters.hyperscan import best_screen
+    from sentinel.cli.offline.unread_lines import with_unread
     from sentinel.config.rules_files import load_rules
     from sentinel.evidence.logs.reader import Signatures
 
-    signatures = Signatures(load_rules(), best_screen)
+    signatures = Signatures(with_unread(load_rules()), best_screen)
     counts: Counter[tuple[float | None, bool]] = Counter()
     for folder in folders:
         for answer in answers_of(folder, signatures):
