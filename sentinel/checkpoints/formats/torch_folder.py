@@ -138,7 +138,10 @@ def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Fi
     names = [name for name in sorted(tree.files) if name.endswith(plain_states.SUFFIXES) and name not in files]
     alone = not files and not finding.unsummed
     for name in names:
-        more = plain_states.check(tree, name)
+        try:
+            more = plain_states.check(tree, name)
+        except Broken as error:  # it may be no part of the state: what is invalid is moved aside
+            raise NotKnown(error.reason) from None
         works += more
         of_the_model = alone or tree.files[name].size > plain_states.SMALL_BYTES
         if more:

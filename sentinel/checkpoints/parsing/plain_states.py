@@ -21,6 +21,7 @@ SUFFIXES = (".npy", ".npz", ".pkl", ".pickle")
 SMALL_BYTES = 1 << 20  # what is smaller holds the state of a loop or of a generator, what is larger the model
 _PICKLE_BYTES = 48 << 20  # taken into memory
 _HEADER_BYTES = 10_000  # NumPy's own limit
+_JOBLIB = b"joblib.numpy_pickle"
 _MAGIC = b"\x93NUMPY"
 _TYPE = re.compile(r"[<>|=]?([biufcSVU?mM])(\d{1,6})")
 
@@ -92,8 +93,11 @@ def _check_pickle(handle: Handle) -> None:
         raise Broken(f"{handle.name}: does not end as a pickle does (cut short?)")
     if handle.size > _PICKLE_BYTES:
         return
+    data = handle.read(0, handle.size)
+    if _JOBLIB in data:
+        return  # arrays lie between the parts of its pickle
     try:
-        _, stop = inert_pickle.load_from(handle.read(0, handle.size), 0, limits=limits())
+        _, stop = inert_pickle.load_from(data, 0, limits=limits())
     except inert_pickle.PickleTooLarge as error:
         raise NotKnown(f"{handle.name}: {error}") from None
     except inert_pickle.PickleError as error:

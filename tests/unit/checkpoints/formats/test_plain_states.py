@@ -35,6 +35,7 @@ FILES = {
     "params.npz": npz(),
     "loop.pkl": pickle.dumps({"step": 10, "seen": list(range(50))}, 4),
     "old.pickle": pickle.dumps({"step": 10}, 2),
+    "scaler.pkl": b"\x80\x04\x8c\x13joblib.numpy_pickle\x8c\x12NumpyArrayWrapper\x93" + bytes(range(1, 90)) + b".",
     "two.pkl": pickle.dumps([1], 4) + pickle.dumps([2], 4),
 }
 
@@ -72,7 +73,7 @@ def test_where_they_are_the_model(make):
 def test_damaged_ones(make, name, damage):
     path = step(make, {**FILES, name: damage(FILES[name])})
     answer = ask(make, path)
-    assert answer.valid is False and name in answer.reason, answer
+    assert answer.valid is None and name in answer.reason, answer  # it may be no part of the state
 
 
 def test_a_flipped_bit_in_an_archive_of_numpy(make):
