@@ -49,6 +49,7 @@ def context(
         _forked,
         _backend_failed,
         _came_true,
+        _none_asked_for,
         _still_preparing,
         differing,
         differing_calls,
@@ -287,6 +288,15 @@ _NO_GPU = re.compile(
     r"|\b(?:no|any) (?:\w{1,12} )?(?:gpus?|accelerators?|cuda devices?)\b"
     r"|\bcuda(?: is|\.is_available\(\) is)? (?:not available|unavailable|False)\b|on a CUDA device but torch\.cuda"
 )
+
+
+def _none_asked_for(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """No GPU in an allocation in which a person works by hand: mostly none was asked for."""
+    absent = next((r for r in readings if r.key == "smi-no-devices"), None)
+    weights = {C.USER_CONFIG: 3.4, C.GPU_GSP_OR_DRIVER: -1.0}
+    return _reading_if_both(absent, {"salloc-granted"}, readings, "none-asked", weights, "in an allocation by hand")
 
 
 def _came_true(

@@ -17,6 +17,7 @@ from sentinel.model.records import Cause
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
 NODE_FAILED, STILL_BOOTS = "node-failure", "srun-nodes-boot"  # Slurm's words: a node is out; one has not started yet
+_BELOW = 4  # lines
 PORT_DOWN, LINK_UP = "port-down", "link-up"
 _FLAPS = 3  # a port that lost its link so often does not hold it, though it came up again each time
 # Until all ports have trained. A driver tells the state of each that it finds, also of those without a cable.
@@ -73,11 +74,17 @@ def _lowered(
         note = "the driver reset it, and it works again"
     elif reading.key == PORT_DOWN:
         note = _of_link(reading, links)
-    elif reading.key == NODE_FAILED and any(boot.evidence.where.path == reading.evidence.where.path for boot in boots):
+    elif reading.key == NODE_FAILED and any(_right_after(boot, reading) for boot in boots):
         note = "a node of the allocation did not start"
     if not note:
         return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
+
+
+def _right_after(boot: Reading, failed: Reading) -> bool:
+    """Whether srun says in the lines below that the allocation's nodes did not start: no job ran on them yet."""
+    lines = (boot.evidence.line or 0) - (failed.evidence.line or 0)
+    return boot.evidence.where.path == failed.evidence.where.path and 0 < lines <= _BELOW
 
 
 def _failed_again(reset: Reading, every: Sequence[Reading]) -> bool:

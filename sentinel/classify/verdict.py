@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -54,6 +55,7 @@ NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
     C.FILESYSTEM_STORAGE,
     C.NETWORK_BOOTSTRAP,
 }
+_LABEL = re.compile(r"\d{1,6}: ")
 _OF_A_SCRIPT = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG})  # commands and modules that are not there, paths
 _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 OF_A_HOST = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG, C.DISK_FULL})  # of one host, where the scope says node
@@ -119,14 +121,17 @@ def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
 
 
 def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
-    """Whether the batch script met the error before it started the ranks, of which one raised an error of its own."""
-    place, own = one.evidence.where, FAMILIES[0]
-    if place.rank is not None or points_to(one) not in _OF_A_SCRIPT:
+    """Whether the batch script met the error, before a task that srun started raised one of its own.
+
+    ``srun --label`` puts the task's number before each line that a task writes: what has none is the script's.
+    """
+    place = one.evidence.where
+    if _LABEL.match(one.evidence.text) or points_to(one) not in _OF_A_SCRIPT:
         return False
-    ranked = [r for r in readings if r.evidence.where.rank is not None and r.evidence.where.path == place.path]
-    if any((r.evidence.line or 0) < (one.evidence.line or 0) for r in ranked):
+    tasks = [r for r in readings if r.evidence.where.path == place.path and _LABEL.match(r.evidence.text)]
+    if any((r.evidence.line or 0) < (one.evidence.line or 0) for r in tasks):
         return False
-    return any(points_to(r) in own and r.strength >= LEADS and r.role in _RAISED for r in ranked)
+    return any(points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED for r in tasks)
 
 
 def _verdict(

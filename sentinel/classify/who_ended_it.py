@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sentinel.classify.history import History
 from sentinel.classify.readings import Reading, of_context
+from sentinel.classify.weights import points_to
 from sentinel.config.rules import Rules
 from sentinel.model.records import Cause, Incident, Kind, Trust
 
@@ -16,8 +17,11 @@ _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|
 ASKED = 2.0  # natural-log odds from which a line says that somebody ended the job
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
-_ENDED = frozenset({"interrupt", "signal-term"})
-_AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER)
+_SIGNALS = frozenset({"interrupt", "signal-term"})  # rules
+# A person's interrupt, and the shell's word of a process that was terminated. A launcher passes SIGTERM on once one of its
+# own processes has failed, and other signals ask for dumps or saves.
+_ENDED = re.compile(r"\bKeyboardInterrupt\b|(?:^|\d )Terminated(?: |$)")
+_AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER, C.APP_OOM_HOST)  # of workers that are killed with it, too
 
 
 def self_ended(
@@ -66,15 +70,17 @@ def ended_from_outside(
     """A process interrupted or terminated in the midst of training, before anything failed: what its peers and workers say
     after that follows from it. A watchdog waits for minutes, so that its word comes last."""
     told = [r for r in readings if r.evidence.trust is Trust.USER and r.evidence.line is not None]
-    ended = next((r for r in told if r.key in _ENDED or r.strength >= ASKED), None)
-    if ended is None or ended.key not in _ENDED or any(r.key == _WAITING for r in told):
+    ended = next((r for r in told if r.key in _SIGNALS or r.strength >= ASKED), None)
+    if ended is None or ended.key not in _SIGNALS or not _ENDED.search(ended.evidence.text):
+        return []
+    if any(r.key == _WAITING for r in told):
         return []
     path, line = ended.evidence.where.path, ended.evidence.line or 0
     steps = [e.line or 0 for e in incident.evidence if e.kind == Kind.STEP and e.where.path == path]
     if not any(step < line for step in steps) or any(step > line for step in steps):
         return []
     follows = [r for r in told if r.evidence.where.path == path and (r.evidence.line or 0) > line]
-    if not any(r.weights.get(cause, 0.0) > 0 for r in follows for cause in _AFTER_AN_END):
+    if not any(points_to(r) in _AFTER_AN_END for r in follows):
         return []
     weights = {cause: -max((r.weights.get(cause, 0.0) for r in follows), default=0.0) for cause in _AFTER_AN_END}
     weights[C.SCHEDULER_PREEMPT_OR_TIMELIMIT] = 3.0

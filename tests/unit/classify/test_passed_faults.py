@@ -142,9 +142,13 @@ def test_rules_that_know_no_line_of_their_own_convict_nobody() -> None:
     assert Drain.ADVISE.convicts and not Drain.SUSPECT.convicts
 
 
-@pytest.mark.parametrize("boots", [True, False])
-def test_a_node_that_slurm_started_for_the_job_and_that_does_not_come_up_is_looked_at(boots: bool) -> None:
-    text = "srun: error: Node failure on c7\n" + "srun: error: Nodes c7 are still not ready\n" * boots
+BOOTS, GONE = "srun: error: Nodes c7 are still not ready\n", "srun: error: Node failure on c7\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "boots"), [(GONE + BOOTS, True), (GONE, False), (f"{BOOTS}step 1 loss 2.1\n{GONE}", False)]
+)
+def test_a_node_that_slurm_started_for_the_job_and_that_does_not_come_up_is_looked_at(text: str, boots: bool) -> None:
     reader = LogReader(SIGNATURES, where=Where(job=52, path="out.txt"))
     found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
     verdict = classify(Incident("i1", NOW, NOW, job=52, evidence=tuple(found)), rules=RULES, now=NOW)

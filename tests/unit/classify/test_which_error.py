@@ -9,7 +9,7 @@ from shipped import shipped_rules, shipped_signatures
 
 from sentinel.classify import classify
 from sentinel.evidence.logs.reader import LogReader
-from sentinel.model.records import Cause, Incident, Verdict, Where
+from sentinel.model.records import Cause, Incident, Recommendation, Verdict, Where
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = shipped_rules()
@@ -174,6 +174,8 @@ def test_what_peers_and_workers_say_after_a_process_was_ended_from_outside_follo
     assert judge(STEPS + WATCHDOG + end).cause is Cause.NCCL_HANG_UNKNOWN  # it was ended because it hung
     assert judge(STEPS + FAILED + end + WATCHDOG).cause is Cause.USER_CODE
     assert judge(STEPS + end + FAILED).cause is Cause.USER_CODE  # ranks write in any order
+    killed = "RuntimeError: DataLoader worker (pid 4067) is killed by signal: Killed.\n"
+    assert judge(STEPS + end + killed).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
     assert judge(end + WATCHDOG).cause is Cause.NCCL_HANG_UNKNOWN  # of a run that had not begun nothing is known
 
 
@@ -187,11 +189,14 @@ MISSING = "ModuleNotFoundError: No module named 'dataclasses'\n"
 
 
 def test_what_the_batch_script_met_before_it_started_the_ranks_did_not_end_them() -> None:
-    asked = "[rank5]: AssertionError: the schedules do not match\n"
-    lost = "[rank5]: RuntimeError: [c10d] The client socket has timed out after 60s.\n"
+    asked = "5: [rank5]: AssertionError: the schedules do not match\n"
+    lost = "5: [rank5]: RuntimeError: [c10d] The client socket has timed out after 60s\n"
     assert judge(MISSING + asked).cause is judge(asked).cause is Cause.USER_CODE
     assert judge(MISSING + lost).cause is Cause.SOFTWARE_ENV  # the rank without the module never came
-    assert judge(MISSING.replace("Mod", "[rank0]: Mod") + asked).cause is Cause.SOFTWARE_ENV
+    assert judge("0: " + MISSING + asked).cause is Cause.SOFTWARE_ENV
+    assert (
+        judge(MISSING + asked.removeprefix("5: ")).cause is Cause.SOFTWARE_ENV
+    )  # a rank's own, before it had a number
     assert judge(MISSING).cause is Cause.SOFTWARE_ENV
 
 
@@ -204,3 +209,23 @@ def test_a_warning_why_cuda_did_not_start_names_the_cause_where_no_gpu_is_found(
     assert judge(why + raised).cause is Cause.GPU_GSP_OR_DRIVER
     assert judge(raised + why).cause is Cause.USER_CONFIG
     assert judge(why + "ValueError: Please set the learning rate.\n").cause is Cause.USER_CONFIG
+
+
+@pytest.mark.parametrize(
+    "asked", ["Received SIGUSR1: dumping stacks", "Received Signals.SIGTERM death signal, shutting down workers"]
+)
+def test_a_signal_that_asks_for_a_dump_or_that_a_launcher_passes_on_is_no_end_from_outside(asked: str) -> None:
+    assert judge(f"{STEPS}{asked}\n{WATCHDOG}").cause is Cause.NCCL_HANG_UNKNOWN
+
+
+def test_gradients_that_overflow_and_then_do_not_are_no_failure() -> None:
+    low = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4, reducing to 2\n"
+    assert judge(STEPS + low).cause is Cause.NUMERICAL_NAN
+    assert judge(low + STEPS + LIMIT).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def test_no_gpu_in_an_allocation_by_hand_was_mostly_not_asked_for() -> None:
+    none = "No devices were found\n"
+    assert judge("salloc: Granted job allocation 1354\n" + none).cause is Cause.USER_CONFIG
+    verdict = judge(none + "RuntimeError: No CUDA GPUs are available\n")
+    assert verdict.cause is not Cause.USER_CONFIG and verdict.recommendation is Recommendation.SUSPECT
