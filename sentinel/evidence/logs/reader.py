@@ -226,6 +226,8 @@ class LogReader:
     def _printed(self, block: bytes, start: int, end: int, batch: list[tuple[int, int]]) -> list[Hit]:
         """Rules that know a line which a program printed."""
         hits: list[Hit] = []
+        if block.startswith((b"# HELP ", b"# TYPE "), start):
+            return hits  # an exporter's words on a metric, not its value
         told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
         quoted = is_source(block, start, min(end, start + 400))
         daemons = DAEMON.match(block, start, min(end, start + 400)) is not None
