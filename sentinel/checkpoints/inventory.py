@@ -39,6 +39,12 @@ _LOOSE = re.compile(
 _NAMED = re.compile(
     r"ckpt|checkpoint|snapshot|latest|last|epoch|iter|\d\.", re.IGNORECASE
 )  # of those, what damaged ones have
+# In which the files of one save differ: the number of a rank or part, and the kind of state.
+_OF_A_RANK = re.compile(r"(?<![a-z])(?:rank|shard|part|worker|process|tp|pp|dp|mp)[-_.=]?\d+|\d+[-_]of[-_]\d+")
+_KIND = re.compile(
+    r"model|optim|optimizer|opt|sched|scheduler|scaler|ema|state|dict|weights|net|network|checkpoint|ckpt|g|d|gen|generator"
+    r"|disc|discriminator|netg|netd|actor|critic|encoder|decoder|pt|pth|tar"
+)
 _DIGITS = 18
 _MOST_LOOSE = 64  # of them that are looked at, the highest numbers first
 _SKIPPED = frozenset({".quarantine", "lost+found", "tb", "tensorboard", "wandb", "__pycache__", ".git"})
@@ -305,24 +311,33 @@ def _may_be_resumed(part: Part) -> bool:
 
 
 def _loosely(parts: list[Part]) -> list[Part]:
-    """Files whose names say little: with one not whole none of its number is proven (``G_500.pth``, ``D_500.pth``).
+    """Files whose names say little: with one not whole nothing of its save is proven (``G_500.pth``, ``D_500.pth``).
 
     None is invalid: what is would be moved aside, and this may be another program's.
     """
-    damaged = {_number_at(part): part.path for part in parts if not part.valid}
+    damaged: dict[tuple[str, ...], list[Part]] = {}
+    for part in parts:
+        if not part.valid:
+            damaged.setdefault(_save_of(part), []).append(part)
     judged: list[Part] = []
     for part in parts:
-        other = damaged.get(_number_at(part)) if part.valid else None
+        beside = damaged.get(_save_of(part), []) if part.valid else []
+        other = next((one for one in beside if None in (one.step, part.step) or one.step == part.step), None)
         reason = (
-            part.reason if other is None else f"{visible(Path(other).name)} beside it, of the same number, is not whole"
+            part.reason
+            if other is None
+            else f"{visible(Path(other.path).name)} beside it, of the same save, is not whole"
         )
         judged.append(replace(part, valid=True if part.valid and other is None else None, reason=reason))
     return judged
 
 
-def _number_at(part: Part) -> tuple[str, str]:
+def _save_of(part: Part) -> tuple[str, ...]:
+    """What the names of the files of one save share: all but the number of a rank and the kind of state."""
     folder, _, name = part.path.rpartition("/")
-    return folder, last_number(name) or name
+    words = re.findall(r"[a-z]+|\d+", _OF_A_RANK.sub("", name.lower()))
+    shared = [word.lstrip("0") or "0" if word.isdigit() else word for word in words if not _KIND.fullmatch(word)]
+    return (folder, *shared) if any(word.isdigit() for word in shared) else (folder, name)
 
 
 def deepen(parts: Iterable[Part], candidate: Candidate, level: Level, *, settings: Settings = DEFAULTS) -> list[Part]:

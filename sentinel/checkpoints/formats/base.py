@@ -189,7 +189,9 @@ def neighbours(root: Path, limit: int) -> list[Path]:
             continue
         try:
             with os.scandir(named.parent) as entries:
-                steps = [(step, e.name) for e in entries if (step := said(e.name)) is not None and step != mine]
+                steps = [
+                    (step, e.name) for e in entries if (step := said(e.name)) not in (None, mine) and not e.is_symlink()
+                ]
         except OSError:
             return []
         nearest = sorted(steps, key=lambda pair: (abs(pair[0] - mine), pair))[:limit]

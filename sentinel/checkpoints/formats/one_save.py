@@ -23,9 +23,10 @@ from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 2
-_STATE = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar", ".safetensors")  # names of files that a load may need
+# Names of files that a load may need. Data (.npy, .pkl, .json) may be results, which come when a save is over.
+_STATE = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".safetensors")
 _SHARDS = (".distcp", ".safetensors")
-_DESCRIPTIONS = (".json", ".npy", ".npz")  # that a resume may read, too: of what is put in after a save, many are JSON
+_DEPTH = 3  # of folders in a save: model/pp_00/tp_00/sdp_00.pt
 _TEXTS = (".json", ".yaml", ".yml")
 _MOST_TEXTS = 2000
 _OF_A_RANK = re.compile(r"([^0-9]*)(\d{1,6})(\.[a-z]+)")
@@ -154,20 +155,30 @@ def refuse_lacking(tree: Tree) -> None:
 def _saved_in(folder: Path, mine: Mapping[str, str]) -> dict[str, str]:
     """The kinds of files with a state, and of folders of shards, that this save has, without what was put in afterwards."""
     times: dict[str, tuple[float, str]] = {}
-    for pattern in ("*", "*/*", "*/*/*", "*/*/*/*"):
-        for path in folder.glob(pattern):
-            inside = str(path.relative_to(folder))
-            shards = path.name == ".metadata"
-            if not shards and (path.name.startswith(".") or not path.name.endswith((*_STATE, *_DESCRIPTIONS))):
-                continue
-            here = (path.stat().st_mtime, inside)
-            times[_kind(inside)] = min(times.get(_kind(inside), here), here)
+    for path in _files_in(folder):
+        inside = str(path.relative_to(folder))
+        shards = path.name == ".metadata"
+        if not shards and (path.name.startswith(".") or not path.name.endswith(_STATE)):
+            continue
+        here = (path.lstat().st_mtime, inside)
+        times[_kind(inside)] = min(times.get(_kind(inside), here), here)
     last_s = max((at for kind, (at, _) in times.items() if kind in mine), default=None)
     if last_s is None:
         return {}
-    # Results of an evaluation are JSON, too, and come when the save is over.
-    slack_s = {kind: SKEW_S if kind.endswith(".json") else RANKS_HANG_S for kind in times}
-    return {kind: name for kind, (at, name) in times.items() if at <= last_s + slack_s[kind]}
+    return {kind: name for kind, (at, name) in times.items() if at <= last_s + RANKS_HANG_S}
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """The files of a save down to the depth of folders of ranks; no link is followed."""
+    pending = [] if folder.is_symlink() else [(folder, 0)]
+    while pending:
+        here, depth = pending.pop()
+        with os.scandir(here) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    yield Path(entry.path)
+                elif depth < _DEPTH and entry.is_dir(follow_symlinks=False):
+                    pending.append((Path(entry.path), depth + 1))
 
 
 def _refuse_holes(tree: Tree, beside: Sequence[Path]) -> None:
@@ -179,7 +190,7 @@ def _refuse_holes(tree: Tree, beside: Sequence[Path]) -> None:
     for name in tree.files:
         folder, slash, file = name.rpartition("/")
         match = _OF_A_RANK.fullmatch(file)
-        if match and file.endswith((*_STATE, *_DESCRIPTIONS)):
+        if match and file.endswith(_STATE):
             ranks.setdefault((folder + slash + match[1], match[3]), {})[int(match[2])] = match[2]
     for (before, after), numbers in ranks.items():
         low, high = min(numbers), max(numbers)
@@ -187,7 +198,7 @@ def _refuse_holes(tree: Tree, beside: Sequence[Path]) -> None:
         holes = {first_hole(numbers, first, high + 1) for first in (0, 1)} - {None} if low <= 1 else set()
         for hole in sorted(number for number in holes if number is not None):
             name = f"{before}{hole:0{width}}{after}"
-            if beside and all((folder / name).is_file() for folder in beside):
+            if beside and all(_inside(folder, name) for folder in beside):
                 raise NotKnown(f"{visible(name)} is missing, which {visible(beside[0].name)} has: half deleted?")
 
 
@@ -205,7 +216,7 @@ def refuse_damaged_texts(tree: Tree) -> None:
         if _is_text(tree, name):
             continue
         for folder in beside:
-            entry = _entry(folder / name)
+            entry = _inside(folder, name)
             if entry is not None and _is_text(Tree(folder, {name: entry}), name):
                 raise NotKnown(f"{visible(name)} is cut short or damaged, that of {visible(folder.name)} is whole")
         if _is_zeros(tree, name):
@@ -213,10 +224,10 @@ def refuse_damaged_texts(tree: Tree) -> None:
 
 
 def _is_text(tree: Tree, name: str) -> bool:
-    """Whether it is JSON; of YAML, whether there is something in it and no zeros."""
+    """Whether it is JSON, one value or one a line; of YAML, whether there is something in it and no zeros."""
     try:
         if name.endswith(".json"):
-            return json_files.looks_whole(tree, name)
+            return json_files.looks_whole(tree, name) or json_files.is_lines(tree, name)
         return tree.files[name].size > 0 and not _is_zeros(tree, name)
     except NotKnown:
         return True  # too large, or not to be read: nothing is shown
@@ -247,6 +258,15 @@ def _entry(path: Path) -> Entry | None:
         return entry_of(os.lstat(path))
     except OSError:
         return None
+
+
+def _inside(folder: Path, name: str) -> Entry | None:
+    """The file of that name in a save; None where there is none, or a link on the way to it leads elsewhere."""
+    path = folder / name
+    on_the_way = [path, *path.parents][: len(Path(name).parts) + 1]
+    if any(step.is_symlink() for step in on_the_way) or not path.is_file():
+        return None
+    return _entry(path)
 
 
 def identical(tree: Tree, name: str, folder: Path) -> bool | None:

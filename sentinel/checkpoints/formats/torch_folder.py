@@ -29,6 +29,7 @@ _STATED = (
     re.compile(r".*world[-_]?size[-_]?(?P<count>\d{1,6})[-_]rank[-_]?(?P<number>\d{1,6})[^/0-9]*"),
     re.compile(r".*[-_.](?P<number>\d{1,6})[-_]of[-_](?P<count>\d{1,6})[^/0-9]*"),
 )
+_OTHER_STATES = (".distcp", ".msgpack", ".h5", ".keras")  # beside which what NumPy and pickle wrote is not the model
 _DEPTH = 3  # of folders in a step: model/pp_00/tp_00/sdp_00.pt
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
@@ -81,7 +82,6 @@ def check_loose(tree: Tree, ask: Ask, finding: Finding) -> dict[str, torch_file.
     """Torch files of any names beside what else a checkpoint holds: whole, their ranks without a hole, of one step."""
     works: list[Work] = []
     files = _torch_files(tree, ask, finding, works)
-    _plain_files(tree, files, finding, works)
     finding.works = [*finding.works, *works]
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
@@ -131,25 +131,24 @@ def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> d
 
 
 def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Finding, works: list[Work]) -> list[str]:
-    """What NumPy and pickle wrote, whole; their names.
+    """What NumPy and pickle wrote where it is the model, whole; their names.
 
-    Small ones beside a model are the state of a loop or of a generator: no checksum is asked for, and no look at numbers.
+    Beside another state such a file may be anything: predictions, a scaler of somebody's, compressed by any method.
     """
-    names = [name for name in sorted(tree.files) if name.endswith(plain_states.SUFFIXES) and name not in files]
-    alone = not files and not finding.unsummed
+    if files or finding.unsummed or any(name.endswith(_OTHER_STATES) for name in tree.files):
+        return []
+    names = [name for name in sorted(tree.files) if name.endswith(plain_states.SUFFIXES)]
     for name in names:
         try:
             more = plain_states.check(tree, name)
         except Broken as error:  # it may be no part of the state: what is invalid is moved aside
             raise NotKnown(error.reason) from None
         works += more
-        of_the_model = alone or tree.files[name].size > plain_states.SMALL_BYTES
         if more:
             finding.covered.add(name)
-        elif of_the_model:
+        else:
             finding.unsummed.append(name)
-        if of_the_model:
-            finding.unread = "what NumPy or pickle wrote"
+        finding.unread = "what NumPy or pickle wrote"
     return names
 
 

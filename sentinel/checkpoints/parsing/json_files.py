@@ -48,6 +48,19 @@ def check_read_at_resume(tree: Tree) -> None:
             raise Broken(f"{visible(name)} is not JSON (cut short or damaged)")
 
 
+def is_lines(tree: Tree, name: str) -> bool:
+    """Whether every line of a file is JSON, as in a log that grows; of a large file nothing is said."""
+    if tree.files[name].size > SMALL_BYTES:
+        return False
+    lines = read_small(tree.path(name), SMALL_BYTES, name).splitlines()
+    try:
+        for line in lines:
+            parse(line, name)
+    except ValueError:
+        return False
+    return bool(lines)
+
+
 def looks_whole(tree: Tree, name: str) -> bool:
     """Whether a file that should hold one JSON value does. Of a large one the two ends are looked at."""
     entry = tree.files[name]

@@ -18,8 +18,8 @@ from sentinel.checkpoints.reading import Work, span_crc
 from sentinel.text import visible
 
 SUFFIXES = (".npy", ".npz", ".pkl", ".pickle")
-SMALL_BYTES = 1 << 20  # what is smaller holds the state of a loop or of a generator, what is larger the model
 _PICKLE_BYTES = 48 << 20  # taken into memory
+_MOST_ARRAYS = 1000
 _HEADER_BYTES = 10_000  # NumPy's own limit
 _JOBLIB = b"joblib.numpy_pickle"
 _MAGIC = b"\x93NUMPY"
@@ -40,7 +40,7 @@ def check(tree: Tree, name: str) -> list[Work]:
             archive = zips.parse(handle.read, handle.size, handle.name)
             return list(_records(tree, name, archive))
         if name.endswith(".npy"):
-            _check_array(handle)
+            _check_arrays(handle)
         else:
             _check_pickle(handle)
     return []
@@ -57,19 +57,32 @@ def _records(tree: Tree, name: str, archive: zips.Archive) -> Iterator[Work]:
         yield Work(record.size, run)
 
 
-def _check_array(handle: Handle) -> None:
-    head = handle.read(0, min(12, handle.size))
+def _check_arrays(handle: Handle) -> None:
+    """One array as a rule; of several that were saved to one open file the first thousand are looked at."""
+    at = 0
+    for _ in range(_MOST_ARRAYS):
+        end = _check_array(handle, at)
+        if end is None or end >= handle.size:
+            return
+        at = end
+
+
+def _check_array(handle: Handle, at: int) -> int | None:
+    """Where the array that begins there ends; None where that is not known."""
+    head = handle.read(at, min(12, handle.size - at))
     if head[:6] != _MAGIC or len(head) < 12:
+        if at:
+            raise Broken(f"{handle.name}: {handle.size} bytes, its array ends at {at}")
         raise Broken(
             f"{handle.name}: does not begin as an array of NumPy" + (" (zeros)" if not head.strip(b"\0") else "")
         )
     width = 2 if head[6] == 1 else 4
     length = int.from_bytes(head[8 : 8 + width], "little")
-    start = 8 + width + length
+    start = at + 8 + width + length
     if length > _HEADER_BYTES or start > handle.size:
         raise Broken(f"{handle.name}: its header is cut short or damaged")
     try:
-        told = ast.literal_eval(handle.read(8 + width, length).decode("utf-8").strip())
+        told = ast.literal_eval(handle.read(at + 8 + width, length).decode("utf-8").strip())
         kind, shape = told["descr"], tuple(told["shape"])
         counted = all(type(count) is int and count >= 0 for count in shape)
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
@@ -77,10 +90,11 @@ def _check_array(handle: Handle) -> None:
     # The unit of a time follows its size.
     match = _TYPE.fullmatch(kind.partition("[")[0]) if isinstance(kind, str) else None
     if match is None or not counted:
-        return  # objects, or records of several types: how long it must be is not known
-    item = int(match[2]) * (4 if match[1] == "U" else 1)
-    if start + math.prod(shape) * item != handle.size:
-        raise Broken(f"{handle.name}: {handle.size} bytes, its array ends at {start + math.prod(shape) * item}")
+        return None  # objects, or records of several types: how long it must be is not known
+    end: int = start + math.prod(shape) * int(match[2]) * (4 if match[1] == "U" else 1)
+    if end > handle.size:
+        raise Broken(f"{handle.name}: {handle.size} bytes, its array ends at {end}")
+    return end
 
 
 def _check_pickle(handle: Handle) -> None:

@@ -86,6 +86,28 @@ def test_files_of_one_save_hold_together(make, age_s):
     assert answers["G_10.pth"].valid is True and answers["D_10.pth"].valid is True
 
 
+@pytest.mark.parametrize(
+    ("damaged", "other", "together"),
+    [
+        ("epoch_03-loss_0.500.pt", "epoch_07-loss_0.500.pt", False),
+        ("m_a_2024.pt", "m_b_2024.pt", False),
+        ("model_10.pt", "optimizer_10.pt", True),
+        ("a_last_10_part1.pt", "a_last_10_part2.pt", True),
+        ("model_10.pt", "optimizer_20.pt", False),
+        ("model_last_1-of-2_15.pt", "model_last_2-of-2_15.pt", True),
+    ],
+)
+def test_which_files_are_of_one_save(make, damaged, other, together):
+    """A shared number says nothing: names of one save differ in a rank, a part, or the kind of state."""
+    for name in (damaged, other):
+        path = saved(make, name, {"epoch": 1, "iteration": 15})
+    path = make.root / "run" / damaged
+    path.write_bytes(path.read_bytes()[:-30])
+    make.age(path, 3600)
+    answers = {part.path.rpartition("/")[2]: part.valid for part in listed(make)}
+    assert answers[other] is (None if together else True), answers
+
+
 def test_beside_saves_that_state_their_step_they_do_not_count(make):
     make.dcp("run/step-10", step=10)
     saved(make, "ckpt.pt", {"iter_num": 15})

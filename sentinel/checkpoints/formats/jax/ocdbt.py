@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.text import visible
 
 _MANIFEST = 0x0CDB3A2A
@@ -22,6 +22,8 @@ _MOST_NODES = 20_000
 _HEAD = 512  # bytes of a value that are looked at
 _TAIL = 64  # bytes of its end
 _FRAME = b"\x28\xb5\x2f\xfd"  # of zstd
+_MOST_BLOCKS = 1 << 16  # of one frame that are looked at
+_REPEATED, _COMPRESSED, _RESERVED = 1, 2, 3  # blocks of a frame; those of kind 0 are stored as they are
 _HEADER = struct.Struct(">I")
 
 
@@ -178,7 +180,7 @@ def check_not_zeros(tree: Tree, values: Iterable[Span]) -> None:
 def check_tails(tree: Tree, values: Iterable[Span]) -> None:
     """`NotKnown` for a data file whose last compressed value ends with zeros: the end of a write that was lost.
 
-    The last byte of a compressed block of zstd is none, and a run of zeros is compressed.
+    The last byte of a compressed block of zstd is none; a block that is stored as it is may end so.
     """
     last: dict[str, Span] = {}
     for span in values:
@@ -188,9 +190,30 @@ def check_tails(tree: Tree, values: Iterable[Span]) -> None:
         if span.length < 2 * _TAIL:
             continue
         with opened(tree.path(file), file) as handle:
-            compressed = handle.read(span.offset, 4) == _FRAME
-            if compressed and not handle.read(span.offset + span.length - _TAIL, _TAIL).strip(b"\0"):
+            tail = handle.read(span.offset + span.length - _TAIL, _TAIL)
+            if not tail.strip(b"\0") and _ends_compressed(handle, span):
                 raise NotKnown(f"{visible(file)}: its last value ends with zeros: a lost write?")
+
+
+def _ends_compressed(handle: Handle, span: Span) -> bool:
+    """Whether it is one frame of zstd whose last block is compressed, or one that has lost its last block."""
+    head = handle.read(span.offset, 5)
+    if head[:4] != _FRAME:
+        return False
+    flags, end = head[4], span.offset + span.length
+    single = flags >> 5 & 1
+    at = span.offset + 5 + (1 - single) + (0, 1, 2, 4)[flags & 3] + (single, 2, 4, 8)[flags >> 6]
+    for _ in range(_MOST_BLOCKS):
+        if at + 3 > end:
+            return True
+        told = int.from_bytes(handle.read(at, 3), "little")
+        last, kind, size = told & 1, told >> 1 & 3, told >> 3
+        if kind == _RESERVED:
+            return False
+        at += 3 + (1 if kind == _REPEATED else size)
+        if last:
+            return at > end or (kind == _COMPRESSED and at + 4 * (flags >> 2 & 1) == end)
+    return False
 
 
 def _unpacked(data: bytes, magic: int, what: str) -> bytes:

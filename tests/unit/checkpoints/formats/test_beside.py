@@ -57,12 +57,9 @@ def ask(make, path):
 
 
 @pytest.mark.parametrize("write", LAYOUTS)
-@pytest.mark.parametrize("lost", ["loop.pt", "train/rank0.pt", "loader_00000.json", "settings.json"])
+@pytest.mark.parametrize("lost", ["loop.pt", "train/rank0.pt"])
 def test_a_file_that_both_saves_beside_have(make, write, lost):
     paths = run(make, write)
-    for index, path in enumerate(paths):
-        make.json(path / "settings.json", {"lr": 1})
-        make.age(path / "settings.json", 36_000 - 3600 * index)
     assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
     (paths[2] / lost).unlink()
     answer = ask(make, paths[2])
@@ -79,6 +76,48 @@ def test_fewer_ranks_and_results_that_come_later_are_no_damage(make, write):
     (paths[2] / "train/rank1.pt").unlink()
     (paths[2] / "loader_00001.json").unlink()
     assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+
+
+@pytest.mark.parametrize("write", LAYOUTS)
+@pytest.mark.parametrize("name", ["eval_preds.npy", "eval_preds.npz", "eval_results.json", "table.pkl", "notes.yaml"])
+@pytest.mark.parametrize("after_s", [0, 3, 300])
+def test_data_that_the_newest_has_not_yet(make, write, name, after_s):
+    """An evaluation runs when the save is over: the newest save has no results yet."""
+    paths = run(make, write)
+    for index, path in enumerate(paths[:2]):
+        make.write(path / name, b"{}")
+        make.age(path / name, 36_000 - 3600 * index - after_s)
+    assert ask(make, paths[2]).valid is True, ask(make, paths[2])
+
+
+@pytest.mark.parametrize("write", LAYOUTS)
+def test_json_lines_are_whole(make, write):
+    paths = run(make, write)
+    for index, path in enumerate(paths):
+        make.write(path / "metrics.json", b'{"loss": 1}\n' * (index + 1))
+        make.age(path / "metrics.json", 36_000 - 3600 * index)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+    make.write(paths[2] / "metrics.json", b'{"loss": 1}\n{"loss"')
+    make.age(paths[2] / "metrics.json", 36_000 - 3600 * 2)
+    answer = ask(make, paths[2])
+    assert answer.valid is None and "metrics.json" in answer.reason, answer
+
+
+@pytest.mark.parametrize("write", LAYOUTS)
+def test_no_link_in_a_save_beside_is_followed(make, write):
+    paths = run(make, write)
+    outside = make.root / "outside"
+    make.json(outside / "a.json", {"lr": 1})
+    make.write(outside / "weights.pt", make.torch_file({"w": 1}, prefix="weights"))
+    for file in outside.iterdir():
+        make.age(file, 36_000)
+    for path in paths[:2]:
+        (path / "data").symlink_to(outside)
+        (path / "b.json").symlink_to(outside / "a.json")
+    for name in ("data/a.json", "b.json"):
+        make.write(paths[2] / name, b"// by hand")
+        make.age(paths[2] / name, 36_000 - 3600 * 2)
+    assert ask(make, paths[2]).valid is True, ask(make, paths[2])
 
 
 def test_numbers_that_are_no_ranks_may_begin_anywhere(make):

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.checkpoints import manifest
-from sentinel.checkpoints.files import scan
-from sentinel.checkpoints.formats.jax.ocdbt import crc32c, spans
+from sentinel.checkpoints.files import NotKnown, scan
+from sentinel.checkpoints.formats.jax.ocdbt import Span, check_tails, crc32c, spans
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.validate import Settings, record, validate
 
@@ -232,3 +232,38 @@ def test_how_arrays_are_sharded_is_missing(run):
     (run / "manager/20/state/_sharding").unlink()
     answer = ask(run / "manager/20")
     assert answer.valid is False and "_sharding is missing" in answer.reason, answer
+
+
+def frame(*blocks):
+    """A frame of zstd of one segment: (kind, what is in it) of each block."""
+    data = b"\x28\xb5\x2f\xfd\xa0" + (4096).to_bytes(4, "little")
+    for index, (kind, inside) in enumerate(blocks):
+        size = 4096 if kind == 1 else len(inside)
+        data += (size << 3 | kind << 1 | (index == len(blocks) - 1)).to_bytes(3, "little") + inside
+    return data
+
+
+ENDS = bytes(range(1, 200)) + bytes(100)
+
+
+@pytest.mark.parametrize(
+    ("data", "doubted"),
+    [
+        (frame((0, ENDS)), False),
+        (frame((2, b"compressed" * 9), (0, ENDS)), False),
+        (frame((2, b"compressed" * 9), (1, b"\0"), (0, ENDS)), False),
+        (frame((2, ENDS)), True),
+        (frame((0, b"stored" * 30), (2, ENDS)), True),
+        (frame((0, b"stored" * 30), (2, b"compressed" * 9))[:-93] + bytes(93), True),
+        (frame((3, ENDS)), False),
+    ],
+)
+def test_a_block_that_is_stored_may_end_with_zeros(tmp_path, data, doubted):
+    """zstd keeps small numbers of whole types as they are where that is shorter."""
+    (tmp_path / "d").write_bytes(b"before" + data)
+    values = [Span("d", 6, len(data), value=True)]
+    if doubted:
+        with pytest.raises(NotKnown, match="ends with zeros"):
+            check_tails(scan(tmp_path), values)
+    else:
+        check_tails(scan(tmp_path), values)

@@ -9,7 +9,6 @@ import zipfile
 
 import pytest
 
-from sentinel.checkpoints.parsing.plain_states import SMALL_BYTES
 from sentinel.checkpoints.validate import validate
 
 
@@ -85,14 +84,34 @@ def test_a_flipped_bit_in_an_archive_of_numpy(make):
     assert answer.valid is False and "CRC-32" in answer.reason, answer
 
 
-@pytest.mark.parametrize("name", ["weights.npy", "weights.pkl"])
-def test_of_large_ones_a_checksum_is_asked_for(make, name):
-    count = SMALL_BYTES // 4 + 1
-    large = npy(count) if name.endswith("npy") else pickle.dumps(bytes(4 * count), 4)
-    path = step(make, {name: large, "model.pt": make.torch_file({"w": 1}, prefix="model")})
-    assert ask(make, path).valid is True
-    answer = ask(make, path, "checksum")
-    assert answer.valid is None and f"no checksum recorded for {name}" in answer.reason, answer
+LARGE = 300_000  # numbers
+BESIDE = {
+    "seen.npy": npy(LARGE),
+    "seen.pkl": pickle.dumps(bytes(4 * LARGE), 4),
+    "stats.npz": npz(zipfile.ZIP_DEFLATED),
+    "scaler.pkl": pickle.dumps({"mean": 1}, 4)[:-1] + b"joblib's arrays",
+    "packed.pkl": b"\x78\x9c compressed",
+    "two.npy": npy(5) + npy(7),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("model", ["model.pt", "model.safetensors"])
+@pytest.mark.parametrize("level", ["structural", "checksum"])
+def test_beside_a_model_they_are_no_state(make, name, model, level):
+    tensors = {"w": ("F32", (4,), make.floats(4))}
+    data = make.torch_file({"w": 1}, prefix="model") if model.endswith("pt") else make.safetensors(tensors)
+    path = step(make, {model: data})
+    without = ask(make, path, level)
+    step(make, {name: BESIDE[name]})
+    answer = ask(make, path, level)
+    assert (answer.valid, answer.reason) == (without.valid, without.reason), answer
+
+
+def test_several_arrays_in_one_file(make):
+    two = npy(5) + npy(7)
+    for data, valid in ((two, True), (two[:-1], None), (two + b"x", None)):
+        assert ask(make, step(make, {"state.npy": data})).valid is valid
 
 
 @pytest.mark.parametrize(
