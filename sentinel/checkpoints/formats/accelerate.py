@@ -20,6 +20,8 @@ from sentinel.text import visible
 NAME = "accelerate"
 _RANDOM = re.compile(r"random_states_(\d+)\.pkl")
 _MODEL = re.compile(r"(pytorch_)?model.*\.(bin|safetensors)|.*fsdp.*\.bin")
+# As Diffusers and PEFT name a part's weights in its folder; what else lies in folders is another program's.
+_PART = re.compile(r".+/(?:(?:diffusion_)?(?:pytorch_)?model|adapter_model|[^/]*lora[^/]*)[^/]*\.(?:bin|safetensors)")
 
 _BEFORE_RANDOM = re.compile(
     r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|optimizer|scheduler|sampler|dl_state_dict)[^/]*\.bin|scaler\.pt"
@@ -69,7 +71,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
 
 def _parts_of_a_pipeline(tree: Tree, ask: Ask, others: list[str], finding: Finding, works: list[Work]) -> list[str]:
     """The models in folders, as a hook saves each part of Diffusers' pipelines (``unet/``, ``unet_ema/``)."""
-    parts = [name for name in sorted(tree.files) if "/" in name and name.endswith((".bin", ".safetensors"))]
+    parts = [name for name in sorted(tree.files) if _PART.fullmatch(name)]
     parts = [name for name in parts if not any(name.startswith(f"{other}/") for other in others)]
     for name in (name for name in parts if name.endswith(".bin")):
         file = torch_file.check_file(tree, name, ask)

@@ -110,7 +110,8 @@ def _state(tree: Tree, ask: Ask) -> int:
 def _is_by_hand(tree: Tree) -> bool:
     """Whether a loop of one's own made a folder of this name: the Trainer writes its arguments before the optimizer."""
     of_trainer = any(name == "training_args.bin" or name.startswith("rng_state") for name in tree.files)
-    if of_trainer or not {"optimizer.pt", "optimizer.bin"} & set(tree.files):
+    weights = any("model" in name.lower() or name.endswith(".safetensors") for name in tree.files)
+    if of_trainer or not weights or not {"optimizer.pt", "optimizer.bin"} & set(tree.files):
         return False
     return not any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
 

@@ -36,6 +36,7 @@ _TABLES = 3  # of tables inside each other, in which trainers keep an optimizer
 _STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
 # What trainers call it besides, where the file's name states no step, and the tables in which it is then.
 _OTHER_STEP_KEYS = ("iter_num", "iter", "num_updates", "step_count", "current_step", "train_step", "global_iteration")
+_MAYBE_OF_AN_EPOCH = "iter"  # beside an epoch some count it from the epoch's start: the name's number orders such files
 _TABLES_OF_STEPS = ("meta", "extra_state", "trainer", "train_state", "progress", "optimizer_history")
 
 owners_by_name = no_owners
@@ -292,7 +293,8 @@ def _steps_by_other_names(value: object) -> list[int]:
         table = value.get(name)
         tables.append(table[-1] if isinstance(table, list) and table else table)
     keys = (*_STEP_KEYS, *_OTHER_STEP_KEYS)
-    return [t[key] for t in tables if isinstance(t, dict) for key in keys if type(t.get(key)) is int and t[key] >= 0]
+    found = [(t, key) for t in tables if isinstance(t, dict) for key in keys if type(t.get(key)) is int and t[key] >= 0]
+    return [t[key] for t, key in found if not (key == _MAYBE_OF_AN_EPOCH and "epoch" in t)]
 
 
 def _names_optimizer(value: object, depth: int = 0) -> bool:

@@ -30,8 +30,8 @@ _STATE = re.compile(
 
 # A save that its writer had not renamed yet, or that a person condemned. Words inside of a name are the run's own.
 _NOT_FOR_USE = re.compile(
-    r"[._]*(?:tmp|temp|temporary|incomplete)[-_.](?![0-9]).*"
-    r"|.*[-_.](?:tmp|temp|temporary|partial|incomplete|unfinished|uncommitted|inprogress|in[-_]progress|writing"
+    r"[._]*(?:tmp|temporary|incomplete)[-_.](?![0-9]).*"
+    r"|.*\d.*[-_.](?:tmp|temp|temporary|partial|incomplete|unfinished|uncommitted|inprogress|in[-_]progress|writing"
     r"|corrupt|corrupted|broken|damaged|torn|bad|failed|deleted|trash)[-_.]*",
     re.IGNORECASE,
 )

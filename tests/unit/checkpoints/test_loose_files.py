@@ -62,6 +62,12 @@ def test_numbered_files(make):
     assert [(part.step, part.number, part.valid) for part in listed(make)] == [(None, 10, True), (None, 9, True)]
 
 
+def test_an_iteration_within_an_epoch_orders_no_files(make):
+    for epoch, iteration in ((12, 900), (13, 10)):
+        saved(make, f"checkpoint_{epoch}.pt", {"epoch": epoch, "iter": iteration})
+    assert [(part.step, part.number) for part in listed(make)] == [(None, 13), (None, 12)]
+
+
 def test_what_is_no_checkpoint_is_not_listed(make):
     """Weights alone, data, and what says neither step nor number."""
     saved(make, "model_0000015.pth", {}, optimizer=False)

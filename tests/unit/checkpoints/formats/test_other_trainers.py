@@ -156,6 +156,14 @@ def test_a_loop_of_ones_own_under_the_trainers_name(make):
     assert validate(paths[1], "structural", now_s=make.now_s).valid is None
 
 
+def test_a_save_without_weights_is_no_loops_of_ones_own(make):
+    path = of_a_loop(make, 10)
+    (path / "adapter_model.safetensors").unlink()
+    for file in path.iterdir():
+        make.age(file, 3600)
+    assert validate(path, "structural", now_s=make.now_s).valid is False
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_save_of_the_trainers_that_did_not_finish(make, beside):
     if beside:
@@ -212,6 +220,18 @@ def test_no_part_and_no_model(make):
     path = of_a_pipeline(make, 10, ())
     answer = validate(path, "structural", now_s=make.now_s)
     assert answer.valid is False and "no model" in answer.reason, answer
+
+
+def test_another_programs_file_in_a_folder_is_no_part_of_a_pipeline(make):
+    path = of_a_pipeline(make, 10, ())
+    for name in ("ema/ema_state.bin", "tokenizer/words.bin"):
+        make.write(path / name, b"one word\n" * 9)
+    answer = validate(path, "structural", now_s=make.now_s)
+    assert answer.valid is False and "no model" in answer.reason, answer
+    whole = make.accelerate("run/checkpoint-20", 20, ranks=1)
+    make.write(whole / "data/train.bin", b"one word\n" * 9)
+    answer = validate(whole, "structural", now_s=make.now_s)
+    assert answer.valid is True, answer
 
 
 @pytest.mark.parametrize("old", ["optimizer.bin", "pytorch_lora_weights.safetensors"])
