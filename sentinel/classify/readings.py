@@ -17,7 +17,8 @@ from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 C = Cause
 # What a program tells as a warning it mostly survives: glog's W and I, levels of logging and loguru, Python's warnings.
 _WARNING = re.compile(
-    r"(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"
+    r"\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
+    r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"
     r"|(?:^|[\s\]])\[[DIW]\] "
     r"|(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)"
     r"|\b\w*Warning: "
@@ -33,7 +34,7 @@ _GOES_ON = re.compile(
 )
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 WARNED = 0.6
-_TOLD = (Role.CAUSE, Role.SYMPTOM)
+_TOLD = (Role.CAUSE, Role.SYMPTOM, Role.FALLBACK)
 GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.PCIE)
 
 

@@ -56,6 +56,10 @@ NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
     C.NETWORK_BOOTSTRAP,
 }
 _LABEL = re.compile(r"\d{1,6}: ")
+_TIME_LIMIT = "time-limit"  # rule
+_PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
+_NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
+_EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
 _OF_A_SCRIPT = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG})  # commands and modules that are not there, paths
 _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 OF_A_HOST = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG, C.DISK_FULL})  # of one host, where the scope says node
@@ -109,7 +113,7 @@ def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
         after_end = (torn_down or reading.warned) and not any(step > end for step in steps)
         ended_well = end > 0 and (end > (line or 0) or after_end)
         went_on = ended_well or sum(step > (line or 0) for step in steps) >= STEPS_AFTER
-        if printed and (went_on or _of_the_script(reading, readings)):
+        if printed and (went_on or _of_the_script(reading, readings) or _long_before_its_limit(reading, readings)):
             weights = {cause: 0.2 * weight for cause, weight in reading.weights.items()}
             note = f"{reading.note} (the job went on after it)"
             kept.append(replace(reading, weights=weights, role=Role.CONTEXT, note=note, survived=True))
@@ -120,18 +124,31 @@ def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
     return [reading for reading in kept if not (reading.survived and reading.key in final)]
 
 
-def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
-    """Whether the batch script met the error, before a task that srun started raised one of its own.
+def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether the job printed on for long after a word of its environment, until its time limit ended it."""
+    if points_to(one) not in _OF_A_SCRIPT:
+        return False
+    limits = [r for r in readings if r.key == _TIME_LIMIT and r.evidence.where.path == one.evidence.where.path]
+    return any((r.evidence.line or 0) - (one.evidence.line or 0) >= _PRINTED_ON for r in limits)
 
-    ``srun --label`` puts the task's number before each line that a task writes: what has none is the script's.
+
+def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether the batch script met the error, before what it started raised one of its own.
+
+    ``srun --label`` puts the task's number before each line that a task writes: what has none is the script's. A shell names
+    its script and the line of a command that it does not find, and goes on with the next.
     """
-    place = one.evidence.where
+    place, at = one.evidence.where, one.evidence.line or 0
     if _LABEL.match(one.evidence.text) or points_to(one) not in _OF_A_SCRIPT:
         return False
-    tasks = [r for r in readings if r.evidence.where.path == place.path and _LABEL.match(r.evidence.text)]
-    if any((r.evidence.line or 0) < (one.evidence.line or 0) for r in tasks):
-        return False
-    return any(points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED for r in tasks)
+    same = [r for r in readings if r.evidence.where.path == place.path]
+    raised = [
+        r for r in same if points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED and not r.warned
+    ]
+    if _NOT_FOUND.search(one.evidence.text):
+        return any((r.evidence.line or 0) > at and _EXCEPTION.search(r.evidence.text) for r in raised)
+    tasks = [r for r in same if _LABEL.match(r.evidence.text)]
+    return all((r.evidence.line or 0) > at for r in tasks) and any(r in tasks for r in raised)
 
 
 def _verdict(

@@ -229,3 +229,25 @@ def test_no_gpu_in_an_allocation_by_hand_was_mostly_not_asked_for() -> None:
     assert judge("salloc: Granted job allocation 1354\n" + none).cause is Cause.USER_CONFIG
     verdict = judge(none + "RuntimeError: No CUDA GPUs are available\n")
     assert verdict.cause is not Cause.USER_CONFIG and verdict.recommendation is Recommendation.SUSPECT
+
+
+def test_a_command_that_the_shell_did_not_find_is_no_cause_of_an_exception_after_it() -> None:
+    shell = "/var/spool/slurmd/job52/slurm_script: line 9: SBATCH: command not found\n"
+    full = "RuntimeError: CUDA out of memory. Tried to allocate 174.00 MiB (GPU 0; 15.00 GiB total capacity)\n"
+    assert judge(shell + full).cause is Cause.APP_OOM_GPU
+    assert judge(full + shell).cause is Cause.APP_OOM_GPU
+    assert judge(shell).cause is Cause.SOFTWARE_ENV
+
+
+def test_what_pytorch_logs_as_a_warning_of_a_rank_ended_nothing() -> None:
+    told = "[rank24]:W0527 00:19:08.340000 50695 torch/_inductor/codecache.py:1052] [1/1] "
+    error = "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/torchinductor_u/triton/0/x.ttir'\n"
+    assert judge(told + error + LIMIT).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert judge(told.replace(":W0527", ":E0527") + error + LIMIT).cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+@pytest.mark.parametrize(("lines", "ended"), [(60, True), (9, False)])
+def test_a_job_that_printed_on_for_long_after_a_notice_was_ended_by_its_limit(lines: int, ended: bool) -> None:
+    notice = "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+    verdict = judge(notice + "a line of a loop of one's own\n" * lines + LIMIT)
+    assert (verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT) is ended
