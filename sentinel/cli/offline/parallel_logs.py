@@ -9,7 +9,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +16,6 @@ from sentinel.cli.offline.log_blocks import blocks, next_data
 from sentinel.cli.offline.progress_bar import byte_bar
 from sentinel.evidence.logs.limits import Limits
 from sentinel.evidence.logs.reader import LogReader, Signatures
-from sentinel.evidence.reports.reading import MOST_BYTES, in_sentences, with_reports
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 
 KEEP_STEPS = 64  # last step lines kept for the verdict
@@ -27,7 +25,6 @@ LEAST_TOGETHER = 8 << 20  # bytes of several files from which it pays
 LONGEST_LINE = 1 << 20  # bytes in which a part looks for the end of a line
 MOST_PROCESSES = 32  # more wait for the disk
 _PROGRESS = frozenset({"pause", "resumed", "timers"})
-_WITH_REPORTS = (Source.JOB_LOG, Source.DCGM)  # the kernel's and Slurm's own logs hold none
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -120,29 +117,10 @@ def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidenc
     where = Where(node=log.node, path=str(log.file))
     reader = LogReader(signatures, source=log.source, where=where, own_times=True, last_steps=KEEP_STEPS)
     found: list[Evidence] = []
-    given = blocks(log.file, log.start, log.end)
-    reports = None
-    if log.source in _WITH_REPORTS and not log.start and log.end is None:
-        beginning, whole = _beginning(given)
-        if whole:
-            beginning, reports = in_sentences(beginning, signatures.rules.convictions)
-        given = chain((beginning,), given)
-    for block in given:
+    for block in blocks(log.file, log.start, log.end):
         found.extend(item for item in reader.feed(block, now) if item.kind not in _PROGRESS)
     found.extend(item for item in reader.finish(now) if item.kind not in _PROGRESS)
-    if reports is not None:
-        found = with_reports(found, reports, log.source, where, now)
     return found, reader.lines_read
-
-
-def _beginning(given: Iterator[bytes]) -> tuple[bytes, bool]:
-    """A file's text as far as its reports are read, and whether that is all of it."""
-    text = b""
-    for block in given:
-        text += block
-        if len(text) > MOST_BYTES:
-            return text, False
-    return text, True
 
 
 def _moved(item: Evidence, lines: int) -> Evidence:
