@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sentinel.classify.history import History
 from sentinel.classify.op_counts import differing_calls
-from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
+from sentinel.classify.readings import GPU_CAUSES, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.watchdogs import differing, uneven, waiting_apart
 from sentinel.classify.who_ended_it import ended_from_outside, interrupted_wait, self_ended, torn_down
@@ -283,13 +283,6 @@ def _forked(
     return _reading_if_both(refused, {"loader-caught"}, readings, "forked-worker", weights, note)
 
 
-_NO_GPU = re.compile(
-    r"(?i)\b(?:need|requires?) (?:a|an|at least one) (?:\w{1,12} )?(?:gpu|accelerator)\b"
-    r"|\b(?:no|any) (?:\w{1,12} )?(?:gpus?|accelerators?|cuda devices?)\b"
-    r"|\bcuda(?: is|\.is_available\(\) is)? (?:not available|unavailable|False)\b|on a CUDA device but torch\.cuda"
-)
-
-
 def _none_asked_for(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
@@ -299,6 +292,13 @@ def _none_asked_for(
     return _reading_if_both(absent, {"salloc-granted"}, readings, "none-asked", weights, "in an allocation by hand")
 
 
+_NO_GPU = re.compile(
+    r"(?i)\b(?:need|requires?) (?:a|an|at least one) (?:\w{1,12} )?(?:gpu|accelerator)\b"
+    r"|\b(?:no|any) (?:\w{1,12} )?(?:gpus?|accelerators?|cuda devices?)\b"
+    r"|\bcuda(?: is|\.is_available\(\) is)? (?:not available|unavailable|False)\b|on a CUDA device but torch\.cuda"
+)
+
+
 def _came_true(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
@@ -306,22 +306,14 @@ def _came_true(
     warned = next((r for r in readings if r.warned and "CUDA initialization: " in r.evidence.text), None)
     if warned is None:
         return []
-    later = [r for r in readings if not r.warned and _same_log(r, warned) and not _before(r, warned)]
-    without = [r for r in later if r.strength >= 1.0 and _NO_GPU.search(r.evidence.text)]
+    later = [r for r in readings if (below := lines_below(r, warned)) is not None and below >= 0]
+    without = [r for r in later if not r.warned and r.strength >= 1.0 and _NO_GPU.search(r.evidence.text)]
     if not without:
         return []
     weights = {cause: 2.0 * weight for cause, weight in warned.weights.items()}
     for cause in {cause for r in without for cause in r.weights} - weights.keys():
         weights[cause] = -max(r.weights.get(cause, 0.0) for r in without)
     return [of_context(warned.evidence, "came-true", weights, "then the program found no GPU")]
-
-
-def _same_log(one: Reading, other: Reading) -> bool:
-    return one.evidence.where.path == other.evidence.where.path
-
-
-def _before(one: Reading, other: Reading) -> bool:
-    return (one.evidence.line or 0) < (other.evidence.line or 0)
 
 
 def _backend_failed(

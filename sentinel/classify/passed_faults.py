@@ -5,11 +5,11 @@ A node left out of the job's retry and tested costs little; a drain waits for pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from sentinel.classify.readings import Reading
+from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.weights import points_to
 from sentinel.config.rules import Drain
 from sentinel.model.records import Cause
@@ -17,8 +17,9 @@ from sentinel.model.records import Cause
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
 NODE_FAILED, STILL_BOOTS = "node-failure", "srun-nodes-boot"  # Slurm's words: a node is out; one has not started yet
-_BELOW = 4  # lines
+_BELOW = 4  # lines in which srun says it of the nodes that failed: no job ran on them yet
 PORT_DOWN, LINK_UP = "port-down", "link-up"
+_TELLING = (RESET_DONE, GOING_DOWN, PORT_DOWN, LINK_UP, STILL_BOOTS)  # what lowers another reading
 _FLAPS = 3  # a port that lost its link so often does not hold it, though it came up again each time
 # Until all ports have trained. A driver tells the state of each that it finds, also of those without a cable.
 STARTED_AFTER_S = 180.0
@@ -29,13 +30,13 @@ _OFF_WITHIN_LINES = 100  # the same in a log without times
 
 def passed(readings: Sequence[Reading]) -> list[Reading]:
     """``readings``, in order of time, of which those that passed convict no more."""
-    resets = [reading for reading in readings if reading.key == RESET_DONE]
-    stops = [reading for reading in readings if reading.key == GOING_DOWN]
-    links = [reading for reading in readings if reading.key in (PORT_DOWN, LINK_UP)]
-    boots = [reading for reading in readings if reading.key == STILL_BOOTS]
-    if not resets and not stops and not links and not boots:
+    told: dict[str, list[Reading]] = {key: [] for key in _TELLING}
+    for reading in readings:
+        if reading.key in told:
+            told[reading.key].append(reading)
+    if not any(told.values()):
         return list(readings)
-    kept = [_lowered(reading, readings, resets, stops, links, boots) for reading in readings]
+    kept = [_lowered(reading, readings, told) for reading in readings]
     # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
     return [
         reading
@@ -55,36 +56,25 @@ def _device(reading: Reading) -> tuple[object, ...]:
     return where.gpu, where.nic, reading.evidence.data.get("pci")
 
 
-def _lowered(
-    reading: Reading,
-    every: Sequence[Reading],
-    resets: Sequence[Reading],
-    stops: Sequence[Reading],
-    links: Sequence[Reading],
-    boots: Sequence[Reading],
-) -> Reading:
+def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequence[Reading]]) -> Reading:
     note = ""
     if not reading.drain.convicts:
         return reading
-    if any(_after(reading, stop) and _before_it_was_off(stop, reading) for stop in stops):
+    if any(_after(reading, stop) and _before_it_was_off(stop, reading) for stop in told[GOING_DOWN]):
         note = "while the machine was being shut down"
     elif points_to(reading) is Cause.GPU_GSP_OR_DRIVER and any(
-        _after(reset, reading) and not _failed_again(reset, every) for reset in resets
+        _after(reset, reading) and not _failed_again(reset, every) for reset in told[RESET_DONE]
     ):
         note = "the driver reset it, and it works again"
     elif reading.key == PORT_DOWN:
-        note = _of_link(reading, links)
-    elif reading.key == NODE_FAILED and any(_right_after(boot, reading) for boot in boots):
+        note = _of_link(reading, [other for other in every if other.key in (PORT_DOWN, LINK_UP)])
+    elif reading.key == NODE_FAILED and any(
+        0 < (lines_below(boot, reading) or 0) <= _BELOW for boot in told[STILL_BOOTS]
+    ):
         note = "a node of the allocation did not start"
     if not note:
         return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
-
-
-def _right_after(boot: Reading, failed: Reading) -> bool:
-    """Whether srun says in the lines below that the allocation's nodes did not start: no job ran on them yet."""
-    lines = (boot.evidence.line or 0) - (failed.evidence.line or 0)
-    return boot.evidence.where.path == failed.evidence.where.path and 0 < lines <= _BELOW
 
 
 def _failed_again(reset: Reading, every: Sequence[Reading]) -> bool:

@@ -67,6 +67,12 @@ def of_context(
     return Reading(evidence, key, weights, Role.CONTEXT, scope, Drain.NO, Form.PROGRAM, note)
 
 
+def lines_below(one: Reading, other: Reading) -> int | None:
+    """By how many lines ``one`` stands below ``other``, negative above it; None where they are of two logs."""
+    a, b = one.evidence, other.evidence
+    return (a.line or 0) - (b.line or 0) if a.where.path == b.where.path else None
+
+
 Maker = Callable[[Evidence], "Reading | None"]  # their ``drain`` comes from the table of what convicts
 
 

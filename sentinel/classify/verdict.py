@@ -14,7 +14,7 @@ from sentinel.classify.independent_faults import with_others
 from sentinel.classify.kernel_faults import of_modules
 from sentinel.classify.out_together import out_together
 from sentinel.classify.passed_faults import passed
-from sentinel.classify.readings import Reading, read
+from sentinel.classify.readings import Reading, lines_below, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
 from sentinel.classify.unanswered import FINISHED, STEPS_AFTER, unanswered
 from sentinel.classify.watchdogs import behind_others
@@ -128,8 +128,7 @@ def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
     """Whether the job printed on for long after a word of its environment, until its time limit ended it."""
     if points_to(one) not in _OF_A_SCRIPT:
         return False
-    limits = [r for r in readings if r.key == _TIME_LIMIT and r.evidence.where.path == one.evidence.where.path]
-    return any((r.evidence.line or 0) - (one.evidence.line or 0) >= _PRINTED_ON for r in limits)
+    return any(r.key == _TIME_LIMIT and (lines_below(r, one) or 0) >= _PRINTED_ON for r in readings)
 
 
 def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
@@ -138,17 +137,17 @@ def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
     ``srun --label`` puts the task's number before each line that a task writes: what has none is the script's. A shell names
     its script and the line of a command that it does not find, and goes on with the next.
     """
-    place, at = one.evidence.where, one.evidence.line or 0
     if _LABEL.match(one.evidence.text) or points_to(one) not in _OF_A_SCRIPT:
         return False
-    same = [r for r in readings if r.evidence.where.path == place.path]
+    below = {id(r): lines for r in readings if (lines := lines_below(r, one)) is not None}  # of the same log
+    same = [r for r in readings if id(r) in below]
     raised = [
         r for r in same if points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED and not r.warned
     ]
     if _NOT_FOUND.search(one.evidence.text):
-        return any((r.evidence.line or 0) > at and _EXCEPTION.search(r.evidence.text) for r in raised)
+        return any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
     tasks = [r for r in same if _LABEL.match(r.evidence.text)]
-    return all((r.evidence.line or 0) > at for r in tasks) and any(r in tasks for r in raised)
+    return all(below[id(r)] > 0 for r in tasks) and any(r in tasks for r in raised)
 
 
 def _verdict(

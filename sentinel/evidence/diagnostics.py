@@ -23,7 +23,7 @@ from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 from sentinel.text import whole_number
 
 _GPU = "gpu"
-MOST_GPUS = 4096  # of one machine; a number that is none of these is damage, and blames nobody
+_MOST_GPUS = 4096  # of one machine; a number that is none of these is damage, and blames nobody
 
 
 class Answer(StrEnum):
@@ -199,7 +199,7 @@ class _Report:
         group = str(result.get("entity_group", "GPU")).lower()
         number = result.get("entity_id", result.get("gpu_id"))
         entity = _whole(number)
-        gpu = entity if group == _GPU and entity is not None and 0 <= entity < MOST_GPUS else None
+        gpu = entity if group == _GPU and entity is not None and 0 <= entity < _MOST_GPUS else None
         self.warned += bool(result.get("warnings"))
         for warning in _list(result.get("warnings")):
             code, _, text = _warning(warning)
