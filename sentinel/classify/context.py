@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sentinel.classify.history import History
-from sentinel.classify.op_counts import differing_calls
+from sentinel.classify.ranks.op_counts import differing_calls
+from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
 from sentinel.classify.readings import GPU_CAUSES, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
-from sentinel.classify.watchdogs import differing, uneven, waiting_apart
 from sentinel.classify.who_ended_it import ended_from_outside, interrupted_wait, self_ended, torn_down
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from sentinel.classify.calibration import calibrated
@@ -13,19 +11,17 @@ from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.independent_faults import with_others
 from sentinel.classify.kernel_faults import of_modules
 from sentinel.classify.out_together import out_together
+from sentinel.classify.outlived import outlived
 from sentinel.classify.passed_faults import passed
-from sentinel.classify.readings import Reading, lines_below, read
+from sentinel.classify.ranks.watchdogs import behind_others
+from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
-from sentinel.classify.unanswered import FINISHED, STEPS_AFTER, unanswered
-from sentinel.classify.watchdogs import behind_others
+from sentinel.classify.unanswered import unanswered
 from sentinel.classify.weights import (
-    FAMILIES,
-    LEADS,
     Weighed,
     grounds,
     odds,
     order,
-    points_to,
     shares,
     siblings,
     weigh,
@@ -55,13 +51,6 @@ NEVER_DRAIN = APPLICATION - {C.UNKNOWN} | {
     C.FILESYSTEM_STORAGE,
     C.NETWORK_BOOTSTRAP,
 }
-_LABEL = re.compile(r"\d{1,6}: ")
-_TIME_LIMIT = "time-limit"  # rule
-_PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
-_NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
-_EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
-_OF_A_SCRIPT = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG})  # commands and modules that are not there, paths
-_RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 OF_A_HOST = frozenset({C.SOFTWARE_ENV, C.USER_CONFIG, C.DISK_FULL})  # of one host, where the scope says node
 # What a broken machine also brings about: neither speaks against it, nor for it.
 SYMPTOMS = frozenset({C.NUMERICAL_NAN, C.NCCL_HANG_UNKNOWN})
@@ -72,7 +61,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     """What broke, where, and who, with grounds; *unknown* where the evidence does not carry a cause."""
     by_id = rules.by_id()
     readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
-    readings, of_single_nodes = out_together(_survived(passed(of_modules(readings)), incident), rules)
+    readings, of_single_nodes = out_together(outlived(passed(of_modules(readings)), incident), rules)
     verdict = _judge(incident, readings, history, rules, now)
     verdict = with_others(
         verdict, of_single_nodes, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN
@@ -92,62 +81,6 @@ def _judge(incident: Incident, readings: list[Reading], history: History, rules:
     if support < rules.judgement.least_weight or together < rules.judgement.unknown_below:
         return unanswered(incident, weighed, ranked, rules)
     return _verdict(incident, weighed, ranked, rules)
-
-
-def _survived(readings: list[Reading], incident: Incident) -> list[Reading]:
-    """Lowers the weight of errors after which the program went on training, reported its end, or was only started: they did
-    not end it. Not of bad numbers."""
-    lines: dict[str | None, list[int]] = {}
-    ends: dict[str | None, int] = {}
-    for evidence in incident.evidence:
-        if evidence.kind == Kind.STEP and evidence.line is not None:
-            lines.setdefault(evidence.where.path, []).append(evidence.line)
-        if evidence.kind == FINISHED:
-            ends[evidence.where.path] = max(ends.get(evidence.where.path, 0), evidence.line or 0)
-    kept = []
-    for reading in readings:
-        line, steps = reading.evidence.line, lines.get(reading.evidence.where.path, [])
-        printed = line is not None and reading.evidence.trust is Trust.USER and reading.evidence.kind != "nan"
-        end = ends.get(reading.evidence.where.path, 0)
-        torn_down = reading.role is Role.CONSEQUENCE and reading.evidence.kind != "watchdog"  # it waited for minutes
-        after_end = (torn_down or reading.warned) and not any(step > end for step in steps)
-        ended_well = end > 0 and (end > (line or 0) or after_end)
-        went_on = ended_well or sum(step > (line or 0) for step in steps) >= STEPS_AFTER
-        if printed and (went_on or _of_the_script(reading, readings) or _long_before_its_limit(reading, readings)):
-            weights = {cause: 0.2 * weight for cause, weight in reading.weights.items()}
-            note = f"{reading.note} (the job went on after it)"
-            kept.append(replace(reading, weights=weights, role=Role.CONTEXT, note=note, survived=True))
-        else:
-            kept.append(reading)
-    # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
-    final = {reading.key for reading in kept if not reading.survived}
-    return [reading for reading in kept if not (reading.survived and reading.key in final)]
-
-
-def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
-    """Whether the job printed on for long after a word of its environment, until its time limit ended it."""
-    if points_to(one) not in _OF_A_SCRIPT:
-        return False
-    return any(r.key == _TIME_LIMIT and (lines_below(r, one) or 0) >= _PRINTED_ON for r in readings)
-
-
-def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
-    """Whether the batch script met the error, before what it started raised one of its own.
-
-    ``srun --label`` puts the task's number before each line that a task writes: what has none is the script's. A shell names
-    its script and the line of a command that it does not find, and goes on with the next.
-    """
-    if _LABEL.match(one.evidence.text) or points_to(one) not in _OF_A_SCRIPT:
-        return False
-    below = {id(r): lines for r in readings if (lines := lines_below(r, one)) is not None}  # of the same log
-    same = [r for r in readings if id(r) in below]
-    raised = [
-        r for r in same if points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED and not r.warned
-    ]
-    if _NOT_FOUND.search(one.evidence.text):
-        return any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
-    tasks = [r for r in same if _LABEL.match(r.evidence.text)]
-    return all(below[id(r)] > 0 for r in tasks) and any(r in tasks for r in raised)
 
 
 def _verdict(

@@ -1,0 +1,87 @@
+"""Lowers the weight of errors that the job outlived: it went on training, or was only started, after them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sentinel.classify.readings import Reading, lines_below
+from sentinel.classify.unanswered import FINISHED, STEPS_AFTER
+from sentinel.classify.weights import FAMILIES, LEADS, points_to
+from sentinel.config.rules import Role
+from sentinel.model.records import Cause, Incident, Kind, Trust
+
+_LABEL = re.compile(r"\d{1,6}: ")
+_TIME_LIMIT = "time-limit"  # rule
+_PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
+_NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
+_EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
+_OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
+_RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
+
+
+def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
+    """``readings``, of which those that a program printed and that ended nothing weigh a fifth; bad numbers keep theirs."""
+    steps: dict[str | None, list[int]] = {}  # their lines, by log
+    ends: dict[str | None, int] = {}  # of the program's word that it finished, by log
+    for evidence in incident.evidence:
+        if evidence.kind == Kind.STEP and evidence.line is not None:
+            steps.setdefault(evidence.where.path, []).append(evidence.line)
+        if evidence.kind == FINISHED:
+            ends[evidence.where.path] = max(ends.get(evidence.where.path, 0), evidence.line or 0)
+    kept = []
+    for reading in readings:
+        log = reading.evidence.where.path
+        printed = reading.evidence.trust is Trust.USER and reading.evidence.line is not None
+        ended_it = reading.evidence.kind == "nan" or not _went_on(
+            reading, steps.get(log, []), ends.get(log, 0), readings
+        )
+        kept.append(reading if not printed or ended_it else _lowered(reading))
+    # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
+    final = {reading.key for reading in kept if not reading.survived}
+    return [reading for reading in kept if not (reading.survived and reading.key in final)]
+
+
+def _lowered(reading: Reading) -> Reading:
+    weights = {cause: 0.2 * weight for cause, weight in reading.weights.items()}
+    note = f"{reading.note} (the job went on after it)"
+    return replace(reading, weights=weights, role=Role.CONTEXT, note=note, survived=True)
+
+
+def _went_on(reading: Reading, steps: Sequence[int], end: int, readings: Sequence[Reading]) -> bool:
+    """Whether the job trained on, finished (on the line ``end``; 0: it did not say so) or was only started after it."""
+    line = reading.evidence.line or 0
+    torn_down = reading.role is Role.CONSEQUENCE and reading.evidence.kind != "watchdog"  # it waited for minutes
+    after_end = (torn_down or reading.warned) and not any(step > end for step in steps)
+    if end > 0 and (end > line or after_end):
+        return True
+    if sum(step > line for step in steps) >= STEPS_AFTER:
+        return True
+    return _of_the_script(reading, readings) or _long_before_its_limit(reading, readings)
+
+
+def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether the job printed on for long after a word of its environment, until its time limit ended it."""
+    if points_to(one) not in _OF_A_SCRIPT:
+        return False
+    return any(r.key == _TIME_LIMIT and (lines_below(r, one) or 0) >= _PRINTED_ON for r in readings)
+
+
+def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether the batch script met the error, before what it started raised one of its own.
+
+    ``srun --label`` puts the task's number before each line that a task writes: what has none is the script's. A shell names
+    its script and the line of a command that it does not find, and goes on with the next.
+    """
+    if _LABEL.match(one.evidence.text) or points_to(one) not in _OF_A_SCRIPT:
+        return False
+    below = {id(r): lines for r in readings if (lines := lines_below(r, one)) is not None}  # of the same log
+    same = [r for r in readings if id(r) in below]
+    raised = [
+        r for r in same if points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED and not r.warned
+    ]
+    if _NOT_FOUND.search(one.evidence.text):
+        return any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
+    tasks = [r for r in same if _LABEL.match(r.evidence.text)]
+    return all(below[id(r)] > 0 for r in tasks) and any(r in tasks for r in raised)
