@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf
 
 from sentinel.classify.readings import Reading
@@ -92,13 +92,15 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     plain = {reading.key for reading in readings if not reading.warned}
     lasting = {reading.key for reading in readings if not reading.passed}
     seen: set[str] = set()
+    headlines: set[str] = set()  # the same of those: each rank prints its own
     beside: set[str] = set()  # the same of faults that passed beside one that did not
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
     weighed = []
     for reading in readings:
         if _quotes(reading, ends) or _heads(reading, told):  # before what it says is taken as said
-            weighed.append(Weighed(reading, QUOTING))
+            weighed.append(Weighed(_headline(reading), 0.0 if reading.key in headlines else 1.0))
+            headlines.add(reading.key)
             continue
         if reading.passed and reading.key in lasting:  # another device's did not pass: that one decides
             weighed.append(Weighed(reading, 0.0 if reading.key in beside else SHADOW))
@@ -154,6 +156,12 @@ def _quotes(one: Reading, ends: Mapping[str | None, int]) -> bool:
     """Whether the line's message is another exception's traceback, and a cause is named after it."""
     later = (one.evidence.line or 0) < ends.get(one.evidence.where.path, 0)
     return later and one.strength >= LEADS and _QUOTES.search(one.evidence.text) is not None
+
+
+def _headline(reading: Reading) -> Reading:
+    """What it says of the cause is said again below it; where that happened, as in a data worker, it alone says."""
+    weights = {cause: QUOTING * weight if weight > 0 else weight for cause, weight in reading.weights.items()}
+    return replace(reading, weights=weights)
 
 
 def _told(readings: Sequence[Reading]) -> dict[str | None, list[int]]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from sentinel.config.rules import Form, Rule
+from sentinel.evidence.logs.writers import text_above
 from sentinel.model.records import Evidence, Scalar
 
 BEFORE = 2048  # bytes before an exception that are looked at
@@ -148,9 +149,12 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     return replace(evidence, data={**evidence.data, **found})
 
 
-def text_before(before: bytes, rule: Rule) -> bytes:
-    """What is kept of the text before a line: all where its rule reads frames, else only what may say that it is ignored."""
-    return before if rule.frame or (rule.form is Form.PROGRAM and _IGNORING.search(before)) else b""
+def text_before(block: bytes, start: int, rule: Rule) -> bytes:
+    """What is kept of the text above a line: its writer's where the rule reads frames, else what may call it ignored."""
+    if rule.frame:
+        return text_above(block, start, BEFORE)
+    before = block[max(0, start - BEFORE) : start]
+    return before if rule.form is Form.PROGRAM and _IGNORING.search(before) else b""
 
 
 def is_ignored(line: bytes, before: bytes) -> bool:

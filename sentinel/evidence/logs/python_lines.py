@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from sentinel.config.rules import Form, Role, Rule
+from sentinel.evidence.logs.writers import line_above
 
 OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
@@ -26,15 +27,14 @@ RAISED = re.compile(
 # The same of any exception's class; a rule that names it knows the words, one of role fallback only suspects them.
 _RAISED_ANY = re.compile(rb"(?:^|[\s\]:>.])[A-Z]\w{2,60}(?:Error|Exception)(?:: |$)", re.MULTILINE)
 _FRAME = re.compile(rb"[^\n]{0,60}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}$", re.MULTILINE)
-_FRAME_AT_END = re.compile(rb"([^\n]{0,60}?)File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}\n$")
+_FRAME_LINE = re.compile(rb"([^\n]{0,60}?)File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}\n$")
 
 
 def is_source(block: bytes, start: int, end: int) -> bool:
     """Whether the line is source that a traceback quotes: below a frame, and further in than that."""
     if _QUOTED.match(block, start, end):
         return True
-    above = max(block.rfind(b"\n", 0, max(start - 1, 0)) + 1, start - 500)
-    frame = _FRAME_AT_END.match(block, above, start)
+    frame = _FRAME_LINE.match(line_above(block, start, 500))
     return frame is not None and block.startswith(frame[1] + b"  ", start, end)
 
 

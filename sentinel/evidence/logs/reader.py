@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
-from sentinel.evidence.logs.frames import BEFORE, STACK, crashed_in, framed, is_ignored, text_before
+from sentinel.evidence.logs.frames import STACK, crashed_in, framed, is_ignored, text_before
 from sentinel.evidence.logs.launcher import BLOCK, first_failure
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import WINDOW, HitLine
@@ -26,6 +26,7 @@ from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
+from sentinel.evidence.logs.writers import text_below
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import OP_COUNT, RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
@@ -212,13 +213,13 @@ class LogReader:
         for hit in hits:
             if known and hit.compiled.rule.role is Role.FALLBACK:
                 continue
-            before = text_before(block[max(0, start - BEFORE) : start], hit.compiled.rule)
+            before = text_before(block, start, hit.compiled.rule)
             text = block[start:end][:OWN_LINE] if self._own else hit.searched
             evidence = self._evidence(hit, text, before, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
                 evidence = _named(evidence, block[end : end + BLOCK])
             elif evidence is not None and evidence.kind == CRASH_STACK:
-                evidence = crashed_in(evidence, block[end + 1 : end + STACK])
+                evidence = crashed_in(evidence, text_below(block, start, end, STACK))
             if evidence is not None:
                 found.append(evidence)
         return found

@@ -1,0 +1,66 @@
+"""Tells the writers of one log apart, ranks that print at once, by the label before their lines."""
+
+from __future__ import annotations
+
+import re
+
+REACH = (
+    16_384  # bytes above a labelled line in which lines of its writer are looked for: eight ranks' tracebacks at once
+)
+LINES = 32  # the same for the last of them
+_TIME = rb"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? )?"
+# srun --label and pdsh, torchrun --tee and torch's excepthook, Open MPI --tag-output, Ray, docker compose.
+_LABEL = (
+    rb"(?: {0,6}\d{1,6}: |\[(?:rank|default) ?\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:out|err)>:? ?"
+    rb"|\(\w{1,60} pid=\d{1,10}(?:, ip=[\w.:]{1,64})?\) |[a-z][\w.-]{0,62}\d: |[a-z][\w.-]{0,62}\d +\| )"
+)
+_LABELS = re.compile(rb"%s(%s{1,3})" % (_TIME, _LABEL))
+
+
+def text_above(block: bytes, start: int, most: int) -> bytes:
+    """The last ``most`` bytes, of whole lines, that the writer of the line at ``start`` wrote above it.
+
+    All lines count where no label stands before the line, or none like it above.
+    """
+    plain = block[max(0, start - most) : start]
+    label = label_of(block, start)
+    if not label:
+        return plain
+    lines = block[max(0, start - REACH) : start].split(b"\n")[:-1]
+    own, size = [], 0
+    for line in reversed(lines):
+        if size > most:
+            break
+        if label_of(line, 0) == label:
+            own.append(line)
+            size += len(line) + 1
+    return b"\n".join((*reversed(own), b"")) if own else plain
+
+
+def line_above(block: bytes, start: int, longest: int) -> bytes:
+    """The line, with its end, that the writer of the line at ``start`` wrote before it; of a long one the last bytes.
+
+    Empty where none of the ``LINES`` lines above is its writer's.
+    """
+    label, end = label_of(block, start), start
+    for _ in range(LINES if label else 1):
+        begin = block.rfind(b"\n", 0, max(end - 1, 0)) + 1
+        if not label or label_of(block, begin) == label:
+            return block[max(begin, end - longest) : end]
+        end = begin
+    return b""
+
+
+def text_below(block: bytes, start: int, end: int, most: int) -> bytes:
+    """The first ``most`` bytes that the writer of the line from ``start`` to ``end`` wrote below it; without a label all."""
+    label = label_of(block, start)
+    if not label:
+        return block[end + 1 : end + most]
+    lines = block[end + 1 : end + REACH].split(b"\n")
+    return b"\n".join(line for line in lines if label_of(line, 0) == label)[:most]
+
+
+def label_of(block: bytes, start: int) -> bytes:
+    """The label before the line at ``start``; empty where there is none."""
+    found = _LABELS.match(block, start, start + 240)
+    return found[1].rstrip() if found else b""  # of some the blank behind it is the message's
