@@ -1,4 +1,5 @@
-"""Lowers to a suspicion what convicts a machine whose own log says that it passed, or that the machine started or stopped.
+"""Lowers to a suspicion what convicts a machine whose own log says that it passed, that the machine started or stopped,
+or that the test itself broke.
 
 A node left out of the job's retry and tested costs little; a drain waits for people. Only the log that convicts can say so.
 """
@@ -11,15 +12,17 @@ from datetime import datetime
 
 from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.weights import points_to
-from sentinel.config.rules import Drain
+from sentinel.config.rules import Drain, Form
 from sentinel.model.records import Cause
 
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
 NODE_FAILED, STILL_BOOTS = "node-failure", "srun-nodes-boot"  # Slurm's words: a node is out; one has not started yet
+TEST_BROKE = "dcgm-test-broke"  # DCGM's word that the test has an internal error
+_MESSAGE = 4  # lines below the row of a failed test in which the table says why
 _BELOW = 4  # lines in which srun says it of the nodes that failed: no job ran on them yet
 PORT_DOWN, LINK_UP = "port-down", "link-up"
-_TELLING = (RESET_DONE, GOING_DOWN, PORT_DOWN, LINK_UP, STILL_BOOTS)  # what lowers another reading
+_TELLING = (RESET_DONE, GOING_DOWN, PORT_DOWN, LINK_UP, STILL_BOOTS, TEST_BROKE)  # what lowers another reading
 _FLAPS = 3  # a port that lost its link so often does not hold it, though it came up again each time
 # Until all ports have trained. A driver tells the state of each that it finds, also of those without a cable.
 STARTED_AFTER_S = 180.0
@@ -72,6 +75,10 @@ def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequ
         0 < (lines_below(boot, reading) or 0) <= _BELOW for boot in told[STILL_BOOTS]
     ):
         note = "a node of the allocation did not start"
+    elif reading.form is Form.DCGM and any(
+        0 < (lines_below(broke, reading) or 0) <= _MESSAGE for broke in told[TEST_BROKE]
+    ):
+        note = "the test itself broke"
     if not note:
         return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")

@@ -74,14 +74,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     noise = _noise(readings)
     silent = [Weighed(reading, 0.0) for reading in readings if id(reading) in noise]
     readings = [reading for reading in readings if id(reading) not in noise]
-    xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
-    roles = {id(r): _role(r, xids, rules) for r in readings}
-    roles.update((id(r), Role.CONSEQUENCE) for r in _of_lost_gpus(readings))
-    known = next((r for r in readings if r.strength >= LEADS and _explains(r, roles[id(r)])), None)
-    for reading in readings:
-        if roles[id(reading)] is Role.SYMPTOM:
-            follows = known is not None and _comes_of(reading, known, roles[id(known)])
-            roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
+    roles = _roles(readings, rules)
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
     ended = any(r.role is not Role.CONTEXT and r.strength >= LEADS for r in readings)  # somebody says how
@@ -92,19 +85,18 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     plain = {reading.key for reading in readings if not reading.warned}
     lasting = {reading.key for reading in readings if not reading.passed}
     seen: set[str] = set()
-    headlines: set[str] = set()  # the same of those: each rank prints its own
-    beside: set[str] = set()  # the same of faults that passed beside one that did not
+    lesser: set[str] = set()  # the same of headlines, and of faults that passed beside one that did not
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
     weighed = []
     for reading in readings:
         if _quotes(reading, ends) or _heads(reading, told):  # before what it says is taken as said
-            weighed.append(Weighed(_headline(reading), 0.0 if reading.key in headlines else 1.0))
-            headlines.add(reading.key)
+            weighed.append(Weighed(_headline(reading), 0.0 if reading.key in lesser else 1.0))
+            lesser.add(reading.key)
             continue
         if reading.passed and reading.key in lasting:  # another device's did not pass: that one decides
-            weighed.append(Weighed(reading, 0.0 if reading.key in beside else SHADOW))
-            beside.add(reading.key)
+            weighed.append(Weighed(reading, 0.0 if reading.key in lesser else SHADOW))
+            lesser.add(reading.key)
             continue
         if reading.key in seen or (reading.warned and reading.key in plain):  # a warning came true: that line counts
             weighed.append(Weighed(reading, 0.0))
@@ -131,6 +123,19 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             hard_line = place if hard and hard_line is None else hard_line
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed + silent
+
+
+def _roles(readings: Sequence[Reading], rules: Rules) -> dict[int, Role]:
+    """By id of the reading the part that it plays beside the others: a symptom is a cause or a consequence."""
+    xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
+    roles = {id(r): _role(r, xids, rules) for r in readings}
+    roles.update((id(r), Role.CONSEQUENCE) for r in _of_lost_gpus(readings))
+    known = next((r for r in readings if r.strength >= LEADS and _explains(r, roles[id(r)])), None)
+    for reading in readings:
+        if roles[id(reading)] is Role.SYMPTOM:
+            follows = known is not None and _comes_of(reading, known, roles[id(known)])
+            roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
+    return roles
 
 
 def _explaining(reading: Reading) -> float:

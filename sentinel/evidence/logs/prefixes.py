@@ -35,7 +35,7 @@ DAEMON = re.compile(
     rb"(?:\b_slurm_|/(?:etc|run|var/(?:lib|log|run|spool))/(?:slurm|munge)|\bslurm\w{0,8}\.conf\b))"
     rb"|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d(?:\.\d{1,6})?;[\da-fA-F]{2,4};(?:pbs_|PBS_Server|Server)[\w.@-]{0,80};(?!Job;)"
     rb"|%s(?:slurm(?:ctld|d|dbd|restd)(?:\[\d{1,10}\])?: (?:slurm\w{1,6}: )?(?:error|fatal): "
-    rb"|(?:Starting [\w ]{1,24}: )?(?:pbs_(?:mom|server|sched|comm)|munged|systemd|nv-hostengine|nv-fabricmanager"
+    rb"|(?:Starting [\w ]{1,24}: )?(?:pbs_(?:mom|server|sched|comm)|munged|systemd|kernel|nv-hostengine|nv-fabricmanager"
     rb"|nvidia-(?:persistenced|imex))(?:\[\d{1,10}\])?: ))" % _TIME_AND_HOST
 )
 

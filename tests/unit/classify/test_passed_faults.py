@@ -153,3 +153,18 @@ def test_a_node_that_slurm_started_for_the_job_and_that_does_not_come_up_is_look
     found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
     verdict = classify(Incident("i1", NOW, NOW, job=52, evidence=tuple(found)), rules=RULES, now=NOW)
     assert verdict.recommendation is (Recommendation.SUSPECT if boots else Recommendation.DRAIN)
+
+
+def test_a_diagnostic_that_broke_makes_a_suspect() -> None:
+    """DCGM marks the test as failed where its own helper was missing, or printed what it could not read."""
+
+    def asked_by(*rows: tuple[str, str]) -> Recommendation:
+        reader = LogReader(SIGNATURES, where=Where(path="diag.txt"))
+        found = reader.feed("".join(f"| {left:25} | {right:46} |\n" for left, right in rows).encode(), NOW)
+        return classify(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).recommendation
+
+    failed, advice = ("pcie", "Fail"), ("", "Check DCGM and system logs for errors. Reset")
+    assert asked_by(failed, ("Warning", "GPU 3: Detected more than 8 PCIe replays")) is Recommendation.DRAIN
+    assert (
+        asked_by(failed, ("Warning", "There was an internal error during the test:"), advice) is Recommendation.SUSPECT
+    )
