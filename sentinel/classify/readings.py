@@ -277,6 +277,8 @@ def _diag(evidence: Evidence, rules: Rules) -> Reading | None:
     cause = _DCGM_CODES.get(code) if isinstance(code, int) else None
     if cause is None and isinstance(category, int):
         cause = _DCGM_CATEGORIES.get(category)
+    if str(evidence.data.get("part", "")).startswith("cpu"):
+        cause = C.NODE_OS_OR_HOST
     row = rules.convictions.of_diagnostic(evidence)
     if not row.remedy.is_fault:
         if cause is None:

@@ -8,9 +8,10 @@ in it convicts nothing. The hooks' diagnostic reads it with the standard library
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from sentinel.config.dcgm_messages import missed_pct
 from sentinel.model.records import Evidence, Kind
 
 
@@ -69,6 +70,7 @@ class Conviction:
     drain: Drain = Drain.NO
     source: str = ""
     remedy: Remedy = Remedy.UNCLEAR
+    near_pct: float = 0.0  # a test that was missed by no more than this makes a suspect
 
 
 _NOTHING = Conviction()
@@ -89,16 +91,22 @@ class Convictions:
         """The row of a recovery action, by name or number."""
         return self.rows.get(("recovery_action", action_name(action)), _NOTHING).drain
 
-    def diagnostic(self, code: int | None, severity: int | None) -> Conviction:
-        """The row of a diagnostic's error: by its code, else by DCGM's severity."""
+    def diagnostic(self, code: int | None, severity: int | None, text: str = "") -> Conviction:
+        """The row of a diagnostic's error: by its code, else by DCGM's severity.
+
+        Args:
+            text: its message, which may say by how much a test was missed.
+        """
         if code is not None and (row := self.rows.get(("dcgm", code))) is not None:
-            return row
+            missed = missed_pct(code, text) if row.near_pct else None
+            return row if missed is None or missed > row.near_pct else replace(row, drain=Drain.SUSPECT)
         return self.rows.get(("dcgm_severity", severity), _NOTHING) if severity is not None else _NOTHING
 
     def of_diagnostic(self, evidence: Evidence) -> Conviction:
         """The row of a failed diagnostic, by code and severity in its evidence."""
         code, severity = evidence.data.get("code"), evidence.data.get("dcgm_severity", evidence.data.get("severity"))
-        return self.diagnostic(code if isinstance(code, int) else None, severity if isinstance(severity, int) else None)
+        known = (code if isinstance(code, int) else None, severity if isinstance(severity, int) else None)
+        return self.diagnostic(*known, evidence.text)
 
     def of(self, evidence: Evidence) -> Drain:
         """Whether this evidence convicts its node; whether its source can be trusted is for the caller to ask."""

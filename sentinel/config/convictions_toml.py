@@ -10,7 +10,7 @@ from sentinel.config.rules_document import Document
 from sentinel.errors import FileError
 
 _SUBJECTS = ("xid", "dcgm", "dcgm_severity", "recovery_action", "condition")
-_KEYS = (*_SUBJECTS, "drain", "remedy", "source")
+_KEYS = (*_SUBJECTS, "drain", "remedy", "near_pct", "source")
 _NUMBERS = {"xid": (1, 999), "dcgm": (0, 9999), "dcgm_severity": (0, 99)}
 _NAMES = {"recovery_action": frozenset(RECOVERY_ACTIONS), "condition": CONDITIONS}
 
@@ -60,9 +60,14 @@ def _rows(table: Mapping[str, Any], bad: Callable[[str, str, str], FileError]) -
         raise bad(
             "drain", f"{remedy} is no fault of a GPU and convicts nobody", 'write drain = "no", or another remedy'
         )
+    near_pct = table.get("near_pct", 0)
+    if isinstance(near_pct, bool) or not isinstance(near_pct, int | float) or not 0 <= near_pct < 100:
+        raise bad("near_pct", f"no share of what a test requires: {near_pct!r:.40}", "a number from 0 to 100")
+    if near_pct and (subject != "dcgm" or not drain.convicts):
+        raise bad("near_pct", "has no meaning here", 'it lowers rows about dcgm with drain = "yes" or "advise"')
     given = table[subject]
     for item in given if isinstance(given, list) and given else [given]:
-        yield (subject, _subject(subject, item, bad)), Conviction(drain, source.strip(), remedy)
+        yield (subject, _subject(subject, item, bad)), Conviction(drain, source.strip(), remedy, float(near_pct))
 
 
 def _subject(subject: str, item: object, bad: Callable[[str, str, str], FileError]) -> int | str:

@@ -1,28 +1,41 @@
 """What ``dcgmi diag -j`` wrote → pass, fail or inconclusive. Pure.
 
 Three answers, and only a positive reading gives the first two. *Pass*: exit status 0, every test of the level is there,
-every GPU passed. *Fail*: a warning on a GPU names a fault of that GPU. Everything else (truncated, busy, timed out, tests
-that are missing, a configuration that must be corrected first) is *inconclusive* with its reason.
+every GPU passed. *Fail*: a warning on a GPU names a fault of that GPU, or one on a switch or CPU a fault of that.
+Everything else (truncated, busy, timed out, tests that are missing, a configuration that must be corrected first) is
+*inconclusive* with its reason.
 
 A status alone blames nobody: one bad GPU marks every GPU "Fail" in the test ``software``. Blame is where a warning is.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from sentinel.config.convictions import Convictions, Drain, Remedy
+from sentinel.config.dcgm_messages import Told, errors_in
 from sentinel.evidence.diagnostic_codes import RETURN_CODES, reading_of, severity_of
+from sentinel.evidence.diagnostic_json import (
+    gpus_of,
+    items_of,
+    lower,
+    mark_of,
+    plain,
+    root_of,
+    version_of,
+    warning_of,
+    warnings_in,
+    whole,
+)
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
-from sentinel.text import whole_number
 
 _GPU = "gpu"
+_PARTS = frozenset({"switch", "nvswitch", "cpu"})  # other parts of a node that DCGM tests
 _MOST_GPUS = 4096  # of one machine; a number that is none of these is damage, and blames nobody
 
 
@@ -53,22 +66,35 @@ _TESTS_3 = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One warning. ``gpu`` is DCGM's id, None for one that speaks of the whole node."""
+    """One warning. ``gpu`` is DCGM's id, None for one that speaks of another part or of the whole node."""
 
     test: str
     remedy: Remedy
     text: str
     gpu: int | None = None
     entity_group: str = ""
+    entity: int | None = None
     code: int | None = None
     severity: int | None = None
     category: int | None = None
     drain: Drain = Drain.NO
 
     @property
+    def part(self) -> str:
+        """The GPU, switch or CPU that it is about; empty when that is not known."""
+        if self.gpu is not None:
+            return f"GPU {self.gpu}"
+        known = self.entity_group in _PARTS and self.entity is not None and 0 <= self.entity < _MOST_GPUS
+        return f"{self.entity_group} {self.entity}" if known else ""
+
+    @property
+    def blames(self) -> bool:
+        return self.remedy.is_fault and bool(self.part)
+
+    @property
     def convicts(self) -> bool:
-        """Proof against this GPU by itself."""
-        return self.drain is Drain.YES and self.gpu is not None
+        """Proof against this part of the node by itself."""
+        return self.drain is Drain.YES and bool(self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +140,26 @@ def read_diagnostic(
     """
     if late or status is None:
         return Diagnosis(Answer.INCONCLUSIVE, "the diagnostic did not end within its deadline")
-    root = _root(output)
+    root = root_of(output)
     if root is None:
         reason = RETURN_CODES.get(status - 256, f"exit status {status}")
         return Diagnosis(Answer.INCONCLUSIVE, f"no JSON of a diagnostic in the output: {reason}")
     document, body, old = root
     if b"unable to establish a connection" in output:
         return Diagnosis(Answer.INCONCLUSIVE, "no host engine: dcgmi answered for one that it started inside itself")
-    version = _version(document, body)
-    error = _lower(body).get("runtime_error")
+    version = version_of(document, body)
+    error = lower(body).get("runtime_error")
     if error is not None:
         return Diagnosis(Answer.INCONCLUSIVE, _runtime(str(error)), version=version)
     report = _Report(old, convictions)
-    report.read(_lower(body))
+    report.read(lower(body))
     findings = tuple(report.findings)
     tests = {name: _summary(marks) for name, marks in report.marks.items()}
-    faults = [finding for finding in findings if finding.remedy.is_fault and finding.gpu is not None]
+    faults = [finding for finding in findings if finding.blames]
     if faults:
         # A fault that DCGM named stands, whatever else is missing from the answer.
         return Diagnosis(Answer.FAIL, _sentence(faults), findings, tests, version)
-    if not report.trouble and _warnings_in(document) > report.warned:
+    if not report.trouble and warnings_in(document) > report.warned:
         report.trouble = "there is a warning where none is known to be"
     trouble = report.trouble or _notes(findings) or _lacking(report, level, gpus) or _disagreement(status, tests)
     answer = Answer.INCONCLUSIVE if trouble else Answer.PASS
@@ -157,7 +183,7 @@ class _Report:
             self.trouble = "the answer names no tests"
             return
         for category in categories:
-            tests = _lower(category).get("tests") if isinstance(category, dict) else None
+            tests = lower(category).get("tests") if isinstance(category, dict) else None
             if not isinstance(tests, list):
                 self.trouble = "a category of tests cannot be understood"
                 continue
@@ -165,11 +191,11 @@ class _Report:
                 self._test(test)
 
     def _test(self, test: object) -> None:
-        if not isinstance(test, dict) or not isinstance(_lower(test).get("name"), str):
+        if not isinstance(test, dict) or not isinstance(lower(test).get("name"), str):
             self.trouble = "a test without a name"
             return
-        content = _lower(test)
-        name = _plain(content["name"]).replace("blacklist", "denylist")  # its name until 2.2
+        content = lower(test)
+        name = plain(content["name"]).replace("blacklist", "denylist")  # its name until 2.2
         marks = self.marks.setdefault(name, [])
         results = content.get("results", [])
         if not isinstance(results, list) or not results:
@@ -181,53 +207,58 @@ class _Report:
             if not isinstance(result, dict):
                 self.trouble = f"a result of {name} cannot be understood"
                 continue
-            marks.append(self._result(name, _lower(result), said))
+            marks.extend(self._result(name, lower(result), said))
         summary = content.get("test_summary")
         if "test_summary" in content and not isinstance(summary, dict):
             self.trouble = f"the summary of {name} cannot be understood"
         if isinstance(summary, dict):
-            low = _lower(summary)
+            low = lower(summary)
             self.warned += bool(low.get("warnings"))
-            for warning in _list(low.get("warnings")):
-                code, _, text = _warning(warning)
+            for warning in items_of(low.get("warnings")):
+                code, _, text = warning_of(warning)
                 if (code, text) not in said:  # the summary repeats what was said of entities
-                    self._find(name, None, "", warning)
-            if _mark(low.get("status")) not in ("pass", "skip") and not any(mark == "fail" for _, mark in marks):
+                    self._find(name, None, "", None, warning)
+            if mark_of(low.get("status")) not in ("pass", "skip") and not any(mark == "fail" for _, mark in marks):
                 self.trouble = f"{name}: the summary says {low.get('status')!r}, the results do not"
 
-    def _result(self, name: str, result: Mapping[str, Any], said: set[tuple[object, str]]) -> tuple[int | None, str]:
+    def _result(
+        self, name: str, result: Mapping[str, Any], said: set[tuple[object, str]]
+    ) -> list[tuple[int | None, str]]:
         group = str(result.get("entity_group", "GPU")).lower()
-        number = result.get("entity_id", result.get("gpu_id"))
-        entity = _whole(number)
-        gpu = entity if group == _GPU and entity is not None and 0 <= entity < _MOST_GPUS else None
+        entity, every = gpus_of(result)
+        gpus = [number for number in every if group == _GPU and 0 <= number < _MOST_GPUS]
         self.warned += bool(result.get("warnings"))
-        for warning in _list(result.get("warnings")):
-            code, _, text = _warning(warning)
+        for warning in items_of(result.get("warnings")):
+            code, _, text = warning_of(warning)
             said.add((code, text))
-            self._find(name, gpu, group, warning)
-        mark = _mark(result.get("status"))
+            self._find(name, gpus[0] if gpus and entity is not None else None, group, entity, warning)
+        mark = mark_of(result.get("status"))
         if mark == "unknown":
             self.trouble = f"{name}: the status {result.get('status')!r:.60} is not known"
-        return gpu, mark
+        return [(gpu, mark) for gpu in gpus] or [(None, mark)]
 
-    def _find(self, name: str, gpu: int | None, group: str, warning: object) -> None:
-        code, severity, text = _warning(warning)
-        low = _lower(warning) if isinstance(warning, dict) else {}
-        severity = severity_of(code, severity)
-        reading = reading_of(self._convictions, code, severity, text)
-        self.findings.append(
-            Finding(
-                test=name,
-                remedy=reading.remedy,
-                drain=reading.drain,
-                text=text[:1000],
-                gpu=gpu,
-                entity_group=group,
-                code=code,
-                severity=severity,
-                category=_whole(low.get("error_category")),
+    def _find(self, name: str, gpu: int | None, group: str, entity: int | None, warning: object) -> None:
+        code, severity, text = warning_of(warning)
+        category = whole(lower(warning).get("error_category")) if isinstance(warning, dict) else None
+        # Level one of 3.x gives a result the GPU of its last error, and before 3.3 none: there the message names it.
+        names_it = self.old and (gpu is None or name in _TESTS_3[1])
+        for told in errors_in(code, text) or [Told(code, None)]:
+            number = severity_of(told.code, severity if told.code == code else None)
+            reading = reading_of(self._convictions, told.code, number, text)
+            self.findings.append(
+                Finding(
+                    test=name,
+                    remedy=reading.remedy,
+                    drain=reading.drain,
+                    text=text[:1000],
+                    gpu=told.gpu if names_it and told.gpu is not None else gpu,
+                    entity_group=group,
+                    entity=entity,
+                    code=told.code,
+                    severity=number,
+                    category=category,
+                )
             )
-        )
 
 
 def evidence_of(diagnosis: Diagnosis, node: str, level: int, at: datetime, uuids: Mapping[int, str]) -> list[Evidence]:
@@ -248,43 +279,13 @@ def evidence_of(diagnosis: Diagnosis, node: str, level: int, at: datetime, uuids
     return [
         made(Kind.DIAG_FAILED, finding.text, finding.gpu, code=finding.code, severity=_SEVERITY[finding.remedy],
              dcgm_severity=finding.severity, category=finding.category,
-             remedy=str(finding.remedy), test=finding.test, convicts=finding.convicts)
+             remedy=str(finding.remedy), test=finding.test, convicts=finding.convicts, part=finding.part)
         for finding in diagnosis.findings
-        if finding.remedy.is_fault and finding.gpu is not None
+        if finding.blames
     ]  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------------------- the parts
-
-
-def _root(output: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any], bool] | None:
-    """The answer in the output, which may have other text before and behind it: (document, its body, whether 3.x)."""
-    text = output.decode("utf-8", "replace")
-    decoder = json.JSONDecoder()
-    start, tried = text.find("{"), 0
-    while start >= 0 and tried < 200:
-        tried += 1
-        try:
-            document, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            document, end = None, start
-        if isinstance(document, dict) and "\ufffd" not in text[start:end]:  # damaged bytes: not what DCGM wrote
-            for key, body in document.items():
-                root = str(key).strip().lower()
-                if root in ("dcgm diagnostic", "dcgm gpu diagnostic") and isinstance(body, dict):
-                    return document, body, root == "dcgm gpu diagnostic"
-        start = text.find("{", start + 1)
-    return None
-
-
-def _warnings_in(value: object) -> int:
-    """How many non-empty lists of warnings there are, wherever they are."""
-    if isinstance(value, dict):
-        own = sum(1 for key, item in value.items() if str(key).strip().lower() == "warnings" and item)
-        # In level-one tests of 3.x a warning's own text is under that name too.
-        own = own if "error_id" not in value else 0
-        return own + sum(map(_warnings_in, value.values()))
-    return sum(map(_warnings_in, value)) if isinstance(value, list) else 0
 
 
 def _lacking(report: _Report, level: int, gpus: Collection[int] | None) -> str:
@@ -332,25 +333,8 @@ def _runtime(error: str) -> str:
 
 
 def _sentence(faults: Sequence[Finding]) -> str:
-    parts = [f"GPU {f.gpu}: {f.remedy} (error {f.code} in {f.test})" for f in faults[:8]]
+    parts = [f"{f.part}: {f.remedy} (error {f.code} in {f.test})" for f in faults[:8]]
     return "; ".join(dict.fromkeys(parts))
-
-
-def _warning(warning: object) -> tuple[int | None, int | None, str]:
-    """Code, severity and text. In level-one tests of 3.x the text is under ``warnings``."""
-    if isinstance(warning, str):
-        return None, None, warning
-    if not isinstance(warning, dict):
-        return None, None, repr(warning)[:200]
-    low = _lower(warning)
-    text = low.get("warning", low.get("warnings", ""))
-    return _whole(low.get("error_id")), _whole(low.get("error_severity")), str(text)
-
-
-def _mark(value: object) -> str:
-    text = str(value).strip().lower()
-    names = {"pass": "pass", "skip": "skip", "fail": "fail", "warn": "fail", "not run": "skip", "not_run": "skip"}
-    return names.get(text, "unknown")
 
 
 def _summary(marks: Sequence[tuple[int | None, str]]) -> str:
@@ -358,37 +342,3 @@ def _summary(marks: Sequence[tuple[int | None, str]]) -> str:
     if kinds <= {"skip"}:
         return "skip"
     return "pass" if kinds <= {"pass", "skip"} else "fail"
-
-
-def _version(document: Mapping[str, Any], body: Mapping[str, Any]) -> str:
-    for place in (document.get("metadata"), body, document):
-        if isinstance(place, dict) and isinstance(place.get("version"), str):
-            return str(place["version"])[:40]
-    return ""
-
-
-def _lower(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key).strip().lower(): item for key, item in value.items()}
-
-
-def _plain(name: object) -> str:
-    return re.sub(r"[^a-z0-9]", "", str(name).lower())
-
-
-def _list(value: object) -> Iterator[Any]:
-    if isinstance(value, list):
-        yield from value
-    elif value:
-        yield value
-
-
-def _whole(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if not isinstance(value, str):
-        return None
-    text = value.strip()
-    number = whole_number(text.removeprefix("-"))
-    return -number if number is not None and text.startswith("-") else number

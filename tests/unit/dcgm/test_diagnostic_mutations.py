@@ -92,7 +92,7 @@ def _passes(document: dict[str, Any], level: int) -> bool:
                     mark = _word(result["status"])
                     if mark not in ("pass", "skip"):
                         return False
-                    gpu = result.get("entity_id" if new else "gpu_id", "all")
+                    gpu = result.get("entity_id" if new else "gpu_id", result.get("gpu_ids", "all"))  # 3.1's name
                     of_gpu = result.get("entity_group", "GPU") == "GPU"
                     if mark == "pass" and of_gpu:
                         passed.setdefault(_name(test["name"]), set()).add(str(gpu))
