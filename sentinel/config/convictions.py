@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from sentinel.config.dcgm_messages import missed_pct
 from sentinel.model.records import Evidence, Kind
 
 
@@ -91,22 +90,27 @@ class Convictions:
         """The row of a recovery action, by name or number."""
         return self.rows.get(("recovery_action", action_name(action)), _NOTHING).drain
 
-    def diagnostic(self, code: int | None, severity: int | None, text: str = "") -> Conviction:
+    def diagnostic(self, code: int | None, severity: int | None, missed_pct: float | None = None) -> Conviction:
         """The row of a diagnostic's error: by its code, else by DCGM's severity.
 
         Args:
-            text: its message, which may say by how much a test was missed.
+            missed_pct: how far what was measured is from what the test requires; None where that is not known.
         """
         if code is not None and (row := self.rows.get(("dcgm", code))) is not None:
-            missed = missed_pct(code, text) if row.near_pct else None
-            return row if missed is None or missed > row.near_pct else replace(row, drain=Drain.SUSPECT)
+            near = missed_pct is not None and missed_pct <= row.near_pct > 0
+            return replace(row, drain=Drain.SUSPECT) if near else row
         return self.rows.get(("dcgm_severity", severity), _NOTHING) if severity is not None else _NOTHING
 
     def of_diagnostic(self, evidence: Evidence) -> Conviction:
         """The row of a failed diagnostic, by code and severity in its evidence."""
-        code, severity = evidence.data.get("code"), evidence.data.get("dcgm_severity", evidence.data.get("severity"))
-        known = (code if isinstance(code, int) else None, severity if isinstance(severity, int) else None)
-        return self.diagnostic(*known, evidence.text)
+        data = evidence.data
+        code, severity = data.get("code"), data.get("dcgm_severity", data.get("severity"))
+        missed_pct = data.get("missed_pct")
+        return self.diagnostic(
+            code if isinstance(code, int) else None,
+            severity if isinstance(severity, int) else None,
+            float(missed_pct) if isinstance(missed_pct, int | float) else None,
+        )
 
     def of(self, evidence: Evidence) -> Drain:
         """Whether this evidence convicts its node; whether its source can be trusted is for the caller to ask."""

@@ -43,8 +43,10 @@ def severity_of(code: int | None, severity: int | None) -> int | None:
     return severity
 
 
-def reading_of(convictions: Convictions, code: int | None, severity: int | None, text: str) -> Conviction:
+def reading_of(
+    convictions: Convictions, code: int | None, severity: int | None, text: str, missed_pct: float | None
+) -> Conviction:
     """What a warning asks for, and whether it convicts."""
     if any(words in text.lower() for words in _BUSY_WORDS):
         return _BUSY
-    return convictions.diagnostic(code, severity, text)
+    return convictions.diagnostic(code, severity, missed_pct)

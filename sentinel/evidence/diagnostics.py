@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.config.convictions import Convictions, Drain, Remedy
-from sentinel.config.dcgm_messages import Told, errors_in
+from sentinel.evidence.dcgm_messages import Told, errors_in, missed_pct
 from sentinel.evidence.diagnostic_codes import RETURN_CODES, reading_of, severity_of
 from sentinel.evidence.diagnostic_json import (
     gpus_of,
@@ -77,6 +77,7 @@ class Finding:
     code: int | None = None
     severity: int | None = None
     category: int | None = None
+    missed_pct: float | None = None  # as in ``dcgm_messages``
     drain: Drain = Drain.NO
 
     @property
@@ -244,7 +245,8 @@ class _Report:
         names_it = self.old and (gpu is None or name in _TESTS_3[1])
         for told in errors_in(code, text) or [Told(code, None)]:
             number = severity_of(told.code, severity if told.code == code else None)
-            reading = reading_of(self._convictions, told.code, number, text)
+            missed = missed_pct(told.code, text)
+            reading = reading_of(self._convictions, told.code, number, text, missed)
             self.findings.append(
                 Finding(
                     test=name,
@@ -257,6 +259,7 @@ class _Report:
                     code=told.code,
                     severity=number,
                     category=category,
+                    missed_pct=missed,
                 )
             )
 
@@ -279,7 +282,8 @@ def evidence_of(diagnosis: Diagnosis, node: str, level: int, at: datetime, uuids
     return [
         made(Kind.DIAG_FAILED, finding.text, finding.gpu, code=finding.code, severity=_SEVERITY[finding.remedy],
              dcgm_severity=finding.severity, category=finding.category,
-             remedy=str(finding.remedy), test=finding.test, convicts=finding.convicts, part=finding.part)
+             remedy=str(finding.remedy), test=finding.test, convicts=finding.convicts, part=finding.part,
+             missed_pct=finding.missed_pct)
         for finding in diagnosis.findings
         if finding.blames
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from sentinel.errors import ProtocolError
@@ -41,6 +42,7 @@ ALWAYS_THERE = (TEMPERATURE, POWER_W, CLOCK_REASONS, GPU_UTILISATION, MEMORY_USE
 
 OK, LOST, DETACHED, INACCESSIBLE = 1, 4, 7, 3  # GetGpuStatus
 HARD_SLOWDOWN = 0x8 | 0x40 | 0x80  # hardware slowdown, its thermal and its power brake
+_BEYOND = 2**64  # what no counter of the driver reaches
 ACTIONS = {
     0: "none", 1: "GPU reset", 2: "node reboot", 3: "drain peer-to-peer", 4: "drain and reset", 5: "recover the IMEX domain",
     6: "bus reset", 7: "system reboot",
@@ -105,7 +107,7 @@ def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
                 pci=gpu.get("pci"),
                 minor=gpu.get("minor"),
                 status=gpu.get("status"),
-                fields={int(number): value for number, value in gpu.get("fields", {}).items()},
+                fields={int(number): _known(value) for number, value in gpu.get("fields", {}).items()},
             )
             for gpu in message["gpus"]
         )
@@ -121,3 +123,10 @@ def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a sample: {error!r:.120}") from error
+
+
+def _known(value: Any) -> Any:
+    """None for a number that cannot be reckoned with: not a number, infinite, or more than any counter holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return value if abs(value) < _BEYOND and isfinite(value) else None

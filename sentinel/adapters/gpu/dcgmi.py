@@ -15,10 +15,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
+from sentinel.adapters.gpu.dcgm_values import known
 from sentinel.errors import ProtocolError, Timeout, Unavailable
 
+MOST_BYTES = 1 << 26  # of what one run prints; the largest answer of a diagnostic has a few million
 _CONNECT_S = 2.0
 _LINE = re.compile(r"^GPU\s+(\d+)\s+(.*)$")
 _FIELD = re.compile(r"^\S.*?\s(\d{1,5})\s*$", re.M)  # long name, short name, number
@@ -69,7 +72,8 @@ class Dcgmi:
         """Exit status and output.
 
         Raises:
-            Unavailable: no such command. Timeout: late; its processes were killed, not waited for.
+            Unavailable: no such command. Timeout: late; its processes were killed, not waited for. ProtocolError: it
+            prints without end; killed likewise.
         """
         command = [self.command, *arguments, "--host", self.where]
         try:
@@ -84,20 +88,22 @@ class Dcgmi:
         except OSError as error:
             raise Unavailable(f"{self.command}: {error.strerror}", fix="install DCGM, or set dcgm.dcgmi") from error
         assert process.stdout is not None
-        output, end_s = b"", time.monotonic() + deadline_s
+        output, end_s = bytearray(), time.monotonic() + deadline_s
         descriptor = process.stdout.fileno()
         os.set_blocking(descriptor, False)
-        while (left_s := end_s - time.monotonic()) > 0:
+        while (left_s := end_s - time.monotonic()) > 0 and len(output) <= MOST_BYTES:
             if select.select([descriptor], [], [], min(left_s, 0.5))[0]:
                 more = os.read(descriptor, 1 << 16)
                 output += more
                 if not more and (status := _status(process, end_s)) is not None:
                     process.stdout.close()
-                    return status, output
+                    return status, bytes(output)
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # one that stands in the driver is left behind
             process.wait(timeout=0.5)
+        if len(output) > MOST_BYTES:
+            raise ProtocolError(f"dcgmi {arguments[0]} printed more than {MOST_BYTES} bytes and was killed")
         raise Timeout(f"dcgmi {arguments[0]} did not end within {deadline_s:g} s and was killed")
 
     def diagnose(
@@ -212,10 +218,10 @@ def _status(process: subprocess.Popen[bytes], end_s: float) -> int | None:
 def _value(text: str) -> float | int | str | None:
     if text == "N/A":
         return None
-    try:
-        return int(text)
-    except ValueError:
+    for kind in (int, float):
         try:
-            return float(text)
+            value: float = kind(text)
         except ValueError:
-            return text
+            continue
+        return known(value) if isfinite(value) else None
+    return text

@@ -129,6 +129,10 @@ def test_growth_that_a_site_lets_convict_is_remembered_by_the_agent(tmp_path: Pa
         (("xid = 94", "dcgm = 80"), "remedy", 1, "missing"),
         (("xid = 94", 'xid = 94\nremedy = "reset"'), "remedy", 3, "no meaning"),
         (("xid = 94", 'dcgm = 29\nremedy = "configure"'), "drain", 4, "no fault"),
+        (("xid = 94", "xid = 94\nnear_pct = 5"), "near_pct", 3, "no meaning"),
+        (("xid = 94", 'dcgm = 63\nremedy = "reset"\nnear_pct = 100'), "near_pct", 4, "no share"),
+        (("xid = 94", 'dcgm = 63\nremedy = "reset"\nnear_pct = true'), "near_pct", 4, "no share"),
+        (("xid = 94", 'dcgm = 63\nremedy = "reset"\nnear_pct = nan'), "near_pct", 4, "no share"),
     ],
 )
 def test_a_row_is_honoured_or_refused_with_its_line(change: tuple[str, str], key: str, line: int, words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from sentinel.config.rules_files import load_convictions
 from sentinel.correlate.incidents import opens
 from sentinel.errors import ProtocolError
+from sentinel.evidence.counters import Ageing
 from sentinel.evidence.dcgm import DcgmReader
 from sentinel.evidence.gpu_samples import ALWAYS_THERE, Gpu, HealthIncident, Sample, sample_from
 from sentinel.model.records import Evidence, Kind, Source
@@ -53,6 +55,18 @@ def us(seconds: float) -> int:
 
 def kinds(found: list[Evidence]) -> list[str]:
     return [str(item.kind) for item in found]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), "41", True, 10**400, -(10**400)])
+def test_a_value_that_is_no_number_is_not_known(value: object) -> None:
+    reader, ages = DcgmReader("n7", RULES, 1), Ageing("n7", Source.DCGM, change_s=0)
+    reader.read(sample(0, gpu(0)))
+    for seconds, number in enumerate([*HEALTHY, 310, 312], 1):
+        fields = {**{str(key): known for key, known in HEALTHY.items()}, str(number): value}
+        message = {"via": "dcgm", "gpus": [{"id": 0, "uuid": "GPU-0000", "minor": 0, "status": 1, "fields": fields}]}
+        strange = sample_from(message, at(seconds))
+        assert reader.read(strange) == []
+        assert all(isfinite(float(count)) for item in ages.gpus(strange) for count in item.data.values())
 
 
 def test_healthy_gpus_are_no_evidence() -> None:

@@ -182,7 +182,8 @@ def test_two_tests_missed_by_little_drain_nothing_and_two_missed_by_far_do() -> 
 
 @pytest.mark.parametrize("text", ["", POWER.format("nan", 665), POWER.format(300, 0), POWER.format("9" * 400, "x")])
 def test_a_miss_whose_size_is_not_known_counts_as_the_table_says(text: str) -> None:
-    assert RULES.diagnostic(63, 4, text).drain is Drain.ADVISE
+    (finding,) = read(with_codes((63, 4, text))).findings
+    assert (finding.missed_pct, finding.drain) == (None, Drain.ADVISE)
 
 
 # ------------------------------------------------------------------------- codes and severities that say otherwise

@@ -70,13 +70,13 @@ def errors_in(code: int | None, text: str) -> list[Told]:
 
 
 def missed_pct(code: int | None, text: str) -> float | None:
-    """How far what was measured is from what a test requires, as a share of that; None where the message does not say."""
+    """How far what was measured is from what a test requires, in percent of that; None where the message does not say."""
     match = _MESSAGES[code].search(text) if code in _MESSAGES else None
     values = match.groupdict() if match is not None else {}
     if not values.get("measured") or not float(values["required"]):
         return None
     required = float(values["required"])
-    return abs(float(values["measured"]) - required) / required * 100
+    return round(abs(float(values["measured"]) - required) / required * 100, 2)
 
 
 def _codes(code: int | None) -> Iterator[int]:
