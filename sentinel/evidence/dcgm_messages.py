@@ -22,7 +22,7 @@ _MESSAGES = {
     for code, pattern in {
         4: rf"Detected \d+ volatile double-bit ECC error\(s\) in GPU {_GPU}",
         6: rf"A pending retired page has been detected in GPU {_GPU}",
-        7: rf"\d+ or more retired pages have been detected in GPU {_GPU}",
+        7: rf"\d{{1,10}} or more retired pages have been detected in GPU {_GPU}",
         8: rf"An excess of \d+ retired pages due to DBEs have been detected.{{1,90}} in GPU {_GPU}",
         9: rf"A corrupt InfoROM has been detected in GPU {_GPU}",
         14: rf"GPU {_GPU}'s NvLink link \d+ is currently down",
@@ -46,6 +46,8 @@ _MESSAGES = {
         85: rf"GPU {_GPU} ha[sd] (?:uncorrectable )?memory errors and row remappings are pending",
         86: rf"GPU {_GPU} was unsuccessfully written to",
         87: rf"GPU {_GPU} unsuccessfully wrote data",
+        103: rf"Detected [1-9]\d{{0,9}} ecc_dbe_volatile_total for GPU {_GPU}",
+        107: rf"Detected \d{{1,12}} pcie_replay_counter for GPU {_GPU} which is above the threshold",
         110: rf"Detected {_MEASURED} \S{{1,40}} for GPU {_GPU} which is below the threshold {_REQUIRED}",
     }.items()
 }  # fmt: skip

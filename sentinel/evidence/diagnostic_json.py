@@ -9,6 +9,9 @@ from typing import Any
 
 from sentinel.text import whole_number, whole_numbers
 
+_MOST = 10**18  # a number beyond is damage
+_MOST_TEXT = 4096  # of a message; DCGM's own have at most 1024
+
 
 def root_of(output: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any], bool] | None:
     """The answer in the output, which may have other text before and behind it: (document, its body, whether 3.x)."""
@@ -61,12 +64,12 @@ def warnings_in(value: object) -> int:
 def warning_of(warning: object) -> tuple[int | None, int | None, str]:
     """Code, severity and text. In level-one tests of 3.x the text is under ``warnings``."""
     if isinstance(warning, str):
-        return None, None, warning
+        return None, None, warning[:_MOST_TEXT]
     if not isinstance(warning, dict):
         return None, None, repr(warning)[:200]
     low = lower(warning)
     text = low.get("warning", low.get("warnings", ""))
-    return whole(low.get("error_id")), whole(low.get("error_severity")), str(text)
+    return whole(low.get("error_id")), whole(low.get("error_severity")), str(text)[:_MOST_TEXT]
 
 
 def mark_of(value: object) -> str:
@@ -101,7 +104,7 @@ def whole(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return value
+        return value if abs(value) < _MOST else None
     if not isinstance(value, str):
         return None
     text = value.strip()

@@ -163,8 +163,10 @@ def read_diagnostic(
     if not report.trouble and warnings_in(document) > report.warned:
         report.trouble = "there is a warning where none is known to be"
     trouble = report.trouble or _notes(findings) or _lacking(report, level, gpus) or _disagreement(status, tests)
-    answer = Answer.INCONCLUSIVE if trouble else Answer.PASS
-    return Diagnosis(answer, trouble or f"level {level} passed", findings, tests, version)
+    if not trouble:
+        return Diagnosis(Answer.PASS, f"level {level} passed", findings, tests, version)
+    watched = next((f"; {finding.text}" for finding in findings if finding.remedy is Remedy.WATCH), "")
+    return Diagnosis(Answer.INCONCLUSIVE, f"{trouble}{watched}"[:800], findings, tests, version)
 
 
 class _Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,6 +89,8 @@ def judged(*diagnoses: Diagnosis) -> Verdict:
         ("Diagnostic", "GPU 2 GPU had an uncontained error (XID 95) Drain the GPU.", 81, True),
         ("PCIe", "GPU 2 is running at PCI link width 8X, which is below the minimum allowed", 46, True),
         ("Targeted Stress", STRESS.format(7000.0, 15000.0), 50, False),
+        ("Diagnostic", "GPU 2 Detected 1 ecc_dbe_volatile_total for GPU 2", 103, True),
+        ("PCIe", "Detected 120 pcie_replay_counter for GPU 2 which is above the threshold 80", 107, True),
     ],
 )
 def test_a_fault_told_without_a_code_is_known_by_its_message(test: str, text: str, code: int, convicts: bool) -> None:
@@ -231,6 +234,13 @@ def test_a_fault_that_dcgm_leaves_to_people_is_a_failure_that_convicts_nobody(co
     assert not made.findings[0].convicts
 
 
+@pytest.mark.parametrize("text", ["There were thermal violations totaling 45.3 seconds for GPU 2", "a contained error"])
+def test_the_reason_of_a_failed_test_is_told_also_where_it_is_no_fault(text: str) -> None:
+    made = read(with_codes((40, 1, text)))
+    assert made.answer is Answer.INCONCLUSIVE
+    assert text in made.reason
+
+
 def test_an_xid_during_a_test_makes_a_suspect() -> None:
     assert judged(read(with_codes((101, 4, "Detected XID 31 for GPU 2")))).recommendation is Recommendation.SUSPECT
 
@@ -268,6 +278,20 @@ def test_what_is_no_part_of_a_node_fails_nothing(group: str, number: object) -> 
 
 
 # ------------------------------------------------------------------------------------------------------- damage
+
+
+def test_a_code_beyond_all_codes_is_damage_and_the_message_stands() -> None:
+    text = "GPU 2 had uncorrectable memory errors and row remapping failed."
+    (finding,) = read(with_codes((10**300, 2, text)), 205).findings
+    assert (finding.code, finding.gpu, finding.convicts) == (80, 2, True)
+
+
+@pytest.mark.parametrize("text", ["9" * 1_000_000, "GPU 1 had uncorrectable memory errors and " * 100_000])
+def test_a_message_without_end_costs_no_time(text: str) -> None:
+    began_s = time.process_time()
+    made = read(without_codes(1, {"Inforom": text}), level=1)
+    assert made.answer is Answer.INCONCLUSIVE
+    assert time.process_time() - began_s < 1.0
 
 
 def test_a_key_with_two_values_is_damage() -> None:
