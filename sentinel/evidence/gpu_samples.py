@@ -42,7 +42,7 @@ ALWAYS_THERE = (TEMPERATURE, POWER_W, CLOCK_REASONS, GPU_UTILISATION, MEMORY_USE
 
 OK, LOST, DETACHED, INACCESSIBLE = 1, 4, 7, 3  # GetGpuStatus
 HARD_SLOWDOWN = 0x8 | 0x40 | 0x80  # hardware slowdown, its thermal and its power brake
-_BEYOND = 2**64  # what no counter of the driver reaches
+_BEYOND = 0x7FFFFFFFFFFFFFF0  # DCGM's blanks begin here; NVML's ("not available") are beyond
 ACTIONS = {
     0: "none", 1: "GPU reset", 2: "node reboot", 3: "drain peer-to-peer", 4: "drain and reset", 5: "recover the IMEX domain",
     6: "bus reset", 7: "system reboot",
