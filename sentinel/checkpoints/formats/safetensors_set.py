@@ -35,6 +35,9 @@ NAME = "safetensors_set"
 INDEX = "model.safetensors.index.json"
 SHARDED = "sharded"
 INDEX_LIMIT_BYTES = 32 << 20
+_INDEX = re.compile(
+    r"[^/]+\.safetensors\.index(\.[^./]+)?\.json"
+)  # Diffusers names it after its set, and after its type
 _COMPARED = 64  # tensors of a consolidated model that are held against the shards it was made of
 _HEAD_BYTES = 256  # of each of them
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
@@ -148,13 +151,14 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
     numbers = [name for name in names if _NUMBERED.fullmatch(name) and not _SHARD.fullmatch(name)]
     _complete(tree, ask, numbers)
     headers = {name: check_file(tree, name, ask) for name in names}
-    if INDEX in tree.files:
-        if numbers and "model.safetensors" in headers:
-            raise NotKnown(f"model.safetensors beside a set with {INDEX}: which of the two is this save's?")
-        check_index(tree, ask, INDEX, {name: set(header.tensors) for name, header in headers.items()})
-        newer_than(tree, numbers, INDEX)
-    elif numbers:
-        raise unfinished(tree, ask, f"{INDEX} is missing: the save did not finish")
+    if INDEX in tree.files and numbers and "model.safetensors" in headers:
+        raise NotKnown(f"model.safetensors beside a set with {INDEX}: which of the two is this save's?")
+    mapped: set[str] = set()
+    for index in sorted(name for name in tree.files if _INDEX.fullmatch(name)):
+        files = check_index(tree, ask, index, {name: set(header.tensors) for name, header in headers.items()})
+        newer_than(tree, [name for name in numbers if name in files], index)
+        mapped |= files
+    _refuse_without_index(tree, ask, [name for name in numbers if name not in mapped])
     if len(names) > 1:
         one_save.refuse_older(tree, names)
     refuse_other_names(tree, headers)
@@ -179,30 +183,41 @@ def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
                 raise unfinished(tree, ask, f"{visible(needed)} is missing")
 
 
-def check_index(tree: Tree, ask: Ask, name: str, held: dict[str, set[str]]) -> None:
-    """Every file of the index is there and holds exactly the tensors that the index puts into it."""
+def _refuse_without_index(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
+    """Hugging Face writes the index of a set last; a loop of one's own may write none."""
+    for name in numbers:
+        stem = _PLACE_IN_SET.split(name)[0]
+        index = f"{stem}.safetensors.index.json"
+        if index == INDEX:
+            raise unfinished(tree, ask, f"{index} is missing: the save did not finish")
+        raise NotKnown(f"{visible(index)} is missing: an unfinished save, or one of a library that writes no index")
+
+
+def check_index(tree: Tree, ask: Ask, name: str, held: dict[str, set[str]]) -> set[str]:
+    """Every file of the index is there and holds exactly the tensors that the index puts into it. The names of its files."""
     try:
         index = json_files.read(tree, name, INDEX_LIMIT_BYTES)
     except ValueError:
-        raise unfinished(tree, ask, f"{name} is not JSON") from None
+        raise unfinished(tree, ask, f"{visible(name)} is not JSON") from None
     table = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(table, dict) or not table:
-        raise Broken(f"{name} has no weight_map")
+        raise Broken(f"{visible(name)} has no weight_map")
     mapped: dict[str, set[str]] = {}
     for tensor, file in table.items():
         if not isinstance(file, str):
-            raise Broken(f"{name}: a damaged weight_map")
+            raise Broken(f"{visible(name)}: a damaged weight_map")
         mapped.setdefault(file, set()).add(tensor)
     for file, tensors in mapped.items():
         if file not in tree.files:
-            raise unfinished(tree, ask, f"{visible(file)} named by {name}, but not there")
+            raise unfinished(tree, ask, f"{visible(file)} named by {visible(name)}, but not there")
         if file in held and held[file] != tensors:
             other = sorted(held[file] ^ tensors)[0]
-            raise Broken(f"{visible(file)} and {name} disagree about {visible(other)}")
+            raise Broken(f"{visible(file)} and {visible(name)} disagree about {visible(other)}")
     sets = {_PLACE_IN_SET.sub("", file) for file in mapped}
     for file in sorted(held.keys() - mapped.keys()):
         if _PLACE_IN_SET.sub("", file) in sets:
-            raise Broken(f"{visible(file)} is of the set, and {name} puts no tensor into it")
+            raise Broken(f"{visible(file)} is of the set, and {visible(name)} puts no tensor into it")
+    return set(mapped)
 
 
 def _ranks(tree: Tree, ask: Ask, shards: Iterable[str]) -> None:

@@ -179,6 +179,10 @@ PIPELINES = (
     ("pytorch_lora_weights.safetensors",),
     ("unet/diffusion_pytorch_model.safetensors", "unet_ema/diffusion_pytorch_model.safetensors"),
     ("transformer/model-00001-of-00002.safetensors", "transformer/model-00002-of-00002.safetensors"),
+    (
+        "transformer/diffusion_pytorch_model-00001-of-00002.safetensors",
+        "transformer/diffusion_pytorch_model-00002-of-00002.safetensors",
+    ),
     ("controlnet/diffusion_pytorch_model.bin",),
 )
 
@@ -193,7 +197,7 @@ def of_a_pipeline(make, step, files):
         make.write(path / name, data)
     if len(files) == 2 and "-of-" in files[0]:
         places = {f"{kind}{number}": name.rpartition("/")[2] for number, name in enumerate(files) for kind in "wv"}
-        make.json(path / "transformer/model.safetensors.index.json", {"weight_map": places})
+        make.json(path / f"{files[0].partition('-0')[0]}.safetensors.index.json", {"weight_map": places})
     for file in (file for file in path.rglob("*") if file.is_file()):
         make.age(file, 36_000 - step)
     return path
