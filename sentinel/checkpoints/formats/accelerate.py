@@ -55,12 +55,15 @@ def check(tree: Tree, ask: Ask) -> Finding:
         finding.unsummed += [f"{folder}/{name}" for name in found.unsummed]
         finding.covered |= {f"{folder}/{name}" for name in found.covered}
     parts = _parts_of_a_pipeline(tree, ask, inner, finding, works)
-    if not (inner or names or parts) and not any("/" not in name and _MODEL.fullmatch(name) for name in tree.files):
-        raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
+    models = [name for name in (*names, *files) if _MODEL.fullmatch(name)]
+    if not (inner or names or models):
+        if not parts:
+            raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
+        hf_inside.refuse_untrained(tree, files, parts)
     json_files.check_read_at_resume(tree)
     _written_first(tree, ranks[min(ranks)])
     _same_step(random_states)
-    if parts or not any(_MODEL.fullmatch(name) for name in (*names, *files)):
+    if parts or not models:
         _one_save_of_a_hook(tree, files, [*names, *parts])
     else:
         hf_inside.check_one_save(tree, files, names)
@@ -73,6 +76,7 @@ def _parts_of_a_pipeline(tree: Tree, ask: Ask, others: list[str], finding: Findi
     """The models in folders, as a hook saves each part of Diffusers' pipelines (``unet/``, ``unet_ema/``)."""
     parts = [name for name in sorted(tree.files) if _PART.fullmatch(name)]
     parts = [name for name in parts if not any(name.startswith(f"{other}/") for other in others)]
+    parts = [name for name in parts if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
     for name in (name for name in parts if name.endswith(".bin")):
         file = torch_file.check_file(tree, name, ask)
         works += file.works

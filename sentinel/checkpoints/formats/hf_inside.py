@@ -19,6 +19,12 @@ PICKLED_INDEX = "pytorch_model.bin.index.json"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.bin")
 _OPTIMIZER = re.compile(r"optimizer(_\d+)?\.(pt|bin)")
 _RANDOM = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
+# The names of both libraries' own files: another program's file has none of them.
+_OF_THE_LIBRARIES = re.compile(
+    r"(pytorch_model|adapter_model|model|optimizer|scheduler|sampler|training_args|dl_state_dict)(_\d+|-\d+-of-\d+)?\.bin"
+    r"|.*fsdp.*\.bin|.*\.(pt|pth)"
+)
+_ONLY_SHAPES = Ask("structural", 0.0)
 _MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # as large as their parameter
 _FSDP_RANK = re.compile(r"(.*_fsdp_\d+_rank|.*_fsdp_rank)(\d+)\.bin")
 
@@ -47,6 +53,8 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
     files: dict[str, torch_file.TorchFile] = {}
     for name in sorted(tree.files):
         if "/" not in name and name.endswith((".pt", ".pth", ".bin")):
+            if not (_OF_THE_LIBRARIES.fullmatch(name) or torch_file.is_torch(tree, name)):
+                continue
             try:
                 files[name] = torch_file.check_file(tree, name, ask)
             except Foreign:
@@ -120,6 +128,15 @@ def lacks_moments(file: torch_file.TorchFile) -> bool:
     groups = file.get("param_groups")
     groups = [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
     return file.get("state") == {} and any("betas" in group and group.get("params") for group in groups)
+
+
+def refuse_untrained(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
+    """`NotKnown` where no tensor of these models has a shape that the optimizer trains: they are another program's."""
+    moments = set().union(*(moments_of(file.opened, file.get("state")) for file in files.values()))
+    held = {name: torch_file.check_file(tree, name, _ONLY_SHAPES) for name in models if name.endswith(".bin")}
+    sizes = _model_sizes(tree, held, models)
+    if moments and sizes and moments.isdisjoint(sizes):
+        raise NotKnown(f"{visible(models[0])} has no shape of those that the optimizer trains: the model is missing?")
 
 
 def _model_sizes(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> Counter[Shape]:

@@ -31,6 +31,7 @@ from sentinel.checkpoints.formats.base import (
     unfinished,
 )
 from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.text import visible
 
@@ -62,12 +63,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     if "checkpoint-is-incomplete.txt" in tree.files:
         raise unfinished(tree, ask, "marked incomplete by the Trainer (checkpoint-is-incomplete.txt)")
-    if STATE not in tree.files and not set(_PARTS) & set(tree.files):
-        raise NotKnown(f"{STATE} is missing: not a whole checkpoint of the Trainer, or one of something else")
-    if STATE not in tree.files and _is_by_hand(tree):
-        return torch_folder.check(tree, ask)
     if STATE not in tree.files:
-        raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
+        return _without_state(tree, ask)
     step = _state(tree, ask)
     finding = Finding(step=step)
     works, names = safetensors_set.check_models(tree, ask)
@@ -107,13 +104,26 @@ def _state(tree: Tree, ask: Ask) -> int:
     return step
 
 
+def _without_state(tree: Tree, ask: Ask) -> Finding:
+    """A save of the Trainer that did not finish, or one of a loop of one's own under its name: with an optimizer."""
+    if _is_by_hand(tree) and (found := torch_folder.check(tree, ask)).resumable:
+        return found
+    if any(torch_file.file_role(name) is not Role.UNDECIDED for name in _states(tree)):
+        raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
+    raise NotKnown(f"{STATE} is missing: not a whole checkpoint of the Trainer, or one of something else")
+
+
 def _is_by_hand(tree: Tree) -> bool:
-    """Whether a loop of one's own made a folder of this name: the Trainer writes its arguments before the optimizer."""
-    of_trainer = any(name == "training_args.bin" or name.startswith("rng_state") for name in tree.files)
-    weights = any("model" in name.lower() or name.endswith(".safetensors") for name in tree.files)
-    if of_trainer or not weights or not {"optimizer.pt", "optimizer.bin"} & set(tree.files):
+    """Whether a loop of one's own wrote its state here: the Trainer writes its arguments before the optimizer."""
+    if any(name == "training_args.bin" or name.startswith("rng_state") for name in tree.files):
+        return False
+    if all(torch_file.file_role(name) is not Role.UNDECIDED for name in _states(tree)):
         return False
     return not any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
+
+
+def _states(tree: Tree) -> list[str]:
+    return [name for name in tree.files if name.endswith((*torch_file.SUFFIXES, ".safetensors"))]
 
 
 def _inner(tree: Tree, folder: str, ask: Ask) -> Finding:

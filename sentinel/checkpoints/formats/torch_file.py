@@ -26,6 +26,7 @@ from sentinel.text import visible
 NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_LEGACY_START = b"\x80\x02\x8a\x0a"
 _LEGACY_HEAD_BYTES = 48 << 20
 _OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.|distrib_optim\.|.*optim_states\.pt$")
 _OTHER_FILE = re.compile(
@@ -221,22 +222,12 @@ def _scan_work(tree: Tree, name: str, offset: int, storage: Storage, looks: Sequ
 
 
 def check_extras(tree: Tree, ask: Ask, finding: Finding) -> dict[str, TorchFile]:
-    """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not.
-
-    What by its first bytes is no torch file, and has not the name of one, is none of ours.
-    """
+    """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not."""
     known = finding.covered.union(finding.unsummed)
     files: dict[str, TorchFile] = {}
     for name in sorted(tree.files):
-        if not name.endswith(SUFFIXES) or name in known:
+        if not name.endswith(SUFFIXES) or name in known or not is_torch(tree, name):
             continue
-        with opened(tree.path(name), name) as handle:
-            head = handle.read(0, min(16, handle.size))
-        if head.strip(b"\0") and not zips.looks_like_zip(head) and head[:2] != b"\x80\x02":
-            refuse_other_beginning(name, head)
-            continue
-        if name.endswith(".bin") and head and not head.strip(b"\0"):
-            raise NotKnown(f"{visible(name)}: starts with zeros: a torch file that lost its content, or none")
         try:
             file = files[name] = check_file(tree, name, ask)
         except (Foreign, PerhapsForeign):
@@ -246,10 +237,25 @@ def check_extras(tree: Tree, ask: Ask, finding: Finding) -> dict[str, TorchFile]
     return files
 
 
-def refuse_other_beginning(name: str, head: bytes) -> None:
-    """`NotKnown` for what has a name that torch's files have, and begins as neither an archive nor a pickle."""
-    if name.endswith((".pt", ".pth", ".ckpt")) and head.strip(b"\0") and head[:1] != b"\x80":
-        raise NotKnown(f"{visible(name)} does not begin as a file of torch.save")
+def is_torch(tree: Tree, name: str) -> bool:
+    """By its first bytes, or by its name where it lost them: other programs give their files ``.bin``, too.
+
+    Raises:
+        NotKnown: it has the name of one and holds something else, or has lost its first bytes and may be one.
+    """
+    with opened(tree.path(name), name) as handle:
+        head = handle.read(0, min(16, handle.size))
+    if zips.looks_like_zip(head) or head[:4] == _LEGACY_START:
+        return True
+    lost = not head.strip(b"\0")
+    if name.endswith((".pt", ".pth", ".ckpt")):
+        if not lost and head[:1] != b"\x80":
+            raise NotKnown(f"{visible(name)} does not begin as a file of torch.save")
+        return True
+    if lost and name.endswith((".bin", ".tar")):
+        start = "starts with zeros" if head else "empty"
+        raise NotKnown(f"{visible(name)}: {start}: a torch file that lost its content, or none")
+    return False
 
 
 def recognise(tree: Tree) -> bool:
@@ -280,7 +286,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         works=file.works,
         unsummed=[] if file.summed else [name],
         covered={name} if file.summed else set(),
-        resumable=not isinstance(file.value, dict) or _names_optimizer(file.value),
+        resumable=not isinstance(file.value, dict) or names_optimizer(file.value),
     )
 
 
@@ -297,11 +303,11 @@ def _steps_by_other_names(value: object) -> list[int]:
     return [t[key] for t, key in found if not (key == _MAYBE_OF_AN_EPOCH and "epoch" in t)]
 
 
-def _names_optimizer(value: object, depth: int = 0) -> bool:
+def names_optimizer(value: object, depth: int = 0) -> bool:
     """Whether a key of these tables speaks of an optimizer, or a trainer's step is beside the weights."""
     if not isinstance(value, dict):
         return False
     keys = [key for key in value if isinstance(key, str)]
     if any("opt" in key.lower() or key in _STEP_KEYS for key in keys):
         return True
-    return depth < _TABLES and any(_names_optimizer(child, depth + 1) for child in value.values())
+    return depth < _TABLES and any(names_optimizer(child, depth + 1) for child in value.values())

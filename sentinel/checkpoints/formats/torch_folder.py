@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
 from sentinel.checkpoints.formats import hf_inside, one_save, registered, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
-from sentinel.checkpoints.parsing import json_files, plain_states, zips
+from sentinel.checkpoints.parsing import json_files, plain_states
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.steps import step_of
@@ -71,6 +71,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if ask.fresh(tree) and not registered.is_registered(tree.root):
         raise NotKnown(f"it has no end marker, and files changed less than {ask.fresh_s:.0f} s ago: being written?")
     finding.works = works
+    finding.resumable = _resumable(files, [*finding.unsummed, *plain])
     finding.owners = owners_by_name(tree)
     finding.note = (
         "every file is whole; there is no end marker that says that these are all" if ask.level == "structural" else ""
@@ -119,7 +120,7 @@ def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> d
     files: dict[str, torch_file.TorchFile] = {}
     for name in sorted(tree.files):
         hidden = name.rpartition("/")[2].startswith(".")  # no framework names its files so
-        if hidden or not name.endswith((*_SUFFIXES, ".pkl")) or not _is_torch(tree, name):
+        if hidden or not name.endswith((*_SUFFIXES, ".pkl")) or not torch_file.is_torch(tree, name):
             continue
         try:
             file = files[name] = torch_file.check_file(tree, name, ask)
@@ -152,20 +153,6 @@ def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Fi
     return names
 
 
-def _is_torch(tree: Tree, name: str) -> bool:
-    """By its first bytes, or by its name where it lost them.
-
-    Raises:
-        NotKnown: it has the name of one and holds something else.
-    """
-    with opened(tree.path(name), name) as handle:
-        head = handle.read(0, min(16, handle.size))
-    if zips.looks_like_zip(head) or head[:4] == b"\x80\x02\x8a\x0a":
-        return True
-    torch_file.refuse_other_beginning(name, head)
-    return name.endswith((".pt", ".pth", ".ckpt"))
-
-
 def _ranks(tree: Tree) -> dict[str, dict[int, str]]:
     """Sets of files that differ in the number of a rank only, by that number; a set of one is none."""
     found: dict[str, dict[int, str]] = {}
@@ -190,6 +177,13 @@ def _same_step(files: dict[str, torch_file.TorchFile], finding: Finding) -> None
 def _has_optimizer(file: torch_file.TorchFile) -> bool:
     value = file.value
     return isinstance(value, dict) and ("param_groups" in value or any(key in value for key in _WHOLE_STATE_KEYS))
+
+
+def _resumable(files: dict[str, torch_file.TorchFile], names: list[str]) -> bool:
+    """Whether there is an optimizer, by what is in the files or by their names."""
+    if any(torch_file.names_optimizer(file.value) for file in files.values()):
+        return True
+    return any("opt" in name.lower() for name in (*files, *names))
 
 
 def _changing(tree: Tree, files: dict[str, torch_file.TorchFile]) -> list[str]:

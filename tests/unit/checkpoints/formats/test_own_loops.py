@@ -1,0 +1,167 @@
+"""Saves of training loops that somebody wrote, under names and in layouts that a framework uses as well."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sentinel.checkpoints.validate import validate
+
+
+def ask(make, path, level="structural"):
+    return validate(path, level, now_s=make.now_s)
+
+
+def weights(make, name):
+    if name.endswith(".safetensors"):
+        return make.safetensors({"w": ("F32", (4, 4), make.floats(16))})
+    return make.torch_file({"w": make.tensor((4, 4))}, [make.floats(16)], name.rpartition("/")[2].rpartition(".")[0])
+
+
+def optimizer(make, step):
+    value, payloads = make.state(step)
+    return make.torch_file({"state": value, "param_groups": [{"params": [0, 1]}]}, payloads, "optimizer")
+
+
+def aged(make, path, step):
+    for file in (file for file in path.rglob("*") if file.is_file()):
+        make.age(file, 36_000 - step)
+    return path
+
+
+# --- under the Trainer's name ----------------------------------------------------------------------------------------
+
+
+def of_a_loop(make, step, names):
+    path = make.root / f"run/checkpoint-{step}"
+    for name in names:
+        make.write(path / name, optimizer(make, step) if name == "optimizer.pt" else weights(make, name))
+    return aged(make, path, step)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("weights.pt", "optimizer.pt"),
+        ("unet.pt", "ema.pt", "optimizer.pt", "scheduler.pt"),
+        ("policy.safetensors", "optimizer.pt"),
+        ("unet/lora.safetensors", "optimizer.pt"),
+    ],
+)
+def test_weights_of_any_name_beside_an_optimizer(make, names):
+    """They were invalid, and moved aside before a restart."""
+    for step in (10, 20):
+        answer = ask(make, of_a_loop(make, step, names))
+        assert (answer.valid, answer.step) == (True, step), answer
+
+
+def test_a_whole_state_in_one_file(make):
+    path = make.root / "run/checkpoint-10"
+    value, payloads = make.state(10)
+    state = {"model": {}, "optimizer": {"state": value, "param_groups": []}, "step": 10}
+    make.write(path / "state.pt", make.torch_file(state, payloads, "state"))
+    assert ask(make, path).valid is True, ask(make, path)
+    make.write(path / "state.pt", weights(make, "state.pt"))
+    answer = ask(make, path)
+    assert answer.valid is None and "trainer_state.json is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize("names", [("optimizer.pt", "scheduler.pt"), ("optimizer.pt", "scheduler.pt", "rng_state.pth")])
+def test_a_tokenizer_is_no_model(make, names):
+    """SentencePiece's ``tokenizer.model`` counted as weights."""
+    path = of_a_loop(make, 10, names)
+    make.write(path / "tokenizer.model", b"a table of words")
+    answer = ask(make, aged(make, path, 10))
+    assert answer.valid is False and "trainer_state.json is missing" in answer.reason, answer
+
+
+# --- sets of safetensors ---------------------------------------------------------------------------------------------
+
+
+def in_a_set(make, folder, stem, index):
+    path = make.root / folder
+    table = {}
+    for number in (1, 2):
+        file = f"{stem}-{number:05d}-of-00002.safetensors"
+        make.write(path / file, make.safetensors({f"w{number}": ("F32", (4, 4), make.floats(16))}))
+        table[f"w{number}"] = file
+    if index:
+        make.write(path / index, json.dumps({"metadata": {}, "weight_map": table}).encode())
+    make.write(path / "optimizer.pt", optimizer(make, 10))
+    return aged(make, path, 10)
+
+
+INDEXES = [
+    ("model", "model.safetensors.index.json"),
+    ("diffusion_pytorch_model", "diffusion_pytorch_model.safetensors.index.json"),
+    ("diffusion_pytorch_model.fp16", "diffusion_pytorch_model.safetensors.index.fp16.json"),
+    ("ft-model", "model.safetensors.index.json"),
+]
+
+
+@pytest.mark.parametrize(("stem", "index"), INDEXES)
+def test_an_index_has_the_name_of_its_set(make, stem, index):
+    """Diffusers' was not found, and the save was invalid."""
+    path = in_a_set(make, "run/step_10", stem, index)
+    assert ask(make, path).valid is True, ask(make, path)
+    shard = path / f"{stem}-00002-of-00002.safetensors"
+    whole = shard.read_bytes()
+    make.write(shard, whole[:-4])
+    assert ask(make, aged(make, path, 10)).valid is False
+    shard.unlink()
+    assert ask(make, path).valid is False
+    make.write(shard, make.safetensors({"other": ("F32", (4, 4), make.floats(16))}))
+    answer = ask(make, aged(make, path, 10))
+    assert answer.valid is False and "disagree" in answer.reason, answer
+
+
+@pytest.mark.parametrize(("stem", "valid"), [("model", False), ("part", None)])
+def test_a_set_without_an_index(make, stem, valid):
+    """Hugging Face writes the index last; what a loop of one's own writes is not moved aside for it."""
+    answer = ask(make, in_a_set(make, "run/step_10", stem, ""))
+    assert answer.valid is valid and f"{stem}.safetensors.index.json is missing" in answer.reason, answer
+
+
+# --- beside Accelerate's files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ct2/model.bin", "ggml-model-f16.bin", "export/model_words.bin"])
+@pytest.mark.parametrize("save", ["accelerate", "hf"])
+def test_a_file_of_another_program_is_no_damage(make, save, name):
+    """CTranslate2 and llama.cpp give their own files torch's ending."""
+    path = make.accelerate("checkpoint-6") if save == "accelerate" else make.hf("checkpoint-6")
+    make.write(path / name, b"\x06\x00\x00\x00\x0b\x00Spec" + bytes(range(256)) * 9)
+    answer = ask(make, path)
+    assert answer.valid is True, answer
+
+
+def test_a_file_that_lost_its_content_may_be_another_programs(make):
+    path = make.accelerate("checkpoint-6")
+    make.write(path / "ggml-model-f16.bin", bytes(900))
+    assert ask(make, path).valid is None, ask(make, path)
+
+
+@pytest.mark.parametrize("name", ["ct2/model.bin", "scorer/model.bin", "model_words.bin"])
+def test_another_programs_model_is_not_the_model(make, name):
+    path = make.accelerate("checkpoint-6", ranks=1)
+    (path / "model.safetensors").unlink()
+    data = make.torch_file({"w": make.tensor((2, 3))}, [make.floats(6)], "model")
+    make.write(path / name, data if name.startswith("scorer") else b"\x06\x00\x00\x00 Spec" * 9)
+    answer = ask(make, path)
+    assert answer.valid is not True, answer
+
+
+# --- a folder of one's own -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", bytes(900)])
+def test_a_model_that_lost_its_content(make, data):
+    """Under ``.bin`` it was taken for another program's file, and the save was valid without its model."""
+    path = make.root / "run/epoch_3"
+    make.write(path / "model.bin", weights(make, "model.bin"))
+    make.write(path / "optimizer.pt", optimizer(make, 10))
+    assert ask(make, aged(make, path, 10)).valid is True, ask(make, path)
+    make.write(path / "model.bin", data)
+    answer = ask(make, aged(make, path, 10))
+    assert answer.valid is None and "model.bin" in answer.reason, answer
