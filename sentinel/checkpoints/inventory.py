@@ -33,11 +33,11 @@ _EXPORT = re.compile(
 # Trainers that keep files beside each other, or one that they write anew: ckpt.pt, checkpoint_last.pt, model_0004999.pth,
 # checkpoint-12.pth.tar. What they hold says whether they are checkpoints, and of which step.
 _LOOSE = re.compile(
-    r"(?:.*(?:ckpt|checkpoint|snapshot|latest|last|state|epoch|iter).*|(?:.*[A-Za-z_.-])?\d+)\.(?:pt|pth|ckpt)(?:\.tar)?",
+    r"(?:.*(?:ckpt|checkpoint|snapshot|latest|last|best|state|epoch|iter).*|(?:.*[A-Za-z_.-])?\d+)\.(?:pt|pth|ckpt)(?:\.tar)?",
     re.IGNORECASE,
 )
 _NAMED = re.compile(
-    r"ckpt|checkpoint|snapshot|latest|last|epoch|iter|\d\.", re.IGNORECASE
+    r"ckpt|checkpoint|snapshot|latest|last|best|epoch|iter|\d\.", re.IGNORECASE
 )  # of those, what damaged ones have
 # In which the files of one save differ: the number of a rank or part, and the kind of state.
 _OF_A_RANK = re.compile(r"(?<![a-z])(?:rank|shard|part|worker|process|tp|pp|dp|mp)[-_.=]?\d+|\d+[-_]of[-_]\d+")

@@ -8,14 +8,12 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator
 
 from sentinel import inert_pickle
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.parsing import zips
-from sentinel.checkpoints.parsing.tensors import limits
-from sentinel.checkpoints.reading import Work, span_crc
-from sentinel.text import visible
+from sentinel.checkpoints.parsing.tensors import Pickled, limits
+from sentinel.checkpoints.reading import Opened, Work, archive_works
 
 SUFFIXES = (".npy", ".npz", ".pkl", ".pickle")
 _PICKLE_BYTES = 48 << 20  # taken into memory
@@ -38,23 +36,12 @@ def check(tree: Tree, name: str) -> list[Work]:
             raise Broken(f"{handle.name}: empty")
         if name.endswith(".npz"):
             archive = zips.parse(handle.read, handle.size, handle.name)
-            return list(_records(tree, name, archive))
+            return list(archive_works(tree.path(name), name, Opened(archive, Pickled(None, {}, []))))
         if name.endswith(".npy"):
             _check_arrays(handle)
         else:
             _check_pickle(handle)
     return []
-
-
-def _records(tree: Tree, name: str, archive: zips.Archive) -> Iterator[Work]:
-    for record in archive.records.values():
-
-        def run(buffer: bytearray, record: zips.Record = record) -> None:
-            with opened(tree.path(name), name) as handle:
-                if span_crc(handle, record.data, record.size, buffer) != record.crc:
-                    raise Broken(f"{handle.name}: CRC-32 differs in {visible(record.name)}", "checksum")
-
-        yield Work(record.size, run)
 
 
 def _check_arrays(handle: Handle) -> None:

@@ -167,3 +167,15 @@ def test_a_file_without_an_ending(make):
     make.age(path, 3600)
     (part,) = listed(make)
     assert part.valid is None and part.format == "unknown", part
+
+
+def test_the_best_so_far_where_the_last_is_torn(make):
+    """``best.pt`` beside ``last.pt``: a crash while the last was written left nothing that counted."""
+    saved(make, "best.pt", {"step": 10})
+    last = saved(make, "last.pt", {"step": 15})
+    assert [(part.step, part.valid) for part in listed(make)] == [(10, True), (15, True)]
+    last.write_bytes(last.read_bytes()[:-30])
+    make.age(last, 3600)
+    assert [(part.step, part.valid) for part in listed(make)] == [(10, True), (None, None)]
+    saved(make, "best.pt", {}, optimizer=False)
+    assert [(part.step, part.valid) for part in listed(make)] == [(None, None)]
