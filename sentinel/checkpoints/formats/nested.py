@@ -6,7 +6,7 @@ the same step.
 
 from __future__ import annotations
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree
+from sentinel.checkpoints.files import Broken, Tree
 from sentinel.checkpoints.formats import dcp as dcp_format
 from sentinel.checkpoints.formats import (
     deepspeed,
@@ -18,7 +18,7 @@ from sentinel.checkpoints.formats import (
     torch_file,
     torch_folder,
 )
-from sentinel.checkpoints.formats.base import Ask, Finding, Format, neighbours, refuse_links
+from sentinel.checkpoints.formats.base import Ask, Finding, Format, refuse_links
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
@@ -74,16 +74,4 @@ def check(tree: Tree, ask: Ask) -> Finding:
     whole.step = next(iter(steps.values()), None)
     rest = Tree(tree.root, {n: e for n, e in tree.files.items() if n.partition("/")[0] not in inside or "/" not in n})
     one_save.check_optimizers(tree, torch_folder.check_loose(rest, ask, whole))
-    _as_beside(tree, set(inside))
     return whole
-
-
-def _as_beside(tree: Tree, inside: set[str]) -> None:
-    for folder in neighbours(tree.root, 1):
-        try:
-            theirs = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()}
-        except OSError:
-            return
-        mine = {name.partition("/")[0] for name in tree.folders}
-        if theirs - mine and theirs & inside:
-            raise NotKnown(f"{visible(min(theirs - mine))} is missing, which {visible(folder.name)} has: half deleted?")

@@ -65,7 +65,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     json_files.check_read_at_resume(tree)
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
-    _as_beside(tree)
+    _last_ranks_as_beside(tree)
     one_save.refuse_lost_state(tree, files)
     one_save.refuse_mixed(tree, _changing(tree, files), [*files, *finding.unsummed])
     if ask.fresh(tree) and not registered.is_registered(tree.root):
@@ -201,10 +201,10 @@ def _changing(tree: Tree, files: dict[str, torch_file.TorchFile]) -> list[str]:
     return changing
 
 
-def _as_beside(tree: Tree) -> None:
-    """One that lacks what the save beside it has is doubtful."""
+def _last_ranks_as_beside(tree: Tree) -> None:
+    """A rank's file that the save beside it has: without the last one of a set it has no hole."""
     name, theirs = hf_inside.beside(tree)
     mine = {file for file in tree.files if "/" not in file}
-    lacking = sorted(file for file in theirs - mine if file.endswith((*_SUFFIXES, ".safetensors")))
+    lacking = sorted(file for file in theirs - mine if file.endswith(_SUFFIXES) and _RANK.fullmatch(file))
     if lacking and theirs & mine:
         raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(name)} has: half deleted or half written?")

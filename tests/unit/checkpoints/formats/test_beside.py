@@ -161,3 +161,30 @@ def test_zeros_are_no_text_with_nothing_beside(make):
     make.age(other / "with_comments.json", 36_000)
     answer = ask(make, other)
     assert answer.valid is None and "zeros" in answer.reason, answer
+
+
+@pytest.mark.parametrize("write", LAYOUTS)
+@pytest.mark.parametrize("name", ["best_preds.pt", "merged.safetensors", "preds/part_0.pt"])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_what_one_save_alone_has(make, write, name, odd):
+    """An export of a milestone: the saves beside it lack nothing."""
+    paths = run(make, write)
+    tensors = {"w": ("F32", (4,), make.floats(4))}
+    data = (
+        make.safetensors(tensors)
+        if name.endswith("tensors")
+        else make.torch_file({"w": 1}, prefix=name[:-3].rpartition("/")[2])
+    )
+    make.write(paths[odd] / name, data)
+    make.age(paths[odd] / name, 36_000 - 3600 * odd)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+
+
+@pytest.mark.parametrize("write", LAYOUTS)
+@pytest.mark.parametrize("file", ["samples/0.png", "eval/results.json", "logs/events.out.tfevents.1"])
+def test_a_folder_of_results_that_the_newest_has_not_yet(make, write, file):
+    paths = run(make, write)
+    for index, path in enumerate(paths[:2]):
+        make.write(path / file, b"{}")
+        make.age(path / file, 36_000 - 3600 * index - 1200)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
