@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -18,11 +21,15 @@ from sentinel.text import visible
 
 # How much newer than its marker a shard may be: clocks of several clients of one file system.
 SKEW_S = 5.0
+_SETTLED_NS = 2_000_000_000  # what was changed more recently may change again without another time
 _COPY_HANG_S = 120.0  # of storage, between two files of one copy
 _COPY_BYTES_PER_S = 50e6  # of a slow one
 # A save that has not finished is "being written" while something in it changed this recently; storage that hangs for
 # longer makes it look abandoned, and it is then called invalid until its marker appears.
 FRESH_S = 120.0
+
+
+Said = Callable[[str], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +195,38 @@ def neighbours(root: Path, limit: int) -> list[Path]:
         if mine is None or (said is number_of and named.name.isdigit() and inside):
             continue
         try:
-            with os.scandir(named.parent) as entries:
-                steps = [
-                    (step, e.name) for e in entries if (step := said(e.name)) not in (None, mine) and not e.is_symlink()
-                ]
+            saves = _saves_in(named.parent, said)
         except OSError:
             return []
-        nearest = sorted(steps, key=lambda pair: (abs(pair[0] - mine), pair))[:limit]
+        first, behind = bisect_left(saves, (mine,)), bisect_left(saves, (mine + 1,))
+        around = saves[max(0, first - limit) : first] + saves[behind : behind + limit]
+        nearest = sorted(around, key=lambda pair: (abs(pair[0] - mine), pair))[:limit]
         rest = root.relative_to(named)
         return [named.parent / name / rest for _, name in nearest]
     return []
+
+
+def _saves_in(folder: Path, said: Said) -> tuple[tuple[int, str], ...]:
+    """What lies in a folder under names that state a step or a number, in that order.
+
+    Thousands may, and each of them is asked for those beside it: a listing is kept while the folder does not change.
+    """
+    changed_ns = folder.stat().st_mtime_ns
+    if time.time_ns() - changed_ns < _SETTLED_NS:
+        return _list_saves(folder, said)
+    return _list_saves_once(folder, said, changed_ns)
+
+
+def _list_saves(folder: Path, said: Said) -> tuple[tuple[int, str], ...]:
+    with os.scandir(folder) as entries:
+        found = ((said(entry.name), entry) for entry in entries)
+        return tuple(sorted((step, entry.name) for step, entry in found if step is not None and not entry.is_symlink()))
+
+
+@lru_cache(maxsize=2)
+def _list_saves_once(folder: Path, said: Said, changed_ns: int) -> tuple[tuple[int, str], ...]:
+    del changed_ns
+    return _list_saves(folder, said)
 
 
 def no_owners(tree: Tree) -> frozenset[int]:

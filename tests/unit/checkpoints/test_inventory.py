@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -176,3 +178,20 @@ def test_a_folder_below_a_link_that_leads_nowhere_is_not_one_that_nobody_has_mad
     (missing,) = find(tmp_path / "new").notes
     assert note[1] == "cannot be read (a symbolic link whose target is missing)"
     assert missing[1] == "cannot be read (No such file or directory)"
+
+
+def test_a_folder_of_many_saves_is_listed_for_their_neighbours_once(make, monkeypatch):
+    """Each of thousands of saves asked for those beside it: a minute and more for five hundred of them."""
+    for step in range(10, 60, 10):
+        path = make.root / f"run/step_{step}"
+        make.write(path / "state.pt", make.torch_file({"step": step}, prefix="state"))
+        make.write(path / "optimizer.pt", make.torch_file({"state": {}, "param_groups": []}, prefix="optimizer"))
+    os.utime(make.root / "run", (0, 1_000_000_000))
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: listed.append(Path(folder)) or scandir(folder))
+    assert [part.valid for part in listing(make.root / "run", "global", None, now_s=make.now_s)] == [True] * 5
+    assert listed.count(make.root / "run") == 2  # for what is in it, and for what lies beside each
+    make.write(make.root / "run/step_60/state.pt", make.torch_file({"step": 60}, prefix="state"))
+    os.utime(make.root / "run", (0, 1_000_000_001))
+    answer = listing(make.root / "run", "global", None, now_s=make.now_s)[0]
+    assert answer.valid is None and "optimizer.pt is missing" in answer.reason, answer
