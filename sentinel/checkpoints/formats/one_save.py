@@ -29,6 +29,7 @@ _SHARDS = (".distcp", ".safetensors")
 _DEPTH = 3  # of folders in a save: model/pp_00/tp_00/sdp_00.pt
 _TEXTS = (".json", ".yaml", ".yml")
 _MOST_TEXTS = 2000
+_MOST_TEXT_BYTES = 32 << 20
 _OF_A_RANK = re.compile(r"([^0-9]*)(\d{1,6})(\.[a-z]+)")
 _NUMBER = re.compile(r"\d+")
 _TELLING_BYTES = 32  # of a record: smaller ones (a step, a scale) may well stay the same
@@ -212,7 +213,11 @@ def refuse_damaged_texts(tree: Tree) -> None:
     Settings with comments are no JSON in any save; and nothing writes zeros.
     """
     beside = neighbours(tree.root, _NEIGHBOURS)
+    read_bytes = 0
     for name in sorted(name for name in tree.files if name.endswith(_TEXTS))[:_MOST_TEXTS]:
+        read_bytes += tree.files[name].size
+        if read_bytes > _MOST_TEXT_BYTES:
+            return
         if _is_text(tree, name):
             continue
         for folder in beside:
@@ -344,12 +349,16 @@ def _with_state(optimizer: dict[object, object]) -> int:
     return len(states) if isinstance(states, dict) else 0
 
 
-def optimizers(
-    value: object, place: tuple[object, ...] = ()
-) -> Iterator[tuple[tuple[object, ...], dict[object, object]]]:
-    """Every table of ``state`` and ``param_groups`` with the names on the way to it."""
-    if isinstance(value, dict) and isinstance(value.get("state"), dict) and "param_groups" in value:
-        yield place, value
-    elif len(place) < _OPTIMIZER_DEPTH and isinstance(value, (dict, list)):
-        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from optimizers(child, (*place, key))
+def optimizers(value: object) -> Iterator[tuple[tuple[object, ...], dict[object, object]]]:
+    """Every table of ``state`` and ``param_groups`` with the names on the way to it, each once."""
+    seen: set[int] = set()
+    pending: list[tuple[tuple[object, ...], object]] = [((), value)]
+    for place, table in pending:
+        if not isinstance(table, (dict, list)) or id(table) in seen:
+            continue
+        seen.add(id(table))
+        if isinstance(table, dict) and isinstance(table.get("state"), dict) and "param_groups" in table:
+            yield place, table
+        elif len(place) < _OPTIMIZER_DEPTH:
+            children = table.items() if isinstance(table, dict) else enumerate(table)
+            pending += [((*place, key), child) for key, child in children if isinstance(child, (dict, list))]

@@ -303,11 +303,16 @@ def _steps_by_other_names(value: object) -> list[int]:
     return [t[key] for t, key in found if not (key == _MAYBE_OF_AN_EPOCH and "epoch" in t)]
 
 
-def names_optimizer(value: object, depth: int = 0) -> bool:
+def names_optimizer(value: object) -> bool:
     """Whether a key of these tables speaks of an optimizer, or a trainer's step is beside the weights."""
-    if not isinstance(value, dict):
-        return False
-    keys = [key for key in value if isinstance(key, str)]
-    if any("opt" in key.lower() or key in _STEP_KEYS for key in keys):
-        return True
-    return depth < _TABLES and any(names_optimizer(child, depth + 1) for child in value.values())
+    seen: set[int] = set()
+    pending = [(value, 0)]
+    for table, depth in pending:
+        if not isinstance(table, dict) or id(table) in seen:
+            continue
+        seen.add(id(table))
+        if any(isinstance(key, str) and ("opt" in key.lower() or key in _STEP_KEYS) for key in table):
+            return True
+        if depth < _TABLES:
+            pending += [(child, depth + 1) for child in table.values()]
+    return False

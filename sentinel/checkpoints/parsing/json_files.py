@@ -13,6 +13,7 @@ from sentinel.text import visible
 _TABLE_WEIGHT = 3
 _MOST_WEIGHT = 1_200_000  # a header of 109,000 tensors
 SMALL_BYTES = 4 << 20
+_MOST_LINES = 50_000
 
 Pairs = list[tuple[str, object]]
 
@@ -53,6 +54,8 @@ def is_lines(tree: Tree, name: str) -> bool:
     if tree.files[name].size > SMALL_BYTES:
         return False
     lines = read_small(tree.path(name), SMALL_BYTES, name).splitlines()
+    if len(lines) > _MOST_LINES:
+        return False
     try:
         for line in lines:
             parse(line, name)

@@ -16,16 +16,19 @@ from sentinel.checkpoints.parsing.tensors import Pickled, limits
 from sentinel.checkpoints.reading import Opened, Work, archive_works
 
 SUFFIXES = (".npy", ".npz", ".pkl", ".pickle")
-_PICKLE_BYTES = 48 << 20  # taken into memory
+PICKLE_BYTES = 48 << 20  # of all pickles of a save that are read
 _MOST_ARRAYS = 1000
 _HEADER_BYTES = 10_000  # NumPy's own limit
+_MOST_DIMENSIONS = 64  # as well
 _JOBLIB = b"joblib.numpy_pickle"
 _MAGIC = b"\x93NUMPY"
 _TYPE = re.compile(r"[<>|=]?([biufcSVU?mM])(\d{1,6})")
 
 
-def check(tree: Tree, name: str) -> list[Work]:
+def check(tree: Tree, name: str, most_bytes: int = PICKLE_BYTES) -> list[Work]:
     """What is left to read: the records of a ``.npz`` whose checksums are recorded.
+
+    ``most_bytes``: of a larger pickle the two ends are looked at.
 
     Raises:
         Broken: cut short or damaged.
@@ -40,7 +43,7 @@ def check(tree: Tree, name: str) -> list[Work]:
         if name.endswith(".npy"):
             _check_arrays(handle)
         else:
-            _check_pickle(handle)
+            _check_pickle(handle, most_bytes)
     return []
 
 
@@ -71,12 +74,14 @@ def _check_array(handle: Handle, at: int) -> int | None:
     try:
         told = ast.literal_eval(handle.read(at + 8 + width, length).decode("utf-8").strip())
         kind, shape = told["descr"], tuple(told["shape"])
-        counted = all(type(count) is int and count >= 0 for count in shape)
+        counted = len(shape) <= _MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 60 for n in shape)
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
-        raise Broken(f"{handle.name}: its header is damaged") from None
+        counted = False
+    if not counted:
+        raise Broken(f"{handle.name}: its header is damaged")
     # The unit of a time follows its size.
     match = _TYPE.fullmatch(kind.partition("[")[0]) if isinstance(kind, str) else None
-    if match is None or not counted:
+    if match is None:
         return None  # objects, or records of several types: how long it must be is not known
     end: int = start + math.prod(shape) * int(match[2]) * (4 if match[1] == "U" else 1)
     if end > handle.size:
@@ -84,7 +89,7 @@ def _check_array(handle: Handle, at: int) -> int | None:
     return end
 
 
-def _check_pickle(handle: Handle) -> None:
+def _check_pickle(handle: Handle, most_bytes: int) -> None:
     head, end = handle.read(0, min(2, handle.size)), handle.read(handle.size - 1, 1)
     if not head.strip(b"\0"):
         raise Broken(f"{handle.name}: starts with zeros")
@@ -92,7 +97,7 @@ def _check_pickle(handle: Handle) -> None:
         return  # compressed, or of protocol 0: nothing is shown
     if end != b".":
         raise Broken(f"{handle.name}: does not end as a pickle does (cut short?)")
-    if handle.size > _PICKLE_BYTES:
+    if handle.size > most_bytes:
         return
     data = handle.read(0, handle.size)
     if _JOBLIB in data:

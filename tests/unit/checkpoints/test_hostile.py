@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import tracemalloc
 import zipfile
 from contextlib import nullcontext
@@ -159,6 +160,43 @@ def test_headers_made_to_exhaust(make, header):
     file = make.root / "step-5.safetensors"
     make.write(file, len(header).to_bytes(8, "little") + header)
     assert validate(file, "structural", now_s=make.now_s).valid is False
+
+
+@pytest.mark.parametrize("shape", [(1 << 61,) * 90, (10**4000,) * 2, (9**99,)])
+def test_arrays_made_to_exhaust(make, shape):
+    """Their length has more digits than Python writes."""
+    head = str({"descr": "<f4", "fortran_order": False, "shape": shape}).encode()
+    make.write(make.root / "step_5/a.npy", b"\x93NUMPY\x02\x00" + len(head).to_bytes(4, "little") + head)
+    answer = validate(make.root / "step_5", "structural", now_s=make.now_s)
+    assert answer.valid is None and "a.npy" in answer.reason, answer
+
+
+@pytest.mark.parametrize("level", ["structural", "content"])
+@pytest.mark.parametrize(
+    "wide", [lambda inner: [inner] * 250, lambda inner: dict.fromkeys(map(str, range(250)), inner)]
+)
+def test_tables_that_hold_one_table_again_and_again(make, wide, level):
+    """A few kilobytes that would be gone through for hours: 250 entries that are one, in each of which are 250."""
+    value = {"step": 5}
+    for _ in range(5):
+        value = wide(value)
+    for name in ("step_5/state.pt", "run/step_5.pt"):
+        make.write(make.root / name, make.torch_file({"optimizer": value}, prefix=name.rpartition("/")[2][:-3]))
+    began_s = time.process_time()
+    for name in ("step_5", "run/step_5.pt"):
+        assert validate(make.root / name, level, now_s=make.now_s).valid is True
+    assert time.process_time() - began_s < 2
+
+
+@pytest.mark.parametrize("text", [b"[" + b"1," * 400_000 + b"1]", b"1\n" * 1_000_000])
+def test_texts_made_to_exhaust(make, text):
+    for step in (5, 6):
+        make.write(make.root / f"run/step_{step}/state.pt", make.torch_file({"step": step}, prefix="state"))
+        for number in range(60):
+            make.write(make.root / f"run/step_{step}/{number}.json", text)
+    began_s = time.process_time()
+    assert validate(make.root / "run/step_5", "structural", now_s=make.now_s).valid is True
+    assert time.process_time() - began_s < 6
 
 
 @pytest.mark.parametrize("name", ["3000000", "9" * 250, "\u00b2"])

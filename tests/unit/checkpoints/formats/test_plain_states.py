@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+from sentinel.checkpoints.parsing import plain_states
 from sentinel.checkpoints.validate import validate
 
 
@@ -142,3 +143,12 @@ def test_a_folder_of_data_is_no_checkpoint(make):
     path.rename(path.with_name("features"))
     answer = ask(make, path.with_name("features"))
     assert answer.valid is None and "no known checkpoint format" in answer.reason, answer
+
+
+def test_of_many_pickles_a_bounded_part_is_read(make, monkeypatch):
+    """Of the others the two ends are looked at."""
+    data = pickle.dumps({"step": 10, "seen": list(range(50))}, 4)
+    path = step(make, {"a.pkl": data, "b.pkl": data[:40] + b"\xff" * 9 + data[49:]})
+    assert ask(make, path).valid is None, ask(make, path)
+    monkeypatch.setattr(plain_states, "PICKLE_BYTES", len(data) + 9)
+    assert ask(make, path).valid is True, ask(make, path)

@@ -93,8 +93,9 @@ def test_a_copy_is_not_counted(make):
 
 NOT_FOR_USE = ("step_20.tmp", "step_20_tmp", "tmp_step_20", ".tmp-step_20", "step_20__tmp__", "tmp-checkpoint-20",
                "step_20.tmp.pt", "step_20.tmp.pth.tar", "step_20-incomplete", "step_20.partial",
-               "step_20_in_progress", "step_20.corrupt", "step_20_BROKEN", "step_20.bad", "step_20_deleted", "checkpoint_3_bad", "20.tmp",
-               "run_3_bad.pt", "tmp_model_3.pt", "epoch_3.torn", "iter_0000100.bad", "ep0-ba10_tmp")  # fmt: skip
+               "step_20_in_progress", "step_20.corrupt", "step_20_BROKEN", "step_20.bad", "step_20_deleted",
+               "checkpoint_3_bad", "20.tmp", "run_3_bad.pt", "tmp_model_3.pt", "epoch_3.torn",
+               "iter_0000100.bad", "ep0-ba10_tmp")  # fmt: skip
 FOR_USE = ("step_20", "temp_0.7_step_20", "partial_fc_step_20", "broken_ice-step_20", "temperature_step_20",
            "step_20-badger", "step_20.pth.tar", "epoch=1-step=20.ckpt", "step_20_old", "step_20.bak",
            "run_bad", "temp_low_step_20", "run_3_bad", "lr_0.1_tmp", "tmp_run_3", "seed_7_failed")  # fmt: skip
