@@ -133,7 +133,9 @@ def lacks_moments(file: torch_file.TorchFile) -> bool:
 def refuse_untrained(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
     """`NotKnown` where no tensor of these models has a shape that the optimizer trains: they are another program's."""
     moments = set().union(*(moments_of(file.opened, file.get("state")) for file in files.values()))
-    held = {name: torch_file.check_file(tree, name, _ONLY_SHAPES) for name in models if name.endswith(".bin")}
+    held = {
+        name: torch_file.check_file(tree, name, _ONLY_SHAPES) for name in models if not name.endswith(".safetensors")
+    }
     sizes = _model_sizes(tree, held, models)
     if moments and sizes and moments.isdisjoint(sizes):
         raise NotKnown(f"{visible(models[0])} has no shape of those that the optimizer trains: the model is missing?")

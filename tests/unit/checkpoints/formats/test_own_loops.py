@@ -152,6 +152,29 @@ def test_another_programs_model_is_not_the_model(make, name):
     assert answer.valid is not True, answer
 
 
+@pytest.mark.parametrize("name", ["unet.bin", "transformer.pt", "vae/weights.pt", "nets/g.pth", "nets/g.safetensors"])
+def test_a_model_that_a_hook_of_ones_own_saves(make, name):
+    """Where it had none of the libraries' names the save was invalid, and moved aside before a restart."""
+    path = make.accelerate("run/step_100", ranks=1)
+    (path / "model.safetensors").unlink()
+    data = make.torch_file({"w": make.tensor((16, 8))}, [make.floats(128)], name.rpartition("/")[2].rpartition(".")[0])
+    if name.endswith(".safetensors"):
+        data = make.safetensors({"w": ("F32", (16, 8), make.floats(128))})
+    make.write(path / name, data)
+    assert ask(make, path).valid is True, ask(make, path)
+    make.write(path / name, data[:-9])
+    assert ask(make, path).valid is False, ask(make, path)
+    (path / name).unlink()
+    answer = ask(make, path)
+    assert answer.valid is False and "no model" in answer.reason, answer
+
+
+def test_what_lies_in_folders_beside_a_model_is_anybodys(make):
+    path = make.accelerate("step_100")
+    make.write(path / "eval/preds.pt", weights(make, "preds.pt")[:-9])
+    assert ask(make, path).valid is True, ask(make, path)
+
+
 # --- a folder of one's own -------------------------------------------------------------------------------------------
 
 
