@@ -13,17 +13,12 @@ from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.parsing import json_files
-from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
-from sentinel.checkpoints.reading import Work
 from sentinel.text import visible
 
 NAME = "accelerate"
 _RANDOM = re.compile(r"random_states_(\d+)\.pkl")
 _MODEL = re.compile(r"(pytorch_)?model.*\.(bin|safetensors)|.*fsdp.*\.bin")
-# As Diffusers and PEFT name a part's weights in its folder; what else lies in folders is another program's.
-_PART = re.compile(r".+/(?:(?:diffusion_)?(?:pytorch_)?model|adapter_model|[^/]*lora[^/]*)[^/]*\.(?:bin|safetensors)")
-_ANY_STATE = re.compile(r".+/[^/]+\.(?:pt|pth|bin|safetensors)")
 
 _BEFORE_RANDOM = re.compile(
     r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|optimizer|scheduler|sampler|dl_state_dict)[^/]*\.bin|scaler\.pt"
@@ -57,51 +52,17 @@ def check(tree: Tree, ask: Ask) -> Finding:
         finding.unsummed += [f"{folder}/{name}" for name in found.unsummed]
         finding.covered |= {f"{folder}/{name}" for name in found.covered}
     models = [name for name in (*names, *files) if _MODEL.fullmatch(name)]
-    of_libraries = bool(inner or names or models)
-    parts = _parts_of_a_pipeline(tree, ask, inner, finding, works, _PART if of_libraries else _ANY_STATE)
-    if not of_libraries:
-        parts += [name for name in files if torch_file.file_role(name) is Role.UNDECIDED]
-        if not parts:
-            raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
-        hf_inside.refuse_untrained(tree, files, parts)
+    parts = hf_inside.check_other_models(tree, ask, files, finding, works, alone=not (inner or names or models))
     json_files.check_read_at_resume(tree)
     _written_first(tree, ranks[min(ranks)])
     _same_step(random_states)
     if parts or not models:
-        _one_save_of_a_hook(tree, files, [*names, *parts])
+        hf_inside.check_one_save_of_a_hook(tree, files, [*names, *parts])
     else:
         hf_inside.check_one_save(tree, files, names)
     _as_beside(tree, len(ranks))
     finding.works = works
     return finding
-
-
-def _parts_of_a_pipeline(
-    tree: Tree, ask: Ask, others: list[str], finding: Finding, works: list[Work], named: re.Pattern[str]
-) -> list[str]:
-    """The models in folders, as a hook saves each part of Diffusers' pipelines (``unet/``, ``unet_ema/``).
-
-    ``named``: what they may be called; a hook of one's own, where the libraries saved no model, names them as it likes.
-    """
-    parts = [name for name in sorted(tree.files) if named.fullmatch(name)]
-    parts = [name for name in parts if not any(name.startswith(f"{other}/") for other in others)]
-    parts = [name for name in parts if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
-    for name in (name for name in parts if not name.endswith(".safetensors")):
-        file = torch_file.check_file(tree, name, ask)
-        works += file.works
-        (finding.covered.add if file.summed else finding.unsummed.append)(name)
-    for folder in sorted({name.rpartition("/")[0] for name in parts if name.endswith(".safetensors")}):
-        more, inside = safetensors_set.check_models(tree.below(folder), ask)
-        works += more
-        finding.unsummed += [f"{folder}/{name}" for name in inside]
-    return parts
-
-
-def _one_save_of_a_hook(tree: Tree, files: dict[str, torch_file.TorchFile], saved: list[str]) -> None:
-    """A hook may save a part of what the optimizer trains, under other names and shapes; adapters are always trained."""
-    one_save.refuse_lost_state(tree, files)
-    trained = [name for name in files if name.startswith("optimizer")]
-    one_save.refuse_mixed(tree, [*trained, *(name for name in saved if "lora" in name)], saved)
 
 
 def _written_first(tree: Tree, marker: str) -> None:

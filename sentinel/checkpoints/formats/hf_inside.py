@@ -7,10 +7,11 @@ import os
 import re
 from collections import Counter
 
-from sentinel.checkpoints.files import Foreign, NotKnown, Tree
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
+from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Opened, Work
 from sentinel.text import visible
@@ -25,6 +26,11 @@ _OF_THE_LIBRARIES = re.compile(
     r"|.*fsdp.*\.bin|.*\.(pt|pth)"
 )
 _ONLY_SHAPES = Ask("structural", 0.0)
+# As Diffusers and PEFT name a model's weights in its folder; what else lies in folders is another program's.
+_IN_FOLDER = re.compile(
+    r".+/(?:(?:diffusion_)?(?:pytorch_)?model|adapter_model|[^/]*lora[^/]*)[^/]*\.(?:bin|safetensors)"
+)
+_ANY_STATE = re.compile(r".+/[^/]+\.(?:pt|pth|bin|safetensors)")
 _MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # as large as their parameter
 _FSDP_RANK = re.compile(r"(.*_fsdp_\d+_rank|.*_fsdp_rank)(\d+)\.bin")
 
@@ -130,7 +136,49 @@ def lacks_moments(file: torch_file.TorchFile) -> bool:
     return file.get("state") == {} and any("betas" in group and group.get("params") for group in groups)
 
 
-def refuse_untrained(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
+def check_other_models(
+    tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile], finding: Finding, works: list[Work], *, alone: bool
+) -> list[str]:
+    """The models in folders: parts of Diffusers' pipelines (``unet/``, ``unet_ema/``), PEFT's adapters with names.
+
+    ``alone``: the libraries saved no other model; then whatever else is a state must be it, under the name of somebody's.
+    """
+    names = [name for name in sorted(tree.files) if (_ANY_STATE if alone else _IN_FOLDER).fullmatch(name)]
+    names = [name for name in names if not any(name.startswith(f"{folder}/") for folder in folders(tree))]
+    models = [name for name in names if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
+    try:
+        _check_in_folders(tree, ask, models, finding, works)
+    except Broken as error:
+        if alone:
+            raise
+        raise NotKnown(error.reason) from None  # it may be an export: what is invalid is moved aside
+    if alone:
+        models += [name for name in files if torch_file.file_role(name) is Role.UNDECIDED]
+        if not models:
+            raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
+        _refuse_untrained(tree, files, models)
+    return models
+
+
+def _check_in_folders(tree: Tree, ask: Ask, models: list[str], finding: Finding, works: list[Work]) -> None:
+    for name in (name for name in models if not name.endswith(".safetensors")):
+        file = torch_file.check_file(tree, name, ask)
+        works += file.works
+        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+    for folder in sorted({name.rpartition("/")[0] for name in models if name.endswith(".safetensors")}):
+        more, inside = safetensors_set.check_models(tree.below(folder), ask)
+        works += more
+        finding.unsummed += [f"{folder}/{name}" for name in inside]
+
+
+def check_one_save_of_a_hook(tree: Tree, files: dict[str, torch_file.TorchFile], saved: list[str]) -> None:
+    """A hook may save a part of what the optimizer trains, under other names and shapes; adapters are always trained."""
+    one_save.refuse_lost_state(tree, files)
+    trained = [name for name in files if name.startswith("optimizer")]
+    one_save.refuse_mixed(tree, [*trained, *(name for name in saved if "lora" in name)], saved)
+
+
+def _refuse_untrained(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
     """`NotKnown` where no tensor of these models has a shape that the optimizer trains: they are another program's."""
     moments = set().union(*(moments_of(file.opened, file.get("state")) for file in files.values()))
     held = {

@@ -74,12 +74,16 @@ def check(tree: Tree, ask: Ask) -> Finding:
     for part in inner:
         works += list(part.works)
         finding.unsummed += part.unsummed
-    _has_model(tree, names, inner)
+    models = names or inner or any("model" in name and name.endswith(".bin") for name in files)
+    parts = [] if models else hf_inside.check_other_models(tree, ask, files, finding, works, alone=True)
     _ranks(tree, ask, files)
     json_files.check_read_at_resume(tree)
     _same_step(tree, files, step)
     _written_last(tree)
-    hf_inside.check_one_save(tree, files, names)
+    if parts:
+        hf_inside.check_one_save_of_a_hook(tree, files, [*names, *parts])
+    else:
+        hf_inside.check_one_save(tree, files, names)
     _as_beside(tree)
     finding.works = works
     return finding
@@ -137,12 +141,6 @@ def _inner(tree: Tree, folder: str, ask: Ask) -> Finding:
         unsummed=[f"{folder}/{name}" for name in found.unsummed],
         covered={f"{folder}/{name}" for name in found.covered},
     )
-
-
-def _has_model(tree: Tree, names: list[str], inner: list[Finding]) -> None:
-    if names or inner or any("model" in name and name.endswith(".bin") for name in tree.files):
-        return
-    raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
 
 
 def _ranks(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:

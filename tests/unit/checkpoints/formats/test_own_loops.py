@@ -175,6 +175,51 @@ def test_what_lies_in_folders_beside_a_model_is_anybodys(make):
     assert ask(make, path).valid is True, ask(make, path)
 
 
+# --- the Trainer's model in folders ----------------------------------------------------------------------------------
+
+
+def with_adapters(make, step, shape=(16, 8)):
+    path = make.hf(f"run/checkpoint-{step}", step)
+    (path / "model.safetensors").unlink()
+    for adapter in ("policy", "reference"):
+        tensors = {f"q.lora_{kind}.weight": ("F32", shape, make.floats(shape[0] * shape[1])) for kind in "AB"}
+        make.write(path / adapter / "adapter_model.safetensors", make.safetensors(tensors))
+        make.json(path / adapter / "adapter_config.json", {"r": 16})
+    return aged(make, path, step)
+
+
+def test_adapters_with_names_lie_in_folders(make):
+    """PEFT's: each such save was invalid, and moved aside before a restart."""
+    paths = [with_adapters(make, step) for step in (10, 20)]
+    assert [ask(make, path).valid for path in paths] == [True] * 2, [ask(make, path) for path in paths]
+    assert "no checksum recorded for policy" in ask(make, paths[1], "content").reason
+    adapter = paths[1] / "policy/adapter_model.safetensors"
+    whole = adapter.read_bytes()
+    make.write(adapter, whole[:-4])
+    assert ask(make, aged(make, paths[1], 20)).valid is False
+    adapter.unlink()
+    answer = ask(make, paths[1])
+    assert answer.valid is None and "policy/adapter_model.safetensors is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize(("save", "valid"), [("accelerate", None), ("hf", True)])
+def test_an_export_that_is_being_written_into_a_save(make, save, valid):
+    """Beside Accelerate's model it may be a part of the pipeline; it is no reason to move the save aside."""
+    path = make.accelerate("checkpoint-6") if save == "accelerate" else make.hf("checkpoint-6")
+    make.write(path / "merged/model.safetensors", weights(make, "model.safetensors")[:-4])
+    assert ask(make, path).valid is valid, ask(make, path)
+
+
+@pytest.mark.parametrize("name", ["ct2/model.bin", "eval/model.bin", "model_words.bin"])
+def test_another_programs_model_is_not_the_trainers(make, name):
+    path = make.hf("checkpoint-6")
+    (path / "model.safetensors").unlink()
+    data = make.torch_file({"w": make.tensor((2, 3))}, [make.floats(6)], "model")
+    make.write(path / name, data if name.startswith("eval") else b"\x06\x00\x00\x00 Spec" * 9)
+    answer = ask(make, path)
+    assert answer.valid is not True, answer
+
+
 # --- a folder of one's own -------------------------------------------------------------------------------------------
 
 
