@@ -1,7 +1,8 @@
 """What the messages of DCGM's diagnostics say: which error, of which GPU, and by how much a test was missed. Pure.
 
 Releases before 3.3 write no error code, and no GPU in the tests of level one: there the message is all that is known. The
-texts are those of DCGM's ``dcgm_errors.h``, 2.1.4 to 4.6.0, for errors that may be faults of a GPU.
+texts are those of DCGM's ``dcgm_errors.h``, 2.1.4 to 4.6.0, for errors that may be faults of a GPU. NVLinks that are down
+(14) are not among them: 2.4 to 3.1 say so of every board that has none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ _MESSAGES = {
         7: rf"\d{{1,10}} or more retired pages have been detected in GPU {_GPU}",
         8: rf"An excess of \d+ retired pages due to DBEs have been detected.{{1,90}} in GPU {_GPU}",
         9: rf"A corrupt InfoROM has been detected in GPU {_GPU}",
-        14: rf"GPU {_GPU}'s NvLink link \d+ is currently down",
         30: rf"Bandwidth of GPU {_GPU} in direction \S{{1,40}} of {_MEASURED} did not exceed minimum required bandwidth of "
             rf"{_REQUIRED}",
         31: rf"Latency type \S{{1,40}} of GPU {_GPU} value {_MEASURED} exceeded maximum allowed latency of {_REQUIRED}",
