@@ -14,8 +14,9 @@ from sentinel.classify.ranks.op_counts import differing_calls
 from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
 from sentinel.classify.readings import GPU_CAUSES, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
+from sentinel.classify.weights import LEADS, points_to
 from sentinel.classify.who_ended_it import ended_from_outside, interrupted_wait, self_ended, torn_down
-from sentinel.config.rules import Drain, Role, Rules
+from sentinel.config.rules import Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope
 
 KEPT_OF_A_RULE = 6  # lines of one rule that are kept of a log that is followed: evidence.logs.limits.LIMIT
@@ -50,6 +51,7 @@ def context(
         _backend_failed,
         _came_true,
         _none_asked_for,
+        _hook_on_storage,
         _still_preparing,
         differing,
         differing_calls,
@@ -291,6 +293,21 @@ def _none_asked_for(
     absent = next((r for r in readings if r.key == "smi-no-devices"), None)
     weights = {C.USER_CONFIG: 3.4, C.GPU_GSP_OR_DRIVER: -1.0}
     return _reading_if_both(absent, {"salloc-granted"}, readings, "none-asked", weights, "in an allocation by hand")
+
+
+_HOOKS = frozenset({"prolog", "step-container", "step-hooks"})  # rules: what Slurm says of a site's prolog or epilog
+
+
+def _hook_on_storage(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A prolog or epilog that fails beside a mount that does not answer: it lies there, or looks at it."""
+    hooks = [r for r in readings if r.key in _HOOKS]
+    silent = next((r for r in readings if r.form is Form.STORAGE and points_to(r) is C.FILESYSTEM_STORAGE), None)
+    if not hooks or silent is None or silent.strength < LEADS:
+        return []
+    weights = {C.FILESYSTEM_STORAGE: 2.0, C.NODE_OS_OR_HOST: -sum(r.weights.get(C.NODE_OS_OR_HOST, 0.0) for r in hooks)}
+    return [of_context(silent.evidence, "hook-on-storage", weights, "a prolog or epilog failed beside it")]
 
 
 _NO_GPU = re.compile(

@@ -358,3 +358,13 @@ def test_the_kernel_says_by_a_cleared_channel_which_xid_was_first() -> None:
     for name in ("python3", "Ch 1 caused by", "previous Xid 79"):  # a name has 15 bytes
         assert not judged(name, "").drain_recommended
     assert judged("previous Xid 79", " caused by previous Xid 149").cause is Cause.GPU_NVLINK
+
+
+def test_a_prolog_that_fails_beside_a_mount_that_is_silent_is_the_storages() -> None:
+    hook = (
+        "[2026-03-04T12:00:00.638] error: run_command: slurm task_prolog can not be executed (/opt/prolog.sh) No such file\n"
+        "[2026-03-04T12:00:00.638] error: TaskProlog failed status=1\n"
+    )
+    silent = "nfs: server 10.1.2.3 not responding, timed out\n"
+    assert judge(log(hook)).cause is Cause.NODE_OS_OR_HOST
+    assert judge(log(hook + silent)).cause is Cause.FILESYSTEM_STORAGE
