@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-from sentinel.checkpoints.steps import number_of, step_of
-
 _DUPLICATES = (
     re.compile(
         r"(?P<stem>.+?)(?: - Copy| copy(?: \d+)?| \((?:copy|another copy|\d+\w* copy)\))?(?: \(\d+\))(?P<end>(?:\.\w+)*)"
@@ -32,8 +30,8 @@ _STATE = re.compile(
 
 # A save that its writer had not renamed yet, or that a person condemned. Words inside of a name are the run's own.
 _NOT_FOR_USE = re.compile(
-    r"[._]*(?:tmp|temporary|incomplete)[-_.](?![0-9])(?P<after>.*)"
-    r"|(?P<before>.*\d.*)[-_.](?:tmp|temp|temporary|partial|incomplete|unfinished|uncommitted|inprogress|in[-_]progress|writing"
+    r"[._]*(?:tmp|temporary|incomplete)[-_.](?![0-9]).*"
+    r"|.*\d.*[-_.](?:tmp|temp|temporary|partial|incomplete|unfinished|uncommitted|inprogress|in[-_]progress|writing"
     r"|corrupt|corrupted|broken|damaged|torn|bad|failed|deleted|trash)[-_.]*",
     re.IGNORECASE,
 )
@@ -41,16 +39,8 @@ _ENDING = re.compile(r"(?:\.(?:pt|pth|ckpt|bin|tar|safetensors|msgpack))+$")
 
 
 def is_not_for_use(name: str) -> bool:
-    """Whether the name of a save says that it is not finished, or was set aside as damaged.
-
-    Of a folder that states no step otherwise (``run_3_bad``) it is the run's own.
-    """
-    bare = _ENDING.sub("", name)
-    match = _NOT_FOR_USE.fullmatch(bare)
-    if match is None:
-        return False
-    save = match["after"] or match["before"] or ""
-    return bare != name or step_of(save) is not None or number_of(save) is not None
+    """Whether the name of a save says that it is not finished, or was set aside as damaged."""
+    return _NOT_FOR_USE.fullmatch(_ENDING.sub("", name)) is not None
 
 
 def duplicate_of(name: str) -> str | None:

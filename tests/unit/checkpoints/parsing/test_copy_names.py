@@ -95,10 +95,13 @@ NOT_FOR_USE = ("step_20.tmp", "step_20_tmp", "tmp_step_20", ".tmp-step_20", "ste
                "step_20.tmp.pt", "step_20.tmp.pth.tar", "step_20-incomplete", "step_20.partial",
                "step_20_in_progress", "step_20.corrupt", "step_20_BROKEN", "step_20.bad", "step_20_deleted",
                "checkpoint_3_bad", "20.tmp", "run_3_bad.pt", "tmp_model_3.pt", "epoch_3.torn",
-               "iter_0000100.bad", "ep0-ba10_tmp")  # fmt: skip
+               "iter_0000100.bad", "ep0-ba10_tmp", "run_3_bad", "snapshot_12_failed", "state_5000_damaged",
+               "model_100_tmp", "weights_100_broken", "resume_500.partial", "checkpoint_last_3_tmp", "tmp_latest",
+               "tmp_final", "latest_3.tmp", ".tmp_ckpt", "ckpt_e3_s100.incomplete", "actor_100.tmp",
+               "v2_checkpoint-100_bad", "checkpoint-100-old_bad")  # fmt: skip
 FOR_USE = ("step_20", "temp_0.7_step_20", "partial_fc_step_20", "broken_ice-step_20", "temperature_step_20",
            "step_20-badger", "step_20.pth.tar", "epoch=1-step=20.ckpt", "step_20_old", "step_20.bak",
-           "run_bad", "temp_low_step_20", "run_3_bad", "lr_0.1_tmp", "tmp_run_3", "seed_7_failed")  # fmt: skip
+           "run_bad", "temp_low_step_20")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*NOT_FOR_USE, *FOR_USE])
@@ -115,3 +118,17 @@ def test_a_whole_save_under_a_name_that_is_not_for_use(make, name):
     path.rename(path.with_name("step_20"))
     answer = validate(path.with_name("step_20"), "structural", now_s=make.now_s)
     assert answer.valid is True, answer
+
+
+@pytest.mark.parametrize("name", ["snapshot_12_failed", "tmp_latest", "actor_100.tmp"])
+def test_a_name_that_states_no_step_may_be_marked_as_well(make, name):
+    """The step inside is no reason to trust what its writer had not renamed yet."""
+    answer = validate(make.hf(f"run/{name}", step=12), "structural", now_s=make.now_s)
+    assert answer.valid is None and "not finished, or was set aside" in answer.reason, answer
+
+
+@pytest.mark.parametrize("run", ["run_3_bad", "lr_0.1_tmp"])
+def test_the_mark_of_a_run_is_none_of_its_saves(make, run):
+    make.dcp(f"{run}/step_20", step=20)
+    (spot,) = find(make.root / run).spots
+    assert validate(spot.path, "structural", now_s=make.now_s).valid is True
