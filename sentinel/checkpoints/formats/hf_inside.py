@@ -144,7 +144,8 @@ def check_other_models(
     ``alone``: the libraries saved no other model; then whatever else is a state must be it, under the name of somebody's.
     """
     names = [name for name in sorted(tree.files) if (_ANY_STATE if alone else _IN_FOLDER).fullmatch(name)]
-    names = [name for name in names if not any(name.startswith(f"{folder}/") for folder in folders(tree))]
+    of_shards = tuple(f"{folder}/" for folder in folders(tree))
+    names = [name for name in names if not name.startswith(of_shards)]
     models = [name for name in names if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
     try:
         _check_in_folders(tree, ask, models, finding, works)

@@ -103,6 +103,19 @@ def test_json_lines_are_whole(make, write):
     assert answer.valid is None and "metrics.json" in answer.reason, answer
 
 
+def test_a_log_of_json_lines_that_grows_long(make):
+    """Of more lines than are read nothing was shown, and the newest save was not known."""
+    paths = run(make, by_hand)
+    for index, path in enumerate(paths):
+        make.write(path / "metrics.json", b'{"loss": 1}\n' * (20_000 + 20_000 * index))
+        make.age(path / "metrics.json", 36_000 - 3600 * index)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+    make.write(paths[2] / "metrics.json", b'{"loss": 1}\n' * 60_000 + b'{"loss"')
+    make.age(paths[2] / "metrics.json", 36_000 - 3600 * 2)
+    answer = ask(make, paths[2])
+    assert answer.valid is None and "metrics.json" in answer.reason, answer
+
+
 @pytest.mark.parametrize("write", LAYOUTS)
 def test_no_link_in_a_save_beside_is_followed(make, write):
     paths = run(make, write)

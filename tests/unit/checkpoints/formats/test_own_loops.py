@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sentinel.checkpoints.formats import hf_inside
 from sentinel.checkpoints.validate import validate
 
 
@@ -173,6 +174,18 @@ def test_what_lies_in_folders_beside_a_model_is_anybodys(make):
     path = make.accelerate("step_100")
     make.write(path / "eval/preds.pt", weights(make, "preds.pt")[:-9])
     assert ask(make, path).valid is True, ask(make, path)
+
+
+def test_many_files_in_a_folder_are_named_once(make, monkeypatch):
+    """For each of them the whole save was gone through: 28 s for 4,000."""
+    listings = []
+    folders = hf_inside.folders
+    monkeypatch.setattr(hf_inside, "folders", lambda tree: listings.append(tree) or folders(tree))
+    path = make.accelerate("step_100")
+    for number in range(30):
+        make.write(path / f"adapters/lora_{number}.safetensors", weights(make, "lora.safetensors"))
+    assert ask(make, aged(make, path, 100)).valid is True, ask(make, path)
+    assert len(listings) < 5
 
 
 # --- the Trainer's model in folders ----------------------------------------------------------------------------------
