@@ -14,7 +14,10 @@ from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import (
     dcp,
     deepspeed,
+    deepspeed_universal,
     hf_inside,
+    megatron,
+    nemo,
     one_save,
     safetensors_set,
     torch_file,
@@ -24,6 +27,7 @@ from sentinel.checkpoints.formats import (
 from sentinel.checkpoints.formats.base import (
     Ask,
     Finding,
+    Format,
     neighbours,
     newer_than,
     no_owners,
@@ -44,6 +48,11 @@ _BEFORE_STATE = re.compile(
     r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|adapter_model).*\.bin|(optimizer|scheduler|scaler|rng_state)\.(pt|pth|bin)"
 )
 _BESIDE = 2
+# Other programs' saves may have the Trainer's name: then those formats know what they must hold.
+_OTHERS: tuple[Format, ...] = (tracked, megatron, deepspeed_universal, deepspeed, nemo)
+_OWN = re.compile(
+    r"(pytorch_|adapter_)?model[^/]*\.(bin|safetensors)|(optimizer|scheduler|scaler)\.(pt|bin)|rng_state.*|training_args\.bin"
+)
 _PARTS = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "pytorch_model.bin", "optimizer.bin")
 
 owners_by_name = no_owners
@@ -55,8 +64,12 @@ def recognise(tree: Tree) -> bool:
     if STATE in tree.files:
         return True
     # Half deleted, half written; accelerate's own folders of that name keep random_states_<rank>.pkl and no state.
-    others = any(name.startswith("random_states_") or name.endswith((".distcp", ".metadata")) for name in tree.files)
-    return bool(_FOLDER.fullmatch(tree.root.name)) and not others and bool(tree.files)
+    if not _FOLDER.fullmatch(tree.root.name) or any(name.startswith("random_states_") for name in tree.files):
+        return False
+    if _is_the_trainers(tree):
+        return True
+    shards = any(name.endswith((".distcp", ".metadata")) for name in tree.files)
+    return bool(tree.files) and not shards and not any(other.recognise(tree) for other in _OTHERS)
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
@@ -108,22 +121,24 @@ def _state(tree: Tree, ask: Ask) -> int:
     return step
 
 
+def _is_the_trainers(tree: Tree) -> bool:
+    """By what only the Trainer writes (its arguments, before the optimizer), or by the saves beside."""
+    if any(name.startswith(("training_args.", "rng_state", "checkpoint-is-incomplete.")) for name in tree.files):
+        return True
+    return any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
+
+
 def _without_state(tree: Tree, ask: Ask) -> Finding:
-    """A save of the Trainer that did not finish, or one of a loop of one's own under its name: with an optimizer."""
-    if _is_by_hand(tree) and (found := torch_folder.check(tree, ask)).resumable:
+    """A save of the Trainer that did not finish, or one of a training loop that somebody wrote: with an optimizer."""
+    states = _states(tree)
+    trainers = _is_the_trainers(tree) or all(torch_file.file_role(name) is not Role.UNDECIDED for name in states)
+    # Inside a folder of DeepSpeed's nothing here knows how many ranks there must be.
+    if not trainers and not hf_inside.folders(tree) and (found := torch_folder.check(tree, ask)).resumable:
         return found
-    if any(torch_file.file_role(name) is not Role.UNDECIDED for name in _states(tree)):
+    begun = any("/" not in name and torch_file.file_role(name) is not Role.UNDECIDED for name in states)
+    if begun and (trainers or all(_OWN.fullmatch(name) for name in states)):
         raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
     raise NotKnown(f"{STATE} is missing: not a whole checkpoint of the Trainer, or one of something else")
-
-
-def _is_by_hand(tree: Tree) -> bool:
-    """Whether a loop of one's own wrote its state here: the Trainer writes its arguments before the optimizer."""
-    if any(name == "training_args.bin" or name.startswith("rng_state") for name in tree.files):
-        return False
-    if all(torch_file.file_role(name) is not Role.UNDECIDED for name in _states(tree)):
-        return False
-    return not any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
 
 
 def _states(tree: Tree) -> list[str]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, no_owners, refuse_links
 from sentinel.checkpoints.parsing import json_files
-from sentinel.checkpoints.parsing.content import look_at, role_of
+from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, look_at, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan
 from sentinel.checkpoints.reading import BATCH_BYTES, Work, span_crc
 from sentinel.text import visible
@@ -201,5 +201,5 @@ def check(tree: Tree, ask: Ask) -> Finding:
     name = next(iter(tree.files))
     header = check_file(tree, name, ask)
     refuse_other_names(tree, {name: header})
-    resumable = any("opt" in key.lower() for key in header.tensors)
+    resumable = any(OPTIMIZER_KEY.search(key) for key in header.tensors)
     return Finding(works=header.works, unsummed=[name], resumable=resumable)

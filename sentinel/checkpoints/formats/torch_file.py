@@ -15,7 +15,7 @@ from sentinel import inert_pickle
 from sentinel.checkpoints.files import Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
 from sentinel.checkpoints.parsing import pickle_names, zips
-from sentinel.checkpoints.parsing.content import Role, looks_of, storages_of
+from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, Role, looks_of, storages_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.parsing.tensors import ITEM_BYTES, SHAPES, Storage, Tensor, limits, read_storage_reference
 from sentinel.checkpoints.reading import Opened, Work, archive_works, open_archive, span_crc
@@ -311,8 +311,15 @@ def names_optimizer(value: object) -> bool:
         if not isinstance(table, dict) or id(table) in seen:
             continue
         seen.add(id(table))
-        if any(isinstance(key, str) and ("opt" in key.lower() or key in _STEP_KEYS) for key in table):
+        if any(isinstance(key, str) and _speaks_of_optimizer(key, held) for key, held in table.items()):
             return True
         if depth < _TABLES:
             pending += [(child, depth + 1) for child in table.values()]
     return False
+
+
+def _speaks_of_optimizer(key: str, held: object) -> bool:
+    """Of a model's parameters some have "opt" in their names: ``opt_proj.weight``."""
+    if key in _STEP_KEYS or OPTIMIZER_KEY.search(key):
+        return True
+    return "opt" in key.lower() and not (isinstance(held, Opaque) and held.name.startswith("_rebuild"))

@@ -29,8 +29,16 @@ _STATED = (
     re.compile(r".*world[-_]?size[-_]?(?P<count>\d{1,6})[-_]rank[-_]?(?P<number>\d{1,6})[^/0-9]*"),
     re.compile(r".*[-_.](?P<number>\d{1,6})[-_]of[-_](?P<count>\d{1,6})[^/0-9]*"),
 )
+_OF_AN_OPTIMIZER = re.compile(
+    r"(?P<stem>(?:.*[-_./])?opt(?:im[a-z]*)?(?:[-_]?states?)?[-_]?)(?P<rank>\d{1,6})(?P<rest>[^0-9]*)"
+)
 _OTHER_STATES = (".distcp", ".msgpack", ".h5", ".keras")  # beside which what NumPy and pickle wrote is not the model
 _DEPTH = 3  # of folders in a step: model/pp_00/tp_00/sdp_00.pt
+# Models are called OPT, too: opt-125m.safetensors.
+_NAME_OF_AN_OPTIMIZER = re.compile(
+    r"(?:^|[^a-z])(?:optim(?!i[sz]ed|al|um)|opt[-_]?state|opt(?:[-_]?\d{1,4})?\.[a-z]+$|(?:adamw?|sgd)[-_.])",
+    re.IGNORECASE,
+)
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
 
@@ -99,6 +107,10 @@ def _sets_of_ranks(tree: Tree, ask: Ask) -> None:
         if hole is not None and low <= 1 and not ask.part:
             raise unfinished(tree, ask, f"{visible(stem.replace('*', str(hole)))} is missing")
         one_save.refuse_pause(tree, files.values(), one_save.RANKS_HANG_S)
+    for stem, files in _ranks(tree, _OF_AN_OPTIMIZER).items():
+        hole = first_hole(files, min(*files, 1), max(files) + 1)
+        if hole is not None and min(files) <= 1 and not ask.part:
+            raise NotKnown(f"{visible(stem.replace('*', str(hole)))} is missing: of a rank, or one that is not saved?")
 
 
 def _as_many_as_stated(tree: Tree, ask: Ask) -> None:
@@ -155,11 +167,11 @@ def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Fi
     return names
 
 
-def _ranks(tree: Tree) -> dict[str, dict[int, str]]:
+def _ranks(tree: Tree, named: re.Pattern[str] = _RANK) -> dict[str, dict[int, str]]:
     """Sets of files that differ in the number of a rank only, by that number; a set of one is none."""
     found: dict[str, dict[int, str]] = {}
     for name in tree.files:
-        match = _RANK.fullmatch(name)
+        match = named.fullmatch(name)
         if match and name.endswith(_SUFFIXES):
             found.setdefault(match["stem"] + "*" + match["rest"], {})[int(match["rank"])] = name
     return {stem: files for stem, files in found.items() if len(files) > 1}
@@ -185,7 +197,7 @@ def _resumable(files: dict[str, torch_file.TorchFile], names: list[str]) -> bool
     """Whether there is an optimizer, by what is in the files or by their names."""
     if any(torch_file.names_optimizer(file.value) for file in files.values()):
         return True
-    return any("opt" in name.lower() for name in (*files, *names))
+    return any(_NAME_OF_AN_OPTIMIZER.search(name) for name in (*files, *names))
 
 
 def _changing(tree: Tree, files: dict[str, torch_file.TorchFile]) -> list[str]:

@@ -77,6 +77,94 @@ def test_a_tokenizer_is_no_model(make, names):
     assert answer.valid is False and "trainer_state.json is missing" in answer.reason, answer
 
 
+@pytest.mark.parametrize("lost", [0, 1, 3])
+@pytest.mark.parametrize("layout", ["flat", "tracked", "inner", "beside_a_model"])
+def test_deepspeeds_ranks_in_a_folder_of_the_trainers_name(make, layout, lost):
+    """As a folder of torch files it was valid without a rank's optimizer."""
+    path = make.root / "run/checkpoint-100"
+    inside = path if layout == "flat" else path / "global_step100"
+    make.deepspeed(str(inside.relative_to(make.root)), step=100, ranks=4)
+    if layout == "tracked":
+        make.write(path / "latest", b"global_step100")
+    if layout == "beside_a_model":
+        make.write(path / "model.safetensors", weights(make, "model.safetensors"))
+    known = layout in ("flat", "tracked")
+    answer = ask(make, aged(make, path, 100))
+    assert answer.valid is (True if known else None), answer
+    (inside / f"bf16_zero_pp_rank_{lost}_mp_rank_00_optim_states.pt").unlink()
+    answer = ask(make, path)
+    assert answer.valid is (False if known else None), answer
+    (inside / "mp_rank_00_model_states.pt").unlink()
+    assert ask(make, path).valid is (False if known else None), ask(make, path)
+
+
+def test_megatrons_ranks_in_a_folder_of_the_trainers_name(make):
+    path = make.megatron_legacy("run/checkpoint-200")
+    assert ask(make, aged(make, path, 200)).format == "megatron"
+    (path / "mp_rank_01_000/model_optim_rng.pt").unlink()
+    (path / "mp_rank_01_000").rmdir()
+    assert ask(make, path).valid is not True, ask(make, path)
+
+
+@pytest.mark.parametrize("at", ["run/checkpoint-100", "run/step_100"])
+def test_an_optimizer_of_each_rank(make, at):
+    value, payloads = make.state(100)
+    for rank in range(4):
+        state = make.torch_file({"state": value, "param_groups": []}, payloads, f"optimizer_{rank}")
+        make.write(make.root / at / f"optimizer_{rank}.pt", state)
+        make.write(make.root / at / f"model_{rank}.pt", weights(make, f"model_{rank}.pt"))
+    path = aged(make, make.root / at, 100)
+    assert ask(make, path).valid is True, ask(make, path)
+    (path / "optimizer_1.pt").unlink()
+    answer = ask(make, path)
+    assert answer.valid is None and "optimizer_1.pt is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("opt-125m.safetensors", "w"),
+        ("optimized.safetensors", "w"),
+        ("model.pt", "opt_proj.weight"),
+        ("opt-1.3b.pt", "w"),
+    ],
+)
+def test_weights_whose_names_begin_as_an_optimizers(make, name, key):
+    """They were chosen, and the run would have gone on without its optimizer."""
+    path = make.root / "run/checkpoint-10"
+    data = make.safetensors({key: ("F32", (4, 4), make.floats(16))})
+    if name.endswith(".pt"):
+        data = make.torch_file({key: make.tensor((4, 4))}, [make.floats(16)], name[:-3])
+    make.write(path / name, data)
+    answer = ask(make, aged(make, path, 10))
+    assert answer.valid is None and "trainer_state.json is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize("state", ["moments", "whole"])
+def test_an_optimizer_under_a_name_of_its_own(make, state):
+    """It was an unfinished save of the Trainer, and moved aside."""
+    path = make.root / "run/checkpoint-10"
+    value, payloads = make.state(10)
+    held = {"state": value, "param_groups": []} if state == "whole" else {"exp_avg": make.tensor((4, 4))}
+    payloads = payloads if state == "whole" else [make.floats(16)]
+    make.write(path / "adam.pt", make.torch_file(held, payloads, "adam"))
+    make.write(path / "model.pt", weights(make, "model.pt"))
+    make.write(path / "scheduler.pt", make.torch_file({"last_epoch": 10}, prefix="scheduler"))
+    assert ask(make, aged(make, path, 10)).valid is True, ask(make, path)
+    (path / "adam.pt").unlink()
+    assert ask(make, path).valid is None, ask(make, path)
+
+
+def test_the_trainers_folders_of_fsdp_without_its_state(make):
+    """With the Trainer's arguments beside them they are a save of its that did not finish."""
+    path = make.root / "run/checkpoint-10"
+    make.dcp("run/checkpoint-10/pytorch_model_fsdp_0", step=10)
+    make.dcp("run/checkpoint-10/optimizer_0", step=10)
+    make.write(path / "training_args.bin", make.torch_file({"lr": 0.1}, prefix="training_args"))
+    answer = ask(make, aged(make, path, 10))
+    assert answer.valid is False and "trainer_state.json is missing" in answer.reason, answer
+
+
 # --- sets of safetensors ---------------------------------------------------------------------------------------------
 
 
