@@ -40,7 +40,7 @@ _INDEX = re.compile(
 )  # Diffusers names it after its set, and after its type
 _COMPARED = 64  # tensors of a consolidated model that are held against the shards it was made of
 _HEAD_BYTES = 256  # of each of them
-_NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+_NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.[^./]+)?\.safetensors")
 _PLACE_IN_SET = re.compile(r"-\d{5}-of-")
 _SHARD = re.compile(r"shard-(\d{5})-model-(\d{5})-of-(\d{5})\.safetensors")
 
@@ -154,7 +154,7 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
     if INDEX in tree.files and numbers and "model.safetensors" in headers:
         raise NotKnown(f"model.safetensors beside a set with {INDEX}: which of the two is this save's?")
     mapped: set[str] = set()
-    for index in sorted(name for name in tree.files if _INDEX.fullmatch(name)):
+    for index in sorted(name for name in tree.files if _INDEX.fullmatch(name) and _speaks_of(tree, name, numbers)):
         files = check_index(tree, ask, index, {name: set(header.tensors) for name, header in headers.items()})
         newer_than(tree, [name for name in numbers if name in files], index)
         mapped |= files
@@ -172,13 +172,34 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
     return [work for header in headers.values() for work in header.works], names
 
 
+def _speaks_of(tree: Tree, index: str, numbers: list[str]) -> bool:
+    """Whether the index is of a set that is here: a base model's may have been copied in with its settings.
+
+    Raises:
+        NotKnown: none of the set is here, and a whole model is that would be loaded before it.
+    """
+    if any(name.startswith(index.partition(".safetensors.index")[0]) for name in numbers):
+        return True
+    try:
+        held = json_files.read(tree, index, INDEX_LIMIT_BYTES)
+    except ValueError:
+        held = None
+    table = held.get("weight_map") if isinstance(held, dict) else None
+    files = {file for file in table.values() if isinstance(file, str)} if isinstance(table, dict) else set()
+    if index == INDEX and "model.safetensors" in tree.files and files.isdisjoint(tree.files):
+        raise NotKnown(
+            f"model.safetensors beside {index}, which names none of the files here: of a base model, or half deleted?"
+        )
+    return index == INDEX or not files.isdisjoint(tree.files)
+
+
 def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
     for name in numbers:
         match = _NUMBERED.fullmatch(name)
         assert match is not None
-        stem, _, total = match.groups()
+        stem, _, total, variant = match.groups(default="")
         for index in range(1, int(total) + 1):
-            needed = f"{stem}-{index:05d}-of-{total}.safetensors"
+            needed = f"{stem}-{index:05d}-of-{total}{variant}.safetensors"
             if needed not in tree.files:
                 raise unfinished(tree, ask, f"{visible(needed)} is missing")
 
@@ -186,8 +207,10 @@ def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
 def _refuse_without_index(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
     """Hugging Face writes the index of a set last; a loop of one's own may write none."""
     for name in numbers:
-        stem = _PLACE_IN_SET.split(name)[0]
-        index = f"{stem}.safetensors.index.json"
+        match = _NUMBERED.fullmatch(name)
+        assert match is not None
+        stem, _, _, variant = match.groups(default="")
+        index = f"{stem}.safetensors.index{variant}.json"
         if index == INDEX:
             raise unfinished(tree, ask, f"{index} is missing: the save did not finish")
         raise NotKnown(f"{visible(index)} is missing: an unfinished save, or one of a library that writes no index")

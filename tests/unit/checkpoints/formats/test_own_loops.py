@@ -212,6 +212,33 @@ def test_a_set_without_an_index(make, stem, valid):
     assert answer.valid is valid and f"{stem}.safetensors.index.json is missing" in answer.reason, answer
 
 
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b'{"weight_map": [1]}', b'{"weight_map": {"a": "consolidated-00001-of-00002.safetensors"}}']
+)
+@pytest.mark.parametrize("name", ["consolidated", "diffusion_pytorch_model", "model"])
+def test_the_index_of_a_base_model(make, name, text):
+    """Copied in with the base's settings it names no file of the save, which was invalid and moved aside."""
+    path = make.hf("checkpoint-6")
+    make.write(path / f"{name}.safetensors.index.json", text)
+    assert ask(make, aged(make, path, 6)).valid is (None if name == "model" else True), ask(make, path)
+
+
+def test_the_variant_of_a_set_may_follow_its_number(make):
+    path = in_a_set(make, "run/step_10", "model", "model.safetensors.index.json")
+    (path / "model.safetensors.index.json").unlink()
+    table = {}
+    for number in (1, 2):
+        file = path / f"model-{number:05d}-of-00002.safetensors"
+        file.rename(path / f"model-{number:05d}-of-00002.fp16.safetensors")
+        table[f"w{number}"] = f"model-{number:05d}-of-00002.fp16.safetensors"
+    make.json(path / "model.safetensors.index.fp16.json", {"weight_map": table})
+    assert ask(make, aged(make, path, 10)).valid is True, ask(make, path)
+    (path / "model.safetensors.index.fp16.json").unlink()
+    assert ask(make, path).valid is None, ask(make, path)
+    (path / table["w2"]).unlink()
+    assert ask(make, path).valid is False, ask(make, path)
+
+
 # --- beside Accelerate's files ---------------------------------------------------------------------------------------
 
 
