@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
@@ -20,11 +20,13 @@ PICKLED_INDEX = "pytorch_model.bin.index.json"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.bin")
 _OPTIMIZER = re.compile(r"optimizer(_\d+)?\.(pt|bin)")
 _RANDOM = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
-# The names of both libraries' own files: another program's file has none of them.
+# Accelerate calls no file model.bin: that is CTranslate2's name for its own.
 _OF_THE_LIBRARIES = re.compile(
-    r"(pytorch_model|adapter_model|model|optimizer|scheduler|sampler|training_args|dl_state_dict)(_\d+|-\d+-of-\d+)?\.bin"
+    r"(pytorch_model|adapter_model|optimizer|scheduler|sampler|training_args|dl_state_dict)(_\d+|-\d+-of-\d+)?\.bin"
     r"|.*fsdp.*\.bin|.*\.(pt|pth)"
 )
+# As llama.cpp's files begin (ggml's numbers), and CTranslate2's: a version, and the length and name of a model's kind.
+_OTHER_PROGRAMS = re.compile(rb"lmgg|fmgg|tjgg|algg|GGUF|[\x01-\x0f]\0\0\0[\x01-\xff]\0[A-Za-z]{4}", re.DOTALL)
 _ONLY_SHAPES = Ask("structural", 0.0)
 # As Diffusers and PEFT name a model's weights in its folder; what else lies in folders is another program's.
 _IN_FOLDER = re.compile(
@@ -60,6 +62,7 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
     for name in sorted(tree.files):
         if "/" not in name and name.endswith((".pt", ".pth", ".bin")):
             if not (_OF_THE_LIBRARIES.fullmatch(name) or torch_file.is_torch(tree, name)):
+                _refuse_damaged_start(tree, name)
                 continue
             try:
                 files[name] = torch_file.check_file(tree, name, ask)
@@ -82,6 +85,13 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
                 raise unfinished(tree, ask, f"{visible(needed)} is missing")
     _holes(tree, ask, files)
     return files
+
+
+def _refuse_damaged_start(tree: Tree, name: str) -> None:
+    """`NotKnown` for what does not begin as torch's file, nor as one of the programs that give theirs that ending."""
+    with opened(tree.path(name), name) as handle:
+        if not _OTHER_PROGRAMS.match(handle.read(0, min(16, handle.size))):
+            raise NotKnown(f"{visible(name)} does not begin as a file of torch.save: another program's, or damaged")
 
 
 def _as_named(file: torch_file.TorchFile) -> None:

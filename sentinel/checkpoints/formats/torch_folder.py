@@ -151,10 +151,10 @@ def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Fi
     if files or finding.unsummed or any(name.endswith(_OTHER_STATES) for name in tree.files):
         return []
     names = [name for name in sorted(tree.files) if name.endswith(plain_states.SUFFIXES)]
-    left_bytes = plain_states.PICKLE_BYTES
+    budget = plain_states.PickleBudget(plain_states.PICKLE_BYTES)
     for name in names:
         try:
-            more = plain_states.check(tree, name, left_bytes)
+            more = plain_states.check(tree, name, budget)
         except Broken as error:  # it may be no part of the state: what is invalid is moved aside
             raise NotKnown(error.reason) from None
         works += more
@@ -162,7 +162,6 @@ def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Fi
             finding.covered.add(name)
         else:
             finding.unsummed.append(name)
-            left_bytes -= 0 if name.endswith(".npy") else tree.files[name].size
         finding.unread = "what NumPy or pickle wrote"
     return names
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from dataclasses import dataclass
 
 from sentinel import inert_pickle
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
@@ -25,10 +26,15 @@ _MAGIC = b"\x93NUMPY"
 _TYPE = re.compile(r"[<>|=]?([biufcSVU?mM])(\d{1,6})")
 
 
-def check(tree: Tree, name: str, most_bytes: int = PICKLE_BYTES) -> list[Work]:
-    """What is left to read: the records of a ``.npz`` whose checksums are recorded.
+@dataclass(slots=True)
+class PickleBudget:
+    """How much more of a save's pickles is read; one that is larger is judged by its ends, and costs nothing."""
 
-    ``most_bytes``: of a larger pickle the two ends are looked at.
+    left_bytes: int
+
+
+def check(tree: Tree, name: str, budget: PickleBudget) -> list[Work]:
+    """What is left to read: the records of a ``.npz`` whose checksums are recorded.
 
     Raises:
         Broken: cut short or damaged.
@@ -43,7 +49,7 @@ def check(tree: Tree, name: str, most_bytes: int = PICKLE_BYTES) -> list[Work]:
         if name.endswith(".npy"):
             _check_arrays(handle)
         else:
-            _check_pickle(handle, most_bytes)
+            _check_pickle(handle, budget)
     return []
 
 
@@ -89,7 +95,7 @@ def _check_array(handle: Handle, at: int) -> int | None:
     return end
 
 
-def _check_pickle(handle: Handle, most_bytes: int) -> None:
+def _check_pickle(handle: Handle, budget: PickleBudget) -> None:
     head, end = handle.read(0, min(2, handle.size)), handle.read(handle.size - 1, 1)
     if not head.strip(b"\0"):
         raise Broken(f"{handle.name}: starts with zeros")
@@ -97,8 +103,9 @@ def _check_pickle(handle: Handle, most_bytes: int) -> None:
         return  # compressed, or of protocol 0: nothing is shown
     if end != b".":
         raise Broken(f"{handle.name}: does not end as a pickle does (cut short?)")
-    if handle.size > most_bytes:
+    if handle.size > budget.left_bytes:
         return
+    budget.left_bytes -= handle.size
     data = handle.read(0, handle.size)
     if _JOBLIB in data:
         return  # arrays lie between the parts of its pickle

@@ -242,7 +242,7 @@ def test_the_variant_of_a_set_may_follow_its_number(make):
 # --- beside Accelerate's files ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["ct2/model.bin", "ggml-model-f16.bin", "export/model_words.bin"])
+@pytest.mark.parametrize("name", ["ct2/model.bin", "model.bin", "export/model_words.bin"])
 @pytest.mark.parametrize("save", ["accelerate", "hf"])
 def test_a_file_of_another_program_is_no_damage(make, save, name):
     """CTranslate2 and llama.cpp give their own files torch's ending."""
@@ -250,6 +250,22 @@ def test_a_file_of_another_program_is_no_damage(make, save, name):
     make.write(path / name, b"\x06\x00\x00\x00\x0b\x00Spec" + bytes(range(256)) * 9)
     answer = ask(make, path)
     assert answer.valid is True, answer
+    make.write(path / "ggml-model-f16.bin", b"lmgg" + bytes(range(256)) * 9)
+    assert ask(make, path).valid is True, ask(make, path)
+
+
+@pytest.mark.parametrize("name", ["value_head.bin", "pytorch_lora_weights.bin", "ema.bin", "model.bin"])
+@pytest.mark.parametrize("save", ["accelerate", "hf"])
+def test_a_torch_file_whose_beginning_is_damaged(make, save, name):
+    """It counted as another program's, and the save was valid."""
+    path = make.accelerate("checkpoint-6") if save == "accelerate" else make.hf("checkpoint-6")
+    data = weights(make, name)
+    make.write(path / name, data)
+    assert ask(make, path).valid is True, ask(make, path)
+    make.write(path / name, b"\xde\xad\xbe\xef" + data[4:])
+    assert ask(make, path).valid is None, ask(make, path)
+    make.write(path / name, data[:-9])
+    assert ask(make, path).valid is False, ask(make, path)
 
 
 def test_a_file_that_lost_its_content_may_be_another_programs(make):

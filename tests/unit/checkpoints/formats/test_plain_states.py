@@ -152,3 +152,14 @@ def test_of_many_pickles_a_bounded_part_is_read(make, monkeypatch):
     assert ask(make, path).valid is None, ask(make, path)
     monkeypatch.setattr(plain_states, "PICKLE_BYTES", len(data) + 9)
     assert ask(make, path).valid is True, ask(make, path)
+
+
+@pytest.mark.parametrize("large", ["a_params.pkl", "z_params.pkl"])
+def test_what_is_too_large_to_be_read_costs_the_others_nothing(make, monkeypatch, large):
+    """Before a damaged pickle it used up what may be read of all, and the save was valid."""
+    data = pickle.dumps({"step": 10, "seen": list(range(50))}, 4)
+    monkeypatch.setattr(plain_states, "PICKLE_BYTES", 2 * len(data))
+    path = step(make, {large: pickle.dumps(bytes(9 * len(data)), 4), "opt.pkl": data})
+    assert ask(make, path).valid is True, ask(make, path)
+    make.write(path / "opt.pkl", data[:40] + b"\xff" * 9 + data[49:])
+    assert ask(make, path).valid is None, ask(make, path)
