@@ -32,7 +32,10 @@ _ONLY_SHAPES = Ask("structural", 0.0)
 _IN_FOLDER = re.compile(
     r".+/(?:(?:diffusion_)?(?:pytorch_)?model|adapter_model|[^/]*lora[^/]*)[^/]*\.(?:bin|safetensors)"
 )
-_ANY_STATE = re.compile(r".+/[^/]+\.(?:pt|pth|bin|safetensors)")
+ADAPTER = re.compile(r"[^/]+/adapter_model\.(?:bin|safetensors)")
+_ANY_STATE = re.compile(r".+/[^/]+\.(?:pt|pth|bin|safetensors)|(?:.+/)?[^/]+\.(?:ckpt|tar)")
+# What else a model may be kept in, of which nothing is read beside the libraries' files.
+_NOT_READ = re.compile(r"(?!.*random_states_\d+\.pkl$).+\.(?:pkl|pickle|msgpack|npz|npy|h5|hdf5|gguf|tar)")
 _MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # as large as their parameter
 _FSDP_RANK = re.compile(r"(.*_fsdp_\d+_rank|.*_fsdp_rank)(\d+)\.bin")
 
@@ -147,39 +150,68 @@ def lacks_moments(file: torch_file.TorchFile) -> bool:
 
 
 def check_other_models(
-    tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile], finding: Finding, works: list[Work], *, alone: bool
+    tree: Tree,
+    ask: Ask,
+    files: dict[str, torch_file.TorchFile],
+    finding: Finding,
+    works: list[Work],
+    *,
+    alone: bool,
+    named: re.Pattern[str] = _IN_FOLDER,
 ) -> list[str]:
     """The models in folders: parts of Diffusers' pipelines (``unet/``, ``unet_ema/``), PEFT's adapters with names.
 
     ``alone``: the libraries saved no other model; then whatever else is a state must be it, under the name of somebody's.
     """
-    names = [name for name in sorted(tree.files) if (_ANY_STATE if alone else _IN_FOLDER).fullmatch(name)]
+    names = [name for name in sorted(tree.files) if (_ANY_STATE if alone else named).fullmatch(name)]
     of_shards = tuple(f"{folder}/" for folder in folders(tree))
     names = [name for name in names if not name.startswith(of_shards)]
-    models = [name for name in names if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
-    try:
-        _check_in_folders(tree, ask, models, finding, works)
-    except Broken as error:
-        if alone:
-            raise
-        raise NotKnown(error.reason) from None  # it may be an export: what is invalid is moved aside
+    found = [name for name in names if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
+    models, broken = _check_each(tree, ask, found, finding, works)
     if alone:
         models += [name for name in files if torch_file.file_role(name) is Role.UNDECIDED]
-        if not models:
-            raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
+    for name, error in broken.items():
+        if alone and (not models or _IN_FOLDER.fullmatch(name)):
+            raise error
+        raise NotKnown(error.reason) from None  # it may be an export: what is invalid is moved aside
+    if alone and not models:
+        unread = next((name for name in sorted(tree.files) if _NOT_READ.fullmatch(name)), None)
+        if unread is not None:
+            raise NotKnown(f"no model in it that is read: {visible(unread)} may be one")
+        raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
+    if alone:
         _refuse_untrained(tree, files, models)
     return models
 
 
-def _check_in_folders(tree: Tree, ask: Ask, models: list[str], finding: Finding, works: list[Work]) -> None:
-    for name in (name for name in models if not name.endswith(".safetensors")):
-        file = torch_file.check_file(tree, name, ask)
+def _check_each(
+    tree: Tree, ask: Ask, names: list[str], finding: Finding, works: list[Work]
+) -> tuple[list[str], dict[str, Broken]]:
+    """The whole ones of these models, and what is wrong with the others; an exported program is none."""
+    whole: list[str] = []
+    broken: dict[str, Broken] = {}
+    for name in (name for name in names if not name.endswith(".safetensors")):
+        try:
+            file = torch_file.check_file(tree, name, ask)
+        except Foreign:
+            continue
+        except Broken as error:
+            broken[name] = error
+            continue
         works += file.works
+        whole.append(name)
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
-    for folder in sorted({name.rpartition("/")[0] for name in models if name.endswith(".safetensors")}):
-        more, inside = safetensors_set.check_models(tree.below(folder), ask)
+    for folder in sorted({name.rpartition("/")[0] for name in names if name.endswith(".safetensors")}):
+        inside = [name for name in names if name.endswith(".safetensors") and name.rpartition("/")[0] == folder]
+        try:
+            more, held = safetensors_set.check_models(tree.below(folder), ask)
+        except Broken as error:
+            broken[inside[0]] = error
+            continue
         works += more
-        finding.unsummed += [f"{folder}/{name}" for name in inside]
+        whole += inside
+        finding.unsummed += [f"{folder}/{name}" for name in held]
+    return whole, broken
 
 
 def check_one_save_of_a_hook(tree: Tree, files: dict[str, torch_file.TorchFile], saved: list[str]) -> None:
@@ -196,7 +228,8 @@ def _refuse_untrained(tree: Tree, files: dict[str, torch_file.TorchFile], models
         name: torch_file.check_file(tree, name, _ONLY_SHAPES) for name in models if not name.endswith(".safetensors")
     }
     sizes = _model_sizes(tree, held, models)
-    if moments and sizes and moments.isdisjoint(sizes):
+    listed = all(file.opened for file in held.values())  # torch's older format is not gone through for tensors
+    if (listed and not sizes) or (moments and sizes and moments.isdisjoint(sizes)):
         raise NotKnown(f"{visible(models[0])} has no shape of those that the optimizer trains: the model is missing?")
 
 

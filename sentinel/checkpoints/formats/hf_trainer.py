@@ -88,15 +88,21 @@ def check(tree: Tree, ask: Ask) -> Finding:
         works += list(part.works)
         finding.unsummed += part.unsummed
     models = names or inner or any("model" in name and name.endswith(".bin") for name in files)
-    parts = [] if models else hf_inside.check_other_models(tree, ask, files, finding, works, alone=True)
+    # PEFT writes the adapter "default" at the top, and the others into folders of their names.
+    adapters = any(name.startswith("adapter_model.") for name in (*names, *files))
+    parts = []
+    if adapters or not models:
+        parts = hf_inside.check_other_models(
+            tree, ask, files, finding, works, alone=not models, named=hf_inside.ADAPTER
+        )
     _ranks(tree, ask, files)
     json_files.check_read_at_resume(tree)
     _same_step(tree, files, step)
     _written_last(tree)
-    if parts:
+    if parts and not (models and all(name.endswith(".safetensors") for name in parts)):
         hf_inside.check_one_save_of_a_hook(tree, files, [*names, *parts])
     else:
-        hf_inside.check_one_save(tree, files, names)
+        hf_inside.check_one_save(tree, files, [*names, *parts])
     _as_beside(tree)
     finding.works = works
     return finding

@@ -193,7 +193,9 @@ def of_a_pipeline(make, step, files):
     (path / "model.safetensors").unlink()
     for number, name in enumerate(files):
         weights = {f"w{number}": ("F32", (16, 8), make.floats(128)), f"v{number}": ("F32", (16, 8), make.floats(128))}
-        data = make.torch_file({"w": 1}) if name.endswith(".bin") else make.safetensors(weights)
+        data = make.safetensors(weights)
+        if name.endswith(".bin"):
+            data = make.torch_file({"w": make.tensor((16, 8))}, [make.floats(128)], "diffusion_pytorch_model")
         make.write(path / name, data)
     if len(files) == 2 and "-of-" in files[0]:
         places = {f"{kind}{number}": name.rpartition("/")[2] for number, name in enumerate(files) for kind in "wv"}
