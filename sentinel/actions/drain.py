@@ -23,7 +23,6 @@ from sentinel.model.vocabulary import ABSENCE
 
 _OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"
-_HEARD = "is not down any more: Slurm hears it"  # its slurmd registered, or a person set it so; slurmctld lost nothing
 _LEFT: dict[str, Scalar] = {LEFT_IN_SERVICE: True}  # outcome data
 _STALE = timedelta(seconds=10)  # what says that a node is gone is asked again when older: slurmd may run again by then
 
@@ -114,8 +113,8 @@ async def down(task: Task, means: Means) -> Outcome:
     node = await means.reader.node(task.step.node)
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
-    if task.step.tries and not (node.drained and node.state == "down") and not await _was_lost(task, means):
-        return means.done(task, _HEARD) if node.drained else means.done(task, _RETURNED, _LEFT)
+    if task.step.tries and not node.drained and not await _was_lost(task, means):
+        return means.done(task, _RETURNED, _LEFT)
     if node.state != "down" and await answers_again(node, task, means):
         if node.name in task.verdict.broken:
             return await drain(task, means)

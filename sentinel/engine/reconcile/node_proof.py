@@ -26,13 +26,11 @@ from sentinel.model.records import (
     Fleet,
     Incident,
     Kind,
-    NodeView,
     Outcome,
     Plan,
     Result,
     Source,
     Step,
-    StepKind,
     Trust,
 )
 from sentinel.model.vocabulary import ABSENCE
@@ -137,11 +135,11 @@ def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
                 back[key] = state.seen_in_service[key]
             if outcome is None or fleet.at <= outcome.at or node is None:
                 continue
-            if node.drained and not lost_in_part(state, step, node):
+            if node.drained:
                 news = news or not state.was_saved(key, outcome)
                 seen[key] = fleet.at
                 back.pop(key, None)
-            elif not node.drained and not state.was_saved(key, outcome):
+            elif not state.was_saved(key, outcome):
                 back.setdefault(key, fleet.at)
     state.seen_drained = seen
     if news:
@@ -149,17 +147,6 @@ def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
     if back != state.seen_in_service:
         state.seen_in_service = back
         out.save(SettingChanged(IN_SERVICE_SEEN, _as_text(back)))
-
-
-def lost_in_part(state: State, step: Step, node: NodeView) -> bool:
-    """Whether a node that was set down, and of which nothing is heard, is drained and no more.
-
-    The two are two requests, and slurmctld may save its state in between. A job that ended there then stays in COMPLETING
-    until slurmctld itself misses the node (SlurmdTimeout).
-    """
-    seen = state.cluster.nodes.get(node.name)
-    heard = seen is not None and seen.state == "heard"
-    return step.kind is StepKind.DOWN and node.drained and node.state != "down" and not heard
 
 
 def later_drains_kept(state: State, fleet: Fleet, since: datetime) -> list[datetime]:

@@ -143,7 +143,7 @@ def _with_drains_seen(
 
 
 def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> dict[str, StepKind]:
-    """Nodes that are in service again although nobody put them back, or not down any more, with the kind of our step."""
+    """Nodes that are in service again although nobody put them back, with the kind of our step."""
     lost: dict[str, StepKind] = {}
     for step in plan.to_do:
         outcome = state.ledger.outcome(plan.incident, step) if step.kind in NODE_STEPS else None
@@ -154,9 +154,7 @@ def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> dict[
         released = seen is not None and seen.released_at is not None and seen.released_at > outcome.at
         returned = state.returns.proves(step.node, outcome.at) is True
         released = released or returned
-        if node is None or released or state.was_saved(key, outcome):
-            continue
-        if not node.drained or node_proof.lost_in_part(state, step, node):
+        if node is not None and not node.drained and not released and not state.was_saved(key, outcome):
             lost[step.node] = step.kind
     return lost
 

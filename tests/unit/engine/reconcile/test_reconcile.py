@@ -621,44 +621,6 @@ async def test_an_exclusion_that_the_job_cannot_live_with_any_more_is_taken_back
     assert job.state == "RUNNING" and set(job.on) == {"n1", "n2"}
 
 
-async def test_a_node_whose_drain_slurmctld_kept_and_not_that_it_is_down_is_set_down_again(world: Worlds) -> None:
-    """Its job stays in COMPLETING until Slurm itself misses the node, which takes SlurmdTimeout (seen on 26.05)."""
-    there = silent(world(nodes=6))
-    daemon = Daemon(there)
-    set_node, asked = there.verbs.set_node, []
-
-    async def saved_in_between(node: str, state: str, reason: str | None) -> None:
-        asked.append(state)
-        if asked == ["DRAIN", "DOWN"]:
-            there.slurm.save_state()
-        await set_node(node, state, reason)
-
-    there.verbs.set_node = saved_in_between  # type: ignore[method-assign]
-    there.slurm.lose("n1")
-    gone = evidence(Kind.NODE_UNREACHABLE, node="n1", source=Source.PROBE, text="slurmd does not answer")
-    await fail(daemon, gone)
-    there.slurm.crash()
-    assert there.slurm.nodes["n1"].drained and not there.slurm.nodes["n1"].down
-    for _ in range(3):
-        await daemon.pass_time(20.0)
-    assert there.slurm.nodes["n1"].down and daemon.said.count("done-again") == 1, daemon.said
-    assert asked == ["DRAIN", "DOWN", "DOWN"]
-
-
-async def test_a_node_that_slurm_hears_again_is_not_set_down_again(world: Worlds) -> None:
-    """Its slurmd registered, which keeps the drain (ReturnToService=2); nothing is heard of its agent."""
-    there = silent(world(nodes=6))
-    daemon = Daemon(there)
-    there.slurm.lose("n1")
-    gone = evidence(Kind.NODE_UNREACHABLE, node="n1", source=Source.PROBE, text="slurmd does not answer")
-    await fail(daemon, gone)
-    there.slurm.nodes["n1"].down = False
-    for _ in range(6):
-        await daemon.pass_time(20.0)
-    assert there.slurm.nodes["n1"].drained and not there.slurm.nodes["n1"].down
-    assert daemon.said.count("done-again") == 1 and "Slurm hears it" in daemon.said, daemon.said
-
-
 @pytest.mark.parametrize("asks", ["feature", "required"])
 async def test_a_job_that_only_some_nodes_can_run_waits_for_the_repaired_one(world: Worlds, asks: str) -> None:
     """With that node in its list Slurm would never start it, and forget its priority."""
