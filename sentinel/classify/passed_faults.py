@@ -19,10 +19,12 @@ RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
 NODE_FAILED, STILL_BOOTS = "node-failure", "srun-nodes-boot"  # Slurm's words: a node is out; one has not started yet
 TEST_BROKE = "dcgm-test-broke"  # DCGM's word that the test has an internal error
+FAILED = "dcgm-failed"  # DCGM's name and a word of failure in one line
+ADVICE = "dcgm-advice"  # what it advises then
 _MESSAGE = 4  # lines below the row of a failed test in which the table says why
 _BELOW = 4  # lines in which srun says it of the nodes that failed: no job ran on them yet
 PORT_DOWN, LINK_UP = "port-down", "link-up"
-_TELLING = (RESET_DONE, GOING_DOWN, PORT_DOWN, LINK_UP, STILL_BOOTS, TEST_BROKE)  # what lowers another reading
+_TELLING = (RESET_DONE, GOING_DOWN, PORT_DOWN, LINK_UP, STILL_BOOTS, TEST_BROKE, ADVICE)  # what lowers another reading
 _FLAPS = 3  # a port that lost its link so often does not hold it, though it came up again each time
 # Until all ports have trained. A driver tells the state of each that it finds, also of those without a cable.
 STARTED_AFTER_S = 180.0
@@ -75,13 +77,24 @@ def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequ
         0 < (lines_below(boot, reading) or 0) <= _BELOW for boot in told[STILL_BOOTS]
     ):
         note = "a node of the allocation did not start"
-    elif reading.form is Form.DCGM and any(
-        0 < (lines_below(broke, reading) or 0) <= _MESSAGE for broke in told[TEST_BROKE]
+    elif any(_is_why(broke, reading, every) for broke in told[TEST_BROKE]) or any(
+        lines_below(advice, reading) == 0 and reading.key == FAILED for advice in told[ADVICE]
     ):
         note = "the test itself broke"
     if not note:
         return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
+
+
+def _is_why(broke: Reading, failed: Reading, every: Sequence[Reading]) -> bool:
+    """Whether DCGM says it of this failed test: of the nearest line above that convicts."""
+    above = [
+        lines
+        for reading in every
+        if reading.form is Form.DCGM and reading.drain.convicts
+        if 0 < (lines := lines_below(broke, reading) or 0) <= _MESSAGE
+    ]
+    return bool(above) and failed.form is Form.DCGM and lines_below(broke, failed) == min(above)
 
 
 def _failed_again(reset: Reading, every: Sequence[Reading]) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from sentinel.config.rules import Form, Rule
-from sentinel.evidence.logs.writers import text_above
+from sentinel.evidence.logs.writers import REACH, text_above
 from sentinel.model.records import Evidence, Scalar
 
 BEFORE = 2048  # bytes before an exception that are looked at
@@ -150,11 +150,13 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
 
 
 def text_before(block: bytes, start: int, rule: Rule) -> bytes:
-    """What is kept of the text above a line: its writer's where the rule reads frames, else what may call it ignored."""
+    """What is kept of its writer's text above a line: all where the rule reads frames, else what may call it ignored."""
     if rule.frame:
         return text_above(block, start, BEFORE)
-    before = block[max(0, start - BEFORE) : start]
-    return before if rule.form is Form.PROGRAM and _IGNORING.search(before) else b""
+    if rule.form is not Form.PROGRAM or not _IGNORING.search(block, max(0, start - REACH), start):
+        return b""
+    before = text_above(block, start, BEFORE)
+    return before if _IGNORING.search(before) else b""
 
 
 def is_ignored(line: bytes, before: bytes) -> bool:

@@ -34,6 +34,8 @@ def is_source(block: bytes, start: int, end: int) -> bool:
     """Whether the line is source that a traceback quotes: below a frame, and further in than that."""
     if _QUOTED.match(block, start, end):
         return True
+    if block.find(b"  ", start, min(end, start + 80)) < 0:
+        return False
     frame = _FRAME_LINE.match(line_above(block, start, 500))
     return frame is not None and block.startswith(frame[1] + b"  ", start, end)
 

@@ -217,7 +217,7 @@ class LogReader:
             text = block[start:end][:OWN_LINE] if self._own else hit.searched
             evidence = self._evidence(hit, text, before, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
-                evidence = _named(evidence, block[end : end + BLOCK])
+                evidence = _named(evidence, text_below(block, start, end, BLOCK))
             elif evidence is not None and evidence.kind == CRASH_STACK:
                 evidence = crashed_in(evidence, text_below(block, start, end, STACK))
             if evidence is not None:

@@ -9,10 +9,11 @@ REACH = (
 )
 LINES = 32  # the same for the last of them
 _TIME = rb"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? )?"
-# srun --label and pdsh, torchrun --tee and torch's excepthook, Open MPI --tag-output, Ray, docker compose.
+# srun --label, torchrun --tee and torch's excepthook, Open MPI --tag-output, Ray, pdsh, docker compose.
 _LABEL = (
     rb"(?: {0,6}\d{1,6}: |\[(?:rank|default) ?\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:out|err)>:? ?"
-    rb"|\(\w{1,60} pid=\d{1,10}(?:, ip=[\w.:]{1,64})?\) |[a-z][\w.-]{0,62}\d: |[a-z][\w.-]{0,62}\d +\| )"
+    rb"|\(\w{1,60}(?:\([^)\n]{0,60}\))? pid=\d{1,10}(?:, ip=[\w.:]{1,64})?\) "
+    rb"|[A-Za-z][\w-]{0,60}\d(?:\.[\w.-]{1,100})?: |[a-z][\w.-]{0,62}\d +\| )"
 )
 _LABELS = re.compile(rb"%s(%s{1,3})" % (_TIME, _LABEL))
 
@@ -20,21 +21,23 @@ _LABELS = re.compile(rb"%s(%s{1,3})" % (_TIME, _LABEL))
 def text_above(block: bytes, start: int, most: int) -> bytes:
     """The last ``most`` bytes, of whole lines, that the writer of the line at ``start`` wrote above it.
 
-    All lines count where no label stands before the line, or none like it above.
+    All lines count where no label stands before the line, or before any of those above.
     """
     plain = block[max(0, start - most) : start]
     label = label_of(block, start)
     if not label:
         return plain
     lines = block[max(0, start - REACH) : start].split(b"\n")[:-1]
-    own, size = [], 0
+    own, size, labelled = [], 0, False
     for line in reversed(lines):
         if size > most:
             break
-        if label_of(line, 0) == label:
+        other = label_of(line, 0)
+        labelled = labelled or other != b""
+        if other == label:
             own.append(line)
             size += len(line) + 1
-    return b"\n".join((*reversed(own), b"")) if own else plain
+    return b"\n".join((*reversed(own), b"")) if labelled else plain
 
 
 def line_above(block: bytes, start: int, longest: int) -> bytes:

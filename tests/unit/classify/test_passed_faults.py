@@ -168,3 +168,7 @@ def test_a_diagnostic_that_broke_makes_a_suspect() -> None:
     assert (
         asked_by(failed, ("Warning", "There was an internal error during the test:"), advice) is Recommendation.SUSPECT
     )
+    memory = ("memory", "Fail"), ("Warning", "Found 3 faulty memory elements on GPU 2.")
+    broke = ("Warning", "There was an internal error during the test:")
+    assert asked_by(*memory, failed, broke) is Recommendation.DRAIN
+    assert asked_by(*memory[:1], failed, broke) is Recommendation.DRAIN  # of the other test

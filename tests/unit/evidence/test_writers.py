@@ -70,11 +70,26 @@ def at_once(text: str, ranks: int, label: Callable[[int], str]) -> str:
         lambda r: f"0: [rank{r}]: ",
         lambda r: f"[1,{r}]<stderr>:",
         lambda r: f"(Worker pid=42{r}, ip=10.0.0.{r}) ",
+        lambda r: f"(Train(rank={r}) pid=4211) ",
         lambda r: f"worker-{r}  | ",
         lambda r: f"node{r}: ",
+        lambda r: f"DGX0{r}.cluster.local: ",
         lambda r: f"2026-03-04T12:00:0{r}.125Z {r}: ",
     ],
-    ids=["srun", "srun-wide", "torch", "tee", "srun-torch", "openmpi", "ray", "compose", "pdsh", "timed"],
+    ids=[
+        "srun",
+        "srun-wide",
+        "torch",
+        "tee",
+        "srun-torch",
+        "openmpi",
+        "ray",
+        "ray-rank",
+        "compose",
+        "pdsh",
+        "pdsh-domain",
+        "timed",
+    ],
 )
 @pytest.mark.parametrize(
     ("text", "cause"),
@@ -98,6 +113,28 @@ def test_what_every_rank_heads_its_traceback_with_counts_once() -> None:
     assert judge(at_once(STALE, 16, lambda r: f"{r}: ")).cause is Cause.FILESYSTEM_STORAGE
 
 
+def test_what_another_rank_ignores_is_not_this_ones() -> None:
+    ignored = "Exception ignored in: <function Pool.__del__ at 0x7f10>\nTraceback (most recent call last):\n" + "".join(
+        f'  File "{PACKAGES}/torch/a.py", line {n}, in close\n    self.go()\n' for n in range(2)
+    )
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    full = "OSError: [Errno 28] No space left on device: '/scratch/x'\n"
+    beside = "".join(f"1: {line}\n" for line in ignored.splitlines()) + f"0: {memory}"
+    assert judge(memory).cause is judge(beside).cause is Cause.APP_OOM_GPU
+    assert judge(ignored + full).cause is judge(at_once(ignored + full, 4, lambda r: f"{r}: ")).cause is Cause.UNKNOWN
+
+
+def test_the_worker_that_a_launcher_names_is_the_one_of_its_own_table() -> None:
+    heading = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-04_12:00:00\n  host      : {}\n"
+    worker = "  rank      : {} (local_rank: 0)\n  exitcode  : {} (pid: 71)\n"
+    tables = [heading.format(f"n{n}") + worker.format(8 * n, -7 if n == 2 else 1) for n in (1, 2)]
+    lines = zip(*[[f"{n}: {line}\n" for line in table.splitlines()] for n, table in enumerate(tables)], strict=True)
+    reader = LogReader(SIGNATURES, where=Where(job=52, path="out.txt"))
+    found = reader.feed("".join(chain(*lines)).encode(), NOW) + reader.finish(NOW)
+    named = {(e.where.node, e.where.rank, e.data.get("exit_code")) for e in found if e.kind == "first-failure"}
+    assert named == {("n1", 8, 1), ("n2", 16, -7)}
+
+
 def test_no_label_means_that_every_line_counts() -> None:
     block = b"ValueError: a\nsecond line\nValueError: b\n"
     assert label_of(block, 0) == b""
@@ -113,4 +150,5 @@ def test_only_the_writers_own_lines_count() -> None:
     assert line_above(block, 15, 100) == b"1: b\n"
     assert text_below(block, 5, 9, 100) == b"1: d"
     assert line_above(block, 0, 100) == b""
-    assert text_above(b"7: a\n0: b\n", 5, 100) == b"7: a\n"  # none is its own: it may be no label
+    assert text_above(b"7: a\n0: b\n", 5, 100) == b""  # another's
+    assert text_above(b"a\n0: b\n", 2, 100) == b"a\n"  # nobody else has one: it may be no label
