@@ -107,7 +107,7 @@ def _startup_oom(
     for reading in readings:
         if reading.evidence.kind != "oom-gpu" or steps:
             continue
-        by_nccl = "uda failure" in reading.evidence.text  # also for memory of the host that it cannot map
+        by_nccl = "cuda failure" in reading.evidence.text.lower()  # also of memory of the host that it cannot map
         if reading.key == "oom-gpu-bare" and not by_nccl and any(r.key == "startup-frame" for r in readings):
             weights = {C.GPU_MEMORY_ECC: 2.4, C.GPU_GSP_OR_DRIVER: 1.4, C.APP_OOM_GPU: -1.2}
             note = "at a start-up barrier, before the program held anything"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-REACH = (
-    16_384  # bytes above a labelled line in which lines of its writer are looked for: eight ranks' tracebacks at once
-)
-LINES = 32  # the same for the last of them
+# Bytes around a labelled line in which lines of its writer are looked for: some thirty ranks that print line for line.
+REACH = 16_384
+LINES = 32  # lines above it among which its writer's last one is looked for
 _TIME = rb"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? )?"
 # srun --label, torchrun --tee and torch's excepthook, Open MPI --tag-output, Ray, pdsh, docker compose.
 _LABEL = (
-    rb"(?: {0,6}\d{1,6}: |\[(?:rank|default) ?\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:out|err)>:? ?"
+    rb"(?: {0,6}\d{1,6}: |\[(?:(?:rank|default) ?)?\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:out|err)>:? ?"
     rb"|\(\w{1,60}(?:\([^)\n]{0,60}\))? pid=\d{1,10}(?:, ip=[\w.:]{1,64})?\) "
     rb"|[A-Za-z][\w-]{0,60}\d(?:\.[\w.-]{1,100})?: |[a-z][\w.-]{0,62}\d +\| )"
 )
@@ -19,7 +18,7 @@ _LABELS = re.compile(rb"%s(%s{1,3})" % (_TIME, _LABEL))
 
 
 def text_above(block: bytes, start: int, most: int) -> bytes:
-    """The last ``most`` bytes, of whole lines, that the writer of the line at ``start`` wrote above it.
+    """What the writer of the line at ``start`` wrote above it: lines that hold the last ``most`` bytes.
 
     All lines count where no label stands before the line, or before any of those above.
     """
