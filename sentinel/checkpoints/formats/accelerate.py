@@ -23,6 +23,10 @@ _MODEL = re.compile(r"(pytorch_)?model.*\.(bin|safetensors)|.*fsdp.*\.bin")
 _BEFORE_RANDOM = re.compile(
     r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|optimizer|scheduler|sampler|dl_state_dict)[^/]*\.bin|scaler\.pt"
 )
+_OWN = re.compile(
+    r"(pytorch_)?model(_\d+|-\d+-of-\d+)?\.(bin|safetensors)|[^/]*fsdp[^/]*\.bin|(custom_checkpoint|random_states)_\d+\.pkl"
+    r"|(optimizer|scheduler|sampler|dl_state_dict)(_\d+)?\.bin|scaler\.pt"
+)
 
 owners_by_name = no_owners
 
@@ -89,10 +93,10 @@ def _inside(tree: Tree, ask: Ask) -> Finding:
 
 
 def _as_beside(tree: Tree, ranks: int) -> None:
-    """One that lacks what the step beside it has is doubtful."""
+    """One that lacks a file of Accelerate's which the step beside it has is doubtful; of others every step must have it."""
     mine = {name for name in tree.files if "/" not in name}
-    name, theirs = hf_inside.beside(tree)
+    beside, theirs = hf_inside.beside(tree)
     usual = sum(bool(_RANDOM.fullmatch(file)) for file in theirs)
-    lacking = sorted(n for n in theirs - mine if n.endswith((".bin", ".safetensors", ".pkl")))
+    lacking = sorted(name for name in theirs - mine if _OWN.fullmatch(name))
     if usual and (lacking or usual > ranks):
-        raise NotKnown(f"{visible((lacking or ['a rank'])[0])} is missing, which {visible(name)} has: half deleted?")
+        raise NotKnown(f"{visible((lacking or ['a rank'])[0])} is missing, which {visible(beside)} has: half deleted?")

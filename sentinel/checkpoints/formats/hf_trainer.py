@@ -51,9 +51,8 @@ _BESIDE = 2
 # Other programs' saves may have the Trainer's name: then those formats know what they must hold.
 _OTHERS: tuple[Format, ...] = (tracked, megatron, deepspeed_universal, deepspeed, nemo)
 _OWN = re.compile(
-    r"(pytorch_|adapter_)?model[^/]*\.(bin|safetensors)|(optimizer|scheduler|scaler)\.(pt|bin)|rng_state.*|training_args\.bin"
+    r"(pytorch_|adapter_)?model[^/]*\.(bin|safetensors)|(optimizer|scheduler|scaler)\.(pt|bin)|rng_state(_\d+)?\.pth|training_args\.bin"
 )
-_PARTS = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "pytorch_model.bin", "optimizer.bin")
 
 owners_by_name = no_owners
 
@@ -213,11 +212,12 @@ def _written_last(tree: Tree) -> None:
 
 
 def _as_beside(tree: Tree) -> None:
-    """Which files a save consists of is the Trainer's setting; one that lacks what the step beside it has is doubtful."""
+    """Which files a save consists of is the Trainer's setting; one that lacks what the step beside it has is doubtful.
+
+    Of other files only those say something that every step beside has.
+    """
     mine = {name for name in tree.files if "/" not in name}
     beside, theirs = hf_inside.beside(tree)
-    lacking = sorted(
-        name for name in theirs - mine if name in _PARTS or name.endswith(".safetensors") or _RNG.fullmatch(name)
-    )
+    lacking = sorted(name for name in theirs - mine if _OWN.fullmatch(name))
     if STATE in theirs and lacking:
         raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(beside)} has: half deleted?")

@@ -101,3 +101,26 @@ def test_an_adapter_with_a_name_beside_the_default_one(make, trained):
     make.write(path / "policy/adapter_model.safetensors", data)
     make.write(path / "merged/model.safetensors", data[:-4])
     assert ask(make, aged(make, path)).valid is True, "a merged model is no part of the save"
+
+
+@pytest.mark.parametrize("save", ["accelerate", "hf"])
+@pytest.mark.parametrize("name", ["export.safetensors", "eval_preds.pkl", "ggml-model-f16.bin", "merged.bin"])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_what_one_of_the_libraries_saves_alone_has(make, save, name, odd):
+    """An export of one milestone made the saves beside it not known."""
+    steps = (10, 20, 30)
+    paths = [
+        make.accelerate(f"run/step_{n}", n) if save == "accelerate" else make.hf(f"run/checkpoint-{n}", n)
+        for n in steps
+    ]
+    data = b"lmgg" + bytes(range(256)) if name.startswith("ggml") else torch_model(make, name)
+    make.write(paths[odd] / name, adapter(make, "A") if name.endswith("tensors") else data)
+    for path, step in zip(paths, steps, strict=True):
+        aged(make, path, 600 * step)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+    for path in paths:
+        make.write(path / "value_head.safetensors", adapter(make, "A"))
+        aged(make, path, 600 * steps[paths.index(path)])
+    (paths[2] / "value_head.safetensors").unlink()
+    answer = ask(make, paths[2])
+    assert answer.valid is None and "value_head.safetensors is missing" in answer.reason, answer
