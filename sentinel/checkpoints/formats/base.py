@@ -21,15 +21,14 @@ from sentinel.text import visible
 
 # How much newer than its marker a shard may be: clocks of several clients of one file system.
 SKEW_S = 5.0
-_SETTLED_NS = 2_000_000_000  # what was changed more recently may change again without another time
+_SETTLED_NS = int((SKEW_S + 1.0) * 1e9)  # what was changed more recently may change again without another time
 _COPY_HANG_S = 120.0  # of storage, between two files of one copy
 _COPY_BYTES_PER_S = 50e6  # of a slow one
 # A save that has not finished is "being written" while something in it changed this recently; storage that hangs for
 # longer makes it look abandoned, and it is then called invalid until its marker appears.
 FRESH_S = 120.0
 
-
-Said = Callable[[str], int | None]
+StepReader = Callable[[str], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +189,12 @@ def neighbours(root: Path, limit: int) -> list[Path]:
     """
     for inside in (0, 1):
         named = root if not inside else root.parent
-        said = step_of if step_of(named.name) is not None else number_of
-        mine = said(named.name)
-        if mine is None or (said is number_of and named.name.isdigit() and inside):
+        read_step = step_of if step_of(named.name) is not None else number_of
+        mine = read_step(named.name)
+        if mine is None or (read_step is number_of and named.name.isdigit() and inside):
             continue
         try:
-            saves = _saves_in(named.parent, said)
+            saves = _saves_in(named.parent, read_step)
         except OSError:
             return []
         first, behind = bisect_left(saves, (mine,)), bisect_left(saves, (mine + 1,))
@@ -206,27 +205,28 @@ def neighbours(root: Path, limit: int) -> list[Path]:
     return []
 
 
-def _saves_in(folder: Path, said: Said) -> tuple[tuple[int, str], ...]:
+def _saves_in(folder: Path, read_step: StepReader) -> tuple[tuple[int, str], ...]:
     """What lies in a folder under names that state a step or a number, in that order.
 
-    Thousands may, and each of them is asked for those beside it: a listing is kept while the folder does not change.
+    Thousands may, and each of them is asked for those beside it: a listing is kept while the folder does not change. Its
+    ctime tells, which no program sets back as one that copies sets the mtime.
     """
-    changed_ns = folder.stat().st_mtime_ns
+    changed_ns = folder.stat().st_ctime_ns
     if time.time_ns() - changed_ns < _SETTLED_NS:
-        return _list_saves(folder, said)
-    return _list_saves_once(folder, said, changed_ns)
+        return _list_saves(folder, read_step)
+    return _list_saves_once(folder, read_step, changed_ns)
 
 
-def _list_saves(folder: Path, said: Said) -> tuple[tuple[int, str], ...]:
+def _list_saves(folder: Path, read_step: StepReader) -> tuple[tuple[int, str], ...]:
     with os.scandir(folder) as entries:
-        found = ((said(entry.name), entry) for entry in entries)
+        found = ((read_step(entry.name), entry) for entry in entries)
         return tuple(sorted((step, entry.name) for step, entry in found if step is not None and not entry.is_symlink()))
 
 
 @lru_cache(maxsize=2)
-def _list_saves_once(folder: Path, said: Said, changed_ns: int) -> tuple[tuple[int, str], ...]:
+def _list_saves_once(folder: Path, read_step: StepReader, changed_ns: int) -> tuple[tuple[int, str], ...]:
     del changed_ns
-    return _list_saves(folder, said)
+    return _list_saves(folder, read_step)
 
 
 def no_owners(tree: Tree) -> frozenset[int]:

@@ -205,7 +205,7 @@ def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
 
 
 def _refuse_without_index(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
-    """Hugging Face writes the index of a set last; a loop of one's own may write none."""
+    """Hugging Face writes the index of a set last; a user's own training script may write none."""
     for name in numbers:
         match = _NUMBERED.fullmatch(name)
         assert match is not None

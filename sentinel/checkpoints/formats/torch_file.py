@@ -291,7 +291,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
 
 
 def _steps_by_other_names(value: object) -> list[int]:
-    """Steps that a trainer of one's own states, in the file or in a table that speaks of the run."""
+    """Steps that a user's own training script states, in the file or in a table that speaks of the run."""
     if not isinstance(value, dict):
         return []
     tables: list[object] = [value]

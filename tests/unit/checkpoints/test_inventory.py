@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sentinel.checkpoints.formats import base
 from sentinel.checkpoints.inventory import find, listing
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Part
@@ -186,12 +188,22 @@ def test_a_folder_of_many_saves_is_listed_for_their_neighbours_once(make, monkey
         path = make.root / f"run/step_{step}"
         make.write(path / "state.pt", make.torch_file({"step": step}, prefix="state"))
         make.write(path / "optimizer.pt", make.torch_file({"state": {}, "param_groups": []}, prefix="optimizer"))
-    os.utime(make.root / "run", (0, 1_000_000_000))
+    monkeypatch.setattr(base, "_SETTLED_NS", 0)
     listed, scandir = [], os.scandir
     monkeypatch.setattr(os, "scandir", lambda folder: listed.append(Path(folder)) or scandir(folder))
     assert [part.valid for part in listing(make.root / "run", "global", None, now_s=make.now_s)] == [True] * 5
     assert listed.count(make.root / "run") == 2  # for what is in it, and for what lies beside each
     make.write(make.root / "run/step_60/state.pt", make.torch_file({"step": 60}, prefix="state"))
-    os.utime(make.root / "run", (0, 1_000_000_001))
     answer = listing(make.root / "run", "global", None, now_s=make.now_s)[0]
     assert answer.valid is None and "optimizer.pt is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize("behind_s", [0, 3, 100])
+def test_a_folder_whose_time_was_set_back_is_listed_anew(make, behind_s):
+    """A copy keeps the mtime of a folder; the clock of a file system may be some seconds behind."""
+    run, at_s = make.root / "run", time.time() - behind_s
+    for step in (10, 20, 30):
+        (run / f"step_{step}").mkdir(parents=True)
+        os.utime(run, (at_s, at_s))
+        found = {path.name for path in base.neighbours(run / "step_15", 8)}
+        assert found == {f"step_{earlier}" for earlier in range(10, step + 10, 10)}
