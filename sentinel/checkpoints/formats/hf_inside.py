@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
@@ -91,10 +92,23 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
 
 
 def _refuse_damaged_start(tree: Tree, name: str) -> None:
-    """`NotKnown` for what does not begin as torch's file, nor as one of the programs that give theirs that ending."""
-    with opened(tree.path(name), name) as handle:
-        if not _OTHER_PROGRAMS.match(handle.read(0, min(16, handle.size))):
-            raise NotKnown(f"{visible(name)} does not begin as a file of torch.save: another program's, or damaged")
+    """`NotKnown` for what does not begin as torch's file, and is not shown to be another program's.
+
+    Some are known by their first bytes; others begin alike in the save beside, which damage does not.
+    """
+    start = _start(tree.path(name), name)
+    if _OTHER_PROGRAMS.match(start) or any(start[:4] == _start(at / name, name)[:4] for at in neighbours(tree.root, 2)):
+        return
+    raise NotKnown(f"{visible(name)} does not begin as a file of torch.save: another program's, or damaged")
+
+
+def _start(path: Path, name: str) -> bytes:
+    """The first bytes of a file; none where it cannot be read."""
+    try:
+        with opened(path, name) as handle:
+            return handle.read(0, min(16, handle.size))
+    except NotKnown:
+        return b""
 
 
 def _as_named(file: torch_file.TorchFile) -> None:

@@ -124,3 +124,19 @@ def test_what_one_of_the_libraries_saves_alone_has(make, save, name, odd):
     (paths[2] / "value_head.safetensors").unlink()
     answer = ask(make, paths[2])
     assert answer.valid is None and "value_head.safetensors is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize("save", ["accelerate", "hf"])
+def test_another_programs_file_begins_alike_in_the_save_beside(make, save):
+    paths = []
+    for step in (10, 20):
+        path = (
+            make.accelerate(f"run/step_{step}", step)
+            if save == "accelerate"
+            else make.hf(f"run/checkpoint-{step}", step)
+        )
+        make.write(path / "words.bin", b"\x2f\x4f\x16\xba" + bytes(range(256)))
+        paths.append(aged(make, path, 600 * step))
+        assert ask(make, path).valid is (None if step == 10 else True), ask(make, path)
+    make.write(paths[1] / "words.bin", b"\xde\xad\x16\xba" + bytes(range(256)))
+    assert ask(make, aged(make, paths[1], 12_000)).valid is None, ask(make, paths[1])
