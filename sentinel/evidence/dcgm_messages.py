@@ -54,27 +54,44 @@ _MESSAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One error that a message tells; ``gpu`` where it names one."""
+class DiagnosticError:
+    """One error that a message tells of: its code, the GPU where it names one, and its own part of the message.
+
+    ``missed_pct``: how far what was measured is from what the test requires, in percent of that; None where it does not say.
+    """
 
     code: int | None
     gpu: int | None
+    text: str
+    missed_pct: float | None = None
 
 
-def errors_in(code: int | None, text: str) -> list[Told]:
-    """The errors that ``text`` tells, in its order; of one with a code only that error, or what CUDA said of a call."""
-    found: list[tuple[int, Told]] = []
-    for number in _codes(code):
-        for match in _MESSAGES[number].finditer(text):
-            gpu = match.groupdict().get("gpu")
-            found.append((match.start(), Told(number, None if gpu is None else int(gpu))))
-    return [told for _, told in sorted(found, key=lambda item: item[0])]
+def errors_in(code: int | None, text: str) -> list[DiagnosticError]:
+    """The errors that ``text`` tells of, in its order; of one with a code only that error, or what CUDA said of a call.
+
+    DCGM 2.x joins the messages of several GPUs: each error has the part up to the next one.
+    """
+    found = sorted(
+        ((match.start(), number, match) for number in _codes(code) for match in _MESSAGES[number].finditer(text)),
+        key=lambda item: item[:2],
+    )
+    if not found:
+        return [DiagnosticError(code, None, text)]
+    starts = [0, *(start for start, _, _ in found[1:])]
+    ends = [*starts[1:], len(text)]
+    return [
+        DiagnosticError(number, _gpu(match), text[start:end], _missed_pct(match))
+        for start, end, (_, number, match) in zip(starts, ends, found, strict=True)
+    ]
 
 
-def missed_pct(code: int | None, text: str) -> float | None:
-    """How far what was measured is from what a test requires, in percent of that; None where the message does not say."""
-    match = _MESSAGES[code].search(text) if code in _MESSAGES else None
-    values = match.groupdict() if match is not None else {}
+def _gpu(match: re.Match[str]) -> int | None:
+    gpu = match.groupdict().get("gpu")
+    return None if gpu is None else int(gpu)
+
+
+def _missed_pct(match: re.Match[str]) -> float | None:
+    values = match.groupdict()
     if not values.get("measured") or not float(values["required"]):
         return None
     required = float(values["required"])

@@ -14,7 +14,7 @@ _MOST_TEXT = 4096  # of a message; DCGM's own have at most 1024
 
 
 def root_of(output: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any], bool] | None:
-    """The answer in the output, which may have other text before and behind it: (document, its body, whether 3.x)."""
+    """The answer in the output, with other text before and behind it perhaps: document, its body, whether of 2.x or 3.x."""
     text = output.decode("utf-8", "replace")
     decoder = json.JSONDecoder(object_pairs_hook=_each_key_once)
     start, tried = text.find("{"), 0

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.config.convictions import Convictions, Drain, Remedy
-from sentinel.evidence.dcgm_messages import Told, errors_in, missed_pct
+from sentinel.evidence.dcgm_messages import errors_in
 from sentinel.evidence.diagnostic_codes import RETURN_CODES, reading_of, severity_of
 from sentinel.evidence.diagnostic_json import (
     gpus_of,
@@ -152,7 +152,7 @@ def read_diagnostic(
     error = lower(body).get("runtime_error")
     if error is not None:
         return Diagnosis(Answer.INCONCLUSIVE, _runtime(str(error)), version=version)
-    report = _Report(old, convictions)
+    report = _Report(old, convictions, gpus)
     report.read(lower(body))
     findings = tuple(report.findings)
     tests = {name: _summary(marks) for name, marks in report.marks.items()}
@@ -172,9 +172,10 @@ def read_diagnostic(
 class _Report:
     """Collects marks and findings of one answer in either form."""
 
-    def __init__(self, old: bool, convictions: Convictions) -> None:
+    def __init__(self, old: bool, convictions: Convictions, gpus: Collection[int] | None) -> None:
         self.old = old
         self._convictions = convictions
+        self._gpus = gpus  # of the machine; None: not known
         self.marks: dict[str, list[tuple[int | None, str]]] = {}  # test → (GPU, mark)
         self.findings: list[Finding] = []
         self.trouble = ""  # why the answer cannot be trusted
@@ -245,32 +246,38 @@ class _Report:
         category = whole(lower(warning).get("error_category")) if isinstance(warning, dict) else None
         # Level one of 3.x gives a result the GPU of its last error, and before 3.3 none: there the message names it.
         names_it = self.old and (gpu is None or name in _TESTS_3[1])
-        for told in errors_in(code, text) or [Told(code, None)]:
-            number = severity_of(told.code, severity if told.code == code else None)
-            missed = missed_pct(told.code, text)
-            reading = reading_of(self._convictions, told.code, number, text, missed)
+        for error in errors_in(code, text):
+            number = severity_of(error.code, severity if error.code == code else None)
+            reading = reading_of(self._convictions, error.code, number, error.text, error.missed_pct)
             self.findings.append(
                 Finding(
                     test=name,
                     remedy=reading.remedy,
                     drain=reading.drain,
                     text=text[:1000],
-                    gpu=told.gpu if names_it and told.gpu is not None else gpu,
+                    gpu=self._known(error.gpu) if names_it and error.gpu is not None else gpu,
                     entity_group=group,
                     entity=entity,
-                    code=told.code,
+                    code=error.code,
                     severity=number,
                     category=category,
-                    missed_pct=missed,
+                    missed_pct=error.missed_pct,
                 )
             )
+
+    def _known(self, gpu: int) -> int | None:
+        """The GPU that a message names; None where the machine has none of that number, which is damage."""
+        there = gpu in self._gpus if self._gpus is not None else gpu < _MOST_GPUS
+        return gpu if there else None
 
 
 def evidence_of(diagnosis: Diagnosis, node: str, level: int, at: datetime, uuids: Mapping[int, str]) -> list[Evidence]:
     """What a diagnosis says to later stages; inconclusive is *unreadable*."""
 
     def made(kind: Kind, text: str, gpu: int | None, **data: Any) -> Evidence:
-        identity = stable_id("diagnostic", node, level, at.isoformat(), kind, gpu, text)
+        # A message may tell of several errors, and two parts of a node may have the same one.
+        told = data.get("code"), data.get("part")
+        identity = stable_id("diagnostic", node, level, at.isoformat(), kind, gpu, text, *told)
         where = Where(node=node, gpu=gpu, gpu_uuid=uuids.get(gpu) if gpu is not None else None)
         return Evidence(
             id=identity, at=at, seen_at=at, source=Source.DIAGNOSTIC, kind=kind, where=where, text=text,
@@ -320,7 +327,7 @@ def _notes(findings: Sequence[Finding]) -> str:
 
 
 def _disagreement(status: int, tests: Mapping[str, str]) -> str:
-    """DrainReasons why this is no pass although every test is there."""
+    """Why this is no pass although every test is there."""
     failed = sorted(name for name, mark in tests.items() if mark not in ("pass", "skip"))
     if failed:
         return f"failed without a reason: {', '.join(failed)}"

@@ -303,3 +303,36 @@ def test_a_key_with_two_values_is_damage() -> None:
     assert read(twice, 0, 1).answer is Answer.INCONCLUSIVE
     error = b'{"DCGM GPU Diagnostic": {"runtime_error": "x"}, ' + content[1:]
     assert read(error, 0, 1).answer is Answer.INCONCLUSIVE
+
+
+def test_of_two_errors_in_one_message_the_one_that_convicts_counts() -> None:
+    """DCGM 2.x joins them; evidence with one id would be kept once."""
+    inforom = "A corrupt InfoROM has been detected in GPU 2."
+    remap = "GPU 2 had uncorrectable memory errors and row remapping failed."
+    for text in (f"{inforom},{remap}", f"{remap},{inforom}"):
+        found = evidence_of(read(without_codes(1, {"Page Retirement/Row Remap": text})), "n1", 1, AT, {})
+        kept = {item.id: item for item in found}
+        incident = Incident("i1", AT, AT, nodes=("n1",), evidence=tuple(kept.values()))
+        assert classify(incident, rules=shipped_rules(), now=AT).drain == ("n1",), text
+
+
+def test_each_of_joined_messages_is_held_to_its_own_numbers_and_words() -> None:
+    power = "Max power of {} did not reach desired power minimum target_power_min_ratio of 500.0 for GPU {}"
+    for near, far in ((0, 1), (1, 0)):
+        texts = [power.format(499.9, near), power.format(250.0, far)]
+        document = without_codes(3, {"Targeted Power": ". ".join(texts)}, gpu="0,1")
+        drains = {finding.gpu: finding.drain for finding in read(document, level=3).findings}
+        assert drains == {near: Drain.SUSPECT, far: Drain.ADVISE}
+    text = "Found 12 faulty memory elements on GPU 1. There was an error: out of memory"
+    (finding,) = read(without_codes(2, {"GPU Memory": text}, gpu="0,1"), level=2).findings
+    assert finding.gpu == 1
+
+
+def test_a_gpu_that_the_machine_has_not_is_damage() -> None:
+    text = "Found 1 faulty memory elements on GPU 37"
+    assert read(without_codes(2, {"GPU Memory": text}, gpu="0,1"), level=2).answer is Answer.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("code", [14, 23, 28, 29, 55])
+def test_what_old_releases_call_isolate_and_is_a_setting_convicts_nobody(code: int) -> None:
+    assert RULES.diagnostic(code, 2).drain in (Drain.NO, Drain.SUSPECT)
