@@ -10,6 +10,8 @@ from typing import Any
 from sentinel.text import whole_number, whole_numbers
 
 _MOST = 10**18  # a number beyond is damage
+_MOST_STARTS = 200  # braces at which the answer is looked for
+_MOST_READ = 3  # times that the output is read for it: of damage each brace may be read to the end
 _MOST_TEXT = 4096  # of a message; DCGM's own have at most 1024
 
 
@@ -17,13 +19,16 @@ def root_of(output: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any], bool] 
     """The answer in the output, with other text before and behind it perhaps: document, its body, whether of 2.x or 3.x."""
     text = output.decode("utf-8", "replace")
     decoder = json.JSONDecoder(object_pairs_hook=_each_key_once)
-    start, tried = text.find("{"), 0
-    while start >= 0 and tried < 200:
+    start, tried, read = text.find("{"), 0, 0
+    while start >= 0 and tried < _MOST_STARTS and read <= _MOST_READ * len(text):
         tried += 1
         try:
             document, end = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            document, end = None, error.pos
         except (ValueError, RecursionError):
-            document, end = None, start
+            document, end = None, len(text)
+        read += end - start
         if isinstance(document, dict) and "\ufffd" not in text[start:end]:  # damaged bytes: not what DCGM wrote
             for key, body in document.items():
                 root = str(key).strip().lower()

@@ -336,3 +336,18 @@ def test_a_gpu_that_the_machine_has_not_is_damage() -> None:
 @pytest.mark.parametrize("code", [14, 23, 28, 29, 55])
 def test_what_old_releases_call_isolate_and_is_a_setting_convicts_nobody(code: int) -> None:
     assert RULES.diagnostic(code, 2).drain in (Drain.NO, Drain.SUSPECT)
+
+
+def test_braces_without_end_cost_a_few_readings_of_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in characters, since no machine is quiet enough for a time."""
+    read_so_far = []
+    decode = json.JSONDecoder.raw_decode
+
+    def counted(self: json.JSONDecoder, text: str, start: int = 0) -> Any:
+        read_so_far.append(len(text) - start)
+        return decode(self, text, start)
+
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", counted)
+    output = b'{"a":' * 150 + b"[" + b"0," * 50_000
+    assert read(output).answer is Answer.INCONCLUSIVE
+    assert sum(read_so_far) <= 5 * len(output)
