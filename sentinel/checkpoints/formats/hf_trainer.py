@@ -44,10 +44,12 @@ STATE = "trainer_state.json"
 _STATE_LIMIT_BYTES = 24 << 20
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
+_RNG_STATE = re.compile(r"rng_state(_\d+)?\.pth")
 _BEFORE_STATE = re.compile(
     r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|adapter_model).*\.bin|(optimizer|scheduler|scaler|rng_state)\.(pt|pth|bin)"
 )
 _BESIDE = 2
+_MOST_FOLDERS = 64  # directly inside a save, that are looked at
 # Other programs' saves may have the Trainer's name: then those formats know what they must hold.
 _OTHERS: tuple[Format, ...] = (tracked, megatron, deepspeed_universal, deepspeed, nemo)
 _OWN = re.compile(
@@ -128,17 +130,26 @@ def _state(tree: Tree, ask: Ask) -> int:
 
 def _is_the_trainers(tree: Tree) -> bool:
     """By what only the Trainer writes (its arguments, before the optimizer), or by the saves beside."""
-    if any(name.startswith(("training_args.", "rng_state", "checkpoint-is-incomplete.")) for name in tree.files):
+    if any(name.startswith(("training_args.", "checkpoint-is-incomplete.")) for name in tree.files):
         return True
     return any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
+
+
+def _holds_others(tree: Tree) -> bool:
+    """Whether a folder inside is another program's save, of which nothing here knows what it must hold."""
+    folders = sorted(folder for folder in tree.folders if "/" not in folder)
+    if len(folders) > _MOST_FOLDERS:
+        return True
+    inside = [tree.below(folder) for folder in folders]
+    return bool(hf_inside.folders(tree)) or any(other.recognise(part) for part in inside for other in _OTHERS)
 
 
 def _without_state(tree: Tree, ask: Ask) -> Finding:
     """A save of the Trainer that did not finish, or one of a training loop that somebody wrote: with an optimizer."""
     states = _states(tree)
-    trainers = _is_the_trainers(tree) or all(torch_file.file_role(name) is not Role.UNDECIDED for name in states)
-    # Inside a folder of DeepSpeed's nothing here knows how many ranks there must be.
-    if not trainers and not hf_inside.folders(tree) and (found := torch_folder.check(tree, ask)).resumable:
+    trainers = _is_the_trainers(tree) or any(_RNG_STATE.fullmatch(name) for name in states)
+    trainers = trainers or all(torch_file.file_role(name) is not Role.UNDECIDED for name in states)
+    if not trainers and not _holds_others(tree) and (found := torch_folder.check(tree, ask)).resumable:
         return found
     begun = any("/" not in name and torch_file.file_role(name) is not Role.UNDECIDED for name in states)
     if begun and (trainers or all(_OWN.fullmatch(name) for name in states)):

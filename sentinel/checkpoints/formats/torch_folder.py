@@ -39,6 +39,7 @@ _NAME_OF_AN_OPTIMIZER = re.compile(
     r"(?:^|[^a-z])(?:optim(?!i[sz]ed|al|um)|opt[-_]?state|opt(?:[-_]?\d{1,4})?\.[a-z]+$|(?:adamw?|sgd)[-_.])",
     re.IGNORECASE,
 )
+_MOMENTS = frozenset(("exp_avg", "momentum_buffer"))
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
 
@@ -192,9 +193,14 @@ def _has_optimizer(file: torch_file.TorchFile) -> bool:
     return isinstance(value, dict) and ("param_groups" in value or any(key in value for key in _WHOLE_STATE_KEYS))
 
 
+def _is_optimizer(value: object) -> bool:
+    """Whether it is an optimizer's state, or holds one, under whatever name."""
+    return any(True for _ in one_save.optimizers(value)) or (isinstance(value, dict) and not _MOMENTS.isdisjoint(value))
+
+
 def _resumable(files: dict[str, torch_file.TorchFile], names: list[str]) -> bool:
     """Whether there is an optimizer, by what is in the files or by their names."""
-    if any(torch_file.names_optimizer(file.value) for file in files.values()):
+    if any(torch_file.names_optimizer(file.value) or _is_optimizer(file.value) for file in files.values()):
         return True
     return any(_NAME_OF_AN_OPTIMIZER.search(name) for name in (*files, *names))
 

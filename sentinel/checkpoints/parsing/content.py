@@ -30,9 +30,7 @@ class Role(Enum):
 
 _OPTIMIZER = re.compile(r"optim|(^|_)opt($|_|\d)|^exp_avg|momentum_buffer|^master_|fp32_from_|^opt_state")
 # What only an optimizer's state is called, whether tables or tensors have that name.
-OPTIMIZER_KEY = re.compile(
-    r"(?:^|[^a-z])(?:optim(?!al|um)|opt_?state|param_groups|exp_avg|momentum_buffer)", re.IGNORECASE
-)
+OPTIMIZER_KEY = re.compile(r"(?:^|[^a-z])(?:optim(?!al|um)|opt_?state)", re.IGNORECASE)
 _MODEL = re.compile(
     r"model|module|(^|_)net(work)?($|_|\d)|weights?($|_)|param|(^|_)ema($|_)|backbone|encoder|decoder|generator"
     r"|discriminator|critic|actor|policy|teacher|student|^_buffers$|layers?$|embed|lora|adapter"

@@ -78,11 +78,11 @@ def test_a_tokenizer_is_no_model(make, names):
 
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
-@pytest.mark.parametrize("layout", ["flat", "tracked", "inner", "beside_a_model"])
+@pytest.mark.parametrize("layout", ["flat", "tracked", "inner", "in_ds", "beside_a_model"])
 def test_deepspeeds_ranks_in_a_folder_of_the_trainers_name(make, layout, lost):
     """As a folder of torch files it was valid without a rank's optimizer."""
     path = make.root / "run/checkpoint-100"
-    inside = path if layout == "flat" else path / "global_step100"
+    inside = path if layout == "flat" else path / ("ds" if layout == "in_ds" else "global_step100")
     make.deepspeed(str(inside.relative_to(make.root)), step=100, ranks=4)
     if layout == "tracked":
         make.write(path / "latest", b"global_step100")
@@ -163,6 +163,8 @@ def test_the_trainers_folders_of_fsdp_without_its_state(make):
     make.write(path / "training_args.bin", make.torch_file({"lr": 0.1}, prefix="training_args"))
     answer = ask(make, aged(make, path, 10))
     assert answer.valid is False and "trainer_state.json is missing" in answer.reason, answer
+    (path / "training_args.bin").rename(path / "rng_state.pth")  # which others write as well
+    assert ask(make, path).format == "nested", ask(make, path)
 
 
 # --- sets of safetensors ---------------------------------------------------------------------------------------------
