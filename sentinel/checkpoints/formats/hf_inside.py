@@ -215,8 +215,10 @@ def _check_each(
         works += file.works
         whole.append(name)
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
-    for folder in sorted({name.rpartition("/")[0] for name in names if name.endswith(".safetensors")}):
-        inside = [name for name in names if name.endswith(".safetensors") and name.rpartition("/")[0] == folder]
+    folders_of: dict[str, list[str]] = {}
+    for name in (name for name in names if name.endswith(".safetensors")):
+        folders_of.setdefault(name.rpartition("/")[0], []).append(name)
+    for folder, inside in sorted(folders_of.items()):
         try:
             more, held = safetensors_set.check_models(tree.below(folder), ask)
         except Broken as error:
