@@ -67,10 +67,12 @@ def recognise(tree: Tree) -> bool:
     # Half deleted, half written; accelerate's own folders of that name keep random_states_<rank>.pkl and no state.
     if not _FOLDER.fullmatch(tree.root.name) or any(name.startswith("random_states_") for name in tree.files):
         return False
-    if _is_the_trainers(tree):
-        return True
-    shards = any(name.endswith((".distcp", ".metadata")) for name in tree.files)
-    return bool(tree.files) and not shards and not any(other.recognise(tree) for other in _OTHERS)
+    shards = [
+        name for name in tree.files if name.endswith((".distcp", ".metadata"))
+    ]  # in folders: of the Trainer's FSDP
+    if not tree.files or any("/" not in name for name in shards):
+        return False
+    return _is_the_trainers(tree) or not (shards or any(other.recognise(tree) for other in _OTHERS))
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
@@ -130,7 +132,7 @@ def _state(tree: Tree, ask: Ask) -> int:
 
 def _is_the_trainers(tree: Tree) -> bool:
     """By what only the Trainer writes (its arguments, before the optimizer), or by the saves beside."""
-    if any(name.startswith(("training_args.", "checkpoint-is-incomplete.")) for name in tree.files):
+    if not {"training_args.bin", "checkpoint-is-incomplete.txt"}.isdisjoint(tree.files):
         return True
     return any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
 
@@ -152,7 +154,8 @@ def _without_state(tree: Tree, ask: Ask) -> Finding:
     if not trainers and not _holds_others(tree) and (found := torch_folder.check(tree, ask)).resumable:
         return found
     begun = any("/" not in name and torch_file.file_role(name) is not Role.UNDECIDED for name in states)
-    if begun and (trainers or all(_OWN.fullmatch(name) for name in states)):
+    others = any(other.recognise(tree) for other in _OTHERS) and "training_args.bin" not in tree.files
+    if begun and not others and (trainers or all(_OWN.fullmatch(name) for name in states)):
         raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
     raise NotKnown(f"{STATE} is missing: not a whole checkpoint of the Trainer, or one of something else")
 

@@ -178,7 +178,7 @@ def _speaks_of(tree: Tree, index: str, numbers: list[str]) -> bool:
     Raises:
         NotKnown: none of the set is here, and a whole model is that would be loaded before it.
     """
-    if any(name.startswith(index.partition(".safetensors.index")[0]) for name in numbers):
+    if any(index in _indexes_of(name) for name in numbers):
         return True
     try:
         held = json_files.read(tree, index, INDEX_LIMIT_BYTES)
@@ -191,6 +191,15 @@ def _speaks_of(tree: Tree, index: str, numbers: list[str]) -> bool:
             f"model.safetensors beside {index}, which names none of the files here: of a base model, or half deleted?"
         )
     return index == INDEX or not files.isdisjoint(tree.files)
+
+
+def _indexes_of(name: str) -> tuple[str, str]:
+    """Names of the index of a file's set: Diffusers puts a variant behind the stem, Transformers behind the number."""
+    match = _NUMBERED.fullmatch(name)
+    assert match is not None
+    stem, _, _, variant = match.groups(default="")
+    base, dot, of_stem = stem.rpartition(".")
+    return f"{stem}.safetensors.index{variant}.json", f"{base}.safetensors.index{dot}{of_stem}.json"
 
 
 def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:

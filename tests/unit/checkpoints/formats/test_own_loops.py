@@ -167,6 +167,26 @@ def test_the_trainers_folders_of_fsdp_without_its_state(make):
     assert ask(make, path).format == "nested", ask(make, path)
 
 
+@pytest.mark.parametrize("arguments", ["training_args.json", "training_args.yaml"])
+def test_arguments_that_a_loop_writes_as_text_make_no_save_the_trainers(make, arguments):
+    path = of_a_loop(make, 10, ("model.pt", "optimizer.pt", "scheduler.pt"))
+    make.write(path / arguments, b"{}")
+    assert ask(make, aged(make, path, 10)).valid is True, ask(make, path)
+    ranks = make.root / "runs/checkpoint-100"
+    make.deepspeed("runs/checkpoint-100", step=100, ranks=4)
+    make.write(ranks / arguments, b"{}")
+    assert ask(make, aged(make, ranks, 100)).valid is True, ask(make, ranks)
+
+
+@pytest.mark.parametrize("beside", ["training_args.json", "training_args.bin"])
+def test_dcp_in_a_folder_of_the_trainers_name(make, beside):
+    path = make.dcp("run/checkpoint-100", step=100)
+    content = make.torch_file({"lr": 0.1}, prefix="training_args") if beside.endswith(".bin") else b"{}"
+    make.write(path / beside, content)
+    assert ask(make, aged(make, path, 100)).format == "dcp", ask(make, path)
+    assert ask(make, path).valid is True, ask(make, path)
+
+
 # --- sets of safetensors ---------------------------------------------------------------------------------------------
 
 
@@ -223,6 +243,14 @@ def test_the_index_of_a_base_model(make, name, text):
     path = make.hf("checkpoint-6")
     make.write(path / f"{name}.safetensors.index.json", text)
     assert ask(make, aged(make, path, 6)).valid is (None if name == "model" else True), ask(make, path)
+
+
+def test_the_index_of_a_base_models_variant_beside_a_set(make):
+    path = in_a_set(make, "run/step_10", "model", "model.safetensors.index.json")
+    table = {"w1": "model.fp16-00001-of-00002.safetensors"}
+    make.json(path / "model.safetensors.index.fp16.json", {"weight_map": table})
+    make.write(path / "mo.safetensors.index.json", b"")
+    assert ask(make, aged(make, path, 10)).valid is True, ask(make, path)
 
 
 def test_the_variant_of_a_set_may_follow_its_number(make):
