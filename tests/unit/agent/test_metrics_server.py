@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -34,8 +35,16 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[metrics.BoundedServer]:
 
 
 def scrape(server: metrics.BoundedServer) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=30) as answer:
-        return int(answer.status)
+    """Again if it is refused, as a scraper does: a connection just ended holds its place until its thread has run."""
+    end_s = time.monotonic() + 30.0
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=30) as answer:
+                return int(answer.status)
+        except OSError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.02)
 
 
 def test_it_is_scraped(served: metrics.BoundedServer) -> None:
