@@ -34,10 +34,9 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     for reading in readings:
         log = reading.evidence.where.path
         printed = reading.evidence.trust is Trust.USER and reading.evidence.line is not None
-        ended_it = reading.evidence.kind == "nan" or not _went_on(
-            reading, steps.get(log, []), ends.get(log, 0), readings
-        )
-        kept.append(reading if not printed or ended_it else _lowered(reading))
+        asked = printed and reading.evidence.kind != "nan"
+        went_on = asked and _went_on(reading, steps.get(log, []), ends.get(log, 0), readings)
+        kept.append(_lowered(reading) if went_on else reading)
     # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
     final = {reading.key for reading in kept if not reading.survived}
     return [reading for reading in kept if not (reading.survived and reading.key in final)]

@@ -72,7 +72,7 @@ def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequ
     ):
         note = "the driver reset it, and it works again"
     elif reading.key == PORT_DOWN:
-        note = _of_link(reading, [other for other in every if other.key in (PORT_DOWN, LINK_UP)])
+        note = _of_link(reading, [*told[PORT_DOWN], *told[LINK_UP]])
     elif reading.key == NODE_FAILED and any(
         0 < (lines_below(boot, reading) or 0) <= _BELOW for boot in told[STILL_BOOTS]
     ):

@@ -85,7 +85,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     plain = {reading.key for reading in readings if not reading.warned}
     lasting = {reading.key for reading in readings if not reading.passed}
     seen: set[str] = set()
-    lesser: set[str] = set()  # the same of headlines, and of faults that passed beside one that did not
+    lesser: set[str] = set()  # keys of headlines, and of faults that passed beside one that did not: each counts once
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
     weighed = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import isfinite
 from typing import Any
 
 from sentinel.errors import ProtocolError
@@ -129,4 +128,4 @@ def _known(value: Any) -> Any:
     """None for a number that cannot be reckoned with: not a number, infinite, or more than any counter holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    return value if abs(value) < _BEYOND and isfinite(value) else None
+    return value if abs(value) < _BEYOND else None  # of "not a number" no comparison is true

@@ -41,6 +41,7 @@ from sentinel.text import visible
 
 NAME = "hf_trainer"
 STATE = "trainer_state.json"
+_ARGUMENTS, _INCOMPLETE = "training_args.bin", "checkpoint-is-incomplete.txt"
 _STATE_LIMIT_BYTES = 24 << 20
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
@@ -67,18 +68,16 @@ def recognise(tree: Tree) -> bool:
     # Half deleted, half written; accelerate's own folders of that name keep random_states_<rank>.pkl and no state.
     if not _FOLDER.fullmatch(tree.root.name) or any(name.startswith("random_states_") for name in tree.files):
         return False
-    shards = [
-        name for name in tree.files if name.endswith((".distcp", ".metadata"))
-    ]  # in folders: of the Trainer's FSDP
-    if not tree.files or any("/" not in name for name in shards):
+    shards = [name for name in tree.files if name.endswith((".distcp", ".metadata"))]
+    if not tree.files or any("/" not in name for name in shards):  # the Trainer's own FSDP keeps them in folders
         return False
-    return _is_the_trainers(tree) or not (shards or any(other.recognise(tree) for other in _OTHERS))
+    return _is_the_trainers(tree) or not (shards or _is_anothers(tree))
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
-    if "checkpoint-is-incomplete.txt" in tree.files:
-        raise unfinished(tree, ask, "marked incomplete by the Trainer (checkpoint-is-incomplete.txt)")
+    if _INCOMPLETE in tree.files:
+        raise unfinished(tree, ask, f"marked incomplete by the Trainer ({_INCOMPLETE})")
     if STATE not in tree.files:
         return _without_state(tree, ask)
     step = _state(tree, ask)
@@ -132,9 +131,13 @@ def _state(tree: Tree, ask: Ask) -> int:
 
 def _is_the_trainers(tree: Tree) -> bool:
     """By what only the Trainer writes (its arguments, before the optimizer), or by the saves beside."""
-    if not {"training_args.bin", "checkpoint-is-incomplete.txt"}.isdisjoint(tree.files):
+    if not {_ARGUMENTS, _INCOMPLETE}.isdisjoint(tree.files):
         return True
     return any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
+
+
+def _is_anothers(tree: Tree) -> bool:
+    return any(other.recognise(tree) for other in _OTHERS)
 
 
 def _holds_others(tree: Tree) -> bool:
@@ -142,8 +145,7 @@ def _holds_others(tree: Tree) -> bool:
     folders = sorted(folder for folder in tree.folders if "/" not in folder)
     if len(folders) > _MOST_FOLDERS:
         return True
-    inside = [tree.below(folder) for folder in folders]
-    return bool(hf_inside.folders(tree)) or any(other.recognise(part) for part in inside for other in _OTHERS)
+    return bool(hf_inside.folders(tree)) or any(_is_anothers(tree.below(folder)) for folder in folders)
 
 
 def _without_state(tree: Tree, ask: Ask) -> Finding:
@@ -154,8 +156,8 @@ def _without_state(tree: Tree, ask: Ask) -> Finding:
     if not trainers and not _holds_others(tree) and (found := torch_folder.check(tree, ask)).resumable:
         return found
     begun = any("/" not in name and torch_file.file_role(name) is not Role.UNDECIDED for name in states)
-    others = any(other.recognise(tree) for other in _OTHERS) and "training_args.bin" not in tree.files
-    if begun and not others and (trainers or all(_OWN.fullmatch(name) for name in states)):
+    begun = begun and (trainers or all(_OWN.fullmatch(name) for name in states))
+    if begun and (_ARGUMENTS in tree.files or not _is_anothers(tree)):
         raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
     raise NotKnown(f"{STATE} is missing: not a whole checkpoint of the Trainer, or one of something else")
 

@@ -216,10 +216,7 @@ def _complete(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
 def _refuse_without_index(tree: Tree, ask: Ask, numbers: Iterable[str]) -> None:
     """Hugging Face writes the index of a set last; a user's own training script may write none."""
     for name in numbers:
-        match = _NUMBERED.fullmatch(name)
-        assert match is not None
-        stem, _, _, variant = match.groups(default="")
-        index = f"{stem}.safetensors.index{variant}.json"
+        index, _ = _indexes_of(name)
         if index == INDEX:
             raise unfinished(tree, ask, f"{index} is missing: the save did not finish")
         raise NotKnown(f"{visible(index)} is missing: an unfinished save, or one of a library that writes no index")
