@@ -62,6 +62,7 @@ _FED = re.compile(
     r"\bindex out of range in self\b|\bTarget (?:size|\d{1,12} is out of bounds)|\btarget (?:batch_size|size)\b"
     r"|[`']preds[`']|\bdevice type tensor to numpy\b|\bTextEncodeInput must be\b|\btext input must be of type\b"
     r"|size of tensor b \((?:77|51[24]|1024|2048)\) at non-singleton dimension 1\b"
+    r"|\bfinished reduction in the prior iteration\b|\bready (?:twice|only once)\b"  # which parameters a loss uses
 )
 # A column of a data set, and a part of a checkpoint, that a library looks for and that is not there.
 _COLUMN = re.compile(
@@ -73,6 +74,18 @@ _PART = re.compile(
 )
 # A model's pass over what it is given; what it refuses there is no setting.
 _FORWARD = re.compile(r"/modeling_\w{1,60}\.py:(?:forward|\w{0,60}(?:mask|merge|placeholder|feature|input)\w{0,60})$")
+# A list, number or text where that pass takes a tensor.
+_NO_TENSOR = re.compile(
+    r"\bTypeError: (?:list|tuple|string) indices must be integers|\bAttributeError: '(?:list|tuple|dict|str|int|float)' object has"
+    r"|\bTypeError: '(?:int|float|NoneType)' object is not (?:subscriptable|iterable)"
+)
+# An option that no command line defines. Classes of settings of a library are another matter: their releases differ.
+_OPTION = re.compile(
+    r"\bAttributeError: '(?:Simple)?Namespace|\bAttributeError: '(?:DictConfig|EasyDict|AttrDict|Munch|FlagValues)' object"
+)
+# An exception, with its traceback, that could not be sent to another rank: what was raised is not told.
+_TRACEBACK_NOT_SENT = re.compile(r"\bcannot pickle '?(?:code|frame|traceback)'? objects?\b")
+NOT_TOLD = 0.2  # share of the usual weight of an exception that only hides another one
 # What a process gets to see of another's exception that cannot be made again from its message.
 _NOT_REBUILT = re.compile(r"\bTypeError: (?:\w{1,60}\.)?__init__\(\) missing \d{1,2} required")
 _HANDS_ON = re.compile(r"/torch/(?:_utils|utils/data/dataloader)\.py$")
@@ -205,6 +218,8 @@ _NAMED = 0.25  # share of a class's usual weight for the user's code where the p
 def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     """``weights`` of a line that names an exception, with what its innermost frame says."""
     frame, standard = str(evidence.data.get("frame") or ""), str(evidence.data.get("standard") or "")
+    if _TRACEBACK_NOT_SENT.search(evidence.text):
+        return {cause: NOT_TOLD * weight for cause, weight in weights.items()}
     if standard and (said := _first(_STANDARD, standard)):
         return _moved(weights, said)
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
@@ -240,6 +255,10 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
         return {C.USER_CONFIG: NO_SUCH_NAME, C.CHECKPOINT_CORRUPT: 2.2, C.USER_CODE: 2.0}
     if _TEXT_FOR_NUMBER.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)})
+    if _OPTION.search(evidence.text):
+        return _of_settings(weights)
+    if _FORWARD.search(f"{frame}:{evidence.data.get('function') or ''}") and _NO_TENSOR.search(evidence.text):
+        return {C.USER_CODE: FED, C.DATALOADER: 1.6, C.SOFTWARE_ENV: STATE}
     if _HANDS_ON.search(frame) and _NOT_REBUILT.search(evidence.text):
         return {C.DATALOADER: CHECKED, C.USER_CODE: STATE}
     moved = dict(weights)

@@ -16,11 +16,12 @@ from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 
 C = Cause
 # What a program tells as a warning it mostly survives: glog's W and I, levels of logging and loguru, Python's warnings.
+_INFORMATION = re.compile(r"(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)")
 _WARNING = re.compile(
     r"\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
     r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"
     r"|(?:^|[\s\]])\[[DIW]\] "
-    r"|(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)"
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: [WI] [\w./-]{1,160}\.(?:cc|cpp|h|py):\d"  # TensorFlow's and XLA's logger
     r"|\b\w*Warning: "
     r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
 )
@@ -94,7 +95,8 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             return None
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights), rule.role, False
-        if rule.form is Form.PROGRAM and rule.role in _TOLD and _is_warning(evidence.text[:200]):
+        as_warning = _is_warning if rule.form is Form.PROGRAM else _is_information
+        if rule.role in _TOLD and as_warning(evidence.text[:200]):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned, note = rule.kind != "nan", f"{note} (told as a warning)"
         return Reading(
@@ -116,8 +118,15 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
     return None if reading is None else replace(reading, drain=rules.convictions.of(evidence))
 
 
+def _is_information(text: str) -> bool:
+    """A program's own record of what it does, whatever machine's words stand in it."""
+    return _INFORMATION.search(text) is not None
+
+
 def _is_warning(text: str) -> bool:
-    return _WARNING.search(text) is not None or (_GOES_ON.search(text) is not None and not _RAISED.search(text))
+    if _is_information(text) or _WARNING.search(text):
+        return True
+    return _GOES_ON.search(text) is not None and not _RAISED.search(text)
 
 
 def _telemetry(evidence: Evidence) -> Reading | None:
