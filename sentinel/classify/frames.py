@@ -76,21 +76,26 @@ _PART = re.compile(
 _FORWARD = re.compile(r"/modeling_\w{1,60}\.py:(?:forward|\w{0,60}(?:mask|merge|placeholder|feature|input)\w{0,60})$")
 # A list, number or text where that pass takes a tensor.
 _NO_TENSOR = re.compile(
-    r"\bTypeError: (?:list|tuple|string) indices must be integers|\bAttributeError: '(?:list|tuple|dict|str|int|float)' object has"
+    r"\bTypeError: (?:list|tuple|string) indices must be integers"
+    r"|\bAttributeError: '(?:list|tuple|dict|str|int|float)' object has"
     r"|\bTypeError: '(?:int|float|NoneType)' object is not (?:subscriptable|iterable)"
 )
 # An option that no command line defines. Classes of settings of a library are another matter: their releases differ.
 _OPTION = re.compile(
     r"\bAttributeError: '(?:Simple)?Namespace|\bAttributeError: '(?:DictConfig|EasyDict|AttrDict|Munch|FlagValues)' object"
 )
-# An exception, with its traceback, that could not be sent to another rank: what was raised is not told.
-_TRACEBACK_NOT_SENT = re.compile(r"\bcannot pickle '?(?:code|frame|traceback)'? objects?\b")
+# Instead of an exception: it could not be sent to another rank, or JAX tells which frames it leaves out.
+_NOT_TOLD = re.compile(
+    r"\bcannot pickle '?(?:code|frame|traceback)'? objects?\b|\bjax\.errors\.(?:SimplifiedTraceback|UnfilteredStackTrace)\b"
+)
 NOT_TOLD = 0.2  # share of the usual weight of an exception that only hides another one
 # What a process gets to see of another's exception that cannot be made again from its message.
 _NOT_REBUILT = re.compile(r"\bTypeError: (?:\w{1,60}\.)?__init__\(\) missing \d{1,2} required")
 _HANDS_ON = re.compile(r"/torch/(?:_utils|utils/data/dataloader)\.py$")
 # What only says that another process failed.
-_RELAYS = re.compile(r"\b(?:CalledProcessError|ChildFailedError|ProcessRaisedException|ProcessExitedException)\b")
+_RELAYS = re.compile(
+    r"\b(?:CalledProcessError|ChildFailedError|ProcessRaisedException|ProcessExitedException|CheckpointException ranks:)"
+)
 # Code that another program writes, and runs from a cache of its own.
 _GENERATED = re.compile(r"/torchinductor_|/\.?triton/cache/")
 # What a compiler says of the source that it was given, and of what a kernel asks of the GPU.
@@ -218,7 +223,7 @@ _NAMED = 0.25  # share of a class's usual weight for the user's code where the p
 def by_frame(evidence: Evidence, weights: Weights) -> Weights:
     """``weights`` of a line that names an exception, with what its innermost frame says."""
     frame, standard = str(evidence.data.get("frame") or ""), str(evidence.data.get("standard") or "")
-    if _TRACEBACK_NOT_SENT.search(evidence.text):
+    if _NOT_TOLD.search(evidence.text):
         return {cause: NOT_TOLD * weight for cause, weight in weights.items()}
     if standard and (said := _first(_STANDARD, standard)):
         return _moved(weights, said)

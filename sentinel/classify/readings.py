@@ -30,6 +30,7 @@ _GOES_ON = re.compile(
     r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
     r"|\bLmod has detected the following error\b"  # the shell runs the next line of its script
     r"|\bignore (?:the )?error\b|\baccepting this\b|\bcontinuing (?:without|anyway)\b"
+    r"|\bfailed call to cuInit: "  # TensorFlow and XLA then use the CPU
     r"|does not currently take into account|\bthrown while requesting\b"
     r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
 )
@@ -95,8 +96,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             return None
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights), rule.role, False
-        as_warning = _is_warning if rule.form is Form.PROGRAM else _is_information
-        if rule.role in _TOLD and as_warning(evidence.text[:200]):
+        if rule.role in _TOLD and _only_told(rule, evidence.text[:200]):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned, note = rule.kind != "nan", f"{note} (told as a warning)"
         return Reading(
@@ -118,15 +118,15 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
     return None if reading is None else replace(reading, drain=rules.convictions.of(evidence))
 
 
-def _is_information(text: str) -> bool:
-    """A program's own record of what it does, whatever machine's words stand in it."""
-    return _INFORMATION.search(text) is not None
+def _only_told(rule: Rule, text: str) -> bool:
+    """Whether the program only warns, or records what it does, whatever machine's words stand in it.
 
-
-def _is_warning(text: str) -> bool:
-    if _is_information(text) or _WARNING.search(text):
-        return True
-    return _GOES_ON.search(text) is not None and not _RAISED.search(text)
+    Losses that are no numbers are read in its records, too.
+    """
+    if _INFORMATION.search(text):
+        return rule.kind != "nan"
+    warns = _WARNING.search(text) is not None or (_GOES_ON.search(text) is not None and not _RAISED.search(text))
+    return rule.form is Form.PROGRAM and warns
 
 
 def _telemetry(evidence: Evidence) -> Reading | None:

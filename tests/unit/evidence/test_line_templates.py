@@ -86,6 +86,18 @@ def test_a_line_that_differs_in_its_numbers_is_not_read_again() -> None:
     assert CountingScreen.lines == 0
 
 
+def test_of_one_line_the_hits_are_in_the_rules_order_whatever_the_screen_s_is() -> None:
+    """Which of two is kept, where only one may be, must not depend on the screen."""
+
+    class Reversed(PlainScreen):
+        def scan(self, block: bytes) -> list[tuple[int, int]]:
+            return super().scan(block)[::-1]
+
+    for screen in (PlainScreen, Reversed):
+        found = LineTemplates([r"pump \w+ stalled", "stalled"], screen, frozenset()).scan(b"pump four stalled\n")
+        assert found == [(0, 17), (1, 17)]
+
+
 def test_a_pattern_that_asks_for_certain_digits_is_asked_once_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     templates = LineTemplates(PATTERNS, PlainScreen, TURN)
     others, steps = templates.hit_lines(b"leak 0, turn 5\n" * 200, lambda numbers: islice(numbers, 3))
