@@ -18,6 +18,7 @@ from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
 from sentinel.classify.unanswered import unanswered
 from sentinel.classify.weights import (
+    SHADOW,
     Weighed,
     grounds,
     odds,
@@ -102,7 +103,7 @@ def _verdict(
     culprits, suspect = _culprits_and_suspects(cause, support, every, incident, drain, own_host)
     if scope is Scope.CLUSTER and cause in {C.NODE_FAILURE, C.NODE_OS_OR_HOST}:
         suspect = ()  # what put many nodes out at once is in none of them
-    recommendation = _recommendation(cause, scope, support, drain, suspect, sure)
+    recommendation = _recommendation(cause, scope, support, weighed, drain, suspect, sure)
     if own_host and recommendation is Recommendation.NONE:
         recommendation = Recommendation.SUSPECT
     restart = Restart(entry.restart)
@@ -207,16 +208,20 @@ def _recommendation(
     cause: Cause,
     scope: Scope,
     support: Sequence[Weighed],
+    weighed: Sequence[Weighed],
     drain: Sequence[str],
     suspect: Sequence[str],
     sure: bool,
 ) -> Recommendation:
-    """What these lines, were they a trusted source's, ask for; says nothing about which node."""
+    """What these lines, were they a trusted source's, ask for; says nothing about which node.
+
+    A machine's cause is not surer than the lines that speak for it, but whatever line accuses its node makes that a suspect.
+    """
     if cause in NEVER_DRAIN or _shared(cause, scope):
         return Recommendation.SUSPECT if suspect else Recommendation.NONE
     if sure and (drain or any(item.reading.drain.convicts for item in support)):
         return Recommendation.DRAIN
-    accused = suspect or any(item.reading.drain is not Drain.NO for item in support)
+    accused = suspect or any(item.reading.drain is not Drain.NO and item.factor > SHADOW for item in weighed)
     return Recommendation.SUSPECT if accused else Recommendation.NONE
 
 

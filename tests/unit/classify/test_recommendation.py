@@ -70,6 +70,16 @@ def test_a_full_disk_of_the_host_is_a_suspect_and_a_plugin_that_does_not_load_sa
     assert verdict.recommendation is (Recommendation.SUSPECT if suspected else Recommendation.NONE)
 
 
+def test_a_line_that_accuses_the_node_makes_a_suspect_whichever_cause_of_a_machine_leads(tmp_path: Path) -> None:
+    """The stack of the task that hangs names the driver, the line before it the host: no node is named in either."""
+    (tmp_path / "log").write_text(
+        "[  630.141619] INFO: task umc_page_retire:9472 blocked for more than 122 seconds.\n"
+        "[  630.306338]  amdgpu_ras_page_retirement_thread+0x469/0x4e0 [amdgpu]\n"
+    )
+    answer = ask(tmp_path / "log")
+    assert (answer["cause"], answer["recommendation"]) == ("gpu_gsp_or_driver", "suspect")
+
+
 @pytest.mark.parametrize(("source", "line"), [(Source.SLURM, SET_DOWN), (Source.KERNEL, LOST)])
 def test_what_convicts_drains_by_one_line(source: Source, line: str) -> None:
     verdict = verdict_of(source, line)
