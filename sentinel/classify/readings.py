@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.classify.exit_status import EXIT_STATUS, rule_of_exit
 from sentinel.classify.frames import by_frame
+from sentinel.classify.log_levels import only_told
 from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
 from sentinel.config.convictions import RECOVERY_ACTIONS, Remedy, action_name
@@ -15,26 +15,6 @@ from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 
 C = Cause
-# What a program tells as a warning it mostly survives: glog's W and I, levels of logging and loguru, Python's warnings.
-_INFORMATION = re.compile(r"(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)")
-_WARNING = re.compile(
-    r"\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
-    r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"
-    r"|(?:^|[\s\]])\[[DIW]\] "
-    r"|\d\d:\d\d:\d\d\.\d{3,9}: [WI] [\w./-]{1,160}\.(?:cc|cpp|h|py):\d"  # TensorFlow's and XLA's logger
-    r"|\b\w*Warning: "
-    r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
-)
-# What it says that it goes on without, where it raises nothing.
-_GOES_ON = re.compile(
-    r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
-    r"|\bLmod has detected the following error\b"  # the shell runs the next line of its script
-    r"|\bignore (?:the )?error\b|\baccepting this\b|\bcontinuing (?:without|anyway)\b"
-    r"|\bfailed call to cuInit: "  # TensorFlow and XLA then use the CPU
-    r"|does not currently take into account|\bthrown while requesting\b"
-    r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
-)
-_RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 WARNED = 0.6
 _TOLD = (Role.CAUSE, Role.SYMPTOM, Role.FALLBACK)
 GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.PCIE)
@@ -96,7 +76,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             return None
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights), rule.role, False
-        if rule.role in _TOLD and _only_told(rule, evidence.text[:200]):
+        if rule.role in _TOLD and only_told(evidence.text[:200], rule):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned, note = rule.kind != "nan", f"{note} (told as a warning)"
         return Reading(
@@ -116,17 +96,6 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
     maker = _KINDS.get(evidence.kind, _telemetry)
     reading = maker(evidence)
     return None if reading is None else replace(reading, drain=rules.convictions.of(evidence))
-
-
-def _only_told(rule: Rule, text: str) -> bool:
-    """Whether the program only warns, or records what it does, whatever machine's words stand in it.
-
-    Losses that are no numbers are read in its records, too.
-    """
-    if _INFORMATION.search(text):
-        return rule.kind != "nan"
-    warns = _WARNING.search(text) is not None or (_GOES_ON.search(text) is not None and not _RAISED.search(text))
-    return rule.form is Form.PROGRAM and warns
 
 
 def _telemetry(evidence: Evidence) -> Reading | None:

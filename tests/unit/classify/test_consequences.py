@@ -181,6 +181,42 @@ def test_what_is_told_as_a_warning_yields_to_what_is_told_as_an_error() -> None:
     assert any("told as a warning" in ground.note for ground in verdict.against)
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        "2024-03-01 10:00:00.123456: W tensorflow/compiler/loader.cc:64] {}",
+        "2024-03-01 10:00:00.123 | WARNING  | __main__:load:33 - {}",  # loguru
+        "2024-03-01 10:00:00 [warning  ] {}",  # structlog
+        "[2024-03-01 10:00:00.123] [loader] [warning] {}",  # spdlog
+        "W0304 10:11:12.000000       1 loader.go:12] {}",
+        "24/03/01 10:00:00 WARN NativeLoader: {}",  # log4j
+        "10:00:00.123 [main] WARN  o.a.Loader - {}",
+        "2024-03-01T10:00:00.123456Z  WARN loader: {}",  # tracing
+        'time="2024-03-01T10:00:00Z" level=warning msg="{}"',
+        '{{"time": "2024-03-01T10:00:00Z", "level": "WARNING", "message": "{}"}}',
+        "[NeMo W 2024-03-01 10:00:00 loader:33] {}",
+        "(pid=77) 2024-03-01 10:00:00,123\tWARNING loader.py:33 -- {}",  # Ray
+        "2024-03-01 10:00:00,123\tINFO loader.py:33 -- {}",
+        "2024-03-01 10:00:00 INFO     {}",
+        'time="2024-03-01T10:00:00Z" level=info msg="{}"',
+    ],
+)
+def test_the_level_of_a_record_is_read_in_every_logger_s_form(record: str) -> None:
+    missed = record.format(
+        "Could not load dynamic library 'libcudart.so.11.0'; dlerror: cannot open shared object file"
+    )
+    raised = 'Traceback (most recent call last):\n  File "/home/lin/fit.py", line 9, in <module>\n    os.mkdir(name)\n'
+    verdict = judge(log(f"{missed}\n{raised}FileExistsError: [Errno 17] File exists: 'round_0'\n"))
+    assert verdict.cause is Cause.USER_CODE, verdict.grounds
+
+
+def test_a_word_of_nccl_s_is_no_level() -> None:
+    text = (
+        "gpu9:77:91 [0] misc/ibvwrap.cc:94 NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory\n"
+    )
+    assert not any("told as a warning" in ground.note for ground in judge(log(text)).grounds)
+
+
 def test_rivals_rank_first_among_what_nothing_speaks_for_and_take_nothing_from_the_leader() -> None:
     ranked = [(Cause.GPU_NVLINK, 0.8), (Cause.APP_OOM_GPU, 0.1), (Cause.GPU_GSP_OR_DRIVER, 0.1)]
     raised = with_rivals(ranked, RULES)

@@ -1,0 +1,47 @@
+"""Tells by a record's level, in whatever form a logger writes it, whether a program only warns or says what it does."""
+
+from __future__ import annotations
+
+import re
+
+from sentinel.config.rules import Form, Rule
+
+# How loggers write the level of a record: Python's, loguru's, structlog's, spdlog's, logfmt, JSON, log4j's, Rust's.
+_INFORMATION = re.compile(
+    r"(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)|\[(?:info|debug) {0,6}\]|\blevel=(?:info|debug)\b"
+    r"|\"(?:level|levelname|severity)\": ?\"(?:info|debug|INFO|DEBUG)\"|\[NeMo I "
+    r"|(?:[\dZ\]] {1,3}|\\t)(?:INFO|DEBUG) {1,8}[\w.:\[(]"
+)
+# What a program tells as a warning it mostly survives: the same loggers, letters of glog and TensorFlow, Python's warnings.
+_WARNING = re.compile(
+    r"\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
+    r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)"
+    r"|\[?(?:\b|\\t)(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"  # a tab is written as it is shown
+    r"|(?:^|[\s\]])\[[DIW]\] "
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: [WI] [\w./-]{1,160}\.(?:cc|cpp|h|py):\d"  # TensorFlow's and XLA's logger
+    r"|\b\w*Warning: "
+    r"|\[warn(?:ing)? {0,6}\]|\blevel=warn(?:ing)?\b|\"(?:level|levelname|severity)\": ?\"(?:warn(?:ing)?|WARN)\""
+    r"|[\dZ\]] {1,3}WARN {1,3}[\w.:\[(]|\[NeMo W "  # not NCCL's WARN, its word for errors
+    r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
+)
+# What it says that it goes on without, where it raises nothing.
+_GOES_ON = re.compile(
+    r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
+    r"|\bLmod has detected the following error\b"  # the shell runs the next line of its script
+    r"|\bignore (?:the )?error\b|\baccepting this\b|\bcontinuing (?:without|anyway)\b"
+    r"|\bfailed call to cuInit: "  # TensorFlow and XLA then use the CPU
+    r"|does not currently take into account|\bthrown while requesting\b"
+    r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
+)
+_RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
+
+
+def only_told(text: str, rule: Rule) -> bool:
+    """Whether ``text``, the beginning of a line, is no error of the program's: a warning of its own, or a mere record.
+
+    A record is none whatever machine's words stand in it; losses that are no numbers are read in records, too.
+    """
+    if _INFORMATION.search(text):
+        return rule.kind != "nan"
+    warns = _WARNING.search(text) is not None or (_GOES_ON.search(text) is not None and not _RAISED.search(text))
+    return rule.form is Form.PROGRAM and warns
