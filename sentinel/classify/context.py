@@ -310,6 +310,8 @@ def _hook_on_storage(
     return [of_context(silent.evidence, "hook-on-storage", weights, "a prolog or epilog failed beside it")]
 
 
+# Warnings of PyTorch and TensorFlow why they use no GPU.
+_NOT_STARTED = re.compile(r"CUDA initialization: |Could not load dynamic library|Cannot dlopen some GPU libraries")
 _NO_GPU = re.compile(
     r"(?i)\b(?:need|requires?) (?:a|an|at least one) (?:\w{1,12} )?(?:gpu|accelerator)\b"
     r"|\b(?:no|any) (?:\w{1,12} )?(?:gpus?|accelerators?|cuda devices?)\b"
@@ -320,8 +322,8 @@ _NO_GPU = re.compile(
 def _came_true(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """A program that finds no GPU after PyTorch had warned why CUDA did not start: the warning names the cause."""
-    warned = next((r for r in readings if r.warned and "CUDA initialization: " in r.evidence.text), None)
+    """A program that finds no GPU after its library had warned why CUDA did not start: the warning names the cause."""
+    warned = next((r for r in readings if r.warned and _NOT_STARTED.search(r.evidence.text)), None)
     if warned is None:
         return []
     later = [r for r in readings if (below := lines_below(r, warned)) is not None and below >= 0]

@@ -63,6 +63,7 @@ _FED = re.compile(
     r"|[`']preds[`']|\bdevice type tensor to numpy\b|\bTextEncodeInput must be\b|\btext input must be of type\b"
     r"|size of tensor b \((?:77|51[24]|1024|2048)\) at non-singleton dimension 1\b"
     r"|\bfinished reduction in the prior iteration\b|\bready (?:twice|only once)\b"  # which parameters a loss uses
+    r"|\bwhile checking arguments for embedding\b"
 )
 # A column of a data set, and a part of a checkpoint, that a library looks for and that is not there.
 _COLUMN = re.compile(
@@ -76,19 +77,17 @@ _PART = re.compile(
 _FORWARD = re.compile(r"/modeling_\w{1,60}\.py:(?:forward|\w{0,60}(?:mask|merge|placeholder|feature|input)\w{0,60})$")
 # A list, number or text where that pass takes a tensor.
 _NO_TENSOR = re.compile(
-    r"\bTypeError: (?:list|tuple|string) indices must be integers"
-    r"|\bAttributeError: '(?:list|tuple|dict|str|int|float)' object has"
-    r"|\bTypeError: '(?:int|float|NoneType)' object is not (?:subscriptable|iterable)"
+    r"\bTypeError: (?:list|string) indices must be integers"
+    r"|\bAttributeError: '(?:list|dict|str|int|float)' object has no attribute"
+    r" '(?:size|shape|dim|ndim|device|dtype|to|view)'"
 )
 # An option that no command line defines. Classes of settings of a library are another matter: their releases differ.
 _OPTION = re.compile(
     r"\bAttributeError: '(?:Simple)?Namespace|\bAttributeError: '(?:DictConfig|EasyDict|AttrDict|Munch|FlagValues)' object"
 )
-# Instead of an exception: it could not be sent to another rank, or JAX tells which frames it leaves out.
-_NOT_TOLD = re.compile(
-    r"\bcannot pickle '?(?:code|frame|traceback)'? objects?\b|\bjax\.errors\.(?:SimplifiedTraceback|UnfilteredStackTrace)\b"
-)
-NOT_TOLD = 0.2  # share of the usual weight of an exception that only hides another one
+# Instead of an exception: it could not be sent to the other ranks with its traceback, or JAX tells what it leaves out.
+_NOT_TOLD = re.compile(r"\bcannot pickle (?:code|frame|traceback) objects\b|\bjax\.errors\.SimplifiedTraceback: ")
+NOT_TOLD = 0.3  # share of the usual weight of an exception that only hides another one
 # What a process gets to see of another's exception that cannot be made again from its message.
 _NOT_REBUILT = re.compile(r"\bTypeError: (?:\w{1,60}\.)?__init__\(\) missing \d{1,2} required")
 _HANDS_ON = re.compile(r"/torch/(?:_utils|utils/data/dataloader)\.py$")

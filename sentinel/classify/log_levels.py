@@ -10,7 +10,8 @@ from sentinel.config.rules import Form, Rule
 _INFORMATION = re.compile(
     r"(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)|\[(?:info|debug) {0,6}\]|\blevel=(?:info|debug)\b"
     r"|\"(?:level|levelname|severity)\": ?\"(?:info|debug|INFO|DEBUG)\"|\[NeMo I "
-    r"|(?:[\dZ\]] {1,3}|\\t)(?:INFO|DEBUG) {1,8}[\w.:\[(]"
+    r"|(?:[\dZ\]] {1,3}|\\t)(?:INFO|DEBUG) {1,8}[\w.:\[(]|\b(?:INFO|DEBUG):jax[\w.]{0,60}:"
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: I [\w./-]{1,160}\.(?:cc|cpp|h|py):\d"  # TensorFlow's and XLA's
 )
 # What a program tells as a warning it mostly survives: the same loggers, letters of glog and TensorFlow, Python's warnings.
 _WARNING = re.compile(
@@ -18,7 +19,8 @@ _WARNING = re.compile(
     r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)"
     r"|\[?(?:\b|\\t)(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"  # a tab is written as it is shown
     r"|(?:^|[\s\]])\[[DIW]\] "
-    r"|\d\d:\d\d:\d\d\.\d{3,9}: [WI] [\w./-]{1,160}\.(?:cc|cpp|h|py):\d"  # TensorFlow's and XLA's logger
+    # TensorFlow's and XLA's W is the level of an allocation that fails, too: only what they find at their start.
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/(?:dso_loader|gpu_device|cuda_\w{1,20}|py_utils|nvptx_compiler)\.cc:\d"
     r"|\b\w*Warning: "
     r"|\[warn(?:ing)? {0,6}\]|\blevel=warn(?:ing)?\b|\"(?:level|levelname|severity)\": ?\"(?:warn(?:ing)?|WARN)\""
     r"|[\dZ\]] {1,3}WARN {1,3}[\w.:\[(]|\[NeMo W "  # not NCCL's WARN, its word for errors
@@ -29,19 +31,25 @@ _GOES_ON = re.compile(
     r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
     r"|\bLmod has detected the following error\b"  # the shell runs the next line of its script
     r"|\bignore (?:the )?error\b|\baccepting this\b|\bcontinuing (?:without|anyway)\b"
-    r"|\bfailed call to cuInit: "  # TensorFlow and XLA then use the CPU
+    r"|\bfailed call to cuInit: CUDA_ERROR_NO_DEVICE"  # TensorFlow and XLA then use the CPU
+    r"|\bcompiled without GPU support\. 8-bit"  # bitsandbytes, as it is imported
     r"|does not currently take into account|\bthrown while requesting\b"
     r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
 )
+_LOSS_IS_NAN = re.compile(r"(?i)\bloss['\"]?\s{0,3}[:=]\s{0,3}-?nan\b|_loss['\"]?\s{0,3}[:=]\s{0,3}-?nan\b")
+_HEAD = 200  # characters in which a record's level stands
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
 
 def only_told(text: str, rule: Rule) -> bool:
-    """Whether ``text``, the beginning of a line, is no error of the program's: a warning of its own, or a mere record.
+    """Whether a line of a program's is no error: a warning of its own, or a mere record of what it does.
 
-    A record is none whatever machine's words stand in it; losses that are no numbers are read in records, too.
+    A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered. Trainers record
+    their losses, so one that is no number is read in a record.
     """
-    if _INFORMATION.search(text):
-        return rule.kind != "nan"
-    warns = _WARNING.search(text) is not None or (_GOES_ON.search(text) is not None and not _RAISED.search(text))
-    return rule.form is Form.PROGRAM and warns
+    if rule.form is not Form.PROGRAM:
+        return False
+    head = text[:_HEAD]
+    if _INFORMATION.search(head):
+        return not (rule.kind == "nan" and _LOSS_IS_NAN.search(text))
+    return _WARNING.search(head) is not None or (_GOES_ON.search(head) is not None and not _RAISED.search(head))

@@ -76,7 +76,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             return None
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights), rule.role, False
-        if rule.role in _TOLD and only_told(evidence.text[:200], rule):
+        if rule.role in _TOLD and only_told(evidence.text, rule):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned, note = rule.kind != "nan", f"{note} (told as a warning)"
         return Reading(

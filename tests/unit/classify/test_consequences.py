@@ -184,7 +184,7 @@ def test_what_is_told_as_a_warning_yields_to_what_is_told_as_an_error() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        "2024-03-01 10:00:00.123456: W tensorflow/compiler/loader.cc:64] {}",
+        "2024-03-01 10:00:00.123456: W tensorflow/stream_executor/platform/default/dso_loader.cc:64] {}",
         "2024-03-01 10:00:00.123 | WARNING  | __main__:load:33 - {}",  # loguru
         "2024-03-01 10:00:00 [warning  ] {}",  # structlog
         "[2024-03-01 10:00:00.123] [loader] [warning] {}",  # spdlog
