@@ -78,8 +78,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
     ended = any(r.role is not Role.CONTEXT and r.strength >= LEADS for r in readings)  # somebody says how
-    warnings = [] if ended else [r for r in readings if r.warned]
-    alone = max(warnings, key=lambda reading: reading.strength, default=None)
+    loudest = max((r for r in readings if r.warned), key=lambda reading: reading.strength, default=None)
     hung = max((r.strength for r in readings if points_to(r) is Cause.NCCL_HANG_UNKNOWN), default=0.0)
     echoes, ends, told = _echoes(readings), _ends(readings), _told(readings)
     plain = {reading.key for reading in readings if not reading.warned}
@@ -110,8 +109,8 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             factor = EXPLAINED  # a watchdog aborts its process, and the launcher tells of the abort
         elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
             factor = 0.4
-        elif reading.warned:
-            factor = 1.0 if reading is alone else OUTLIVED  # several warnings say no more than one
+        elif reading.warned:  # several warnings say no more than one
+            factor = SHADOW if reading is not loudest else OUTLIVED if ended else 1.0
         elif role in {Role.CAUSE, Role.FALLBACK} and reading.strength >= LEADS:
             place = (reading.evidence.where.path, reading.evidence.line, reading.evidence.at)
             if place not in lines:
