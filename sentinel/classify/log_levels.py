@@ -29,7 +29,8 @@ _WARNING = re.compile(
 # What it says that it goes on without, where it raises nothing.
 _GOES_ON = re.compile(
     r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
-    r"|\bLmod has detected the following error\b"  # the shell runs the next line of its script
+    # The shell runs the next line of its script.
+    r"|\bLmod has detected the following error\b|\bcannot be loaded due to a conflict\b"
     r"|\bignore (?:the )?error\b|\baccepting this\b|\bcontinuing (?:without|anyway)\b"
     r"|\bfailed call to cuInit: CUDA_ERROR_NO_DEVICE"  # TensorFlow and XLA then use the CPU
     r"|\bcompiled without GPU support\. 8-bit"  # bitsandbytes, as it is imported

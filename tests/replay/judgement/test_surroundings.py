@@ -29,11 +29,11 @@ n1:77:77 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using interna
 /opt/trainer/specs.py:60: UserWarning: Apex is not installed. Falling back to Torch Norm
 CUDA version 12.1 does not match the version torch was compiled with 12.2, but since the APIs are compatible, accepting it
 Setting `use_cache=False` as it is incompatible with gradient checkpointing.
-2024-05-02 10:11:13.331415: W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic library 'libcudart.so.11.0'
-2024-05-02 10:11:13.231415: E external/local_xla/xla/stream_executor/cuda/cuda_dnn.cc:9261] Unable to register cuDNN factory: one is registered
-2024-05-02 10:11:13.602190: E external/local_xla/xla/stream_executor/cuda/cuda_driver.cc:271] failed call to cuInit: CUDA_ERROR_NO_DEVICE: none
-INFO:jax._src.xla_bridge:Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so: libtpu.so: cannot open shared object file
-The installed version of bitsandbytes was compiled without GPU support. 8-bit optimizers and GPU quantization are unavailable.
+2024-05-02 10:11:13.3314: W tsl/platform/default/dso_loader.cc:64] Could not load dynamic library 'libcudart.so.11.0'
+2024-05-02 10:11:13.2314: E xla/stream_executor/cuda/cuda_dnn.cc:9261] Unable to register cuDNN factory
+2024-05-02 10:11:13.6021: E xla/stream_executor/cuda/cuda_driver.cc:271] failed call to cuInit: CUDA_ERROR_NO_DEVICE: none
+INFO:jax._src.xla_bridge:Unable to initialize backend 'tpu': libtpu.so: cannot open shared object file: No such file
+The installed version of bitsandbytes was compiled without GPU support. 8-bit optimizers are unavailable.
 Detected kernel version 4.18.0, which is below the recommended minimum of 5.5.0; this can cause the process to hang.
 """
 PEERS = """\
