@@ -311,9 +311,12 @@ def _hook_on_storage(
 
 
 # Warnings of PyTorch and TensorFlow why they use no GPU.
-_NOT_STARTED = re.compile(r"CUDA initialization: |Could not load dynamic library|Cannot dlopen some GPU libraries")
+_NOT_STARTED = re.compile(
+    r"CUDA initialization: |Could not load dynamic library 'lib(?:cuda|cudart|cublas|cudnn|cufft|cusolver|cusparse|curand)\b"
+    r"|Cannot dlopen some GPU libraries|failed call to cuInit: (?!CUDA_ERROR_NO_DEVICE)"
+)
 _NO_GPU = re.compile(
-    r"(?i)\b(?:need|requires?) (?:a|an|at least one) (?:\w{1,12} )?(?:gpu|accelerator)\b"
+    r"(?i)\bGPU device not found\b|\b(?:needs?|requires?) (?:a|an|at least one) (?:\w{1,12} )?(?:gpu|accelerator)\b"
     r"|\b(?:no|any) (?:\w{1,12} )?(?:gpus?|accelerators?|cuda devices?)\b"
     r"|\bcuda(?: is|\.is_available\(\) is)? (?:not available|unavailable|False)\b|on a CUDA device but torch\.cuda"
 )

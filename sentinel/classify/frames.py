@@ -82,9 +82,7 @@ _NO_TENSOR = re.compile(
     r" '(?:size|shape|dim|ndim|device|dtype|to|view)'"
 )
 # An option that no command line defines. Classes of settings of a library are another matter: their releases differ.
-_OPTION = re.compile(
-    r"\bAttributeError: '(?:Simple)?Namespace|\bAttributeError: '(?:DictConfig|EasyDict|AttrDict|Munch|FlagValues)' object"
-)
+_OPTION = re.compile(r"\bAttributeError: '(?:argparse\.)?Namespace' object")
 # Instead of an exception: it could not be sent to the other ranks with its traceback, or JAX tells what it leaves out.
 _NOT_TOLD = re.compile(r"\bcannot pickle (?:code|frame|traceback) objects\b|\bjax\.errors\.SimplifiedTraceback: ")
 NOT_TOLD = 0.3  # share of the usual weight of an exception that only hides another one

@@ -1,4 +1,4 @@
-"""Tells by a record's level, in whatever form a logger writes it, whether a program only warns or says what it does."""
+"""Tells by a record's level, as many loggers write it, whether a program only warns or says what it does."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from sentinel.config.rules import Form, Rule
 
 # How loggers write the level of a record: Python's, loguru's, structlog's, spdlog's, logfmt, JSON, log4j's, Rust's.
 _INFORMATION = re.compile(
-    r"(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)|\[(?:info|debug) {0,6}\]|\blevel=(?:info|debug)\b"
+    r"(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)|\[(?:info|debug) {0,6}\]|(?:^|\s)level=(?:info|debug)\b"
     r"|\"(?:level|levelname|severity)\": ?\"(?:info|debug|INFO|DEBUG)\"|\[NeMo I "
-    r"|(?:[\dZ\]] {1,3}|\\t)(?:INFO|DEBUG) {1,8}[\w.:\[(]|\b(?:INFO|DEBUG):jax[\w.]{0,60}:"
-    r"|\d\d:\d\d:\d\d\.\d{3,9}: I [\w./-]{1,160}\.(?:cc|cpp|h|py):\d"  # TensorFlow's and XLA's
+    r"|[\dZ\]] {1,3}(?:INFO|DEBUG) {1,8}[\w.:\[(]|\b(?:INFO|DEBUG):jax[\w.]{0,60}:"
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: I [\w./-]{0,120}/(?:cuda_diagnostics|cudart_stub|dso_loader|gpu_device)\.cc:\d"
 )
 # What a program tells as a warning it mostly survives: the same loggers, letters of glog and TensorFlow, Python's warnings.
 _WARNING = re.compile(
     r"\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
     r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)"
-    r"|\[?(?:\b|\\t)(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"  # a tab is written as it is shown
+    r"|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"  # not behind Ray's tab: it tells of dead nodes as a warning
     r"|(?:^|[\s\]])\[[DIW]\] "
     # TensorFlow's and XLA's W is the level of an allocation that fails, too: only what they find at their start.
-    r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/(?:dso_loader|gpu_device|cuda_\w{1,20}|py_utils|nvptx_compiler)\.cc:\d"
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/(?:dso_loader|gpu_device|py_utils|nvptx_compiler)\.cc:\d"
     r"|\b\w*Warning: "
-    r"|\[warn(?:ing)? {0,6}\]|\blevel=warn(?:ing)?\b|\"(?:level|levelname|severity)\": ?\"(?:warn(?:ing)?|WARN)\""
+    r"|\[warn(?:ing)? {0,6}\]|(?:^|\s)level=warn(?:ing)?\b|\"(?:level|levelname|severity)\": ?\"(?:warn(?:ing)?|WARN)\""
     r"|[\dZ\]] {1,3}WARN {1,3}[\w.:\[(]|\[NeMo W "  # not NCCL's WARN, its word for errors
     r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
 )
@@ -37,7 +37,7 @@ _GOES_ON = re.compile(
     r"|does not currently take into account|\bthrown while requesting\b"
     r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
 )
-_LOSS_IS_NAN = re.compile(r"(?i)\bloss['\"]?\s{0,3}[:=]\s{0,3}-?nan\b|_loss['\"]?\s{0,3}[:=]\s{0,3}-?nan\b")
+_LOSS_IS_NAN = re.compile(r"(?i)(?<!val.)(?<!eval.)(?<!best.)(?<!test.)(?<!aux.)loss['\"]?\s{0,3}[:=]\s{0,3}-?nan\b")
 _HEAD = 200  # characters in which a record's level stands
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
@@ -45,12 +45,12 @@ _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 def only_told(text: str, rule: Rule) -> bool:
     """Whether a line of a program's is no error: a warning of its own, or a mere record of what it does.
 
-    A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered. Trainers record
-    their losses, so one that is no number is read in a record.
+    A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered, nor what convicts a
+    node. Trainers record their losses, so one that is no number is read in a record.
     """
-    if rule.form is not Form.PROGRAM:
-        return False
     head = text[:_HEAD]
-    if _INFORMATION.search(head):
+    if rule.form is not Form.PROGRAM or rule.drain.convicts:
+        return False
+    if _INFORMATION.search(head) and not _RAISED.search(head):
         return not (rule.kind == "nan" and _LOSS_IS_NAN.search(text))
     return _WARNING.search(head) is not None or (_GOES_ON.search(head) is not None and not _RAISED.search(head))

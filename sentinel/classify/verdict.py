@@ -215,13 +215,15 @@ def _recommendation(
 ) -> Recommendation:
     """What these lines, were they a trusted source's, ask for; says nothing about which node.
 
-    A machine's cause is not surer than the lines that speak for it, but whatever line accuses its node makes that a suspect.
+    Where a machine's cause leads, a line that accuses the node asks for its test, also if it speaks for another cause.
     """
     if cause in NEVER_DRAIN or _shared(cause, scope):
         return Recommendation.SUSPECT if suspect else Recommendation.NONE
     if sure and (drain or any(item.reading.drain.convicts for item in support)):
         return Recommendation.DRAIN
-    accused = suspect or any(item.reading.drain is not Drain.NO and item.factor > SHADOW for item in weighed)
+    own = any(item.reading.drain is not Drain.NO for item in support)
+    others = (item for item in weighed if item.factor > SHADOW and not item.reading.warned)
+    accused = suspect or own or any(item.reading.drain is not Drain.NO for item in others)
     return Recommendation.SUSPECT if accused else Recommendation.NONE
 
 

@@ -119,9 +119,8 @@ class LineTemplates:
             template = order[at]
             ends_of = ((index, self._end(index, template, near)) for index, near in hits.items())
             if confirmed := [(index, last) for index, last in ends_of if last is not None]:
-                found[template] = tuple(
-                    sorted(confirmed, key=lambda hit: (hit[1], hit[0]))
-                )  # whatever order a screen has
+                # Whatever order a screen has: where one of two is kept, it is the same one.
+                found[template] = tuple(sorted(confirmed, key=lambda hit: (hit[1], hit[0])))
         self._remember(order, found)
         return found
 

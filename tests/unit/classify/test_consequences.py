@@ -195,8 +195,6 @@ def test_what_is_told_as_a_warning_yields_to_what_is_told_as_an_error() -> None:
         'time="2024-03-01T10:00:00Z" level=warning msg="{}"',
         '{{"time": "2024-03-01T10:00:00Z", "level": "WARNING", "message": "{}"}}',
         "[NeMo W 2024-03-01 10:00:00 loader:33] {}",
-        "(pid=77) 2024-03-01 10:00:00,123\tWARNING loader.py:33 -- {}",  # Ray
-        "2024-03-01 10:00:00,123\tINFO loader.py:33 -- {}",
         "2024-03-01 10:00:00 INFO     {}",
         'time="2024-03-01T10:00:00Z" level=info msg="{}"',
     ],
