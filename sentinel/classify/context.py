@@ -313,7 +313,7 @@ def _hook_on_storage(
 # Warnings of PyTorch and TensorFlow why they use no GPU.
 _NOT_STARTED = re.compile(
     r"CUDA initialization: |Could not load dynamic library 'lib(?:cuda|cudart|cublas|cudnn|cufft|cusolver|cusparse|curand)\b"
-    r"|Cannot dlopen some GPU libraries|failed call to cuInit: (?!CUDA_ERROR_NO_DEVICE)"
+    r"|Cannot dlopen some GPU libraries"
 )
 _NO_GPU = re.compile(
     r"(?i)\bGPU device not found\b|\b(?:needs?|requires?) (?:a|an|at least one) (?:\w{1,12} )?(?:gpu|accelerator)\b"

@@ -37,7 +37,6 @@ _GOES_ON = re.compile(
     r"|does not currently take into account|\bthrown while requesting\b"
     r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
 )
-_LOSS_IS_NAN = re.compile(r"(?i)(?<!val.)(?<!eval.)(?<!best.)(?<!test.)(?<!aux.)loss['\"]?\s{0,3}[:=]\s{0,3}-?nan\b")
 _HEAD = 200  # characters in which a record's level stands
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
@@ -45,12 +44,11 @@ _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 def only_told(text: str, rule: Rule) -> bool:
     """Whether a line of a program's is no error: a warning of its own, or a mere record of what it does.
 
-    A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered, nor what convicts a
-    node. Trainers record their losses, so one that is no number is read in a record.
+    A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered.
     """
-    head = text[:_HEAD]
-    if rule.form is not Form.PROGRAM or rule.drain.convicts:
+    if rule.form is not Form.PROGRAM:
         return False
-    if _INFORMATION.search(head) and not _RAISED.search(head):
-        return not (rule.kind == "nan" and _LOSS_IS_NAN.search(text))
-    return _WARNING.search(head) is not None or (_GOES_ON.search(head) is not None and not _RAISED.search(head))
+    head = text[:_HEAD]
+    if _INFORMATION.search(head) or _WARNING.search(head):
+        return True
+    return _GOES_ON.search(head) is not None and not _RAISED.search(head)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
 
 from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.unanswered import FINISHED, STEPS_AFTER
@@ -15,7 +14,6 @@ from sentinel.model.records import Cause, Incident, Kind, Trust
 
 _LABEL = re.compile(r"\d{1,6}: ")
 _TIME_LIMIT = "time-limit"  # rule
-NUMBERS_AFTER = 2  # steps with a finite loss
 _PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
 _NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
@@ -24,38 +22,24 @@ _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 
 
 def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
-    """``readings``, of which those that a program printed and that ended nothing weigh a fifth.
-
-    A loss that was no number ended nothing where losses after it are numbers again.
-    """
-    numbers: dict[str | None, list[int]] = {}  # the lines of steps with a finite loss, by log
+    """``readings``, of which those that a program printed and that ended nothing weigh a fifth; bad numbers keep theirs."""
     steps: dict[str | None, list[int]] = {}  # their lines, by log
     ends: dict[str | None, int] = {}  # of the program's word that it finished, by log
     for evidence in incident.evidence:
         if evidence.kind == Kind.STEP and evidence.line is not None:
             steps.setdefault(evidence.where.path, []).append(evidence.line)
-            loss = evidence.data.get("loss")
-            if isinstance(loss, int | float) and isfinite(loss):
-                numbers.setdefault(evidence.where.path, []).append(evidence.line)
         if evidence.kind == FINISHED:
             ends[evidence.where.path] = max(ends.get(evidence.where.path, 0), evidence.line or 0)
     kept = []
     for reading in readings:
         log = reading.evidence.where.path
         printed = reading.evidence.trust is Trust.USER and reading.evidence.line is not None
-        if reading.evidence.kind == "nan":
-            went_on = printed and _numbers_again(reading, numbers.get(log, []))
-        else:
-            went_on = printed and _went_on(reading, steps.get(log, []), ends.get(log, 0), readings)
+        asked = printed and reading.evidence.kind != "nan"
+        went_on = asked and _went_on(reading, steps.get(log, []), ends.get(log, 0), readings)
         kept.append(_lowered(reading) if went_on else reading)
     # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
     final = {reading.key for reading in kept if not reading.survived}
     return [reading for reading in kept if not (reading.survived and reading.key in final)]
-
-
-def _numbers_again(reading: Reading, numbers: Sequence[int]) -> bool:
-    """Whether losses after a bad one are numbers: mixed precision and clipping skip the step."""
-    return sum(number > (reading.evidence.line or 0) for number in numbers) >= NUMBERS_AFTER
 
 
 def _lowered(reading: Reading) -> Reading:

@@ -78,10 +78,11 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
     ended = any(r.role is not Role.CONTEXT and r.strength >= LEADS for r in readings)  # somebody says how
-    loudest = max((r for r in readings if r.warned), key=lambda reading: reading.strength, default=None)
     hung = max((r.strength for r in readings if points_to(r) is Cause.NCCL_HANG_UNKNOWN), default=0.0)
     echoes, ends, told = _echoes(readings), _ends(readings), _told(readings)
     plain = {reading.key for reading in readings if not reading.warned}
+    warnings = [reading for reading in readings if reading.warned and reading.key not in plain]
+    loudest = max(warnings, key=lambda reading: reading.strength, default=None)
     lasting = {reading.key for reading in readings if not reading.passed}
     seen: set[str] = set()
     lesser: set[str] = set()  # keys of headlines, and of faults that passed beside one that did not: each counts once
