@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 
-from sentinel.config.rules import Form, Rule
-
-# How loggers write the level of a record: Python's, loguru's, structlog's, spdlog's, logfmt, JSON, log4j's, Rust's.
-_INFORMATION = re.compile(
-    r"(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)|\[(?:info|debug) {0,6}\]|(?:^|\s)level=(?:info|debug)\b"
-    r"|\"(?:level|levelname|severity)\": ?\"(?:info|debug|INFO|DEBUG)\"|\[NeMo I "
-    r"|[\dZ\]] {1,3}(?:INFO|DEBUG) {1,8}[\w.:\[(]|\b(?:INFO|DEBUG):jax[\w.]{0,60}:"
+# What a program tells below an error it mostly survives. How loggers write such a level: Python's, loguru's, structlog's,
+# spdlog's, logfmt, JSON, log4j's, Rust's, letters of glog and TensorFlow, Python's warnings.
+_LEVEL = re.compile(
+    r"(?:\[| - |\| ?)(?:INFO|DEBUG)(?: ?\]| - | {0,5}\|)"
+    r"|\[(?:info|debug|warn(?:ing)?) {0,6}\]|(?:^|\s)level=(?:info|debug|warn(?:ing)?)\b"
+    r"|\"(?:level|levelname|severity)\": ?\"(?:info|debug|warn(?:ing)?|INFO|DEBUG|WARN)\"|\[NeMo [IW] "
+    r"|[\dZ\]] {1,3}(?:(?:INFO|DEBUG) {1,8}|WARN {1,3})[\w.:\[(]"  # not NCCL's WARN, its word for errors
+    r"|\b(?:INFO|DEBUG):jax[\w.]{0,60}:"
     r"|\d\d:\d\d:\d\d\.\d{3,9}: I [\w./-]{0,120}/(?:cuda_diagnostics|cudart_stub|dso_loader|gpu_device)\.cc:\d"
-)
-# What a program tells as a warning it mostly survives: the same loggers, letters of glog and TensorFlow, Python's warnings.
-_WARNING = re.compile(
-    r"\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
+    r"|\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
     r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)"
     r"|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"  # not behind Ray's tab: it tells of dead nodes as a warning
     r"|(?:^|[\s\]])\[[DIW]\] "
     # TensorFlow's and XLA's W is the level of an allocation that fails, too: only what they find at their start.
     r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/(?:dso_loader|gpu_device|py_utils|nvptx_compiler)\.cc:\d"
     r"|\b\w*Warning: "
-    r"|\[warn(?:ing)? {0,6}\]|(?:^|\s)level=warn(?:ing)?\b|\"(?:level|levelname|severity)\": ?\"(?:warn(?:ing)?|WARN)\""
-    r"|[\dZ\]] {1,3}WARN {1,3}[\w.:\[(]|\[NeMo W "  # not NCCL's WARN, its word for errors
     r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
 )
 # What it says that it goes on without, where it raises nothing.
@@ -41,14 +37,7 @@ _HEAD = 200  # characters in which a record's level stands
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
 
-def only_told(text: str, rule: Rule) -> bool:
-    """Whether a line of a program's is no error: a warning of its own, or a mere record of what it does.
-
-    A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered.
-    """
-    if rule.form is not Form.PROGRAM:
-        return False
+def only_told(text: str) -> bool:
+    """Whether a line of a program's is no error: a warning of its own, or a mere record of what it does."""
     head = text[:_HEAD]
-    if _INFORMATION.search(head) or _WARNING.search(head):
-        return True
-    return _GOES_ON.search(head) is not None and not _RAISED.search(head)
+    return _LEVEL.search(head) is not None or (_GOES_ON.search(head) is not None and not _RAISED.search(head))

@@ -76,7 +76,8 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
             return None
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights), rule.role, False
-        if rule.role in _TOLD and only_told(evidence.text, rule):
+        # A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered.
+        if rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(evidence.text):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned, note = rule.kind != "nan", f"{note} (told as a warning)"
         return Reading(
