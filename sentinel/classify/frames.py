@@ -89,7 +89,7 @@ NOT_TOLD = 0.3  # share of the usual weight of an exception that only hides anot
 # What a process gets to see of another's exception that cannot be made again from its message.
 _NOT_REBUILT = re.compile(r"\bTypeError: (?:\w{1,60}\.)?__init__\(\) missing \d{1,2} required")
 _HANDS_ON = re.compile(r"/torch/(?:_utils|utils/data/dataloader)\.py$")
-# What only says that another process failed.
+# What only says that another process, or rank, failed.
 _RELAYS = re.compile(
     r"\b(?:CalledProcessError|ChildFailedError|ProcessRaisedException|ProcessExitedException|CheckpointException ranks:)"
 )
@@ -249,6 +249,7 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
 
 def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     """What an exception says that ends in a library's ``frame``."""
+    place = f"{frame}:{evidence.data.get('function') or ''}"
     if _FED.search(evidence.text):
         return {C.USER_CODE: FED, C.USER_CONFIG: 1.6, C.DATALOADER: 1.6}
     if _COLUMN.search(evidence.text):
@@ -259,7 +260,7 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
         return _moved(weights, {C.USER_CONFIG: CHECKED, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)})
     if _OPTION.search(evidence.text):
         return _of_settings(weights)
-    if _FORWARD.search(f"{frame}:{evidence.data.get('function') or ''}") and _NO_TENSOR.search(evidence.text):
+    if _FORWARD.search(place) and _NO_TENSOR.search(evidence.text):
         return {C.USER_CODE: FED, C.DATALOADER: 1.6, C.SOFTWARE_ENV: STATE}
     if _HANDS_ON.search(frame) and _NOT_REBUILT.search(evidence.text):
         return {C.DATALOADER: CHECKED, C.USER_CODE: STATE}
@@ -272,12 +273,12 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     own = _OWN_FAULT.search(evidence.text) is not None
     if evidence.data.get("function") == "<module>" and "-packages/" in frame:
         return _moved(weights, {C.SOFTWARE_ENV: IMPORTED})
-    said = _first(_PLACES, f"{frame}:{evidence.data.get('function') or ''}")
+    said = _first(_PLACES, place)
     if said and refused and C.NETWORK_BOOTSTRAP in said and _BAD_ARGUMENT.search(evidence.text):
         said = None
     if said and not own and not status:
         return _moved(weights, said)
-    if refused and "ValueError" in evidence.text and _FORWARD.search(f"{frame}:{evidence.data.get('function') or ''}"):
+    if refused and "ValueError" in evidence.text and _FORWARD.search(place):
         return {C.USER_CODE: CHECKED, C.SOFTWARE_ENV: STATE, C.USER_CONFIG: REFUSED, C.DATALOADER: REFUSED}
     own = own and not refused
     if _IN_WORKER.search(str(evidence.data.get("caller") or "")) and _LACKS.search(evidence.text):
