@@ -199,7 +199,7 @@ def test_what_is_told_as_a_warning_yields_to_what_is_told_as_an_error() -> None:
         'time="2024-03-01T10:00:00Z" level=info msg="{}"',
     ],
 )
-def test_the_level_of_a_record_is_read_in_every_logger_s_form(record: str) -> None:
+def test_the_level_of_a_record_is_read_in_the_forms_of_many_loggers(record: str) -> None:
     missed = record.format(
         "Could not load dynamic library 'libcudart.so.11.0'; dlerror: cannot open shared object file"
     )
