@@ -254,7 +254,7 @@ class _Report:
                     test=name,
                     remedy=reading.remedy,
                     drain=reading.drain,
-                    text=text[:1000],
+                    text=error.text[:1000],
                     gpu=self._known(error.gpu) if names_it and error.gpu is not None else gpu,
                     entity_group=group,
                     entity=entity,

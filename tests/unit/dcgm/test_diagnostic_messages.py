@@ -8,61 +8,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from nodes.diagnostic_answers import RULES, read, with_codes, without_codes
 from shipped import shipped_rules
 
 from sentinel.classify import classify
 from sentinel.config.convictions import Drain
-from sentinel.config.rules_files import load_convictions
-from sentinel.evidence.diagnostics import Answer, Diagnosis, evidence_of, read_diagnostic
+from sentinel.evidence.diagnostics import Answer, Diagnosis, evidence_of
 from sentinel.model.records import Cause, Incident, Recommendation, Verdict
 
-RULES = load_convictions()
 AT = datetime(2026, 3, 4, 12, tzinfo=UTC)
-GPUS = range(4)
-SOFTWARE = [
-    "Denylist", "NVML Library", "CUDA Main Library", "Permissions and OS Blocks", "Persistence Mode",
-    "Environment Variables", "Page Retirement/Row Remap", "Graphics Processes", "Inforom",
-]  # fmt: skip
-HARDWARE = ["PCIe", "GPU Memory", "Diagnostic", "Targeted Stress", "Targeted Power", "Memory Bandwidth"]
 POWER = "Max power of {} did not reach desired power minimum target_power_min_ratio of {} for GPU 2"
 STRESS = "Max stress level of {} did not reach desired stress level of {} for GPU 2"
 MEMORY = "GPU 2 only achieved a memory bandwidth of {} GB/s, failing to meet {} GB/s for test 1"
 PCIE = "Bandwidth of GPU 2 in direction d2h of {} did not exceed minimum required bandwidth of {}."
 LATENCY = "Latency type bidir of GPU 2 value {} exceeded maximum allowed latency of {}."
 FLOPS = "Detected {} gflops for GPU 2 which is below the threshold {}"
-
-
-def without_codes(level: int, blame: dict[str, str], gpu: int | str = 2, absent: int | None = None) -> dict[str, Any]:
-    """As 2.x to 3.2 write: ``gpu_ids``, and a warning is a sentence. Level 1 names no GPU.
-
-    Args:
-        blame: test → warning; ``gpu``: which one, or several as "0,1".
-        absent: a GPU that no test of the hardware names.
-    """
-    tests: list[dict[str, Any]] = []
-    for name in SOFTWARE:
-        result = {"status": "Fail", "warnings": blame[name]} if name in blame else {"status": "Pass"}
-        tests.append({"name": name, "results": [result]})
-    for name in HARDWARE[: {1: 0, 2: 2, 3: 6}[level]]:
-        results = [{"gpu_ids": str(number), "status": "Pass"} for number in GPUS if number != absent]
-        if name in blame:
-            results = [result for result in results if result["gpu_ids"] not in str(gpu).split(",")]
-            results.append({"gpu_ids": str(gpu), "status": "Fail", "warnings": blame[name]})
-        tests.append({"name": name, "results": results})
-    return {"DCGM GPU Diagnostic": {"test_categories": [{"category": "Any", "tests": tests}], "version": "3.1.8"}}
-
-
-def with_codes(*warnings: tuple[int, int, str], test: str = "targeted_power", group: str = "GPU") -> dict[str, Any]:
-    """As 4.x writes: one test of level 3 that failed on entity 2; each warning is code, severity and text."""
-    items = [{"error_id": code, "error_severity": severity, "warning": text} for code, severity, text in warnings]
-    result = {"entity_group": group, "entity_id": 2, "status": "Fail", "warnings": items}
-    tests = [{"name": test, "results": [result], "test_summary": {"status": "Fail", "warnings": items}}]
-    return {"DCGM Diagnostic": {"test_categories": [{"category": "Any", "tests": tests}]}}
-
-
-def read(document: Any, status: int = 226, level: int = 3) -> Diagnosis:
-    content = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return read_diagnostic(content, status, level, GPUS, convictions=RULES)
 
 
 def judged(*diagnoses: Diagnosis) -> Verdict:
@@ -97,14 +57,6 @@ def test_a_fault_told_without_a_code_is_known_by_its_message(test: str, text: st
     made = read(without_codes(3, {test: text}))
     assert made.answer is Answer.FAIL, made.reason
     assert [(item.gpu, item.code, item.convicts) for item in made.findings] == [(2, code, convicts)]
-
-
-def test_two_faults_in_one_sentence_blame_two_gpus() -> None:
-    text = (
-        "GPU 0 had uncorrectable memory errors and row remapping failed.,A corrupt InfoROM has been detected in GPU 3."
-    )
-    made = read(without_codes(1, {"Page Retirement/Row Remap": text}), level=1)
-    assert [(item.gpu, item.code) for item in made.findings] == [(0, 80), (3, 9)]
 
 
 @pytest.mark.parametrize(
@@ -303,29 +255,6 @@ def test_a_key_with_two_values_is_damage() -> None:
     assert read(twice, 0, 1).answer is Answer.INCONCLUSIVE
     error = b'{"DCGM GPU Diagnostic": {"runtime_error": "x"}, ' + content[1:]
     assert read(error, 0, 1).answer is Answer.INCONCLUSIVE
-
-
-def test_of_two_errors_in_one_message_the_one_that_convicts_counts() -> None:
-    """DCGM 2.x joins them; evidence with one id would be kept once."""
-    inforom = "A corrupt InfoROM has been detected in GPU 2."
-    remap = "GPU 2 had uncorrectable memory errors and row remapping failed."
-    for text in (f"{inforom},{remap}", f"{remap},{inforom}"):
-        found = evidence_of(read(without_codes(1, {"Page Retirement/Row Remap": text})), "n1", 1, AT, {})
-        kept = {item.id: item for item in found}
-        incident = Incident("i1", AT, AT, nodes=("n1",), evidence=tuple(kept.values()))
-        assert classify(incident, rules=shipped_rules(), now=AT).drain == ("n1",), text
-
-
-def test_each_of_joined_messages_is_held_to_its_own_numbers_and_words() -> None:
-    power = "Max power of {} did not reach desired power minimum target_power_min_ratio of 500.0 for GPU {}"
-    for near, far in ((0, 1), (1, 0)):
-        texts = [power.format(499.9, near), power.format(250.0, far)]
-        document = without_codes(3, {"Targeted Power": ". ".join(texts)}, gpu="0,1")
-        drains = {finding.gpu: finding.drain for finding in read(document, level=3).findings}
-        assert drains == {near: Drain.SUSPECT, far: Drain.ADVISE}
-    text = "Found 12 faulty memory elements on GPU 1. There was an error: out of memory"
-    (finding,) = read(without_codes(2, {"GPU Memory": text}, gpu="0,1"), level=2).findings
-    assert finding.gpu == 1
 
 
 def test_a_gpu_that_the_machine_has_not_is_damage() -> None:

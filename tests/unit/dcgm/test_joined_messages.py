@@ -1,0 +1,108 @@
+"""What DCGM joins to one message: each error has its own words, numbers, GPU and part. Texts as in DCGM's dcgm_errors.h."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from nodes.diagnostic_answers import read, without_codes
+from shipped import shipped_rules
+
+from sentinel.classify import classify
+from sentinel.config.convictions import Drain
+from sentinel.evidence.diagnostics import Answer, evidence_of
+from sentinel.model.records import Incident
+
+AT = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+
+def test_two_faults_in_one_sentence_blame_two_gpus() -> None:
+    text = (
+        "GPU 0 had uncorrectable memory errors and row remapping failed.,A corrupt InfoROM has been detected in GPU 3."
+    )
+    made = read(without_codes(1, {"Page Retirement/Row Remap": text}), level=1)
+    assert [(item.gpu, item.code) for item in made.findings] == [(0, 80), (3, 9)]
+
+
+def test_of_two_errors_in_one_message_the_one_that_convicts_counts() -> None:
+    """DCGM 2.x joins them; evidence with one id would be kept once."""
+    inforom = "A corrupt InfoROM has been detected in GPU 2."
+    remap = "GPU 2 had uncorrectable memory errors and row remapping failed."
+    for text in (f"{inforom},{remap}", f"{remap},{inforom}"):
+        found = evidence_of(read(without_codes(1, {"Page Retirement/Row Remap": text})), "n1", 1, AT, {})
+        kept = {item.id: item for item in found}
+        incident = Incident("i1", AT, AT, nodes=("n1",), evidence=tuple(kept.values()))
+        assert classify(incident, rules=shipped_rules(), now=AT).drain == ("n1",), text
+
+
+def test_each_of_joined_messages_is_held_to_its_own_numbers_and_words() -> None:
+    power = "Max power of {} did not reach desired power minimum target_power_min_ratio of 500.0 for GPU {}"
+    for near, far in ((0, 1), (1, 0)):
+        texts = [power.format(499.9, near), power.format(250.0, far)]
+        document = without_codes(3, {"Targeted Power": ". ".join(texts)}, gpu="0,1")
+        drains = {finding.gpu: finding.drain for finding in read(document, level=3).findings}
+        assert drains == {near: Drain.SUSPECT, far: Drain.ADVISE}
+    text = "Found 12 faulty memory elements on GPU 1. There was an error: out of memory"
+    (finding,) = read(without_codes(2, {"GPU Memory": text}, gpu="0,1"), level=2).findings
+    assert finding.gpu == 1
+
+
+# Of errors that are no fault of a GPU, or that are one only by what CUDA says: a message with each beginning.
+NO_FAULTS = [
+    "GPU {gpu}'s NvLink link 3 is currently down Run a field diagnostic on the GPU.",
+    "Error using CUDA API cuCtxCreate: 'all CUDA-capable devices are busy or unavailable'.",
+    "API call cuMemAlloc failed: 'out of memory'",
+    "API call cudaStreamSynchronize failed for GPU {gpu}: 'out of memory'",
+    "GPU {gpu} failed to create a CUDA context: out of memory",
+    "Error using DCGM API dcgmGetLatestValues",
+    "Couldn't allocate at least 75.0% of GPU memory on GPU {gpu} out of memory",
+    "Cannot allocate 512 bytes on the host, out of memory",
+    "Persistence mode for GPU {gpu} is currently disabled.",
+    "There was an internal error during the test: 'busy or unavailable'",
+    "Unable to find a corresponding CUDA device for GPU {gpu}: 'busy or unavailable'",
+    "Cuda GPU {gpu} is no longer bound to a CUDA context...Aborting",
+    "There were thermal violations totaling 5.0 seconds for GPU {gpu}",
+    "Clocks are being throttled for GPU {gpu} because of clock throttling starting 3.0 seconds into the test.",
+    "Temperature 91 of GPU {gpu} exceeded user-specified maximum allowed temperature 80",
+    "Detected 12 nvlink_replay_error_count_total for GPU {gpu} which is above the threshold 3",
+    "Unable to generate / collect stat power_usage for GPU {gpu}",
+    "Could not query field power_usage for GPU {gpu}",
+    "Skipping test memory because ECC is not enabled on GPU {gpu}",
+    "The Targeted Power test is skipped for this GPU.",
+    "Test was aborted early due to user signal",
+    "Enforced power limit on GPU {gpu} set to 200.0, which is too low to attempt to achieve target power 700.0",
+    "Had to restore GPU state on NVML GPU(s): {gpu}",
+    "GPU {gpu} had PCIe replays, see dmesg for more information",
+    "power_violation met or exceeded the threshold of 5 per second: 9 at 3.0 seconds into the test.",
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "GPU 1", "GPU 1 "], ids=["no-prefix", "2.1", "2.4"])
+@pytest.mark.parametrize("message", NO_FAULTS)
+def test_a_joined_message_without_a_fault_lends_its_words_to_no_other(message: str, prefix: str) -> None:
+    """DCGM 2.x joins with ", ", and writes before each message which GPU it is about."""
+    fault, other = "Found 12 faulty memory elements on GPU 0", prefix + message.format(gpu=1)
+    for texts in ([fault, other], [other, fault], [other, fault, other]):
+        made = read(without_codes(2, {"GPU Memory": ", ".join(texts)}, gpu="0,1"), level=2)
+        faults = [(item.gpu, item.code, item.text.strip(", ")) for item in made.findings if item.remedy.is_fault]
+        assert (made.answer, faults) == (Answer.FAIL, [(0, 52, fault)]), texts
+
+
+def test_what_cuda_says_of_a_failed_call_is_of_the_gpu_that_the_call_was_for() -> None:
+    said = "'uncorrectable ECC error encountered'"
+    busy = "Error using CUDA API cuInit: 'busy or unavailable' for GPU 0"
+    for call in (
+        f"API call cudaStreamSynchronize failed for GPU 3: {said}",
+        f"Error using CUDA API cuCtxGetCurrent : {said} (214) for GPU 3",
+        f"GPU 3 Error using CUDA API cuCtxGetCurrent : {said}",
+        f"GPU 3 failed to create a CUDA context: {said}",
+    ):
+        for texts in ([call], [busy, call], [call, busy], [call, "GPU 1 Error using CUDA API cuInit: 'unknown error'"]):
+            made = read(without_codes(2, {"GPU Memory": ", ".join(texts)}, gpu="0,1,3"), level=2)
+            assert [(item.gpu, item.code) for item in made.findings if item.convicts] == [(3, 57)], texts
+
+
+def test_the_gpu_before_a_message_is_its_own_where_it_names_none() -> None:
+    texts = ["GPU 0 GPU had an uncontained error (XID 95)", "GPU 3Detected a miscompare failure in the L1 cache."]
+    made = read(without_codes(2, {"GPU Memory": ", ".join(texts)}, gpu="0,3"), level=2)
+    assert [(item.gpu, item.code) for item in made.findings] == [(0, 81), (3, 79)]
