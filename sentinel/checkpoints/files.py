@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,7 @@ class Tree:
     folders: set[str] = field(default_factory=set)
     folder_times: dict[str, float] = field(default_factory=dict)  # when a name was last added, removed or changed
     single: bool = False
+    _orders: dict[str, _Order] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def bytes(self) -> int:
@@ -100,14 +102,36 @@ class Tree:
     def below(self, folder: str) -> Tree:
         """The same, seen from a folder inside."""
         prefix = folder.rstrip("/") + "/"
+        cut = len(prefix)
         inner = Tree(self.root / folder)
-        inner.files = {n[len(prefix) :]: e for n, e in self.files.items() if n.startswith(prefix)}
-        inner.links = [n[len(prefix) :] for n in self.links if n.startswith(prefix)]
-        inner.folders = {n[len(prefix) :] for n in self.folders if n.startswith(prefix)}
-        inner.folder_times = {
-            n[len(prefix) :]: at for n, at in self.folder_times.items() if (n + "/").startswith(prefix)
-        }
+        inner.files = {name[cut:]: self.files[name] for name in self._order("files", self.files).below(prefix)}
+        inner.links = [name[cut:] for name in self._order("links", self.links).below(prefix)]
+        inner.folders = {name[cut:] for name in self._order("folders", self.folders).below(prefix)}
+        times = self._order("folder_times", self.folder_times).below(prefix)
+        inner.folder_times = {name[cut:]: self.folder_times[name] for name in times}
+        if prefix[:-1] in self.folder_times:
+            inner.folder_times[""] = self.folder_times[prefix[:-1]]
         return inner
+
+    def _order(self, what: str, names: Collection[str]) -> _Order:
+        """These names in order: a save may hold thousands of folders, and each of them is looked at from inside."""
+        kept = self._orders.get(what)
+        if kept is None or len(kept.names) != len(names):
+            kept = self._orders[what] = _Order(sorted(names))
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Names of files or folders in order, where those below one folder follow each other."""
+
+    names: list[str]
+
+    def below(self, prefix: str) -> Iterator[str]:
+        for index in range(bisect_left(self.names, prefix), len(self.names)):
+            if not self.names[index].startswith(prefix):
+                return
+            yield self.names[index]
 
 
 def scan(path: Path) -> Tree:
