@@ -21,6 +21,7 @@ from sentinel.model.records import Cause, Incident, Kind, Scope
 
 KEPT_OF_A_RULE = 6  # lines of one rule that are kept of a log that is followed: evidence.logs.limits.LIMIT
 C = Cause
+QUOTED = 80  # lines below its headline that the traceback of a worker's exception may have
 HOT = 3.0  # natural-log odds from which a line says that a GPU was too hot
 LOST = 3.4  # the same for a GPU that is gone
 MET = 2.0  # the same for ranks that did not find each other
@@ -48,6 +49,7 @@ def context(
         _crashed_library,
         _shared_memory_full,
         _forked,
+        _read_by_worker,
         _backend_failed,
         _came_true,
         _none_asked_for,
@@ -284,6 +286,21 @@ def _forked(
     weights = {C.USER_CODE: 3.2, C.GPU_GSP_OR_DRIVER: -3.0}
     note = "a data worker used the GPU: a forked process cannot"
     return _reading_if_both(refused, {"loader-caught"}, readings, "forked-worker", weights, note)
+
+
+def _read_by_worker(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """A file that a data worker cannot read is a sample: checkpoints are read by the ranks themselves."""
+    caught = next((r for r in readings if r.key == "loader-caught"), None)
+    if caught is None:
+        return []
+    files = [r for r in readings if points_to(r) is C.CHECKPOINT_CORRUPT and r.strength >= LEADS]
+    found = next((r for r in files if 0 < (lines_below(r, caught) or 0) <= QUOTED), None)
+    if found is None:
+        return []
+    weights = {C.DATALOADER: found.strength, C.CHECKPOINT_CORRUPT: -found.strength}
+    return [of_context(found.evidence, "read-by-worker", weights, "read by a data worker: a sample, no checkpoint")]
 
 
 def _none_asked_for(

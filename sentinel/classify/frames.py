@@ -143,6 +143,8 @@ _NOT_ITS_OWN = re.compile(
     r"\bAttributeError: (?:type object )?'[A-Z]\w{2,60}' (?:object )?has no attribute"
     r"|\bTypeError: [A-Z]\w{2,60}\.\w{1,60}\(\) (?:got an unexpected keyword|takes \d{1,2} positional|missing \d{1,2})"
 )
+# What a module raises that does not fit those that it imports. Others tell of files, or of GPUs that are not there.
+_OWN_TO_IMPORT = re.compile(r"\b(?:Type|Attribute|Name|Key|Index|Value|Assertion|Syntax|Recursion)Error\b")
 # A check of what was asked: the settings that it reads.
 _SETTINGS = re.compile(
     r"\b(?:\w{0,12}args|cfg|\w{0,12}conf(?:ig)?|opts?|flags|FLAGS|hparams|params|settings|options|ds_config)\b[.\[]"
@@ -271,7 +273,7 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     status = _HANDS_STATUS_ON.search(str(evidence.data.get("function") or "")) is not None
     refused = evidence.data.get("refused") is True and not status
     own = _OWN_FAULT.search(evidence.text) is not None
-    if evidence.data.get("function") == "<module>" and "-packages/" in frame:
+    if _fails_to_load(evidence, frame):
         return _moved(weights, {C.SOFTWARE_ENV: IMPORTED})
     said = _first(_PLACES, place)
     if said and refused and C.NETWORK_BOOTSTRAP in said and _BAD_ARGUMENT.search(evidence.text):
@@ -307,6 +309,14 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     if (own or refused or inside) and C.USER_CODE in moved:
         moved[C.USER_CODE] = 0.5 * moved[C.USER_CODE]
     return moved
+
+
+def _fails_to_load(evidence: Evidence, frame: str) -> bool:
+    """Whether a library raised for itself while it was imported: before it was asked for anything."""
+    if evidence.data.get("function") == "<module>" and "-packages/" in frame:
+        return True
+    importing = str(evidence.data.get("importing") or "")
+    return _LIBRARY.search(importing) is not None and _OWN_TO_IMPORT.search(evidence.text) is not None
 
 
 def _asserts(evidence: Evidence) -> bool:

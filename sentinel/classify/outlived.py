@@ -16,6 +16,10 @@ _LABEL = re.compile(r"\d{1,6}: ")
 _TIME_LIMIT = "time-limit"  # rule
 _PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
 _NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
+# Words of the batch script itself, which goes on after them: of its shell, of conda and of environment modules.
+_SHELL = re.compile(
+    r": line \d{1,6}: |\bconda (?:init|activate)\b|'(?:conda|mamba|micromamba) |\bLmod\b|\bmodulefile\b"
+)
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
 _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
@@ -61,10 +65,14 @@ def _went_on(reading: Reading, steps: Sequence[int], end: int, readings: Sequenc
 
 
 def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
-    """Whether the job printed on for long after a word of its environment, until its time limit ended it."""
+    """Whether the job ran on after a word of its environment, until its time limit ended it.
+
+    What cannot start ends at once; a program that raised printed on for long, or its ranks only waited for each other.
+    """
     if points_to(one) not in _OF_A_SCRIPT:
         return False
-    return any(r.key == _TIME_LIMIT and (lines_below(r, one) or 0) >= _PRINTED_ON for r in readings)
+    least = 1 if _SHELL.search(one.evidence.text) else _PRINTED_ON
+    return any(r.key == _TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
 
 
 def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,8 @@ from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 
 C = Cause
 WARNED = 0.6
+# The frame of a module's body: a library that is imported was not at work yet.
+_IMPORTS = re.compile(r'-packages/[^"\n]{1,240}", line \d{1,7}, in <module>|/__init__\.py", line \d{1,7}, in <module>')
 _TOLD = (Role.CAUSE, Role.SYMPTOM, Role.FALLBACK)
 GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.PCIE)
 
@@ -72,7 +75,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
     if rule is not None:
         if rule.role is Role.PROGRESS or (not rule.weights and rule.role is not Role.CONSEQUENCE):
             return None
-        if evidence.data.get("ignored") is True:
+        if evidence.data.get("ignored") is True or (rule.role is Role.CONTEXT and _IMPORTS.search(evidence.text)):
             return None
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights), rule.role, False

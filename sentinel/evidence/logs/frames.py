@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sentinel.config.rules import Form, Rule
@@ -24,6 +25,7 @@ _POINTED = re.compile(
 # Source that they show around it, of which a statement may have many lines.
 _SHOWN = re.compile(rb"(?m)^[^\w\n]{0,24}(?:\d{1,7}(?: [^\n]{0,400})?|\(\.\.\.\))$")
 _STANDARD = re.compile(rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<frozen ")
+_RUNS = re.compile(rb"/runpy\.py$|^<frozen runpy>$")  # runs the program itself as a module
 # What only hands on the exception of another: of a worker, of a wrapped call.
 _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
@@ -77,6 +79,7 @@ class Frame:
     spread: bool = False  # its line passes on all settings of a file or an object
     settings: bool = False  # its line reads a file of settings
     mesh: bool = False  # its line lays devices out as a mesh, or takes one by a rank's number
+    importing: str = ""  # file of the module that was being imported meanwhile; empty where none was
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
 
 
@@ -121,6 +124,7 @@ def innermost(before: bytes) -> Frame | None:
         spread,
         settings,
         mesh,
+        _imported(before, frames),
         ignored,
     )
 
@@ -142,7 +146,7 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     if frame is None:
         return evidence
     found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
-    found |= {"check": frame.source[:200], "caller": frame.caller}
+    found |= {"check": frame.source[:200], "caller": frame.caller, "importing": frame.importing}
     found = {name: value for name, value in found.items() if value}
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
     found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "ignored": frame.ignored}
@@ -179,6 +183,14 @@ def _only_looks_up(before: bytes, frame: re.Match[bytes]) -> bool:
         return False
     source = _source(before, frame)
     return not source or _CHECKS.search(source) is not None
+
+
+def _imported(before: bytes, frames: Sequence[re.Match[bytes]]) -> str:
+    """File of the innermost module that was being imported: a module's body, called by another frame."""
+    begin = before.rfind(b"Traceback (most recent")
+    own = [frame for frame in frames if frame.start() > begin]
+    bodies = [f for f, above in zip(own[1:], own, strict=False) if f[2] == b"<module>" and not _RUNS.search(above[1])]
+    return _text(bodies[-1][1]) if bodies else ""
 
 
 def _package(file: bytes) -> bytes:

@@ -248,6 +248,18 @@ def test_what_pytorch_logs_as_a_warning_of_a_rank_ended_nothing() -> None:
 
 @pytest.mark.parametrize(("lines", "ended"), [(60, True), (9, False)])
 def test_a_job_that_printed_on_for_long_after_a_notice_was_ended_by_its_limit(lines: int, ended: bool) -> None:
-    notice = "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+    notice = "ModuleNotFoundError: No module named 'fused_adam_cuda'\n"
     verdict = judge(notice + "a line of a loop of one's own\n" * lines + LIMIT)
     assert (verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT) is ended
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n",
+        "/var/spool/slurmd/job7/slurm_script: line 9: nvidia-smi: command not found\n",
+    ],
+)
+def test_a_batch_script_goes_on_after_what_its_shell_says(notice: str) -> None:
+    assert judge(notice + LIMIT).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert judge(notice).cause is Cause.SOFTWARE_ENV
