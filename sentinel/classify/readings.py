@@ -236,12 +236,12 @@ _DCGM_CODES: dict[int, Cause] = {
         (4, 5, 6, 7, 8, 52, 57, 58, 79, 80, 81, 83, 84, 85, 102, 103, 105, 106, 111, 118, 131, 132), C.GPU_MEMORY_ECC
     ),
     **dict.fromkeys(
-        (13, 14, 15, 70, 71, 86, 87, 88, 99, 100, 109, 112, 113, 114, 115, 116, 119, 121, 122), C.GPU_NVLINK
+        (13, 14, 15, 70, 71, 86, 87, 88, 99, 100, 109, 112, 113, 114, 115, 116, 119, 121, 122, 127), C.GPU_NVLINK
     ),
     **dict.fromkeys((3, 30, 31, 45, 46, 98, 104, 107), C.PCIE),
     **dict.fromkeys((120,), C.GPU_FALLEN_OFF_BUS),
     **dict.fromkeys((10, 11, 12, 40, 41, 42), C.GPU_THERMAL_POWER),
-    **dict.fromkeys((125, 126, 127, 128, 101, 24, 22), C.GPU_GSP_OR_DRIVER),
+    **dict.fromkeys((125, 126, 128, 101, 24, 22), C.GPU_GSP_OR_DRIVER),
 }
 _DCGM_CATEGORIES = {
     9: C.GPU_THERMAL_POWER,

@@ -70,10 +70,11 @@ class Conviction:
     source: str = ""
     remedy: Remedy = Remedy.UNCLEAR
     near_pct: float = 0.0  # a test that was missed by no more than this makes a suspect
+    action: str = ""  # the recovery action that an error tells: its row says what follows, not ``drain``
 
 
 _NOTHING = Conviction()
-Key = tuple[str, int | str]  # what a row is about ("xid", "dcgm", ...) and which
+Key = tuple[str, int | str]  # what a row is about ("xid", "dcgm", ...) and which; words are in lower case
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +91,28 @@ class Convictions:
         """The row of a recovery action, by name or number."""
         return self.rows.get(("recovery_action", action_name(action)), _NOTHING).drain
 
-    def diagnostic(self, code: int | None, severity: int | None, missed_pct: float | None = None) -> Conviction:
-        """The row of a diagnostic's error: by its code, else by DCGM's severity.
+    def diagnostic(
+        self, code: int | None, severity: int | None, missed_pct: float | None = None, text: str = ""
+    ) -> Conviction:
+        """The row of a diagnostic's error: by words of its message, else by its code, else by DCGM's severity.
 
         Args:
             missed_pct: how far what was measured is from what the test requires; None where that is not known.
+            text: the error's own message, without those of others.
         """
-        if code is not None and (row := self.rows.get(("dcgm", code))) is not None:
+        message = text.lower()
+        for (subject, words), row in self.rows.items():
+            if subject == "dcgm_words" and str(words) in message:
+                return row
+        if code is not None and (row := self.rows.get(("dcgm", code), _NOTHING)) is not _NOTHING:
+            if row.action:
+                return replace(row, drain=self.action(row.action))
             near = missed_pct is not None and missed_pct <= row.near_pct > 0
             return replace(row, drain=Drain.SUSPECT) if near else row
         return self.rows.get(("dcgm_severity", severity), _NOTHING) if severity is not None else _NOTHING
 
     def of_diagnostic(self, evidence: Evidence) -> Conviction:
-        """The row of a failed diagnostic, by code and severity in its evidence."""
+        """The row of a failed diagnostic, by message, code and severity in its evidence."""
         data = evidence.data
         code, severity = data.get("code"), data.get("dcgm_severity", data.get("severity"))
         missed_pct = data.get("missed_pct")
@@ -110,6 +120,7 @@ class Convictions:
             code if isinstance(code, int) else None,
             severity if isinstance(severity, int) else None,
             float(missed_pct) if isinstance(missed_pct, int | float) else None,
+            evidence.text,
         )
 
     def of(self, evidence: Evidence) -> Drain:

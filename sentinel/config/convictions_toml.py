@@ -9,9 +9,11 @@ from sentinel.config.convictions import CONDITIONS, RECOVERY_ACTIONS, Conviction
 from sentinel.config.rules_document import Document
 from sentinel.errors import FileError
 
-_SUBJECTS = ("xid", "dcgm", "dcgm_severity", "recovery_action", "condition")
-_KEYS = (*_SUBJECTS, "drain", "remedy", "near_pct", "source")
+Bad = Callable[[str, str, str], FileError]  # makes the error for a key, what is wrong with it, and the fix
+_SUBJECTS = ("xid", "dcgm", "dcgm_severity", "dcgm_words", "recovery_action", "condition")
+KEYS = (*_SUBJECTS, "drain", "action", "remedy", "near_pct", "source")
 _NUMBERS = {"xid": (1, 999), "dcgm": (0, 9999), "dcgm_severity": (0, 99)}
+_LEAST_WORDS = 6  # letters: fewer are in too many messages
 _NAMES = {"recovery_action": frozenset(RECOVERY_ACTIONS), "condition": CONDITIONS}
 
 
@@ -32,56 +34,75 @@ def read_convictions(document: Document, rows: dict[Key, Conviction], *, overrid
             rows[key] = row
 
 
-def _rows(table: Mapping[str, Any], bad: Callable[[str, str, str], FileError]) -> Iterator[tuple[Key, Conviction]]:
-    """Rows of one ``[[conviction]]``; ``bad`` makes the error for a key, what is wrong with it, and the fix.
+def _rows(table: Mapping[str, Any], bad: Bad) -> Iterator[tuple[Key, Conviction]]:
+    """Rows of one ``[[conviction]]``.
 
     Raises:
         FileError: an unknown key, an unknown name, no source, or a drain for what is no fault.
     """
     for key in table:
-        if key not in _KEYS:
-            raise bad(key, "unknown key", f"use one of: {', '.join(_KEYS)}")
+        if key not in KEYS:
+            raise bad(key, "unknown key", f"use one of: {', '.join(KEYS)}")
     subjects = [key for key in _SUBJECTS if key in table]
     if len(subjects) != 1:
         raise bad(
             subjects[1] if subjects else "drain", "a row is about one thing", f"give one of: {', '.join(_SUBJECTS)}"
         )
     (subject,) = subjects
-    drain = _word(Drain, table, "drain", bad)
     source = table.get("source")
     if not isinstance(source, str) or not source.strip():
         raise bad("source", "missing", "say where it comes from: a document, a measurement, a decision of this site")
-    is_diagnostic = subject in ("dcgm", "dcgm_severity")
+    row = _conviction(subject, table, source.strip(), bad)
+    given = table[subject]
+    for item in given if isinstance(given, list) and given else [given]:
+        yield (subject, _subject(subject, item, bad)), row
+
+
+def _conviction(subject: str, table: Mapping[str, Any], source: str, bad: Bad) -> Conviction:
+    action = table.get("action")
+    if action is not None and subject != "dcgm":
+        raise bad("action", f"has no meaning for {subject}", "rows about dcgm may have one, no others")
+    if action is not None and "drain" in table:
+        raise bad("action", "its row says what follows", "give one of the two: action, or drain")
+    if action is not None and action not in RECOVERY_ACTIONS[1:]:
+        raise bad("action", f"not known: {action!r:.40}", f"use one of: {', '.join(RECOVERY_ACTIONS[1:])}")
+    drain = _word(Drain, table, "drain", bad) if action is None else Drain.NO
+    is_diagnostic = subject.startswith("dcgm")
     if is_diagnostic != ("remedy" in table):
         what = "missing" if is_diagnostic else f"has no meaning for {subject}"
-        raise bad("remedy", what, "rows about dcgm and dcgm_severity have one, no others")
+        raise bad("remedy", what, "rows about dcgm, dcgm_severity and dcgm_words have one, no others")
     remedy = _word(Remedy, table, "remedy", bad) if is_diagnostic else Remedy.UNCLEAR
-    if is_diagnostic and drain is not Drain.NO and not remedy.is_fault:
+    if is_diagnostic and (drain is not Drain.NO or action is not None) and not remedy.is_fault:
         raise bad(
-            "drain", f"{remedy} is no fault of a GPU and convicts nobody", 'write drain = "no", or another remedy'
+            "drain" if action is None else "action",
+            f"{remedy} is no fault of a GPU and convicts nobody",
+            'write drain = "no", or another remedy',
         )
     near_pct = table.get("near_pct", 0)
     if isinstance(near_pct, bool) or not isinstance(near_pct, int | float) or not 0 <= near_pct < 100:
         raise bad("near_pct", f"no share of what a test requires: {near_pct!r:.40}", "a number from 0 to 100")
     if near_pct and (subject != "dcgm" or not drain.convicts):
         raise bad("near_pct", "has no meaning here", 'it lowers rows about dcgm with drain = "yes" or "advise"')
-    given = table[subject]
-    for item in given if isinstance(given, list) and given else [given]:
-        yield (subject, _subject(subject, item, bad)), Conviction(drain, source.strip(), remedy, float(near_pct))
+    return Conviction(drain, source, remedy, float(near_pct), action or "")
 
 
-def _subject(subject: str, item: object, bad: Callable[[str, str, str], FileError]) -> int | str:
+def _subject(subject: str, item: object, bad: Bad) -> int | str:
     if subject in _NUMBERS:
         least, most = _NUMBERS[subject]
         if isinstance(item, bool) or not isinstance(item, int) or not least <= item <= most:
             raise bad(subject, f"not a number from {least} to {most}: {item!r:.40}", "a number, or a list of them")
         return item
+    if subject == "dcgm_words":
+        words = item.strip().lower() if isinstance(item, str) else ""
+        if len(words) < _LEAST_WORDS:
+            raise bad(subject, f"too short: {item!r:.40}", f"words of DCGM's message, at least {_LEAST_WORDS} letters")
+        return words
     if not isinstance(item, str) or item not in _NAMES[subject]:
         raise bad(subject, f"not known: {item!r:.40}", f"use one of: {', '.join(sorted(_NAMES[subject]))}")
     return item
 
 
-def _word(kind: type[Any], table: Mapping[str, Any], key: str, bad: Callable[[str, str, str], FileError]) -> Any:
+def _word(kind: type[Any], table: Mapping[str, Any], key: str, bad: Bad) -> Any:
     try:
         return kind(table.get(key))
     except ValueError:

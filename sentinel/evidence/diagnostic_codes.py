@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from sentinel.config.convictions import Conviction, Convictions, Drain, Remedy
-
 # Severities of 4.6 for outputs that carry none (2.x and 3.x): isolate and reset.
 _ISOLATE = frozenset(
     {3, 4, 7, 8, 13, 15, 33, 35, 36, 38, 39, 52, 57, 58, 70, 71, 79, 81, 86, 87, 88, 95, 98, *range(102, 108), 109, 111,
@@ -31,22 +29,8 @@ RETURN_CODES = {
 }
 
 
-_BUSY = Conviction(Drain.NO, "its text: memory is taken, or the device busy", Remedy.BUSY)
-# The last is nvbandwidth's, 4.2 to 4.6: the test before it has just ended (NVIDIA/DCGM issue 272). ISOLATE until 4.5.
-_BUSY_WORDS = ("busy or unavailable", "out of memory", "memory copy utilization")
-
-
 def severity_of(code: int | None, severity: int | None) -> int | None:
     """DCGM's severity; that of 4.6 where an output carries none, None where that is not known either."""
     if severity is None and code is not None:
         return 2 if code in _ISOLATE else 6 if code in _RESET else None
     return severity
-
-
-def reading_of(
-    convictions: Convictions, code: int | None, severity: int | None, text: str, missed_pct: float | None
-) -> Conviction:
-    """What a warning asks for, and whether it convicts."""
-    if any(words in text.lower() for words in _BUSY_WORDS):
-        return _BUSY
-    return convictions.diagnostic(code, severity, missed_pct)

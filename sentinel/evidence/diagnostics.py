@@ -19,7 +19,7 @@ from typing import Any
 
 from sentinel.config.convictions import Convictions, Drain, Remedy
 from sentinel.evidence.dcgm_messages import errors_in
-from sentinel.evidence.diagnostic_codes import RETURN_CODES, reading_of, severity_of
+from sentinel.evidence.diagnostic_codes import RETURN_CODES, severity_of
 from sentinel.evidence.diagnostic_json import (
     gpus_of,
     items_of,
@@ -248,7 +248,7 @@ class _Report:
         names_it = self.old and (gpu is None or name in _TESTS_3[1])
         for error in errors_in(code, text):
             number = severity_of(error.code, severity if error.code == code else None)
-            reading = reading_of(self._convictions, error.code, number, error.text, error.missed_pct)
+            reading = self._convictions.diagnostic(error.code, number, error.missed_pct, error.text)
             self.findings.append(
                 Finding(
                     test=name,

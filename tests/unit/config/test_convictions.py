@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,13 @@ def test_growth_that_a_site_lets_convict_is_remembered_by_the_agent(tmp_path: Pa
         (("xid = 94", 'dcgm = 63\nremedy = "reset"\nnear_pct = 100'), "near_pct", 4, "no share"),
         (("xid = 94", 'dcgm = 63\nremedy = "reset"\nnear_pct = true'), "near_pct", 4, "no share"),
         (("xid = 94", 'dcgm = 63\nremedy = "reset"\nnear_pct = nan'), "near_pct", 4, "no share"),
+        (("xid = 94", 'dcgm_words = "gpu"\nremedy = "reset"'), "dcgm_words", 2, "too short"),
+        (("xid = 94", "dcgm_words = [7]"), "remedy", 1, "missing"),
+        (("xid = 94", 'dcgm_words = [7]\nremedy = "reset"'), "dcgm_words", 2, "too short"),
+        (("xid = 94", 'dcgm = 127\nremedy = "reset"\naction = "reset"'), "action", 4, "its row says"),
+        (('xid = 94\ndrain = "yes"', 'dcgm = 127\nremedy = "reset"\naction = "pray"'), "action", 4, "not known"),
+        (('xid = 94\ndrain = "yes"', 'xid = 154\naction = "reset"'), "action", 3, "no meaning"),
+        (('xid = 94\ndrain = "yes"', 'dcgm = 127\nremedy = "watch"\naction = "reset"'), "action", 4, "no fault"),
     ],
 )
 def test_a_row_is_honoured_or_refused_with_its_line(change: tuple[str, str], key: str, line: int, words: str) -> None:
@@ -182,3 +190,47 @@ def test_126_asks_for_a_reboot_80_for_another_board_125_for_a_reset() -> None:
     found = [rows.diagnostic(code, severity) for code, severity in ((126, 2), (80, 6), (125, 6))]
     assert [row.remedy for row in found] == [Remedy.REBOOT, Remedy.REPLACE, Remedy.RESET]
     assert {row.drain for row in found} == {Drain.YES}
+
+
+@pytest.mark.parametrize(
+    ("code", "action"), [(125, "reset"), (126, "reboot"), (127, "drain_p2p"), (128, "drain_reset")]
+)
+def test_an_error_that_tells_a_recovery_action_convicts_as_that_action_does(
+    tmp_path: Path, code: int, action: str
+) -> None:
+    """DCGM 4.5 and later tell one reading of the driver twice: as field 1523, and as an error of a diagnostic."""
+    shipped = load_convictions()
+    assert shipped.diagnostic(code, 6).drain is shipped.action(action)
+    assert shipped.diagnostic(code, 6).remedy.is_fault
+    (tmp_path / "ours.toml").write_text(
+        f'[[conviction]]\nrecovery_action = "{action}"\ndrain = "suspect"\nsource = "this site"\n'
+    )
+    assert load_convictions(tmp_path).diagnostic(code, 6).drain is Drain.SUSPECT, "a site's row is for both"
+    (tmp_path / "ours.toml").write_text(
+        f'[[conviction]]\ndcgm = {code}\ndrain = "no"\nremedy = "watch"\nsource = "this site"\n'
+    )
+    assert load_convictions(tmp_path).diagnostic(code, 6).drain is Drain.NO
+
+
+def test_words_of_a_message_outweigh_its_code_and_a_site_may_add_some(tmp_path: Path) -> None:
+    text = "GPU 3 Error using CUDA API cuCtxCreate: All CUDA-capable devices are BUSY or unavailable"
+    shipped = load_convictions()
+    assert shipped.diagnostic(52, 2, text=text).remedy is Remedy.BUSY
+    ours = "Found 12 faulty memory elements on GPU 3 while the vendor's burn-in ran"
+    assert shipped.diagnostic(52, 2, text=ours).drain is Drain.YES
+    (tmp_path / "ours.toml").write_text(
+        '[[conviction]]\ndcgm_words = ["Burn-in ran", "busy or unavailable"]\ndrain = "no"\nremedy = "watch"\n'
+        'source = "this site"\n'
+    )
+    for words in (ours, text):
+        row = load_convictions(tmp_path).diagnostic(52, 2, text=words)
+        assert (row.drain, row.remedy) == (Drain.NO, Remedy.WATCH)
+
+
+def test_words_are_read_alike_where_the_diagnostic_is_read_and_where_its_evidence_is(tmp_path: Path) -> None:
+    busy = replace(failed(52, 2), text="Found 12 faulty memory elements: out of memory")
+    rules = load_rules()
+    assert rules.convictions.of(busy) is Drain.NO
+    assert not agent_says(busy, rules.convictions, tmp_path)
+    reading = read(busy, rules, rules.by_id())
+    assert reading is None or reading.drain is Drain.NO
