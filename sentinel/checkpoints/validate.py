@@ -20,10 +20,8 @@ from pathlib import Path
 from sentinel.checkpoints import formats, kept_manifest, manifest
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, refuse_renamed, scan
 from sentinel.checkpoints.formats import (
-    accelerate,
     dcp,
     deepspeed,
-    hf_trainer,
     megatron,
     nemo,
     nested,
@@ -34,6 +32,7 @@ from sentinel.checkpoints.formats import (
     torch_folder,
 )
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding, neighbours
+from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer
 from sentinel.checkpoints.formats.registered import refuse_unregistered
 from sentinel.checkpoints.parsing.copy_names import is_not_for_use
 from sentinel.checkpoints.parsing.ranks import ranks_or_none

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from sentinel.checkpoints.files import Tree
 from sentinel.checkpoints.formats import (
-    accelerate,
     by_name,
     dcp,
     deepspeed,
     deepspeed_universal,
-    hf_trainer,
     megatron,
     nemo,
     nested,
@@ -22,6 +20,7 @@ from sentinel.checkpoints.formats import (
     tracked,
 )
 from sentinel.checkpoints.formats.base import Format
+from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer
 from sentinel.checkpoints.formats.jax import msgpack, orbax
 
 FORMATS: tuple[Format, ...] = (

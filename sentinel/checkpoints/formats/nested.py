@@ -10,7 +10,6 @@ from sentinel.checkpoints.files import Broken, Tree
 from sentinel.checkpoints.formats import dcp as dcp_format
 from sentinel.checkpoints.formats import (
     deepspeed,
-    hf_trainer,
     megatron,
     nemo,
     one_save,
@@ -19,6 +18,7 @@ from sentinel.checkpoints.formats import (
     torch_folder,
 )
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, refuse_links
+from sentinel.checkpoints.formats.huggingface import hf_trainer
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 

@@ -12,9 +12,10 @@ import re
 from collections import Counter
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
-from sentinel.checkpoints.formats import hf_inside, one_save, registered, safetensors_set, torch_file
+from sentinel.checkpoints.formats import one_save, registered, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
+from sentinel.checkpoints.formats.huggingface import hf_inside
 from sentinel.checkpoints.parsing import json_files, plain_states
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work

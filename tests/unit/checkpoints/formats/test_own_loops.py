@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sentinel.checkpoints.formats import hf_inside
+from sentinel.checkpoints.formats.huggingface import hf_inside
 from sentinel.checkpoints.validate import validate
 
 

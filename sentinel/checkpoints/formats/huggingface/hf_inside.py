@@ -12,6 +12,7 @@ from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
+from sentinel.checkpoints.formats.huggingface import names
 from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Opened, Work
@@ -19,13 +20,6 @@ from sentinel.text import visible
 
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.bin")
-_OPTIMIZER = re.compile(r"optimizer(_\d+)?\.(pt|bin)")
-_RANDOM = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
-# Accelerate calls no file model.bin: that is CTranslate2's name for its own.
-_OF_THE_LIBRARIES = re.compile(
-    r"(pytorch_model|adapter_model|optimizer|scheduler|sampler|training_args|dl_state_dict)(_\d+|-\d+-of-\d+)?\.bin"
-    r"|.*fsdp.*\.bin|.*\.(pt|pth)"
-)
 # As llama.cpp's files begin (ggml's numbers), and CTranslate2's: a version, and the length and name of a model's kind.
 _OTHER_PROGRAMS = re.compile(rb"lmgg|fmgg|tjgg|algg|GGUF|[\x01-\x0f]\0\0\0[\x01-\xff]\0[A-Za-z]{4}", re.DOTALL)
 _ONLY_SHAPES = Ask("structural", 0.0)
@@ -38,7 +32,6 @@ _ANY_STATE = re.compile(r".+/[^/]+\.(?:pt|pth|bin|safetensors)|(?:.+/)?[^/]+\.(?
 # What else a model may be kept in, of which nothing is read beside the libraries' files.
 _NOT_READ = re.compile(r"(?!.*random_states_\d+\.pkl$).+\.(?:pkl|pickle|msgpack|npz|npy|h5|hdf5|gguf|tar)")
 _MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # as large as their parameter
-_FSDP_RANK = re.compile(r"(.*_fsdp_\d+_rank|.*_fsdp_rank)(\d+)\.bin")
 
 
 def beside(tree: Tree) -> tuple[str, set[str]]:
@@ -65,7 +58,8 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
     files: dict[str, torch_file.TorchFile] = {}
     for name in sorted(tree.files):
         if "/" not in name and name.endswith((".pt", ".pth", ".bin")):
-            if not (_OF_THE_LIBRARIES.fullmatch(name) or torch_file.is_torch(tree, name)):
+            theirs = name.endswith((".pt", ".pth")) or names.OWN.fullmatch(name)
+            if not (theirs or torch_file.is_torch(tree, name)):
                 _refuse_damaged_start(tree, name)
                 continue
             try:
@@ -116,7 +110,7 @@ def _as_named(file: torch_file.TorchFile) -> None:
     if not isinstance(file.value, dict):
         return
     of_optimizer = isinstance(file.value.get("state"), dict) or "param_groups" in file.value
-    if _OPTIMIZER.fullmatch(file.name) and not of_optimizer:
+    if names.OPTIMIZER.fullmatch(file.name) and not of_optimizer:
         raise NotKnown(f"{visible(file.name)} holds no state of an optimizer: another file under its name?")
     if file.name.startswith("pytorch_model") and of_optimizer:
         raise NotKnown(f"{visible(file.name)} holds the state of an optimizer: another file under its name?")
@@ -125,7 +119,7 @@ def _as_named(file: torch_file.TorchFile) -> None:
 def _holes(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:
     ranks: dict[str, set[int]] = {}
     for name in files:
-        match = _FSDP_RANK.fullmatch(name)
+        match = names.OF_A_RANK.fullmatch(name)
         if match:
             ranks.setdefault(match.group(1), set()).add(int(match.group(2)))
     for stem, found in ranks.items():
@@ -136,17 +130,17 @@ def _holes(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None
 
 def check_one_save(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
     """Model, optimizer and random states are of one save, as far as that can be shown; the optimizer is this model's."""
-    if any(_FSDP_RANK.fullmatch(name) for name in files):
+    if any(names.OF_A_RANK.fullmatch(name) for name in files):
         return  # each rank's file holds a stretch of all parameters, whose shapes are not in it
     one_save.refuse_lost_state(tree, files)
     models = [*models, *(name for name in files if name.startswith("pytorch_model"))]
-    optimizers = [name for name in files if _OPTIMIZER.fullmatch(name) and _has_state(files[name])]
+    optimizers = [name for name in files if names.OPTIMIZER.fullmatch(name) and _has_state(files[name])]
     sizes = _model_sizes(tree, files, models)
     trained = sum(one_save.parameters(files[name].value) for name in optimizers)
     # Where parts of the model are frozen, their files are the same in every save.
     must_change = [*optimizers, *(models if trained and trained >= sizes.total() else ())]
     one_save.refuse_mixed(tree, must_change, models)
-    randoms = [name for name in tree.files if _RANDOM.fullmatch(name)]
+    randoms = [name for name in tree.files if names.RANDOM.fullmatch(name)]
     one_save.refuse_mixed(tree, randoms)
     for name in optimizers if models else ():
         _of_this_model(files[name], sizes)
@@ -177,10 +171,10 @@ def check_other_models(
 
     ``alone``: the libraries saved no other model; then whatever else is a state must be it, under the name of somebody's.
     """
-    names = [name for name in sorted(tree.files) if (_ANY_STATE if alone else named).fullmatch(name)]
+    states = [name for name in sorted(tree.files) if (_ANY_STATE if alone else named).fullmatch(name)]
     of_shards = tuple(f"{folder}/" for folder in folders(tree))
-    names = [name for name in names if not name.startswith(of_shards)]
-    found = [name for name in names if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
+    states = [name for name in states if not name.startswith(of_shards)]
+    found = [name for name in states if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
     models, broken = _check_each(tree, ask, found, finding, works)
     if alone:
         models += [name for name in files if torch_file.file_role(name) is Role.UNDECIDED]
@@ -199,12 +193,12 @@ def check_other_models(
 
 
 def _check_each(
-    tree: Tree, ask: Ask, names: list[str], finding: Finding, works: list[Work]
+    tree: Tree, ask: Ask, states: list[str], finding: Finding, works: list[Work]
 ) -> tuple[list[str], dict[str, Broken]]:
     """The whole ones of these models, and what is wrong with the others; an exported program is none."""
     whole: list[str] = []
     broken: dict[str, Broken] = {}
-    for name in (name for name in names if not name.endswith(".safetensors")):
+    for name in (name for name in states if not name.endswith(".safetensors")):
         try:
             file = torch_file.check_file(tree, name, ask)
         except Foreign:
@@ -216,7 +210,7 @@ def _check_each(
         whole.append(name)
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
     folders_of: dict[str, list[str]] = {}
-    for name in (name for name in names if name.endswith(".safetensors")):
+    for name in (name for name in states if name.endswith(".safetensors")):
         folders_of.setdefault(name.rpartition("/")[0], []).append(name)
     for folder, inside in sorted(folders_of.items()):
         try:

@@ -10,39 +10,31 @@ from __future__ import annotations
 import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
-from sentinel.checkpoints.formats import dcp, deepspeed, hf_inside, one_save, safetensors_set, torch_file, tracked
+from sentinel.checkpoints.formats import dcp, deepspeed, one_save, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.formats.huggingface import hf_inside, names
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.text import visible
 
 NAME = "accelerate"
-_RANDOM = re.compile(r"random_states_(\d+)\.pkl")
-_MODEL = re.compile(r"(pytorch_)?model.*\.(bin|safetensors)|.*fsdp.*\.bin")
-
-_BEFORE_RANDOM = re.compile(
-    r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|optimizer|scheduler|sampler|dl_state_dict)[^/]*\.bin|scaler\.pt"
-)
-_OWN = re.compile(
-    r"(pytorch_)?model(_\d+|-\d+-of-\d+)?\.(bin|safetensors)|[^/]*fsdp[^/]*\.bin|(custom_checkpoint|random_states)_\d+\.pkl"
-    r"|(optimizer|scheduler|sampler|dl_state_dict)(_\d+)?\.bin|scaler\.pt"
-)
+_MODEL = re.compile(r"(pytorch_)?model.*\.(bin|safetensors)|.*fsdp.*\.bin")  # a hook's, too
 
 owners_by_name = no_owners
 
 
 def recognise(tree: Tree) -> bool:
-    return not tree.single and any(_RANDOM.fullmatch(name) for name in tree.files)
+    return not tree.single and any(names.RANDOM_STATES.fullmatch(name) for name in tree.files)
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
-    ranks = {int(m.group(1)): name for name in tree.files if (m := _RANDOM.fullmatch(name))}
+    ranks = {int(m.group(1)): name for name in tree.files if (m := names.RANDOM_STATES.fullmatch(name))}
     hole = first_hole(ranks, 0, max(ranks) + 1)
     if hole is not None and not ask.part:
         raise unfinished(tree, ask, f"random_states_{hole}.pkl is missing")
-    works, names = safetensors_set.check_models(tree, ask)
-    finding = Finding(works=works, unsummed=list(names))
+    works, weights = safetensors_set.check_models(tree, ask)
+    finding = Finding(works=works, unsummed=list(weights))
     random_states: dict[str, torch_file.TorchFile] = {}
     for name in sorted(ranks.values()):
         file = random_states[name] = torch_file.check_file(tree, name, ask)
@@ -55,15 +47,15 @@ def check(tree: Tree, ask: Ask) -> Finding:
         works += list(found.works)
         finding.unsummed += [f"{folder}/{name}" for name in found.unsummed]
         finding.covered |= {f"{folder}/{name}" for name in found.covered}
-    models = [name for name in (*names, *files) if _MODEL.fullmatch(name)]
-    parts = hf_inside.check_other_models(tree, ask, files, finding, works, alone=not (inner or names or models))
+    models = [name for name in (*weights, *files) if _MODEL.fullmatch(name)]
+    parts = hf_inside.check_other_models(tree, ask, files, finding, works, alone=not (inner or weights or models))
     json_files.check_read_at_resume(tree)
     _written_first(tree, ranks[min(ranks)])
     _same_step(random_states)
     if parts or not models:
-        hf_inside.check_one_save_of_a_hook(tree, files, [*names, *parts])
+        hf_inside.check_one_save_of_a_hook(tree, files, [*weights, *parts])
     else:
-        hf_inside.check_one_save(tree, files, names)
+        hf_inside.check_one_save(tree, files, weights)
     _as_beside(tree, len(ranks))
     finding.works = works
     return finding
@@ -71,7 +63,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
 
 def _written_first(tree: Tree, marker: str) -> None:
     """The main process writes model, optimizers, schedulers, samplers and scaler, and then its random state."""
-    saved = [name for name in tree.files if name.endswith(".distcp") or _BEFORE_RANDOM.fullmatch(name)]
+    saved = [name for name in tree.files if name.endswith(".distcp") or names.BEFORE_END.fullmatch(name)]
     newer_than(tree, saved, marker)
     one_save.refuse_older(tree, [*saved, marker], marker)
     if not any("/" in name for name in saved):
@@ -96,7 +88,7 @@ def _as_beside(tree: Tree, ranks: int) -> None:
     """One that lacks a file of Accelerate's which the step beside it has is doubtful; of others every step must have it."""
     mine = {name for name in tree.files if "/" not in name}
     beside, theirs = hf_inside.beside(tree)
-    usual = sum(bool(_RANDOM.fullmatch(file)) for file in theirs)
-    lacking = sorted(name for name in theirs - mine if _OWN.fullmatch(name))
+    usual = sum(bool(names.RANDOM_STATES.fullmatch(file)) for file in theirs)
+    lacking = sorted(name for name in theirs - mine if names.OWN.fullmatch(name))
     if usual and (lacking or usual > ranks):
         raise NotKnown(f"{visible((lacking or ['a rank'])[0])} is missing, which {visible(beside)} has: half deleted?")

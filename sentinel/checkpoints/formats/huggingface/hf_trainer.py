@@ -15,7 +15,6 @@ from sentinel.checkpoints.formats import (
     dcp,
     deepspeed,
     deepspeed_universal,
-    hf_inside,
     megatron,
     nemo,
     one_save,
@@ -34,28 +33,20 @@ from sentinel.checkpoints.formats.base import (
     refuse_links,
     unfinished,
 )
+from sentinel.checkpoints.formats.huggingface import hf_inside, names
+from sentinel.checkpoints.formats.huggingface.names import STATE
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.text import visible
 
 NAME = "hf_trainer"
-STATE = "trainer_state.json"
-_ARGUMENTS, _INCOMPLETE = "training_args.bin", "checkpoint-is-incomplete.txt"
 _STATE_LIMIT_BYTES = 24 << 20
 _FOLDER = re.compile(r"checkpoint-(\d+)")
-_RNG = re.compile(r"rng_state_(\d+)\.pth")
-_RNG_STATE = re.compile(r"rng_state(_\d+)?\.pth")
-_BEFORE_STATE = re.compile(
-    r"[^/]+\.safetensors|[^/]+\.index\.json|(pytorch_model|adapter_model).*\.bin|(optimizer|scheduler|scaler|rng_state)\.(pt|pth|bin)"
-)
 _BESIDE = 2
 _MOST_FOLDERS = 64  # directly inside a save, that are looked at
 # Other programs' saves may have the Trainer's name: then those formats know what they must hold.
 _OTHERS: tuple[Format, ...] = (tracked, megatron, deepspeed_universal, deepspeed, nemo)
-_OWN = re.compile(
-    r"(pytorch_|adapter_)?model[^/]*\.(bin|safetensors)|(optimizer|scheduler|scaler)\.(pt|bin)|rng_state(_\d+)?\.pth|training_args\.bin"
-)
 
 owners_by_name = no_owners
 
@@ -76,22 +67,22 @@ def recognise(tree: Tree) -> bool:
 
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
-    if _INCOMPLETE in tree.files:
-        raise unfinished(tree, ask, f"marked incomplete by the Trainer ({_INCOMPLETE})")
+    if names.INCOMPLETE in tree.files:
+        raise unfinished(tree, ask, f"marked incomplete by the Trainer ({names.INCOMPLETE})")
     if STATE not in tree.files:
         return _without_state(tree, ask)
     step = _state(tree, ask)
     finding = Finding(step=step)
-    works, names = safetensors_set.check_models(tree, ask)
-    finding.unsummed += names
+    works, weights = safetensors_set.check_models(tree, ask)
+    finding.unsummed += weights
     files = hf_inside.check_pickled(tree, ask, finding, works)
     inner = [_inner(tree, folder, ask) for folder in hf_inside.folders(tree)]
     for part in inner:
         works += list(part.works)
         finding.unsummed += part.unsummed
-    models = names or inner or any("model" in name and name.endswith(".bin") for name in files)
+    models = weights or inner or any("model" in name and name.endswith(".bin") for name in files)
     # PEFT writes the adapter "default" at the top, and the others into folders of their names.
-    adapters = any(name.startswith("adapter_model.") for name in (*names, *files))
+    adapters = any(name.startswith("adapter_model.") for name in (*weights, *files))
     parts = []
     if adapters or not models:
         parts = hf_inside.check_other_models(
@@ -102,9 +93,9 @@ def check(tree: Tree, ask: Ask) -> Finding:
     _same_step(tree, files, step)
     _written_last(tree)
     if parts and not (models and all(name.endswith(".safetensors") for name in parts)):
-        hf_inside.check_one_save_of_a_hook(tree, files, [*names, *parts])
+        hf_inside.check_one_save_of_a_hook(tree, files, [*weights, *parts])
     else:
-        hf_inside.check_one_save(tree, files, [*names, *parts])
+        hf_inside.check_one_save(tree, files, [*weights, *parts])
     _as_beside(tree)
     finding.works = works
     return finding
@@ -131,7 +122,7 @@ def _state(tree: Tree, ask: Ask) -> int:
 
 def _is_the_trainers(tree: Tree) -> bool:
     """By what only the Trainer writes (its arguments, before the optimizer), or by the saves beside."""
-    if not {_ARGUMENTS, _INCOMPLETE}.isdisjoint(tree.files):
+    if not {names.ARGUMENTS, names.INCOMPLETE}.isdisjoint(tree.files):
         return True
     return any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
 
@@ -151,13 +142,13 @@ def _holds_others(tree: Tree) -> bool:
 def _without_state(tree: Tree, ask: Ask) -> Finding:
     """A save of the Trainer that did not finish, or one of a training loop that somebody wrote: with an optimizer."""
     states = _states(tree)
-    trainers = _is_the_trainers(tree) or any(_RNG_STATE.fullmatch(name) for name in states)
+    trainers = _is_the_trainers(tree) or any(names.RNG_STATE.fullmatch(name) for name in states)
     trainers = trainers or all(torch_file.file_role(name) is not Role.UNDECIDED for name in states)
     if not trainers and not _holds_others(tree) and (found := torch_folder.check(tree, ask)).resumable:
         return found
     begun = any("/" not in name and torch_file.file_role(name) is not Role.UNDECIDED for name in states)
-    begun = begun and (trainers or all(_OWN.fullmatch(name) for name in states))
-    if begun and (_ARGUMENTS in tree.files or not _is_anothers(tree)):
+    begun = begun and (trainers or all(names.OWN.fullmatch(name) for name in states))
+    if begun and (names.ARGUMENTS in tree.files or not _is_anothers(tree)):
         raise unfinished(tree, ask, f"{STATE} is missing: the save did not finish")
     raise NotKnown(f"{STATE} is missing: not a whole checkpoint of the Trainer, or one of something else")
 
@@ -180,12 +171,12 @@ def _inner(tree: Tree, folder: str, ask: Ask) -> Finding:
 
 
 def _ranks(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:
-    ranks = {int(m.group(1)) for name in tree.files if (m := _RNG.fullmatch(name))}
+    ranks = {int(m.group(1)) for name in tree.files if (m := names.RNG_STATE.fullmatch(name)) and m.group(1)}
     hole = first_hole(ranks, 0, max(ranks, default=-1) + 1)
     if hole is not None:
         raise unfinished(tree, ask, f"rng_state_{hole}.pth is missing")
     # The arguments keep the state of the processes that saved them.
-    arguments = files.get("training_args.bin")
+    arguments = files.get(names.ARGUMENTS)
     world = arguments.get("distributed_state", "num_processes") if arguments else None
     if ranks and type(world) is int and len(ranks) < world and not ask.part:
         raise unfinished(tree, ask, f"random states of {len(ranks)} ranks, training_args.bin was saved by {world}")
@@ -220,7 +211,7 @@ def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) ->
 
 def _written_last(tree: Tree) -> None:
     """Everything but the arguments, other ranks' random states and what is added later is written before the state."""
-    saved = [name for name in tree.files if _BEFORE_STATE.fullmatch(name) or name.endswith(".distcp")]
+    saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name) or name.endswith(".distcp")]
     newer_than(tree, saved, STATE)
     one_save.refuse_older(tree, [*saved, STATE], STATE)
     if not any("/" in name for name in saved):
@@ -234,6 +225,6 @@ def _as_beside(tree: Tree) -> None:
     """
     mine = {name for name in tree.files if "/" not in name}
     beside, theirs = hf_inside.beside(tree)
-    lacking = sorted(name for name in theirs - mine if _OWN.fullmatch(name))
+    lacking = sorted(name for name in theirs - mine if names.OWN.fullmatch(name))
     if STATE in theirs and lacking:
         raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(beside)} has: half deleted?")

@@ -1,0 +1,1 @@
+"""What the Trainer of Transformers, Accelerate and PEFT write."""
