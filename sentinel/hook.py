@@ -16,18 +16,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.protocol import ELSEWHERE, ENCRYPTED, EVENT, EVIDENCE, HEADER, digest_of, parts_of
 
 PROOF = 9
-DIAGNOSTIC = (
-    "sentinel.agent.probes.diagnose"  # runs level 1 and reads it, for the agent, the prolog and the health check
-)
+DIAGNOSTIC = "sentinel.agent.probes.diagnose"  # runs level 1 and reads it, for agent, prolog and health check
 STOP_S = 5.0  # for stopping a diagnostic that is late; more than DCGM's 4 s for one that ends when it is told to
 EVENT_S = 3.0
 ANSWER_BYTES = 65_536  # of the daemon to an event: some hundred, half of them its signature
+MOST_SHOWN = 300  # characters of another program's text
 OUTPUT_BYTES = 16 << 20  # of a diagnostic; one that says more is out of its mind
 
 
@@ -157,13 +156,8 @@ def munge(
 ) -> str:
     """A credential from the ``munge`` command, or what ``unmunge`` says of one; see ``signed``."""
     place = ["--socket", munge_socket] if munge_socket else []
-    done = subprocess.run(
-        [program, *place, *options],
-        input=payload,
-        capture_output=True,
-        timeout=max(0.05, deadline_s - time.monotonic()),
-        check=False,
-    )
+    left_s = max(0.05, deadline_s - time.monotonic())
+    done = subprocess.run([program, *place, *options], input=payload, capture_output=True, timeout=left_s, check=False)
     if done.returncode != 0:
         raise OSError(f"{program}: {done.stderr.decode('utf-8', 'replace').strip()[:300]}")
     return done.stdout.decode().strip()
@@ -226,7 +220,7 @@ def prolog(environment: Mapping[str, str]) -> int:
         if answer.get("result") != "pass":
             print(f"sentinel: nothing is known about the GPUs: {shown(str(answer.get('reason', '')))}", file=sys.stderr)
         return 0
-    print(f"sentinel: node refused: {sentence_of(proofs[0])}", file=sys.stderr)
+    print(f"sentinel: node refused: {sentence_of(proofs)}", file=sys.stderr)
     try:
         if environment.get("SENTINEL_URL") and node:
             tell(environment, node, proofs)
@@ -302,13 +296,17 @@ def convicts(item: Mapping[str, Any]) -> bool:
     return known and isinstance(data, dict) and data.get("convicts") is True
 
 
-def sentence_of(item: Mapping[str, Any]) -> str:
-    """What the evidence says, on one line, with the GPU as DCGM counts it and the error's code."""
-    where, data = item.get("where"), item.get("data")
-    gpu = where.get("gpu") if isinstance(where, dict) else None
-    code = data.get("code") if isinstance(data, dict) else None
-    parts = [f"GPU {gpu}" if gpu is not None else "", f"DCGM error {code}" if code is not None else ""]
-    return shown(": ".join(part for part in (*parts, str(item.get("text", ""))) if part))
+def sentence_of(items: Sequence[Mapping[str, Any]]) -> str:
+    """What the evidence says, on one line, with each GPU as DCGM counts it and the error's code."""
+    said = list(dict.fromkeys(map(_said, items)))
+    return "; ".join(shown(text)[: MOST_SHOWN // len(said)] for text in said)  # all of them, before all of one
+
+
+def _said(item: Mapping[str, Any]) -> str:
+    where, data = (item[key] if isinstance(item.get(key), dict) else {} for key in ("where", "data"))
+    named = (("GPU", where.get("gpu")), ("DCGM error", data.get("code")))
+    known = [f"{name} {number}" for name, number in named if number is not None]
+    return ": ".join([*known, *([str(item["text"])] if item.get("text") else [])])
 
 
 def tell(environment: Mapping[str, str], node: str, items: list[dict[str, Any]]) -> None:
@@ -393,7 +391,7 @@ def job_file(environment: Mapping[str, str]) -> int:
 
 def shown(text: str) -> str:
     """Text of another program on one line, without control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:MOST_SHOWN]
 
 
 if __name__ == "__main__":

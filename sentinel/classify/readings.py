@@ -26,7 +26,7 @@ GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR
 @dataclass(frozen=True, slots=True)
 class Reading:
     evidence: Evidence
-    key: str  # readings with the same key count once
+    key: str  # readings with the same key count once, unless a later one asks for more
     weights: Mapping[Cause, float] = field(default_factory=dict, hash=False)
     role: Role = Role.CAUSE
     scope: Scope | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from sentinel.classify.calibration import calibrated
@@ -100,7 +101,8 @@ def _verdict(
     drain = _drain(cause, scope, every) if sure else ()
     together = min((_together(name, cause, ranked, weighed, rules) for name in drain), default=0.0)
     own_host = _of_its_host(cause, scope, support)
-    culprits, suspect = _culprits_and_suspects(cause, support, every, incident, drain, own_host)
+    culprits, suspect = _culprits_and_suspects(cause, every, incident, drain, own_host)
+    culprits = replace(culprits, gpus=_gpus(cause, every, weighed, drain))
     if scope is Scope.CLUSTER and cause in {C.NODE_FAILURE, C.NODE_OS_OR_HOST}:
         suspect = ()  # what put many nodes out at once is in none of them
     recommendation = _recommendation(cause, scope, support, weighed, drain, suspect, sure)
@@ -229,15 +231,13 @@ def _recommendation(
 
 def _culprits_and_suspects(
     cause: Cause,
-    support: Sequence[Weighed],
     every: Sequence[Reading],
     incident: Incident,
     drain: tuple[str, ...],
     own_host: bool,
 ) -> tuple[Culprits, tuple[str, ...]]:
-    """Culprits and suspects. Of a refused connection the peer is named, not the node that reports it."""
+    """Nodes and ranks at fault, and suspects. Of a refused connection the peer is named, not the node that reports it."""
     nodes: list[str] = []
-    gpus: list[str] = []
     ranks: list[int] = []
     for reading in every:
         where, data = reading.evidence.where, reading.evidence.data
@@ -246,9 +246,6 @@ def _culprits_and_suspects(
             _add(nodes, peer)
         elif reading.evidence.kind != Kind.STALL:
             _add(nodes, where.node)
-        gpu = where.gpu if where.gpu is not None else data.get("pci")
-        if gpu is not None and cause not in APPLICATION:
-            _add(gpus, f"{where.node}:{gpu}" if where.node else str(gpu))
         told = str(data.get("ranks") or "").split(",") if reading.key == "flight" else []
         named: list[int | None] = [rank for word in told if (rank := whole_number(word)) is not None]
         named = named or [where.rank]
@@ -265,7 +262,29 @@ def _culprits_and_suspects(
     if cause in {C.NUMERICAL_NAN, C.NETWORK_BOOTSTRAP} and not any(r.evidence.data.get("peer") for r in every):
         suspect = ()
     culprit_nodes = tuple(dict.fromkeys((*drain, *suspect))) if machine else ()
-    return Culprits(culprit_nodes, tuple(gpus[:16]), tuple(ranks[:16])), suspect
+    return Culprits(culprit_nodes, ranks=tuple(ranks[:16])), suspect
+
+
+def _gpus(
+    cause: Cause, every: Sequence[Reading], weighed: Sequence[Weighed], drain: tuple[str, ...]
+) -> tuple[str, ...]:
+    """GPUs that the cause's readings are about; of a drained node also those that another fault convicts."""
+    if cause in APPLICATION:
+        return ()
+    convicting = [
+        reading
+        for reading in (item.reading for item in weighed)
+        if reading.drain is Drain.YES
+        and reading.evidence.trust is Trust.SYSTEM
+        and reading.evidence.where.node in drain
+    ]
+    gpus: list[str] = []
+    for reading in (*every, *convicting):
+        where = reading.evidence.where
+        gpu = where.gpu if where.gpu is not None else reading.evidence.data.get("pci")
+        if gpu is not None:
+            _add(gpus, f"{where.node}:{gpu}" if where.node else str(gpu))
+    return tuple(gpus[:16])
 
 
 def _add(names: list[str], name: str | None) -> None:

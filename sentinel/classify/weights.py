@@ -41,6 +41,8 @@ FAMILIES = (
     frozenset({C.FILESYSTEM_STORAGE, C.DISK_FULL}),
     frozenset({C.SCHEDULER_PREEMPT_OR_TIMELIMIT}),
 )
+# What follows for the node, the least first.
+_FOLLOWS = {drain: number for number, drain in enumerate((Drain.NO, Drain.SUSPECT, Drain.ADVISE, Drain.YES))}
 _LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 # What DataLoader workers, process pools and Ray raise again, with the traceback of the first one as its message.
 _QUOTES = re.compile(
@@ -84,7 +86,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     warnings = [reading for reading in readings if reading.warned and reading.key not in plain]
     loudest = max(warnings, key=lambda reading: reading.strength, default=None)
     lasting = {reading.key for reading in readings if not reading.passed}
-    seen: set[str] = set()
+    seen: dict[str, int] = {}  # key -> the gravest consequence that was read
     lesser: set[str] = set()  # keys of headlines, and of faults that passed beside one that did not: each counts once
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
@@ -98,10 +100,12 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             weighed.append(Weighed(reading, 0.0 if reading.key in lesser else SHADOW))
             lesser.add(reading.key)
             continue
-        if reading.key in seen or (reading.warned and reading.key in plain):  # a warning came true: that line counts
+        # Again only with more consequence: a GPU that missed a test by little does not speak for one that missed it by far.
+        graver = _FOLLOWS[reading.drain] > seen.get(reading.key, -1)
+        if not graver or (reading.warned and reading.key in plain):  # a warning came true: that line counts
             weighed.append(Weighed(reading, 0.0))
             continue
-        seen.add(reading.key)
+        seen[reading.key] = _FOLLOWS[reading.drain]
         role = roles[id(reading)]
         factor = 1.0
         if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):

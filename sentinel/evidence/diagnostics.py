@@ -36,6 +36,7 @@ from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 
 _GPU = "gpu"
 _PARTS = frozenset({"switch", "nvswitch", "cpu"})  # other parts of a node that DCGM tests
+_MOST_PARTS, _MOST_FAULTS = 16, 4  # that a sentence names: as many GPUs as a machine has, and of each the first faults
 _MOST_GPUS = 4096  # of one machine; a number that is none of these is damage, and blames nobody
 
 
@@ -346,8 +347,12 @@ def _runtime(error: str) -> str:
 
 
 def _sentence(faults: Sequence[Finding]) -> str:
-    parts = [f"{f.part}: {f.remedy} (error {f.code} in {f.test})" for f in faults[:8]]
-    return "; ".join(dict.fromkeys(parts))
+    """Names every part, also where another has many faults."""
+    by_part: dict[str, dict[str, None]] = {}
+    for fault in faults:
+        by_part.setdefault(fault.part, {})[f"{fault.remedy} (error {fault.code} in {fault.test})"] = None
+    told = [f"{part}: {', '.join([*said][:_MOST_FAULTS])}" for part, said in by_part.items()]
+    return "; ".join([*told[:_MOST_PARTS], *([f"{len(told) - _MOST_PARTS} more"] if len(told) > _MOST_PARTS else [])])
 
 
 def _summary(marks: Sequence[tuple[int | None, str]]) -> str:

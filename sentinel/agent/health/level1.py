@@ -61,10 +61,10 @@ def agent_is_there(verdict: Path) -> bool:
 
 def verdict_of(answer: Mapping[str, Any]) -> tuple[str, str, str]:
     """(word, code, sentence) of the verdict. BAD only on evidence that convicts; OK only if all GPUs passed."""
-    for item in evidence_of(answer):
-        if convicts(item):
-            code = "diagnostic" if item["kind"] == "diag_failed" else str(item["kind"])
-            return "BAD", code, sentence_of(item)
+    proofs = [item for item in evidence_of(answer) if convicts(item)]
+    if proofs:
+        code = "diagnostic" if proofs[0]["kind"] == "diag_failed" else str(proofs[0]["kind"])
+        return "BAD", code, sentence_of(proofs)
     if answer.get("result") == "pass":
         return "OK", "ok", "level 1 passed"
     return "UNKNOWN", "diagnostic", str(answer.get("reason") or answer.get("result") or "nothing is known")

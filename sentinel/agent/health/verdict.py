@@ -9,6 +9,7 @@ Without readable telemetry the verdict is UNKNOWN, for which no hook refuses a n
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from sentinel.model.records import Evidence, Kind, Source, Trust
 from sentinel.text import printable
 
 TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # sources of GPU telemetry
+_MOST_SHOWN = 300  # of the sentence
 DRAIN_MODES = frozenset({"act", "observe"})  # whether the prolog may refuse this node, and so have Slurm drain it
 
 
@@ -35,7 +37,7 @@ class NodeVerdict:
 
     @property
     def line(self) -> str:
-        sentence = printable(self.sentence, "?")[:300]
+        sentence = printable(self.sentence, "?")[:_MOST_SHOWN]
         return f"{self.word} {self.at_s} {self.code} {sentence}\n"
 
 
@@ -100,9 +102,11 @@ class VerdictKeeper:
         elif not convicts:
             return
         elif evidence.kind == Kind.XID:
-            self._convict(f"xid_{evidence.data['xid']}", f"Xid {evidence.data['xid']} on {where}")
+            self._convict(f"xid_{evidence.data['xid']}/{where}", f"Xid {evidence.data['xid']} on {where}")
         elif evidence.kind == Kind.DIAG_FAILED:
-            self._convict("diagnostic", evidence.text)
+            part = str(evidence.data.get("part") or "")
+            named = part if re.search(rf"\b{re.escape(part)}\b", evidence.text) is None else ""
+            self._convict(f"diagnostic/{part}", ": ".join(word for word in (named, evidence.text) if word))
         elif evidence.source in TELEMETRY and evidence.kind not in HOLDS:
             self._convict(evidence.kind, evidence.text)
 
@@ -140,10 +144,11 @@ class VerdictKeeper:
 
     def now(self) -> NodeVerdict:
         at_s = int(self._clock())
-        for fact in self._facts():
-            return NodeVerdict("BAD", at_s, fact.code, fact.sentence)
-        for code, sentence in self._convictions.items():
-            return NodeVerdict("BAD", at_s, code.partition("/")[0], sentence)
+        kept = [Fact(code.partition("/")[0], sentence) for code, sentence in self._convictions.items()]
+        if faults := [*self._facts(), *kept]:  # each names its GPU
+            sentences = [*dict.fromkeys(fault.sentence for fault in faults)]
+            each = _MOST_SHOWN // len(sentences)  # all of them, before all of one
+            return NodeVerdict("BAD", at_s, faults[0].code, "; ".join(sentence[:each] for sentence in sentences))
         reason = self._telemetry()
         if reason is not None:
             return NodeVerdict("UNKNOWN", at_s, "telemetry", reason)
