@@ -29,8 +29,9 @@ _TYPES: dict[str, tuple[int, str]] = {
     "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"), "F6_E2M3": (6, ""), "F6_E3M2": (6, ""), "F4": (4, ""),
 }  # fmt: skip
 
-owners_by_name = no_owners
+_MOMENTS = frozenset(("exp_avg", "exp_avg_sq", "momentum_buffer", "m", "v", "mu", "nu"))
 
+owners_by_name = no_owners
 
 SpanOf = tuple[str, int, int, str, tuple[int, ...]]
 
@@ -96,6 +97,13 @@ def shapes(tree: Tree, name: str) -> list[tuple[int, ...]]:
     """The shapes of its tensors."""
     with opened(tree.path(name), name) as handle:
         return [shape for _, _, _, _, shape in read_table(handle, 0, handle.size).spans]
+
+
+def has_moments(tree: Tree, name: str) -> bool:
+    """Whether the names of its tensors speak of an optimizer: torch's (``exp_avg``), or MLX's (``layers.0.weight.m``)."""
+    with opened(tree.path(name), name) as handle:
+        keys = [span[0] for span in read_table(handle, 0, handle.size).spans]
+    return any(OPTIMIZER_KEY.search(key) or key.rpartition(".")[2] in _MOMENTS for key in keys)
 
 
 def read_table(handle: Handle, start: int, end: int) -> Table:
@@ -201,5 +209,4 @@ def check(tree: Tree, ask: Ask) -> Finding:
     name = next(iter(tree.files))
     header = check_file(tree, name, ask)
     refuse_other_names(tree, {name: header})
-    resumable = any(OPTIMIZER_KEY.search(key) for key in header.tensors)
-    return Finding(works=header.works, unsummed=[name], resumable=resumable)
+    return Finding(works=header.works, unsummed=[name], resumable=has_moments(tree, name))

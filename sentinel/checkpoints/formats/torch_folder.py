@@ -12,7 +12,7 @@ import re
 from collections import Counter
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
-from sentinel.checkpoints.formats import one_save, registered, safetensors_set, torch_file
+from sentinel.checkpoints.formats import one_save, registered, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.formats.huggingface import hf_inside
@@ -20,6 +20,7 @@ from sentinel.checkpoints.parsing import json_files, plain_states
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.steps import step_of
+from sentinel.inert_pickle import Opaque
 from sentinel.text import visible
 
 NAME = "torch_folder"
@@ -31,16 +32,17 @@ _STATED = (
     re.compile(r".*[-_.](?P<number>\d{1,6})[-_]of[-_](?P<count>\d{1,6})[^/0-9]*"),
 )
 _OF_AN_OPTIMIZER = re.compile(
-    r"(?P<stem>(?:.*[-_./])?opt(?:im[a-z]*)?(?:[-_]?states?)?[-_]?)(?P<rank>\d{1,6})(?P<rest>[^0-9]*)"
+    r"(?P<stem>(?:.*[-_./])?opt(?:im[a-z]*)?(?:[-_]?states?)?[-_]?)(?P<rank>\d{1,6})(?P<rest>[-_.][^0-9]*)"
 )
 _OTHER_STATES = (".distcp", ".msgpack", ".h5", ".keras")  # beside which what NumPy and pickle wrote is not the model
 _DEPTH = 3  # of folders in a step: model/pp_00/tp_00/sdp_00.pt
-# Models are called OPT, too: opt-125m.safetensors.
-_NAME_OF_AN_OPTIMIZER = re.compile(
-    r"(?:^|[^a-z])(?:optim(?!i[sz]ed|al|um)|opt[-_]?state|opt(?:[-_]?\d{1,4})?\.[a-z]+$|(?:adamw?|sgd)[-_.])",
-    re.IGNORECASE,
+_NAME_OF_AN_OPTIMIZER = re.compile(r"(?:^|[^a-z])(?:optimi[sz]er|optim[a-z]?(?![a-z])|opt[-_]?state)", re.IGNORECASE)
+# Models are called OPT, too (opt-1.3b.safetensors), and people name files after much: what is inside decides of these.
+_PERHAPS_OF_AN_OPTIMIZER = re.compile(
+    r"(?:^|[^a-z])(?:opt(?:[-_]?\d{1,4})?\.[a-z]+$|(?:adamw?|sgd)[-_.])", re.IGNORECASE
 )
 _MOMENTS = frozenset(("exp_avg", "momentum_buffer"))
+_PAIRS_OF_MOMENTS = (frozenset("mv"), frozenset(("mu", "nu")))
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
 
@@ -81,7 +83,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if ask.fresh(tree) and not registered.is_registered(tree.root):
         raise NotKnown(f"it has no end marker, and files changed less than {ask.fresh_s:.0f} s ago: being written?")
     finding.works = works
-    finding.resumable = _resumable(files, [*finding.unsummed, *plain])
+    finding.resumable = _resumable(tree, files, [*finding.unsummed, *plain])
     finding.owners = owners_by_name(tree)
     finding.note = (
         "every file is whole; there is no end marker that says that these are all" if ask.level == "structural" else ""
@@ -196,14 +198,33 @@ def _has_optimizer(file: torch_file.TorchFile) -> bool:
 
 def _is_optimizer(value: object) -> bool:
     """Whether it is an optimizer's state, or holds one, under whatever name."""
-    return any(True for _ in one_save.optimizers(value)) or (isinstance(value, dict) and not _MOMENTS.isdisjoint(value))
+    if any(True for _ in one_save.optimizers(value)):
+        return True
+    return isinstance(value, dict) and (
+        not _MOMENTS.isdisjoint(value) or any(p <= value.keys() for p in _PAIRS_OF_MOMENTS)
+    )
 
 
-def _resumable(files: dict[str, torch_file.TorchFile], names: list[str]) -> bool:
-    """Whether there is an optimizer, by what is in the files or by their names."""
+def _is_weights(value: object, depth: int = 0) -> bool:
+    """Whether a table holds tensors by their names, or tables of such, and nothing else that has entries."""
+    if not isinstance(value, dict) or not value or depth > _DEPTH:
+        return False
+    tables = [held for held in value.values() if isinstance(held, (dict, list)) and held]
+    tensors = [held for held in value.values() if isinstance(held, Opaque) and held.name.startswith("_rebuild")]
+    return bool(tables or tensors) and all(_is_weights(table, depth + 1) for table in tables)
+
+
+def _resumable(tree: Tree, files: dict[str, torch_file.TorchFile], names: list[str]) -> bool:
+    """Whether there is an optimizer: by what is in the files, and by their names where that does not say."""
     if any(torch_file.names_optimizer(file.value) or _is_optimizer(file.value) for file in files.values()):
         return True
-    return any(_NAME_OF_AN_OPTIMIZER.search(name) for name in (*files, *names))
+    if any(_NAME_OF_AN_OPTIMIZER.search(name) for name in (*files, *names)):
+        return True
+    weights = {name for name, file in files.items() if _is_weights(file.value)}
+    weights |= {
+        name for name in names if name.endswith(".safetensors") and not safetensors_file.has_moments(tree, name)
+    }
+    return any(_PERHAPS_OF_AN_OPTIMIZER.search(name) for name in {*files, *names} - weights)
 
 
 def _changing(tree: Tree, files: dict[str, torch_file.TorchFile]) -> list[str]:

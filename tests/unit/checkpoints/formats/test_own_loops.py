@@ -127,17 +127,49 @@ def test_an_optimizer_of_each_rank(make, at):
         ("optimized.safetensors", "w"),
         ("model.pt", "opt_proj.weight"),
         ("opt-1.3b.pt", "w"),
+        ("opt-1.3b.safetensors", "w"),
+        ("opt-125m.bin", "w"),
+        ("opt-2.safetensors", "w"),
+        ("opt-13.pt", "w"),
+        ("opt.safetensors", "w"),
+        ("optimus.pt", "w"),
+        ("adam-7b.safetensors", "w"),
+        ("sgd-net.pt", "w"),
     ],
 )
 def test_weights_whose_names_begin_as_an_optimizers(make, name, key):
     """They were chosen, and the run would have gone on without its optimizer."""
     path = make.root / "run/checkpoint-10"
     data = make.safetensors({key: ("F32", (4, 4), make.floats(16))})
-    if name.endswith(".pt"):
-        data = make.torch_file({key: make.tensor((4, 4))}, [make.floats(16)], name[:-3])
+    if not name.endswith(".safetensors"):
+        data = make.torch_file({key: make.tensor((4, 4))}, [make.floats(16)], name.rpartition(".")[0])
     make.write(path / name, data)
     answer = ask(make, aged(make, path, 10))
     assert answer.valid is None and "trainer_state.json is missing" in answer.reason, answer
+
+
+def test_two_sizes_of_a_model_are_no_ranks_of_an_optimizer(make):
+    path = make.root / "run/step_10"
+    for name in ("opt-1b.bin", "opt-3b.bin"):
+        make.write(path / name, weights(make, name))
+    assert ask(make, aged(make, path, 10)).valid is True, ask(make, path)
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "state.0.exp_avg_sq", "layers.0.weight.m", "optimizer.0"])
+def test_an_optimizer_in_safetensors_under_a_short_name(make, key):
+    path = make.root / "run/checkpoint-10"
+    make.write(path / "model.safetensors", make.safetensors({"w": ("F32", (4, 4), make.floats(16))}))
+    make.write(path / "opt.safetensors", make.safetensors({key: ("F32", (4, 4), make.floats(16))}))
+    assert ask(make, aged(make, path, 10)).valid is True, ask(make, path)
+
+
+@pytest.mark.parametrize("keys", [("m", "v"), ("mu", "nu")])
+def test_an_optimizer_that_somebody_wrote(make, keys):
+    path = make.root / "run/checkpoint-10"
+    moments = {key: {"w": make.tensor((4, 4), key=index)} for index, key in enumerate(keys)}
+    make.write(path / "opt.pt", make.torch_file(moments, [make.floats(16)] * 2, "opt"))
+    make.write(path / "model.pt", weights(make, "model.pt"))
+    assert ask(make, aged(make, path, 10)).valid is True, ask(make, path)
 
 
 @pytest.mark.parametrize("state", ["moments", "whole"])
