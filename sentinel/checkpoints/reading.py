@@ -28,6 +28,7 @@ _BUFFER_BYTES = 1 << 20
 _END_BYTES = 4 << 10  # of an archive: its headers are in the first, its directory in the last
 BATCH_BYTES = 32 << 20  # what one piece of work takes on
 PICKLE_LIMIT_BYTES = 48 << 20
+_INFLATED_LIMIT_BYTES = 32 << 20  # of one record: code and its debug information are small
 
 Progress = Callable[[int], None]
 
@@ -98,12 +99,15 @@ class Opened:
     looks: Mapping[str, Sequence[Look]] = field(default_factory=dict)
 
 
-def open_archive(read: zips.Reader, length: int, what: str, role: Role | None = None) -> Opened:
+def open_archive(
+    read: zips.Reader, length: int, what: str, role: Role | None = None, *, program: bool = False
+) -> Opened:
     """Directory, headers, data.pkl, and that every storage is there in its length. No checksum yet.
 
     ``role``: what the archive holds, as far as its name says; None where its numbers are not to be looked at.
+    ``program``: it is TorchScript's, whose code is compressed.
     """
-    archive = zips.parse(read, length, what)
+    archive = zips.parse(read, length, what, program=program)
     record = archive.get("data.pkl")
     if record is None:
         raise Broken(f"{what}: an archive without data.pkl")
@@ -196,12 +200,32 @@ def check_records(source: Source, found: Opened, *, records: list[zips.Record], 
         scans = [FloatScan(look) for look in looks]
         if not summed and not scans:
             continue
-        crc = span_crc(source, record.data, record.size, buffer, scans)
+        crc = (
+            _inflated_crc(source, record, what)
+            if record.deflated
+            else span_crc(source, record.data, record.size, buffer, scans)
+        )
         if summed and crc != record.crc:
             raise Broken(f"{what}: {visible(record.name)}: CRC-32 differs", "checksum")
         for scan in scans:
             if scan.finding:
                 raise Broken(f"{what}: {visible(record.name)}: {scan.finding} in a {scan.dtype} tensor", "content")
+
+
+def _inflated_crc(source: Source, record: zips.Record, what: str) -> int:
+    """CRC-32 of what was compressed. `Broken` where it does not inflate to the length that is stated."""
+    if max(record.size, record.packed) > _INFLATED_LIMIT_BYTES:
+        raise NotKnown(
+            f"{what}: {visible(record.name)}: compressed, of {record.size} bytes: more than is inflated here"
+        )
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        plain = stream.decompress(source.read(record.data, record.packed), record.size + 1)
+    except zlib.error:
+        plain = b""
+    if len(plain) != record.size or not stream.eof:
+        raise Broken(f"{what}: {visible(record.name)}: its compressed bytes are damaged", "checksum")
+    return zlib.crc32(plain)
 
 
 def span_crc(source: Source, offset: int, length: int, buffer: bytearray, scans: Sequence[FloatScan] = ()) -> int:

@@ -290,7 +290,7 @@ def _sums(handle: Handle) -> list[tuple[str, int, int]] | None:
     """The recorded checksums of the tensors of an archive; None where it is none, or they were not recorded."""
     if handle.size < 22 or not zips.looks_like_zip(handle.read(0, 4)):
         return None
-    archive = zips.parse(handle.read, handle.size, handle.name)
+    archive = zips.parse(handle.read, handle.size, handle.name, program=True)
     if not archive.has_checksums:
         return None
     records = archive.records.values()

@@ -90,6 +90,23 @@ def check_file(tree: Tree, name: str, ask: Ask) -> TorchFile:
     return TorchFile(name, _dict_of(found.pickled.value), works, found.archive.has_checksums, found)
 
 
+def check_program(tree: Tree, name: str, ask: Ask) -> TorchFile:
+    """A program of TorchScript that is a model: its archive, with the tensors that it holds. `Broken` where it is not whole.
+
+    Raises:
+        NotKnown: another kind of program, whose tensors are not looked for.
+    """
+    shown = visible(name)
+    with opened(tree.path(name), name) as handle:
+        role = Role.MODEL if ask.level == "content" else None
+        archive = zips.parse(handle.read, handle.size, shown, program=True)
+        if archive.get("data.pkl") is None or archive.get("constants.pkl") is None:
+            raise NotKnown(f"{shown}: a program of torch.export or torch.package: its numbers are not read")
+        found = open_archive(handle.read, handle.size, shown, role, program=True)
+    works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found))
+    return TorchFile(name, found.pickled.value, works, found.archive.has_checksums, found)
+
+
 def _refuse_renumbered(name: str, saved_as: str) -> None:
     """`NotKnown` where torch.save wrote the file under a name with other numbers: it is another rank's, or another save's.
 

@@ -17,6 +17,7 @@ from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfini
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.formats.huggingface import hf_inside
 from sentinel.checkpoints.parsing import json_files, plain_states
+from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.steps import step_of
@@ -71,6 +72,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         more, names = safetensors_set.check_models(inner, ask)
         works += more
         finding.unsummed += [f"{folder}/{name}" if folder else name for name in names]
+    if files and not finding.unsummed and all(_holds_no_model(file) for file in files.values()):
+        hf_inside.check_programs(tree, ask, finding, works)
     plain = _plain_files(tree, files, finding, works)
     if not files and not finding.unsummed and not plain:
         raise NotKnown(f"no known checkpoint format among its {len(tree.files)} files")
@@ -203,6 +206,10 @@ def _is_optimizer(value: object) -> bool:
     return isinstance(value, dict) and (
         not _MOMENTS.isdisjoint(value) or any(p <= value.keys() for p in _PAIRS_OF_MOMENTS)
     )
+
+
+def _holds_no_model(file: torch_file.TorchFile) -> bool:
+    return torch_file.file_role(file.name) is not Role.UNDECIDED
 
 
 def _is_weights(value: object, depth: int = 0) -> bool:

@@ -2,8 +2,9 @@
 
 torch stores records uncompressed, one after another without gaps, each with its CRC-32; torch.load does not check the
 CRC and neither does DCP. Every byte of such an archive is accounted for here: a header that disagrees with the
-directory, a gap, padding that is not padding, or a record whose CRC differs, and it is not what was written. Nothing is
-ever inflated, so a zip bomb does no harm.
+directory, a gap, padding that is not padding, or a record whose CRC differs, and it is not what was written. Of a
+program's archive (TorchScript) the code is compressed: it is inflated piece by piece up to the length that is stated, and
+only where that is small, so a zip bomb does no harm.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
 _LOCAL = struct.Struct("<4s2B4HL2L2H")
+_DEFLATED = 8
 _END64_MAKERS = (0x031E, 45, 0x032D)  # miniz in torch; Python's zipfile
 
 # torch.save begins with data.pkl. Programs (TorchScript, torch.export, torch.package) begin with their data or their code.
@@ -40,6 +42,8 @@ class Record:
     data: int
     size: int
     crc: int
+    packed: int  # bytes that it takes in the archive: another number than its size where it is deflated
+    deflated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ def refuse_program(read: Reader, length: int, what: str) -> None:
     first = lead[30 : 30 + size]
     if _DATA_FIRST.fullmatch(first):  # so begins a block of torch.save's that is not in its place, too
         try:
-            parse(read, length, what)
+            parse(read, length, what, program=True)
         except Broken as error:
             raise PerhapsForeign(f"{what}: begins as a program, and is none that is whole: {error.reason}") from None
     if _PROGRAM_FIRST.fullmatch(first):
@@ -116,8 +120,11 @@ def _end_record(read: Reader, length: int, what: str) -> tuple[int, int, int, in
     return count, size, offset, position
 
 
-def parse(read: Reader, length: int, what: str) -> Archive:
-    """The records of the archive that ``read`` gives, checked down to the last byte that is not payload."""
+def parse(read: Reader, length: int, what: str, *, program: bool = False) -> Archive:
+    """The records of the archive that ``read`` gives, checked down to the last byte that is not payload.
+
+    ``program``: some of its records may be deflated.
+    """
     count, size, offset, position = _end_record(read, length, what)
     if size > _DIRECTORY_LIMIT_BYTES:
         raise NotKnown(f"{what}: a directory of {size} bytes, more than this reader takes")
@@ -125,30 +132,41 @@ def parse(read: Reader, length: int, what: str) -> Archive:
         raise Broken(f"{what}: the directory does not end where the end record begins")
     if not count:
         raise Broken(f"{what}: an archive without records")
-    central = _central(read(offset, size), count, what)
+    central = _central(read(offset, size), count, what, program=program)
     records: dict[str, Record] = {}
     expected = 0
-    for name, header, stored, crc, fixed in central:
-        if header != expected:
-            raise Broken(f"{what}: a gap or an overlap before record {visible(name)}")
-        data, expected = _local(read, (name, header, stored, crc, fixed), offset, what)
-        if name in records:
-            raise Broken(f"{what}: two records named {visible(name)}")
-        records[name] = Record(name, header, data, stored, crc)
+    for entry in central:
+        if entry.header != expected:
+            raise Broken(f"{what}: a gap or an overlap before record {visible(entry.name)}")
+        data, expected = _local(read, entry, offset, what)
+        if entry.name in records:
+            raise Broken(f"{what}: two records named {visible(entry.name)}")
+        deflated = entry.fixed[3] == _DEFLATED
+        records[entry.name] = Record(entry.name, entry.header, data, entry.size, entry.crc, entry.packed, deflated)
     if expected != offset:
         raise Broken(f"{what}: a gap before the directory")
     prefix = next(iter(records)).partition("/")[0]
     return Archive(records, prefix)
 
 
-_Central = tuple[str, int, int, int, tuple[int, ...]]
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One entry of the directory; ``fixed``: what the header of the record repeats."""
+
+    name: str
+    header: int
+    size: int
+    packed: int
+    crc: int
+    fixed: tuple[int, ...]
 
 
-def _central(data: bytes, count: int, what: str) -> list[_Central]:
+def _central(data: bytes, count: int, what: str, *, program: bool) -> list[_Entry]:
     """Directory entries in the order of the file."""
-    found: list[_Central] = []
+    found: list[_Entry] = []
     position = 0
     shape: tuple[int, ...] | None = None
+    methods: dict[bool, tuple[int, ...]] = {}
     seen: set[int] = set()
     for _ in range(count):
         if position + 46 > len(data):
@@ -163,20 +181,22 @@ def _central(data: bytes, count: int, what: str) -> list[_Central]:
         if 0xFFFFFFFF in (packed, size, header):
             size, packed, header = _wide(extra, size, packed, header, what)
         # torch flags empty records differently; in all else the entries of one writer are alike
-        now = (made, system, need, need_hi, method, internal, external)
-        if (shape is not None and now != shape) or (seen and size and flags not in seen):
+        deflated = program and method == _DEFLATED
+        now, of_method = (made, system, internal, external), (need, need_hi, method)
+        alike = shape in (None, now) and of_method == methods.setdefault(deflated, of_method)
+        if not alike or (seen and size and not deflated and flags not in seen):
             raise Broken(f"{what}: directory entries that do not look alike")
         shape = now
-        seen |= {flags} if size else set()
-        if method != 0:
+        seen |= {flags} if size and not deflated else set()
+        if method != 0 and not deflated:
             raise NotKnown(f"{what}: compressed records, which torch does not write; not inflated")
-        if flags & 1 or packed != size:
+        if flags & 1 or (packed != size and not deflated):
             raise Broken(f"{what}: damaged directory entry for {visible(name)}")
-        found.append((name, header, size, crc, (need, need_hi, flags, method, time, date)))
+        found.append(_Entry(name, header, size, packed, crc, (need, need_hi, flags, method, time, date)))
         position = stop
     if position != len(data):
         raise Broken(f"{what}: bytes left over in the directory")
-    return sorted(found, key=lambda entry: entry[1])
+    return sorted(found, key=lambda entry: entry.header)
 
 
 def _wide(extra: bytes, size: int, packed: int, header: int, what: str) -> tuple[int, int, int]:
@@ -199,18 +219,22 @@ def _wide(extra: bytes, size: int, packed: int, header: int, what: str) -> tuple
     raise Broken(f"{what}: a 64-bit record without its sizes")
 
 
-def _local(read: Reader, entry: _Central, directory: int, what: str) -> tuple[int, int]:
+def _local(read: Reader, entry: _Entry, directory: int, what: str) -> tuple[int, int]:
     """(where the payload starts, where the next record must start), after comparing with the directory."""
-    name, header, size, crc, fixed = entry
+    name, header, crc = entry.name, entry.header, entry.crc
     if header + 30 > directory:
         raise Broken(f"{what}: record {visible(name)} starts in the directory")
     raw = name.encode("utf-8", "surrogateescape")
     lead = read(header, min(30 + len(raw) + 160, directory - header))
     sig, need, need_hi, flags, method, time, date, crc_here, packed, plain, names, extras = _LOCAL.unpack_from(lead)
     data = header + 30 + names + extras
-    if sig != b"PK\x03\x04" or lead[30 : 30 + names] != raw or (need, need_hi, flags, method, time, date) != fixed:
+    if (
+        sig != b"PK\x03\x04"
+        or lead[30 : 30 + names] != raw
+        or (need, need_hi, flags, method, time, date) != entry.fixed
+    ):
         raise Broken(f"{what}: the header of record {visible(name)} is not what the directory says")
-    if data + size > directory:
+    if data + entry.packed > directory:
         raise Broken(f"{what}: record {visible(name)} reaches into the directory")
     extra = lead[30 + names : 30 + names + extras]
     if len(extra) < extras:
@@ -221,9 +245,9 @@ def _local(read: Reader, entry: _Central, directory: int, what: str) -> tuple[in
             raise Broken(f"{what}: damaged padding before record {visible(name)}")
     elif extra and extra[:2] != b"\x01\0":
         raise NotKnown(f"{what}: record {visible(name)} has an extra field that torch does not write")
-    end = data + size
+    end = data + entry.packed
     if not flags & 8:
-        if crc_here != crc or not {packed, plain} <= {size, 0xFFFFFFFF}:
+        if crc_here != crc or packed not in (entry.packed, 0xFFFFFFFF) or plain not in (entry.size, 0xFFFFFFFF):
             raise Broken(f"{what}: the header of record {visible(name)} is not what the directory says")
         return data, end
     if crc_here or packed not in (0, 0xFFFFFFFF) or plain not in (0, 0xFFFFFFFF):
@@ -231,6 +255,6 @@ def _local(read: Reader, entry: _Central, directory: int, what: str) -> tuple[in
     note = read(end, min(24, directory - end))
     for layout in ("<4sLLL", "<4sLQQ"):
         width = struct.calcsize(layout)
-        if len(note) >= width and struct.unpack_from(layout, note) == (b"PK\x07\x08", crc, size, size):
+        if len(note) >= width and struct.unpack_from(layout, note) == (b"PK\x07\x08", crc, entry.packed, entry.size):
             return data, end + width
     raise Broken(f"{what}: no matching note after record {visible(name)}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
@@ -13,6 +14,7 @@ from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.formats.huggingface import names
+from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Opened, Work
@@ -29,8 +31,9 @@ _IN_FOLDER = re.compile(
 )
 ADAPTER = re.compile(r"[^/]+/adapter_model\.(?:bin|safetensors)")
 _ANY_STATE = re.compile(r".+/[^/]+\.(?:pt|pth|bin|safetensors)|(?:.+/)?[^/]+\.(?:ckpt|tar)")
+_PROGRAM = re.compile(r".+\.(?:pt|pth|bin|ckpt|ts|jit|ptl|torchscript)")  # as people call TorchScript's files
 # What else a model may be kept in, of which nothing is read beside the libraries' files.
-_NOT_READ = re.compile(r"(?!.*random_states_\d+\.pkl$).+\.(?:pkl|pickle|msgpack|npz|npy|h5|hdf5|gguf|tar)")
+_NOT_READ = re.compile(r"(?!.*random_states_\d+\.pkl$).+\.(?:pkl|pickle|msgpack|npz|npy|h5|hdf5|gguf|tar|pt2|onnx|ort)")
 _MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # as large as their parameter
 
 
@@ -58,8 +61,7 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
     files: dict[str, torch_file.TorchFile] = {}
     for name in sorted(tree.files):
         if "/" not in name and name.endswith((".pt", ".pth", ".bin")):
-            theirs = name.endswith((".pt", ".pth")) or names.OWN.fullmatch(name)
-            if not (theirs or torch_file.is_torch(tree, name)):
+            if not (names.OWN.fullmatch(name) or torch_file.is_torch(tree, name)):
                 _refuse_damaged_start(tree, name)
                 continue
             try:
@@ -182,14 +184,38 @@ def check_other_models(
         if alone and (not models or _IN_FOLDER.fullmatch(name)):
             raise error
         raise NotKnown(error.reason) from None  # it may be an export: what is invalid is moved aside
+    programs = check_programs(tree, ask, finding, works) if alone and not models else {}
+    models += programs
     if alone and not models:
         unread = next((name for name in sorted(tree.files) if _NOT_READ.fullmatch(name)), None)
         if unread is not None:
             raise NotKnown(f"no model in it that is read: {visible(unread)} may be one")
         raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
     if alone:
-        _refuse_untrained(tree, files, models)
+        _refuse_untrained(tree, files, models, programs)
     return models
+
+
+def check_programs(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> dict[str, torch_file.TorchFile]:
+    """Models that somebody saved as TorchScript: whole. Beside any other model such a file is an export."""
+    found: dict[str, torch_file.TorchFile] = {}
+    for name in sorted(name for name in tree.files if _PROGRAM.fullmatch(name)):
+        if not zips.looks_like_zip(_start(tree.path(name), name)):
+            continue
+        try:
+            torch_file.check_file(tree, name, _ONLY_SHAPES)
+            continue  # a state of something else
+        except Foreign:
+            pass
+        except Broken as error:
+            raise NotKnown(error.reason) from None
+        try:
+            file = found[name] = torch_file.check_program(tree, name, ask)
+        except Broken as error:  # it may be an export: what is invalid is moved aside
+            raise NotKnown(error.reason) from None
+        works += file.works
+        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+    return found
 
 
 def _check_each(
@@ -231,11 +257,18 @@ def check_one_save_of_a_hook(tree: Tree, files: dict[str, torch_file.TorchFile],
     one_save.refuse_mixed(tree, [*trained, *(name for name in saved if "lora" in name)], saved)
 
 
-def _refuse_untrained(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
+def _refuse_untrained(
+    tree: Tree,
+    files: dict[str, torch_file.TorchFile],
+    models: list[str],
+    programs: Mapping[str, torch_file.TorchFile],
+) -> None:
     """`NotKnown` where no tensor of these models has a shape that the optimizer trains: they are another program's."""
     moments = set().union(*(moments_of(file.opened, file.get("state")) for file in files.values()))
     held = {
-        name: torch_file.check_file(tree, name, _ONLY_SHAPES) for name in models if not name.endswith(".safetensors")
+        name: programs.get(name) or torch_file.check_file(tree, name, _ONLY_SHAPES)
+        for name in models
+        if not name.endswith(".safetensors")
     }
     sizes = _model_sizes(tree, held, models)
     listed = all(file.opened for file in held.values())  # torch's older format is not gone through for tensors
