@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.errors import ProtocolError
+from sentinel.gpu_values import known_value
 from sentinel.model.records import Scalar
 
 # Fields by number: the names changed between releases, the numbers did not (3.3 to 4.6).
@@ -41,7 +42,6 @@ ALWAYS_THERE = (TEMPERATURE, POWER_W, CLOCK_REASONS, GPU_UTILISATION, MEMORY_USE
 
 OK, LOST, DETACHED, INACCESSIBLE = 1, 4, 7, 3  # GetGpuStatus
 HARD_SLOWDOWN = 0x8 | 0x40 | 0x80  # hardware slowdown, its thermal and its power brake
-_BEYOND = 0x7FFFFFFFFFFFFFF0  # DCGM's blanks begin here; NVML's ("not available") are beyond
 ACTIONS = {
     0: "none", 1: "GPU reset", 2: "node reboot", 3: "drain peer-to-peer", 4: "drain and reset", 5: "recover the IMEX domain",
     6: "bus reset", 7: "system reboot",
@@ -102,11 +102,11 @@ def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
         gpus = tuple(
             Gpu(
                 id=int(gpu["id"]),
-                uuid=gpu.get("uuid"),
-                pci=gpu.get("pci"),
-                minor=gpu.get("minor"),
-                status=gpu.get("status"),
-                fields={int(number): _known(value) for number, value in gpu.get("fields", {}).items()},
+                uuid=known_value(gpu.get("uuid")),
+                pci=known_value(gpu.get("pci")),
+                minor=known_value(gpu.get("minor")),
+                status=known_value(gpu.get("status")),
+                fields={int(number): known_value(value) for number, value in gpu.get("fields", {}).items()},
             )
             for gpu in message["gpus"]
         )
@@ -115,17 +115,14 @@ def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
             at=at,
             via=str(message["via"]),
             gpus=gpus,
-            events=tuple((int(gpu), int(xid), int(at_us)) for gpu, xid, at_us in message.get("events", ())),
+            events=tuple(
+                (int(gpu), int(xid), int(at_us))
+                for gpu, xid, at_us in message.get("events", ())
+                if known_value(xid) is not None
+            ),
             health=None if health is None else tuple(HealthIncident(**incident) for incident in health),
             full=bool(message.get("full", True)),
             version=str(message.get("version", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a sample: {error!r:.120}") from error
-
-
-def _known(value: Any) -> Any:
-    """None for a number that cannot be reckoned with: not a number, infinite, or more than any counter holds."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    return value if abs(value) < _BEYOND else None  # of "not a number" no comparison is true

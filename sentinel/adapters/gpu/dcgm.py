@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.gpu.dcgm_values import GPU_GROUP, Values, known
+from sentinel.adapters.gpu.dcgm_values import GPU_GROUP, Values
 from sentinel.errors import Denied, ProtocolError, Timeout, Unavailable
+from sentinel.gpu_values import known_value
 
 FOLDERS = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",  # 4.x
@@ -279,7 +280,7 @@ class HostEngine:
             self._events = group.samples.GetAllSinceLastCall_v2(self._events, watched)
             for gpu, fields in self._events.values.get(GPU_GROUP, {}).items():
                 for value in fields.get(XID_FIELD, ()):
-                    if not value.isBlank and value.value is not None:
+                    if not value.isBlank and known_value(value.value) is not None:
                         made.append((int(gpu), int(value.value), int(value.ts)))
         made = [event for event in made if event not in self._told]
         for event in made:
@@ -362,7 +363,7 @@ def _code(error: BaseException) -> int:
 def _text(value: Any) -> str | None:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    return known(str(value)) if value is not None else None
+    return known_value(str(value)) if value is not None else None
 
 
 def _stand_in_for_logger() -> None:

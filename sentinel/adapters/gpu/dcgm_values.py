@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.errors import ProtocolError
+from sentinel.gpu_values import known_value
 
 GPU_GROUP = 1  # entity group of GPUs
 
@@ -70,16 +71,5 @@ class Values:
                 elif kind == _TEXT:
                     text = ctypes.string_at(address + offset + _OFFSETS["value"], _TEXT_BYTES)
                     value = text.partition(b"\0")[0].decode("utf-8", "replace")
-            made[field] = (known(value), at_us)
+            made[field] = (known_value(value), at_us)
         return 0
-
-
-def known(value: Any) -> Any:
-    """None for the blanks that DCGM writes into the value itself."""
-    if isinstance(value, int) and value >= 0x7FFFFFF0:
-        return None if value >= 0x7FFFFFFFFFFFFFF0 or 0x7FFFFFF0 <= value <= 0x7FFFFFFF else value
-    if isinstance(value, float) and value >= 140737488355328.0:
-        return None
-    if isinstance(value, str) and value.startswith("<<<"):
-        return None
-    return value

@@ -15,11 +15,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
-from sentinel.adapters.gpu.dcgm_values import known
 from sentinel.errors import ProtocolError, Timeout, Unavailable
+from sentinel.gpu_values import known_value
 
 MOST_BYTES = 1 << 26  # of what one run prints; the largest answer of a diagnostic has a few million
 _CONNECT_S = 2.0
@@ -158,7 +157,7 @@ class Dcgmi:
                 found.append({"id": int(number), "status": 1})
             if found and name == "Status":
                 found[-1]["status"] = _STATUS.get(value.upper(), 0)
-            if found and name in _NAMES and not value.startswith("<<<"):  # what is not known; a lost GPU has no name
+            if found and name in _NAMES and known_value(value) is not None:  # a lost GPU has no name
                 found[-1][_NAMES[name]] = value
             if found and name in ("Error", "Return"):  # no attributes, and why
                 found[-1]["status"] = _STATUS["LOST"] if value == "GPU is lost" else 0
@@ -215,7 +214,7 @@ def _status(process: subprocess.Popen[bytes], end_s: float) -> int | None:
         return None
 
 
-def _value(text: str) -> float | int | str | None:
+def _value(text: str) -> Any:
     if text == "N/A":
         return None
     for kind in (int, float):
@@ -223,5 +222,5 @@ def _value(text: str) -> float | int | str | None:
             value: float = kind(text)
         except ValueError:
             continue
-        return known(value) if isfinite(value) else None
+        return known_value(value)
     return text
