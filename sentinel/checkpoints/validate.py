@@ -32,7 +32,7 @@ from sentinel.checkpoints.formats import (
     torch_folder,
 )
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding, neighbours
-from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer
+from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer, unfinished
 from sentinel.checkpoints.formats.registered import refuse_unregistered
 from sentinel.checkpoints.parsing.copy_names import is_not_for_use
 from sentinel.checkpoints.parsing.ranks import ranks_or_none
@@ -194,6 +194,8 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
             raise NotKnown(f"{visible(path.name)}: so is named what is not finished, or was set aside")
         if found.NAME in _WITH_EXTRAS and not tree.single:
             one_save.check_optimizers(tree, torch_file.check_extras(tree, ask, judged.finding))
+        if not (tree.single or ask.part):
+            _refuse_in_folders(tree, ask, judged.finding, found.NAME)
         if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):
             one_save.refuse_lacking(tree)
             one_save.refuse_damaged_texts(tree)
@@ -219,6 +221,13 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
     except OSError as error:
         judged.valid, judged.reason = None, f"cannot be read ({error.strerror or type(error).__name__})"
     return judged
+
+
+def _refuse_in_folders(tree: Tree, ask: Ask, finding: Finding, name: str) -> None:
+    """`NotKnown` where a save in a folder of this one is damaged, or was not finished; a known one is looked at with it."""
+    if name != nested.NAME:
+        nested.check_inside(tree, ask, finding)
+    unfinished.refuse(tree)
 
 
 def _unrecognised(tree: Tree, ask: Ask) -> Exception:

@@ -1,41 +1,54 @@
 """A step folder that holds checkpoints of known formats in folders of its own.
 
-``model/`` and ``optimizer/`` as DCP, a folder per role, what a trainer handed to Ray Train. All of them must hold, and state
-the same step.
+``model/`` and ``optimizer/`` as DCP, a folder per role, what a trainer handed to Ray Train, Accelerate's state some folders
+deep. All of them must hold, and state the same step.
 """
 
 from __future__ import annotations
 
-from sentinel.checkpoints.files import Broken, Tree
+import re
+
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import dcp as dcp_format
 from sentinel.checkpoints.formats import (
     deepspeed,
+    marks,
     megatron,
     nemo,
     one_save,
     safetensors_set,
     torch_file,
     torch_folder,
+    tracked,
 )
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, refuse_links
-from sentinel.checkpoints.formats.huggingface import hf_trainer
+from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
 NAME = "nested"
-_INSIDE: tuple[Format, ...] = (hf_trainer, megatron, deepspeed, nemo, dcp_format, safetensors_set)
+_MARKED: tuple[Format, ...] = (hf_trainer, accelerate, tracked, megatron, deepspeed, nemo, dcp_format)
 _MOST = 64  # folders inside that are looked at
 
 
 def _inside(tree: Tree) -> dict[str, Format]:
-    """Folder directly inside -> its format. None of them is a checkpoint of a step of its own."""
-    found: dict[str, Format] = {}
+    """Folder -> its format, of those directly inside and of marked ones further down; none is another step's."""
     names = {name.partition("/")[0] for name in tree.files if "/" in name}
     if len(names) > _MOST or any(step_of(name) is not None or number_of(name) is not None for name in names):
         return {}
-    for folder in sorted(names):
+    found = _recognised(tree, sorted(names), (*_MARKED, safetensors_set))
+    for folder, known in _recognised(tree, marks.folders(tree), _MARKED).items():
+        above = [folder[: match.start()] for match in re.finditer("/", folder)]
+        if found.keys().isdisjoint(above):
+            found.setdefault(folder, known)
+    return found
+
+
+def _recognised(tree: Tree, folders: list[str], formats: tuple[Format, ...]) -> dict[str, Format]:
+    found: dict[str, Format] = {}
+    for folder in folders:
         inner = tree.below(folder)
-        known = next((format_ for format_ in _INSIDE if format_.recognise(inner)), None)
+        known = next((format_ for format_ in formats if format_.recognise(inner)), None)
         if known is not None:
             found[folder] = known
     return found
@@ -61,9 +74,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         found = known.check(inner, ask)
         if known is dcp_format or known is safetensors_set:
             one_save.check_optimizers(inner, torch_file.check_extras(inner, ask, found))
-        whole.works = [*whole.works, *found.works]
-        whole.unsummed += [f"{folder}/{name}" for name in found.unsummed]
-        whole.covered |= {f"{folder}/{name}" for name in found.covered}
+        _add(whole, folder, found)
         whole.owners |= found.owners
         whole.world_size = max(whole.world_size or 0, found.world_size or 0) or None
         if found.step is not None:
@@ -72,6 +83,27 @@ def check(tree: Tree, ask: Ask) -> Finding:
         low, high = min(steps, key=lambda name: steps[name]), max(steps, key=lambda name: steps[name])
         raise Broken(f"{visible(low)} is of step {steps[low]}, {visible(high)} of step {steps[high]}: two saves mixed")
     whole.step = next(iter(steps.values()), None)
-    rest = Tree(tree.root, {n: e for n, e in tree.files.items() if n.partition("/")[0] not in inside or "/" not in n})
+    prefixes = tuple(f"{folder}/" for folder in inside)
+    rest = Tree(tree.root, {name: entry for name, entry in tree.files.items() if not name.startswith(prefixes)})
     one_save.check_optimizers(tree, torch_folder.check_loose(rest, ask, whole))
     return whole
+
+
+def check_inside(tree: Tree, ask: Ask, finding: Finding) -> None:
+    """Saves of the Trainer and of Accelerate in folders of another save are a part of it, and looked at as such.
+
+    Raises:
+        NotKnown: one of them is not whole. It may be no part of this one: what is invalid is moved aside.
+    """
+    for folder, known in _recognised(tree, marks.folders(tree, marks.LIBRARIES), (hf_trainer, accelerate)).items():
+        try:
+            found = known.check(tree.below(folder), ask)
+        except (Broken, NotKnown) as error:
+            raise NotKnown(f"the save in {visible(folder)}: {error.reason}") from None
+        _add(finding, folder, found)
+
+
+def _add(whole: Finding, folder: str, found: Finding) -> None:
+    whole.works = [*whole.works, *found.works]
+    whole.unsummed += [f"{folder}/{name}" for name in found.unsummed]
+    whole.covered |= {f"{folder}/{name}" for name in found.covered}

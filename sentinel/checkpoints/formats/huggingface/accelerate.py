@@ -49,6 +49,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         finding.covered |= {f"{folder}/{name}" for name in found.covered}
     models = [name for name in (*weights, *files) if _MODEL.fullmatch(name)]
     parts = hf_inside.check_other_models(tree, ask, files, finding, works, alone=not (inner or weights or models))
+    if "scheduler.bin" in tree.files:
+        hf_inside.refuse_without_optimizer(tree, "scheduler.bin")
     json_files.check_read_at_resume(tree)
     _written_first(tree, ranks[min(ranks)])
     _same_step(random_states)

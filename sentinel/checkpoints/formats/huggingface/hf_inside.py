@@ -152,6 +152,12 @@ def _has_state(file: torch_file.TorchFile) -> bool:
     return bool(file.get("state"))
 
 
+def refuse_without_optimizer(tree: Tree, schedule: str) -> None:
+    """`NotKnown` for the schedule of an optimizer that is not there, in whatever file or folder."""
+    if not any("optim" in name.lower() for name in (*tree.files, *tree.links)):
+        raise NotKnown(f"{schedule} is there and no optimizer: half deleted?")
+
+
 def lacks_moments(file: torch_file.TorchFile) -> bool:
     """Whether an optimizer of Adam's kind has parameters and no state: as before its first step."""
     groups = file.get("param_groups")

@@ -15,6 +15,7 @@ from sentinel.checkpoints.formats import (
     dcp,
     deepspeed,
     deepspeed_universal,
+    marks,
     megatron,
     nemo,
     one_save,
@@ -59,6 +60,8 @@ def recognise(tree: Tree) -> bool:
     # Half deleted, half written; accelerate's own folders of that name keep random_states_<rank>.pkl and no state.
     if not _FOLDER.fullmatch(tree.root.name) or any(name.startswith("random_states_") for name in tree.files):
         return False
+    if not any("/" not in name for name in _states(tree)) and marks.folders(tree, marks.LIBRARIES):
+        return False  # a step of something else that keeps their saves in folders
     shards = [name for name in tree.files if name.endswith((".distcp", ".metadata"))]
     if not tree.files or any("/" not in name for name in shards):  # the Trainer's own FSDP keeps them in folders
         return False
@@ -134,9 +137,9 @@ def _is_anothers(tree: Tree) -> bool:
 def _holds_others(tree: Tree) -> bool:
     """Whether a folder inside is another program's save, of which nothing here knows what it must hold."""
     folders = sorted(folder for folder in tree.folders if "/" not in folder)
-    if len(folders) > _MOST_FOLDERS:
+    if len(folders) > _MOST_FOLDERS or hf_inside.folders(tree):
         return True
-    return bool(hf_inside.folders(tree)) or any(_is_anothers(tree.below(folder)) for folder in folders)
+    return any(_is_anothers(tree.below(folder)) for folder in (*folders, *marks.folders(tree)))
 
 
 def _without_state(tree: Tree, ask: Ask) -> Finding:
@@ -182,6 +185,8 @@ def _ranks(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None
         raise unfinished(tree, ask, f"random states of {len(ranks)} ranks, training_args.bin was saved by {world}")
     if "optimizer.pt" in tree.files and "scheduler.pt" not in tree.files:
         raise unfinished(tree, ask, "optimizer.pt without scheduler.pt: half deleted or half written")
+    if "scheduler.pt" in tree.files:
+        hf_inside.refuse_without_optimizer(tree, "scheduler.pt")
 
 
 def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) -> None:

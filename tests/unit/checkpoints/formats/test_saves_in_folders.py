@@ -1,0 +1,167 @@
+"""Saves of the Trainer and of Accelerate some folders deep in a step, and those that did not come to their end."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from sentinel.checkpoints.validate import validate
+
+ENDS = {"hf": "trainer_state.json", "accelerate": "random_states_0.pkl"}
+OPTIMIZERS = {"hf": "optimizer.pt", "accelerate": "optimizer.bin"}
+
+
+def ask(make, path, level="structural"):
+    for file in path.rglob("*"):
+        if file.is_file():
+            make.age(file, 3600)
+    return validate(path, level, now_s=make.now_s)
+
+
+def save(make, kind, at, ranks=2):
+    return make.hf(at, 10) if kind == "hf" else make.accelerate(at, 10, ranks=ranks)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+DAMAGES = {
+    "no model": lambda path, kind: (path / "model.safetensors").unlink(),
+    "cut model": lambda path, kind: cut(path / "model.safetensors"),
+    "no optimizer": lambda path, kind: (path / OPTIMIZERS[kind]).unlink(),
+    "cut optimizer": lambda path, kind: cut(path / OPTIMIZERS[kind]),
+    "no end": lambda path, kind: (path / ENDS[kind]).unlink(),
+    "cut end": lambda path, kind: cut(path / ENDS[kind]),
+    "no schedule": lambda path, kind: (path / ("scheduler.pt" if kind == "hf" else "model.safetensors")).unlink(),
+}
+
+
+@pytest.mark.parametrize("outer", ["checkpoint-10", "step_10", "checkpoint-10 of hf", "checkpoint-10 of accelerate"])
+@pytest.mark.parametrize("deep", ["state", "policy/state", "policy/state/x", "policy/checkpoint-10", "a/checkpoint_0"])
+@pytest.mark.parametrize("kind", ["hf", "accelerate"])
+def test_a_save_in_a_folder_of_a_step(make, outer, deep, kind):
+    """Damaged ones two folders deep were valid, and whole ones of Accelerate not known."""
+    name, _, around = outer.partition(" of ")
+    step = make.root / "run" / name
+    if around:
+        save(make, around, f"run/{name}")
+    inner = save(make, kind, f"run/{name}/{deep}")
+    answer = ask(make, step)
+    assert (answer.valid, answer.step) == (True, 10), answer
+    for damage, do in DAMAGES.items():
+        shutil.copytree(inner, make.root / "kept")
+        do(inner, kind)
+        answer = ask(make, step)
+        assert answer.valid is (answer.valid if not around else None) and answer.valid is not True, (damage, answer)
+        shutil.rmtree(inner)
+        (make.root / "kept").rename(inner)
+
+
+@pytest.mark.parametrize("kind", ["hf", "accelerate"])
+def test_a_save_in_a_folder_is_read_with_the_others(make, kind):
+    step = make.dcp("run/step-10/model", step=10).parent
+    inner = save(make, kind, "run/step-10/policy/state")
+    path = inner / OPTIMIZERS[kind]
+    data = bytearray(path.read_bytes())
+    at = data.rfind(b"PK\x01\x02") // 2
+    data[at] ^= 0xFF
+    path.write_bytes(bytes(data))
+    assert ask(make, step, "checksum").valid is not True
+
+
+@pytest.mark.parametrize("deep", ["old/checkpoint-5", "runs/checkpoint-20", "all/checkpoint_0"])
+def test_a_save_of_another_step_is_one_of_its_own(make, deep):
+    """What is damaged there says nothing about this one."""
+    path = make.hf("run/checkpoint-10", 10)
+    inner = make.hf(f"run/checkpoint-10/{deep}", 5)
+    make.hf("run/checkpoint-10/all/checkpoint_1", 6)
+    cut(inner / "model.safetensors")
+    assert ask(make, path).valid is True, ask(make, path)
+
+
+@pytest.mark.parametrize("deep", ["ds", "policy/ds"])
+def test_deepspeeds_ranks_some_folders_deep(make, deep):
+    """In a step of the Trainer's name nothing else is known of them; without a rank's they were valid."""
+    path = make.root / "run/checkpoint-100"
+    make.deepspeed(f"run/checkpoint-100/{deep}", step=100, ranks=4)
+    assert ask(make, path).valid is not False, ask(make, path)
+    (path / deep / "bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt").unlink()
+    assert ask(make, path).valid is not True, ask(make, path)
+
+
+def test_more_saves_than_are_looked_at(make):
+    path = make.hf("run/checkpoint-10", 10)
+    for index in range(70):
+        make.json(path / f"part{index:02d}/trainer_state.json", {"global_step": 10})
+    answer = ask(make, path)
+    assert answer.valid is None and "too many" in answer.reason, answer
+
+
+# --- in the order in which they are written -----------------------------------------------------------------------------
+
+
+def torch_file(make, name, step=10):
+    return make.torch_file({"last_epoch": step}, prefix=name.rpartition(".")[0])
+
+
+def begun(make, at, count, step=10, ranks=2):
+    """The first parts of a save of the Trainer under FSDP with sharded states, as transformers 4.40 to 5.24 writes them."""
+    path = make.root / at
+    parts = ["pytorch_model_fsdp_0", "optimizer_0", "scheduler.pt", *(f"rng_state_{rank}.pth" for rank in range(ranks))]
+    for name in parts[:count]:
+        if name.endswith("_0") and "." not in name:
+            make.dcp(f"{at}/{name}", step=step)
+        else:
+            make.write(path / name, torch_file(make, name, step))
+    return path
+
+
+@pytest.mark.parametrize("at", ["run/checkpoint-10", "run/step_10", "run/step_10/policy", "run/checkpoint-10/a/b"])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_an_unfinished_save_of_the_trainer_under_fsdp(make, at, count):
+    """There is no ``training_args.bin`` that tells whose it is: it was valid."""
+    path = begun(make, at, count)
+    step = make.root / "/".join(at.split("/")[:2])
+    assert ask(make, step).valid is not True, ask(make, step)
+    make.json(path / "trainer_state.json", {"global_step": 10})
+    if count == 5:
+        assert ask(make, step).valid is True, ask(make, step)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_two_unfinished_saves_do_not_excuse_each_other(make, count):
+    paths = [begun(make, f"run/checkpoint-{step}", count, step) for step in (10, 20)]
+    assert [ask(make, path).valid for path in paths] == [None, None], [ask(make, path) for path in paths]
+
+
+@pytest.mark.parametrize("at", ["run/step_10", "run/checkpoint-10", "run/step_10/state", "run/step_10/policy/state"])
+def test_an_unfinished_save_of_accelerate(make, at):
+    """Random states come last: without them it was valid as a folder of safetensors."""
+    path = make.accelerate(at, 10, ranks=1)
+    (path / "random_states_0.pkl").unlink()
+    step = make.root / "/".join(at.split("/")[:2])
+    assert ask(make, step).valid is not True, ask(make, step)
+
+
+def test_a_loop_that_uses_accelerates_names(make):
+    """The saves beside have no end either."""
+    paths = [make.accelerate(f"run/step_{step}", step, ranks=1) for step in (10, 20, 30)]
+    for path in paths:
+        (path / "random_states_0.pkl").unlink()
+        for file in path.iterdir():
+            make.age(file, 36_000 - int(path.name[5:]))
+    answers = [validate(path, "structural", now_s=make.now_s) for path in paths]
+    assert [answer.valid for answer in answers] == [True] * 3, answers
+    shutil.copy(make.accelerate("other/step_20", 20, ranks=1) / "random_states_0.pkl", paths[1])
+    assert ask(make, paths[0]).valid is None, ask(make, paths[0])
+
+
+def test_an_exported_model_beside_the_trainers_arguments(make):
+    """``Trainer.save_model`` writes them, too; and no optimizer."""
+    path = make.dcp("run/step-10", step=10)
+    weights = make.safetensors({"w": ("F32", (4, 4), make.floats(16))})
+    make.write(path / "export/model.safetensors", weights)
+    make.write(path / "export/training_args.bin", torch_file(make, "training_args.bin"))
+    assert ask(make, path).valid is True, ask(make, path)
