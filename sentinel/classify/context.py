@@ -15,7 +15,7 @@ from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
 from sentinel.classify.readings import GPU_CAUSES, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.weights import LEADS, points_to
-from sentinel.classify.who_ended_it import ended_from_outside, interrupted_wait, self_ended, torn_down
+from sentinel.classify.who_ended_it import ended_from_outside, given_up, interrupted_wait, self_ended, torn_down
 from sentinel.config.rules import Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope
 
@@ -42,6 +42,7 @@ def context(
         self_ended,
         interrupted_wait,
         ended_from_outside,
+        given_up,
         _overheated,
         torn_down,
         _empty,

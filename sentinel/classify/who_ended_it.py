@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from math import isfinite
 
 from sentinel.classify.history import History
-from sentinel.classify.readings import Reading, of_context
+from sentinel.classify.readings import WARNED, Reading, of_context
 from sentinel.classify.weights import points_to
-from sentinel.config.rules import Rules
-from sentinel.model.records import Cause, Incident, Kind, Trust
+from sentinel.config.rules import Role, Rules
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
+from sentinel.text import whole_number
 
 C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
 ASKED = 2.0  # natural-log odds from which a line says that somebody ended the job
+_CANCELLED = frozenset({"job-cancelled", "step-cancelled"})  # rules
+_LIMITS = frozenset({"time-limit"})
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
 _SIGNALS = frozenset({"interrupt", "signal-term"})  # rules
@@ -85,6 +90,55 @@ def ended_from_outside(
     weights = {cause: -max((r.weights.get(cause, 0.0) for r in follows), default=0.0) for cause in _AFTER_AN_END}
     weights[C.SCHEDULER_PREEMPT_OR_TIMELIMIT] = 3.0
     return [of_context(ended.evidence, "ended-outside", weights, "ended from outside before anything else was said")]
+
+
+def given_up(
+    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
+) -> list[Reading]:
+    """Why a run was cancelled, where the run says it to its end: ranks do not find each other, or losses stay no numbers.
+
+    A logger's level says nothing then: what a program tries again is a warning to it, and a loss a mere record. Ranks that
+    look for each other until the time limit were not ended by it; of a run with bad numbers that is not known.
+    """
+    ended = next((r for r in readings if r.key in _CANCELLED | _LIMITS and r.strength >= ASKED), None)
+    if ended is None:
+        return []
+    path, end = ended.evidence.where.path, ended.evidence.line or 0
+    before = [e for e in incident.evidence if e.where.path == path and (e.line or end) < end]
+    steps = [e for e in before if e.kind == Kind.STEP]
+    reasons = [_unmet(before)] if not steps else []
+    for reading in (r for r in readings if _lowered(r) and r.evidence in before):
+        later = [e for e in steps if (e.line or 0) > (reading.evidence.line or 0)]
+        bad = reading.evidence.kind == "nan" and not any(_is_number(e.data.get("loss")) for e in later)
+        if (bad and ended.key in _CANCELLED) or (reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) > 0 and not later):
+            weights = {cause: weight / WARNED for cause, weight in reading.weights.items()}
+            reasons.append(Reading(reading.evidence, "given-up", weights, Role.CAUSE, note="until the job was ended"))
+    reason = max((r for r in reasons if r is not None), key=lambda r: r.strength, default=None)
+    if reason is None:
+        return []
+    return [replace(reason, weights={**reason.weights, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -ended.strength})]
+
+
+def _unmet(before: Sequence[Evidence]) -> Reading | None:
+    """Members of a job that said that they wait for each other, where none said that all had come."""
+    waiting = [e for e in before if e.kind == "joining"]
+    if not waiting or any(e.kind == "joined" for e in before):
+        return None
+    members = {e.where.rank for e in waiting}
+    total = whole_number(str(waiting[0].data.get("total"))) or 0
+    few = 2 * len(members) <= total
+    weights = {C.USER_CONFIG: 3.6 if few else 1.6, C.NETWORK_BOOTSTRAP: 2.6 if few else 3.6}
+    note = f"{len(members)} of {total} members were started" if few else "the members did not meet"
+    return Reading(waiting[-1], "given-up", weights, Role.CAUSE, note=note)
+
+
+def _lowered(reading: Reading) -> bool:
+    """Whether a logger told it as less than an error."""
+    return reading.warned or (reading.evidence.kind == "nan" and reading.role is Role.CONTEXT)
+
+
+def _is_number(loss: Scalar) -> bool:
+    return isinstance(loss, (int, float)) and isfinite(loss)
 
 
 def torn_down(
