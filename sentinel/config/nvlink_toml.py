@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.config.rules import NvLink5
 from sentinel.errors import FileError
 
-_KEYS = frozenset({"xid", "units", "subcode", "status", "immediate", "investigate"})
+KEYS = frozenset({"xid", "units", "subcode", "status", "immediate", "investigate"})
 _IMMEDIATE = frozenset({"ignore", "reset_gpu", "xid_154_eval"})
 
 
@@ -35,8 +35,8 @@ def nvlink5_rows(name: str, data: Mapping[str, Any]) -> dict[tuple[int, str, int
 
 
 def _fault(row: object) -> str:
-    if not isinstance(row, dict) or row.keys() != _KEYS:
-        return f"its keys are not: {', '.join(sorted(_KEYS))}"
+    if not isinstance(row, dict) or row.keys() != KEYS:
+        return f"its keys are not: {', '.join(sorted(KEYS))}"
     if not all(type(row[key]) is int and row[key] >= 0 for key in ("xid", "subcode", "status")):
         return "xid, subcode and status are whole numbers"
     if not 144 <= row["xid"] <= 150:

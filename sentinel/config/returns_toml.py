@@ -10,7 +10,7 @@ from sentinel.config.rules_document import Document
 from sentinel.errors import FileError
 from sentinel.model.records import Cause
 
-_KEYS = ("cause", "tests", "actions", "failures", "source")
+KEYS = ("cause", "tests", "actions", "failures", "source")
 _MOST_FAILURES = 10
 
 Bad = Callable[[str, str, str], FileError]
@@ -28,8 +28,8 @@ def read_returns(document: Document, rows: dict[str, ReturnRow], *, override: bo
             return document.error("return", index, key, message, fix)
 
         for key in table:
-            if key not in _KEYS:
-                raise bad(key, "unknown key", f"use one of: {', '.join(_KEYS)}")
+            if key not in KEYS:
+                raise bad(key, "unknown key", f"use one of: {', '.join(KEYS)}")
         row = ReturnRow(_tests(table, bad), _actions(table, bad), _failures(table, bad), _source(table, bad))
         given = table.get("cause")
         for cause in given if isinstance(given, list) and given else [given]:

@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.errors import FileError
 from sentinel.given_files import toml_of
 
-_TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5", "return"])
+TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5", "return"])
 
 
 class Document:
@@ -24,7 +24,7 @@ class Document:
                 self._starts.setdefault(line.strip(), []).append(number)
         self.data = toml_of(name, text)
         for key in self.data:
-            if key not in _TABLES:
+            if key not in TABLES:
                 raise FileError(
                     name, "unknown table", line=self._find(0, key), key=key,
                     fix="use [[rule]], [[xid]], [[cause]], [[conviction]], [[return]], [judgement] or nvlink5",

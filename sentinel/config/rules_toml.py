@@ -31,7 +31,7 @@ GROUPS = frozenset(
         "gib_tried", "gib_total", "gib_used", "comm", "nranks",
     ]
 )  # fmt: skip
-_KEYS = frozenset(
+RULE_KEYS = frozenset(
     [
         "id", "pattern", "anchor", "capture", "kind", "form", "role", "weights", "scope", "drain", "late", "frame", "advice",
         "match", "reject", "source",
@@ -93,8 +93,8 @@ def _rule(document: Document, index: int, table: dict[str, Any]) -> Rule:
         return document.error("rule", index, key, message, fix)
 
     for key in table:
-        if key not in _KEYS:
-            raise bad(key, "unknown key", f"use one of: {', '.join(sorted(_KEYS))}")
+        if key not in RULE_KEYS:
+            raise bad(key, "unknown key", f"use one of: {', '.join(sorted(RULE_KEYS))}")
     identity = table.get("id")
     if not isinstance(identity, str) or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,60}", identity):
         raise bad("id", f"not an id: {identity!r}", "lower case letters, digits, '-' and '.'")
@@ -261,7 +261,7 @@ def _enum(kind: type[Any], value: object, bad: Any) -> Any:
         raise bad(f"{value!r:.60} is none of: {', '.join(item.value for item in kind)}") from None
 
 
-_XID_KEYS = frozenset(
+XID_KEYS = frozenset(
     [
         "number",
         "name",
@@ -289,8 +289,8 @@ def _xid(document: Document, index: int, table: dict[str, Any]) -> Xid:
                 "what convicts is in one table",
                 f"write [[conviction]] with xid = {table.get('number')} and source",
             )
-        if key not in _XID_KEYS:
-            raise bad(key, "unknown key", f"use one of: {', '.join(sorted(_XID_KEYS))}")
+        if key not in XID_KEYS:
+            raise bad(key, "unknown key", f"use one of: {', '.join(sorted(XID_KEYS))}")
     number = table.get("number")
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 1000:
         raise bad("number", f"not an Xid: {number!r}", "a whole number")
@@ -319,7 +319,7 @@ def _raise(error: FileError) -> str:
     raise error
 
 
-_CAUSE_KEYS = frozenset(["id", "prior", "scope", "restart", "advice", "confirm", "rivals"])
+CAUSE_KEYS = frozenset(["id", "prior", "scope", "restart", "advice", "confirm", "rivals"])
 
 
 def _cause(document: Document, index: int, table: dict[str, Any]) -> CauseEntry:
@@ -327,8 +327,8 @@ def _cause(document: Document, index: int, table: dict[str, Any]) -> CauseEntry:
         return document.error("cause", index, key, message, fix)
 
     for key in table:
-        if key not in _CAUSE_KEYS:
-            raise bad(key, "unknown key", f"use one of: {', '.join(sorted(_CAUSE_KEYS))}")
+        if key not in CAUSE_KEYS:
+            raise bad(key, "unknown key", f"use one of: {', '.join(sorted(CAUSE_KEYS))}")
     prior = table.get("prior", 0.0)
     if isinstance(prior, bool) or not isinstance(prior, (int, float)):
         raise bad("prior", f"not a number: {prior!r}")

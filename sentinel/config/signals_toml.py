@@ -19,10 +19,10 @@ from sentinel.given_files import toml_of
 from sentinel.model.records import Cause, Scope
 
 MOST_QUERY = 2000  # characters
-_SIGNAL = frozenset(
+SIGNAL_KEYS = frozenset(
     ["id", "words", "query", "above", "below", "for_s", "cause", "scope", "weight", "node_label", "node_pattern"]
 )
-_COUNTER = frozenset(["name", "words", "cause", "per_day", "least_days", "limit"])
+COUNTER_KEYS = frozenset(["name", "words", "cause", "per_day", "least_days", "limit"])
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{1,60}")
 
 Bad = Callable[[str, str, str], FileError]
@@ -101,7 +101,7 @@ def _known(table: Mapping[str, Any], keys: frozenset[str], bad: Bad) -> None:
 
 
 def _signal(table: Mapping[str, Any], name: str, bad: Bad) -> Signal:
-    _known(table, _SIGNAL, bad)
+    _known(table, SIGNAL_KEYS, bad)
     identity = _text(table, "id", bad)
     if not _ID.fullmatch(identity):
         raise bad("id", f"not an id: {identity!r:.80}", "lower case letters, digits, '-' and '_'")
@@ -138,7 +138,7 @@ def _signal(table: Mapping[str, Any], name: str, bad: Bad) -> Signal:
 
 
 def _counter(table: Mapping[str, Any], bad: Bad) -> Counter:
-    _known(table, _COUNTER, bad)
+    _known(table, COUNTER_KEYS, bad)
     name = _text(table, "name", bad)
     if not _ID.fullmatch(name):
         raise bad("name", f"not a name: {name!r:.80}", "lower case letters, digits and '_'")

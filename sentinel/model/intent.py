@@ -36,7 +36,7 @@ class Intent:
 
 
 NOTHING = Intent()
-_KEYS = frozenset(
+KEYS = frozenset(
     {"restart", "global", "local", "retries", "bad_numbers", "errors", "manifests", "nodes", "in_allocation"}
 )
 MOST_NODES = 65_536  # of a job: MAX_SLURM_NODES
@@ -71,7 +71,7 @@ def _intent_of(comment: str) -> Intent:
         return Intent(restart=asked)
     if not isinstance(asked, dict):
         return Intent(problem='"sentinel" in the comment must be true, false or an object')
-    unknown = sorted(set(asked) - _KEYS)
+    unknown = sorted(set(asked) - KEYS)
     if unknown:
         return Intent(problem=f'unknown key {unknown[0]!r} in the comment\'s "sentinel" object')
     return _checked(asked)

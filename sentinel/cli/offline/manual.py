@@ -147,28 +147,41 @@ def _markdown_paragraph(paragraph: str) -> list[str]:
 
 
 def settings_page() -> str:
-    """Both settings files as tables."""
-    from sentinel.agent.settings import AgentSettings
-    from sentinel.config.alerts import Channel
-    from sentinel.config.settings import Settings
-
+    """All settings files as tables."""
     lines = [
         "# Settings",
         "",
-        "Made by `sentinel manual settings`. Two files, both TOML and both read strictly: an unknown key, a wrong type or",
+        "Made by `sentinel manual settings`. All files are TOML and read strictly: an unknown key, a wrong type or",
         "an absurd value is an error that names file, line, key and the fix (`sentinel config check [--agent]`).",
         "",
         'A length of time, a size or a rate may be written with its unit: `confirm_s = "10min"`, `store_bytes = "8GiB"`,',
         '`restore_bytes_per_s = "2GB/s"`. A bare number has the unit of the table.',
         "",
+        "What stands elsewhere: rules and what convicts ([site rules](site-rules.md)), the hooks ([hooks](hooks.md)), a",
+        "job's comment ([researcher](researcher.md)).",
+        "",
     ]
-    for title, kind in (
-        ("`/etc/sentinel/sentinel.toml`: the daemon", Settings),
-        ("`[alerts.channels.NAME]` in the daemon's file: one for each channel", Channel),
-        ("`/etc/sentinel/agent.toml`: each node", AgentSettings),
-    ):
+    for title, kind in settings_tables():
         lines += [f"## {title}", "", "| key | default | unit | why |", "|---|---|---|---|", *_rows(kind), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def settings_tables() -> list[tuple[str, type[Any]]]:
+    """What each table of the page is about, and the class of its settings."""
+    from sentinel.agent.settings import AgentSettings, Check
+    from sentinel.config.alerts import Channel
+    from sentinel.config.modes import CauseMode
+    from sentinel.config.settings import Settings
+    from sentinel.config.user_messages import UserMessages
+
+    return [
+        ("`/etc/sentinel/sentinel.toml`: the daemon", Settings),
+        ("`[modes.default.causes.CAUSE]`, `[modes.partitions.PARTITION.causes.CAUSE]` there", CauseMode),
+        ("`[alerts.channels.NAME]` in the daemon's file: one for each channel", Channel),
+        ("`/etc/sentinel/agent.toml`: each node", AgentSettings),
+        ("`[checks.NAME]` in the node's file: one for each check of the site's own", Check),
+        ("`~/.config/sentinel/messages.toml`: a user's, where the site lets users choose", UserMessages),
+    ]
 
 
 def _rows(kind: type[Any]) -> Iterator[str]:
