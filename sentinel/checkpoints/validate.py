@@ -26,6 +26,7 @@ from sentinel.checkpoints.formats import (
     nemo,
     nested,
     one_save,
+    rank_counts,
     safetensors_file,
     safetensors_set,
     torch_file,
@@ -228,6 +229,7 @@ def _refuse_in_folders(tree: Tree, ask: Ask, finding: Finding, name: str) -> Non
     if name != nested.NAME:
         nested.check_inside(tree, ask, finding)
     unfinished.refuse(tree)
+    rank_counts.refuse_fewer(tree)
 
 
 def _unrecognised(tree: Tree, ask: Ask) -> Exception:

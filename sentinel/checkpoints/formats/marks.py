@@ -15,6 +15,7 @@ ANY = re.compile(
     r"|.+_(?:model|optim)_states\.pt|model_optim_rng\.pt|metadata\.json"
 )
 _IN_A_FOLDER_OF_ITS_RANK = "model_optim_rng.pt"
+_OF_NEMO = "weights"  # beside the context that is read with it
 
 
 def folders(tree: Tree, marks: re.Pattern[str] = ANY) -> list[str]:
@@ -27,7 +28,9 @@ def folders(tree: Tree, marks: re.Pattern[str] = ANY) -> list[str]:
     for name in tree.files:
         folder, _, file = name.rpartition("/")
         if folder and marks.fullmatch(file) and folder.count("/") < _DEPTH:
-            found.add(folder.rpartition("/")[0] if file == _IN_A_FOLDER_OF_ITS_RANK else folder)
+            above, _, last = folder.rpartition("/")
+            found |= {above} if file == _IN_A_FOLDER_OF_ITS_RANK else {folder}
+            found |= {above} if last == _OF_NEMO else set()
     found -= {"", *_of_other_steps(tree, found)}
     if len(found) > _MOST:
         raise NotKnown(f"more than {_MOST} saves in folders of it: too many to look at")

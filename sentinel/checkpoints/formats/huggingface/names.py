@@ -29,7 +29,7 @@ OPTIMIZER = re.compile(_OPTIMIZER)
 RANDOM = re.compile(_RANDOM)
 RNG_STATE = re.compile(r"rng_state(?:_(\d+))?\.pth")  # the Trainer's
 RANDOM_STATES = re.compile(r"random_states_(\d+)\.pkl")  # Accelerate's
-OF_A_RANK = re.compile(r"([^/]*_fsdp(?:_\d+)?_rank|optimizer(?:_\d+)?_rank)(\d+)\.bin")
+OF_A_RANK = re.compile(r"([^/]*_fsdp(?:_\d+)?_rank|optimizer(?:_\d+)?_rank)(\d+)(\.bin)")
 # All files of theirs that hold a part of a state.
 OWN = re.compile(
     "|".join((_WEIGHTS, _OPTIMIZER, _OPTIMIZER_OF_A_RANK, _SCHEDULES, _RANDOM, _CUSTOM, re.escape(ARGUMENTS)))

@@ -91,6 +91,16 @@ def test_deepspeeds_ranks_some_folders_deep(make, deep):
     assert ask(make, path).valid is not True, ask(make, path)
 
 
+@pytest.mark.parametrize("deep", ["a", "a/b"])
+def test_nemos_context_some_folders_deep(make, deep):
+    """The weights were looked at without what is read with them."""
+    path = make.root / "run/step_10"
+    make.nemo(f"run/step_10/{deep}", 10)
+    assert ask(make, path).valid is True, ask(make, path)
+    cut(path / deep / "context/model.json")
+    assert ask(make, path).valid is not True, ask(make, path)
+
+
 def test_more_saves_than_are_looked_at(make):
     path = make.hf("run/checkpoint-10", 10)
     for index in range(70):
@@ -106,7 +116,7 @@ def torch_file(make, name, step=10):
     return make.torch_file({"last_epoch": step}, prefix=name.rpartition(".")[0])
 
 
-def begun(make, at, count, step=10, ranks=2):
+def begun(make, at, count, step=10, ranks=4):
     """The first parts of a save of the Trainer under FSDP with sharded states, as transformers 4.40 to 5.24 writes them."""
     path = make.root / at
     parts = ["pytorch_model_fsdp_0", "optimizer_0", "scheduler.pt", *(f"rng_state_{rank}.pth" for rank in range(ranks))]
@@ -119,14 +129,14 @@ def begun(make, at, count, step=10, ranks=2):
 
 
 @pytest.mark.parametrize("at", ["run/checkpoint-10", "run/step_10", "run/step_10/policy", "run/checkpoint-10/a/b"])
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
 def test_an_unfinished_save_of_the_trainer_under_fsdp(make, at, count):
     """There is no ``training_args.bin`` that tells whose it is: it was valid."""
     path = begun(make, at, count)
     step = make.root / "/".join(at.split("/")[:2])
     assert ask(make, step).valid is not True, ask(make, step)
     make.json(path / "trainer_state.json", {"global_step": 10})
-    if count == 5:
+    if count == 7:
         assert ask(make, step).valid is True, ask(make, step)
 
 

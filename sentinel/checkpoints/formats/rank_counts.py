@@ -1,0 +1,102 @@
+"""Holds the files that a save has one of for each rank against each other: how many there are is written nowhere else.
+
+Without its last file a set has no hole. Model, optimizer and random states of the same ranks are as many; the names of
+DCP's shards give the least number. A loop may keep two optimizers beside the random states of eight ranks: then the saves
+beside look alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sentinel.checkpoints.files import NotKnown, Tree
+from sentinel.checkpoints.formats.base import neighbours
+from sentinel.checkpoints.formats.huggingface import names
+from sentinel.checkpoints.parsing.ranks import MOST_RANKS, first_hole
+from sentinel.text import visible
+
+_BESIDE = 2
+_ENDING = r"\.(?:pt|pth|bin|ckpt|pkl|safetensors)(?:\.tar)?"
+_NUMBERED = rf"(?:[-_]?states?)?(?:[-_.]?rank)?[-_]?)(?P<rank>\d{{1,6}})(?P<rest>{_ENDING})"
+_OF_A_RANK = (
+    re.compile(r"(?P<stem>(?:[A-Za-z_.-]*[-_.])?opt(?:im[a-z]*)?" + _NUMBERED),
+    re.compile(r"(?P<stem>(?:[A-Za-z_.-]*[-_.])?(?:models?|weights?|net(?:work)?|module|param(?:eter)?s)" + _NUMBERED),
+    re.compile(r"(?P<stem>rng_state_|random_states_)(?P<rank>\d{1,6})(?P<rest>\.pth|\.pkl)"),
+    names.OF_A_RANK,
+)
+_SHARD = re.compile(r"__(\d{1,6})_\d+\.distcp|__(\d{1,6})\.metadata")
+
+
+@dataclass(slots=True)
+class _Set:
+    """Files of one folder whose names differ in the number of a rank."""
+
+    folder: str
+    stem: str
+    rest: str
+    ranks: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        return max(self.ranks)
+
+    @property
+    def first(self) -> int:
+        return min(self.ranks)
+
+    def name(self, rank: int) -> str:
+        digits = self.ranks[self.last]
+        width = len(digits) if digits[0] == "0" and len(digits) > 1 else 1
+        return f"{self.stem}{rank:0{width}}{self.rest}"
+
+
+def refuse_fewer(tree: Tree) -> None:
+    """`NotKnown` where a set lacks the file of a rank of which another set, or DCP, has one."""
+    sets = list(_sets(tree))
+    shards = {
+        name: int(m.group(1) or m.group(2)) for name in tree.files if (m := _SHARD.fullmatch(name.rpartition("/")[2]))
+    }
+    for one in sets:
+        said = [
+            (other.last, other.name(other.last))
+            for other in sets
+            if _of_one_save(one, other.folder) and other.first == one.first
+        ]
+        if one.first == 0:
+            said += [(rank, name) for name, rank in shards.items() if _of_one_save(one, name.rpartition("/")[0])]
+        last, by = max(said, default=(one.last, ""))
+        lacking = one.name(one.last + 1)
+        if one.last < last <= MOST_RANKS and not _as_beside(tree, lacking, by):
+            raise NotKnown(
+                f"{visible(lacking)} is missing, and {visible(by)} is there: of a rank, or one that is not saved?"
+            )
+
+
+def _of_one_save(one: _Set, folder: str) -> bool:
+    """Whether that folder is the set's own, or one above or below it; beside it may be another program's of other ranks."""
+    mine, other = f"{one.folder}/" if one.folder else "", f"{folder}/" if folder else ""
+    return mine.startswith(other) or other.startswith(mine)
+
+
+def _sets(tree: Tree) -> Iterator[_Set]:
+    """Sets that begin at rank 0 or 1 and have no hole. What has no number beside it (optimizer.bin) is no rank's."""
+    found: dict[tuple[str, str], _Set] = {}
+    for name in tree.files:
+        folder, slash, file = name.rpartition("/")
+        match = next((match for pattern in _OF_A_RANK if (match := pattern.fullmatch(file))), None)
+        if match:
+            stem, rank, rest = match.groups()
+            key = (folder + slash + stem, rest)
+            found.setdefault(key, _Set(folder, folder + slash + stem, rest)).ranks[int(rank)] = rank
+    for one in found.values():
+        alone = one.stem.rstrip("-_.") + one.rest in tree.files
+        if one.first <= 1 and not alone and first_hole(one.ranks, one.first, one.last + 1) is None:
+            yield one
+
+
+def _as_beside(tree: Tree, lacking: str, by: str) -> bool:
+    """Whether the saves beside have the one and not the other, either."""
+    beside = neighbours(tree.root, _BESIDE)
+    return bool(beside) and all((folder / by).is_file() and not (folder / lacking).exists() for folder in beside)
