@@ -189,8 +189,7 @@ def neighbours(root: Path, limit: int) -> list[Path]:
     """
     for inside in (0, 1):
         named = root if not inside else root.parent
-        read_step = step_of if step_of(named.name) is not None else number_of
-        mine = read_step(named.name)
+        read_step, mine = _read_step(named.name)
         if mine is None or (read_step is number_of and named.name.isdigit() and inside):
             continue
         try:
@@ -200,9 +199,14 @@ def neighbours(root: Path, limit: int) -> list[Path]:
         first, behind = bisect_left(saves, (mine,)), bisect_left(saves, (mine + 1,))
         around = saves[max(0, first - limit) : first] + saves[behind : behind + limit]
         nearest = sorted(around, key=lambda pair: (abs(pair[0] - mine), pair))[:limit]
-        rest = root.relative_to(named)
-        return [named.parent / name / rest for _, name in nearest]
+        return [named.parent / name / root.name if inside else named.parent / name for _, name in nearest]
     return []
+
+
+def _read_step(name: str) -> tuple[StepReader, int | None]:
+    """What a name states, its step or else its number, and how that is read of the others."""
+    step = step_of(name)
+    return (step_of, step) if step is not None else (number_of, number_of(name))
 
 
 def _saves_in(folder: Path, read_step: StepReader) -> tuple[tuple[int, str], ...]:

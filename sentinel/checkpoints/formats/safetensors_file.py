@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
@@ -20,6 +21,7 @@ from sentinel.text import visible
 NAME = "safetensors"
 _FORMAT_LIMIT_BYTES = 100_000_000  # the library's own limit for the header
 _READ_LIMIT_BYTES = 12 << 20  # what this reader takes into memory
+_KEPT_BYTES = 64 << 10  # of a header that is kept: an adapter's, of which there may be thousands
 # dtype -> (bits of one element, its torch name)
 _TYPES: dict[str, tuple[int, str]] = {
     "F64": (64, "float64"), "F32": (32, "float32"), "F16": (16, "float16"), "BF16": (16, "bfloat16"),
@@ -61,8 +63,7 @@ def torch_type(dtype: str) -> str:
 
 def check_file(tree: Tree, name: str, ask: Ask) -> Header:
     """The header held against the file; at level content the floats as works."""
-    with opened(tree.path(name), name) as handle:
-        table = read_table(handle, 0, handle.size)
+    table = table_of(tree, name)
     header = Header({key: (dtype, shape) for key, _, _, dtype, shape in table.spans}, table.metadata)
     if ask.level == "content":
         header.works = scans(tree, name, table)
@@ -95,18 +96,42 @@ def _in_order(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bool:
 
 def shapes(tree: Tree, name: str) -> list[tuple[int, ...]]:
     """The shapes of its tensors."""
-    with opened(tree.path(name), name) as handle:
-        return [shape for _, _, _, _, shape in read_table(handle, 0, handle.size).spans]
+    return [shape for _, _, _, _, shape in table_of(tree, name).spans]
 
 
 def has_moments(tree: Tree, name: str) -> bool:
     """Whether the names of its tensors speak of an optimizer: torch's (``exp_avg``), or MLX's (``layers.0.weight.m``)."""
-    with opened(tree.path(name), name) as handle:
-        keys = [span[0] for span in read_table(handle, 0, handle.size).spans]
+    keys = [span[0] for span in table_of(tree, name).spans]
     return any(OPTIMIZER_KEY.search(key) or key.rpartition(".")[2] in _MOMENTS for key in keys)
 
 
-def read_table(handle: Handle, start: int, end: int) -> Table:
+def table_of(tree: Tree, name: str) -> Table:
+    """The header of a file. It is asked for several times, and once more by the save beside: small ones are kept."""
+    with opened(tree.path(name), name) as handle:
+        length = int.from_bytes(handle.read(0, 8), "little") if handle.size >= 8 else 0
+        if not 0 < length <= _KEPT_BYTES or length > handle.size - 8:
+            return read_table(handle, 0, handle.size)
+        return _read_small_table(handle.name, handle.read(0, 8 + length), handle.size)
+
+
+@lru_cache(maxsize=64)
+def _read_small_table(shown: str, head: bytes, size: int) -> Table:
+    return read_table(_Head(head, size, shown), 0, size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The beginning of a file that was read already."""
+
+    data: bytes
+    size: int
+    name: str
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.data[offset : offset + length]
+
+
+def read_table(handle: Handle | _Head, start: int, end: int) -> Table:
     """The header of what lies between these two places, held against it: no gap, no overlap, nothing behind."""
     shown = handle.name
     if end - start < 10:
