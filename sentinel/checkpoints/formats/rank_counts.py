@@ -53,20 +53,20 @@ class _Set:
 
 
 def refuse_fewer(tree: Tree) -> None:
-    """`NotKnown` where a set lacks the file of a rank of which another set, or DCP, has one."""
+    """`NotKnown` where a set lacks the file of a rank of which another set, or DCP, has one.
+
+    The other is in the same folder, or in one above or below it: beside it may be another program's of other ranks.
+    """
     sets = list(_sets(tree))
-    shards = {
-        name: int(m.group(1) or m.group(2)) for name in tree.files if (m := _SHARD.fullmatch(name.rpartition("/")[2]))
-    }
+    here: dict[_Place, _Said] = {}
+    below: dict[_Place, _Said] = {}  # the same of a folder and all in it
+    for folder, first, said in _all_said(tree, sets):
+        here[folder, first] = max(here.get((folder, first), said), said)
+        for above in _up_from(folder):
+            below[above, first] = max(below.get((above, first), said), said)
     for one in sets:
-        said = [
-            (other.last, other.name(other.last))
-            for other in sets
-            if _of_one_save(one, other.folder) and other.first == one.first
-        ]
-        if one.first == 0:
-            said += [(rank, name) for name, rank in shards.items() if _of_one_save(one, name.rpartition("/")[0])]
-        last, by = max(said, default=(one.last, ""))
+        around = [here.get((folder, one.first)) for folder in _up_from(one.folder)]
+        last, by = max(said for said in (*around, below[one.folder, one.first]) if said is not None)
         lacking = one.name(one.last + 1)
         if one.last < last <= MOST_RANKS and not _as_beside(tree, lacking, by):
             raise NotKnown(
@@ -74,10 +74,25 @@ def refuse_fewer(tree: Tree) -> None:
             )
 
 
-def _of_one_save(one: _Set, folder: str) -> bool:
-    """Whether that folder is the set's own, or one above or below it; beside it may be another program's of other ranks."""
-    mine, other = f"{one.folder}/" if one.folder else "", f"{folder}/" if folder else ""
-    return mine.startswith(other) or other.startswith(mine)
+_Place = tuple[str, int]  # a folder, and the number with which its ranks begin
+_Said = tuple[int, str]  # the last rank, and the file that says so
+
+
+def _all_said(tree: Tree, sets: list[_Set]) -> Iterator[tuple[str, int, _Said]]:
+    for one in sets:
+        yield one.folder, one.first, (one.last, one.name(one.last))
+    for name in tree.files:
+        folder, _, file = name.rpartition("/")
+        if match := _SHARD.fullmatch(file):
+            yield folder, 0, (int(match.group(1) or match.group(2)), name)
+
+
+def _up_from(folder: str) -> Iterator[str]:
+    """The folder and those above it, up to the save's own."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
+    yield ""
 
 
 def _sets(tree: Tree) -> Iterator[_Set]:
