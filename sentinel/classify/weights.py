@@ -51,6 +51,8 @@ _QUOTES = re.compile(
 )
 # What only says that the lines below it tell what happened: a class with nothing behind it, XLA's and TensorFlow's headings.
 _HEADS = re.compile(r":\s*$|\broot error\(s\) found|\berror (?:in: \S{1,120}|code is \d{1,7})\s*$")
+# NCCL's result code in PyTorch's and XLA's words; what NCCL itself said last stands behind it, mostly on a line of its own.
+_CODE_ONLY = re.compile(r"\bunhandled (?:system|cuda) error\b[^\n]{0,20}\(run with\b")
 HEADED = 8  # lines below such a heading that belong to it
 DECIDED = 0.5  # share from which a cause leads whatever its siblings' are
 
@@ -186,9 +188,15 @@ def _told(readings: Sequence[Reading]) -> dict[str | None, list[int]]:
 def _heads(one: Reading, told: Mapping[str | None, list[int]]) -> bool:
     """Whether the line names an exception only by its class, or as a heading, and the lines right below it say more."""
     line = one.evidence.line
-    if line is None or not (one.generic or one.role is Role.FALLBACK) or not _HEADS.search(one.evidence.text):
+    if line is None or not _is_heading(one):
         return False
     return any(0 < other - line <= HEADED for other in told.get(one.evidence.where.path, ()))
+
+
+def _is_heading(one: Reading) -> bool:
+    if _CODE_ONLY.search(one.evidence.text):
+        return True
+    return (one.generic or one.role is Role.FALLBACK) and _HEADS.search(one.evidence.text) is not None
 
 
 def _comes_of(symptom: Reading, known: Reading, role: Role) -> bool:
