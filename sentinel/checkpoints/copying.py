@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan
+from sentinel.checkpoints.formats import marks
 from sentinel.checkpoints.own_folders import below, exists, half_of, opened_folder, opened_half, own_store
 from sentinel.checkpoints.validate import validate
 from sentinel.errors import Denied, Refused, Unavailable, UserError
@@ -27,7 +28,8 @@ FOLDER = ".incoming"
 PIECE_BYTES = 4 << 20
 # Written last by the frameworks, so copied last.
 _MARKERS = re.compile(
-    r"(.*/)?(\.metadata|__\d+\.metadata|metadata\.json|integrity\.json|trainer_state\.json|\.sentinel-manifest\.json)"
+    r"(.*/)?(\.metadata|__\d+\.metadata|metadata\.json|integrity\.json|\.sentinel-manifest\.json|"
+    + f"{marks.LIBRARIES.pattern})"
 )
 OVERLAP_WARNING = 0.10  # a drain that takes more of the interval than this leaves little for a slow day
 

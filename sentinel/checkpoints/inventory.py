@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sentinel.checkpoints.formats import by_name, nvrx, rank_set, torch_file
+from sentinel.checkpoints.formats import by_name, marks, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import msgpack, orbax
 from sentinel.checkpoints.parsing.copy_names import duplicate_of
 from sentinel.checkpoints.records import CANNOT_BE_READ, Candidate, Level, Part, Tier
@@ -201,7 +201,8 @@ def _is_numbered_save(path: Path) -> bool:
 def _is_checkpoint(names: set[str]) -> bool:
     """Whether a folder of these names is a checkpoint although its own name may state no step."""
     return (
-        bool({".metadata", "__0.metadata", "trainer_state.json", "random_states_0.pkl"} & names)
+        bool({".metadata", "__0.metadata"} & names)
+        or any(marks.LIBRARIES.fullmatch(name) for name in names)
         or bool({orbax.ROOT, orbax.ITEM} & names)
         or {"weights", "context"} <= names
         or any(name.startswith("__") and name.endswith(".distcp") for name in names)

@@ -229,6 +229,7 @@ def _refuse_in_folders(tree: Tree, ask: Ask, finding: Finding, name: str) -> Non
     if name != nested.NAME:
         nested.check_inside(tree, ask, finding)
     unfinished.refuse(tree)
+    megatron.refuse_unmarked(tree)
     rank_counts.refuse_fewer(tree)
 
 

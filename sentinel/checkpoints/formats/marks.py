@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 from sentinel.checkpoints.files import NotKnown, Tree
+from sentinel.checkpoints.formats.huggingface import names
 from sentinel.checkpoints.steps import number_of, step_of
 
 _DEPTH = 4  # of folders in a save: policy/state/checkpoint_0
 _MOST = 64  # saves in folders of one
-LIBRARIES = re.compile(r"trainer_state\.json|random_states_\d+\.pkl")  # of Hugging Face, each in the folder of its save
+# The end of a save of Hugging Face's libraries, in its folder.
+LIBRARIES = re.compile(rf"{re.escape(names.STATE)}|{names.RANDOM_STATES.pattern}")
 ANY = re.compile(
     LIBRARIES.pattern + r"|(?:__\d+)?\.metadata|__\d+_\d+\.distcp|latest|latest_checkpointed_iteration\.txt"
     r"|.+_(?:model|optim)_states\.pt|model_optim_rng\.pt|metadata\.json"

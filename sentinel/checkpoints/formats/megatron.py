@@ -83,6 +83,15 @@ def check_common(tree: Tree, ask: Ask) -> None:
         )
 
 
+def refuse_unmarked(tree: Tree) -> None:
+    """`NotKnown` where Megatron's common state lies beside DCP's shards, in whatever folder, without the marker."""
+    for name in tree.files:
+        folder, slash, file = name.rpartition("/")
+        begun = file in (COMMON, INTEGRITY) and folder + slash + ".metadata" in tree.files
+        if begun and folder + slash + MARKER not in tree.files:
+            raise NotKnown(f"{visible(name)} is there and no {MARKER}: a save of Megatron's that did not finish?")
+
+
 def _marker(tree: Tree, ask: Ask) -> bool:
     """Whether the end marker is there and says what it should. torch_dcp and fsdp_dtensor have none."""
     if MARKER not in tree.files:

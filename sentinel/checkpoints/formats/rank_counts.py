@@ -23,7 +23,7 @@ _NUMBERED = rf"(?:[-_]?states?)?(?:[-_.]?rank)?[-_]?)(?P<rank>\d{{1,6}})(?P<rest
 _OF_A_RANK = (
     re.compile(r"(?P<stem>(?:[A-Za-z_.-]*[-_.])?opt(?:im[a-z]*)?" + _NUMBERED),
     re.compile(r"(?P<stem>(?:[A-Za-z_.-]*[-_.])?(?:models?|weights?|net(?:work)?|module|param(?:eter)?s)" + _NUMBERED),
-    re.compile(r"(?P<stem>rng_state_|random_states_)(?P<rank>\d{1,6})(?P<rest>\.pth|\.pkl)"),
+    names.RANDOM_OF_A_RANK,
     names.OF_A_RANK,
 )
 _SHARD = re.compile(r"__(\d{1,6})_\d+\.distcp|__(\d{1,6})\.metadata")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sentinel.checkpoints import copying
 from sentinel.checkpoints.copying import Pace, choose_peers, copy, incoming
+from sentinel.checkpoints.files import Entry, Tree
 from sentinel.checkpoints.validate import validate
 from sentinel.errors import Refused, Unavailable, UserError
 
@@ -167,3 +168,12 @@ def test_any_single_domain_can_be_lost(domains):
     largest = max((domains.count(d) for d in domains), default=0)
     if 2 * largest <= len(hosts):
         assert not peers.unsafe
+
+
+@pytest.mark.parametrize(
+    "name", ["trainer_state.json", "policy/trainer_state.json", "random_states_12.pkl", ".metadata"]
+)
+def test_what_ends_a_save_is_copied_last(name, tmp_path):
+    entry = Entry(1, 0.0, 1, 0)
+    tree = Tree(tmp_path, {name: entry, "model.safetensors": Entry(1, 9.0, 1, 9), "z/scheduler.bin": entry})
+    assert copying.order_of(tree)[-1] == name

@@ -207,3 +207,12 @@ def test_a_folder_whose_time_was_set_back_is_listed_anew(make, behind_s):
         os.utime(run, (at_s, at_s))
         found = {path.name for path in base.neighbours(run / "step_15", 8)}
         assert found == {f"step_{earlier}" for earlier in range(10, step + 10, 10)}
+
+
+def test_a_nodes_own_part_of_accelerates_save(make):
+    """Only the first node has rank 0's random states."""
+    path = make.accelerate("run/best", 10, ranks=8)
+    for rank in range(4):
+        (path / f"random_states_{rank}.pkl").unlink()
+    parts = listing(make.root / "run", "local", "node2", now_s=make.now_s)
+    assert [part.format for part in parts] == ["accelerate"], parts

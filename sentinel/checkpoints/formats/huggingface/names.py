@@ -28,6 +28,7 @@ _CUSTOM = r"custom_checkpoint_\d+\.pkl"  # Accelerate's, of objects that the pro
 OPTIMIZER = re.compile(_OPTIMIZER)
 RANDOM = re.compile(_RANDOM)
 RNG_STATE = re.compile(r"rng_state(?:_(\d+))?\.pth")  # the Trainer's
+RANDOM_OF_A_RANK = re.compile(r"(rng_state_|random_states_)(\d+)(\.pth|\.pkl)")
 RANDOM_STATES = re.compile(r"random_states_(\d+)\.pkl")  # Accelerate's
 OF_A_RANK = re.compile(r"([^/]*_fsdp(?:_\d+)?_rank|optimizer(?:_\d+)?_rank)(\d+)(\.bin)")
 # All files of theirs that hold a part of a state.

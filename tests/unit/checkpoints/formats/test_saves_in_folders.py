@@ -101,6 +101,17 @@ def test_nemos_context_some_folders_deep(make, deep):
     assert ask(make, path).valid is not True, ask(make, path)
 
 
+@pytest.mark.parametrize("at", ["run/step_10", "run/step_10/a", "run/step_10/a/b"])
+def test_megatrons_save_without_its_marker_under_another_name(make, at):
+    """As a folder of DCP's it was valid; nothing can load it."""
+    path = make.megatron(at, 10, integrity=False)
+    step = make.root / "run/step_10"
+    assert validate(step, "structural", now_s=make.now_s).valid is True
+    (path / "metadata.json").unlink()
+    answer = validate(step, "structural", now_s=make.now_s)
+    assert answer.valid is None and "metadata.json" in answer.reason, answer
+
+
 def test_more_saves_than_are_looked_at(make):
     path = make.hf("run/checkpoint-10", 10)
     for index in range(70):
