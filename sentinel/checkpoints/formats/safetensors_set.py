@@ -36,7 +36,7 @@ INDEX = "model.safetensors.index.json"
 SHARDED = "sharded"
 INDEX_LIMIT_BYTES = 32 << 20
 _INDEX = re.compile(
-    r"[^/]+\.safetensors\.index(\.[^./]+)?\.json"
+    r"[^/.][^/]*\.safetensors\.index(\.[^./]+)?\.json"
 )  # Diffusers names it after its set, and after its type
 _COMPARED = 64  # tensors of a consolidated model that are held against the shards it was made of
 _HEAD_BYTES = 256  # of each of them

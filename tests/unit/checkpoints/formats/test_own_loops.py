@@ -244,6 +244,15 @@ INDEXES = [
 
 
 @pytest.mark.parametrize(("stem", "index"), INDEXES)
+@pytest.mark.parametrize("at", ["run/step_10", "run/epoch_1"])
+def test_no_library_reads_a_hidden_index(make, at, stem, index):
+    path = in_a_set(make, at, stem, index)
+    assert ask(make, path).valid is True, ask(make, path)
+    (path / index).rename(path / f".{index}")
+    assert ask(make, path).valid is not True, ask(make, path)
+
+
+@pytest.mark.parametrize(("stem", "index"), INDEXES)
 def test_an_index_has_the_name_of_its_set(make, stem, index):
     """Diffusers' was not found, and the save was invalid."""
     path = in_a_set(make, "run/step_10", stem, index)
