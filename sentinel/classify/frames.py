@@ -63,7 +63,7 @@ _FED = re.compile(
     r"|[`']preds[`']|\bdevice type tensor to numpy\b|\bTextEncodeInput must be\b|\btext input must be of type\b"
     r"|size of tensor b \((?:77|51[24]|1024|2048)\) at non-singleton dimension 1\b"
     r"|\bfinished reduction in the prior iteration\b|\bready (?:twice|only once)\b"  # which parameters a loss uses
-    r"|\bwhile checking arguments for embedding\b"
+    r"|\bwhile checking arguments for embedding\b|\bInput type \(\S{1,40}\) and weight type \("  # one of them was not moved
 )
 # A column of a data set, and a part of a checkpoint, that a library looks for and that is not there.
 _COLUMN = re.compile(

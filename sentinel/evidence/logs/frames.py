@@ -33,7 +33,7 @@ _IGNORING = re.compile(rb"Exception ignored (?:in|while)\b|Error in atexit\._run
 _IGNORED = re.compile(rb"(?:%s)[^\n]{0,240}\n[^\n]{0,40}$" % _IGNORING.pattern)
 # Its last frame, and the source that it shows: the exception itself is the next line.
 _ENDS_TRACEBACK = re.compile(
-    rb"File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,120}\n(?:[^\n]{0,60}?[ \t]{4,}[^\n]{0,400}\n){0,3}$"
+    rb"File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,120}\n(?:[^\n]{0,60}?[ \t]{4,}[^\n]{0,400}\n){0,16}$"
 )
 # Python asks it for what an object has not: who asked stands above (torch/nn/modules/module.py, and others alike).
 _LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
@@ -172,9 +172,12 @@ def is_ignored(line: bytes, before: bytes) -> bool:
 
 
 def _lines_after(before: bytes, frame: re.Match[bytes]) -> int:
-    """Lines between the frame and the end, without those of the source that a notebook shows."""
-    shown = len(_SHOWN.findall(before, frame.end(2))) if frame.re is _DRAWN else 0
-    return before.count(b"\n", frame.end(2)) - shown
+    """Lines between the frame and the end, without those of the source that is shown: of a statement, or by a notebook."""
+    if frame.re is _DRAWN:
+        return before.count(b"\n", frame.end(2)) - len(_SHOWN.findall(before, frame.end(2)))
+    further_in = before[before.rfind(b"\n", 0, frame.start()) + 1 : frame.start()] + b"  "
+    lines = before[frame.end(2) :].split(b"\n")[1:]
+    return sum(not line.startswith(further_in) for line in lines)
 
 
 def _only_looks_up(before: bytes, frame: re.Match[bytes]) -> bool:

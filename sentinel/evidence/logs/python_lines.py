@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sentinel.config.rules import Form, Role, Rule
-from sentinel.evidence.logs.writers import line_above
+from sentinel.evidence.logs.writers import line_above, text_above
 
 OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
@@ -27,17 +27,38 @@ RAISED = re.compile(
 # The same of any exception's class; a rule that names it knows the words, one of role fallback only suspects them.
 _RAISED_ANY = re.compile(rb"(?:^|[\s\]:>.])[A-Z]\w{2,60}(?:Error|Exception)(?:: |$)", re.MULTILINE)
 _FRAME = re.compile(rb"[^\n]{0,60}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}$", re.MULTILINE)
+STATEMENT = 1200  # bytes of a statement's source that are looked at
+_FURTHER_IN = re.compile(rb"[^\n]{0,60}?(?: {4,}|\t)\S")
 _FRAME_LINE = re.compile(rb"([^\n]{0,60}?)File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}\n$")
 
 
 def is_source(block: bytes, start: int, end: int) -> bool:
-    """Whether the line is source that a traceback quotes: below a frame, and further in than that."""
+    """Whether the line is source that a traceback quotes: below a frame, and further in than that.
+
+    Python 3.13 quotes all lines of a statement, with marks between them.
+    """
     if _QUOTED.match(block, start, end):
         return True
     if block.find(b"  ", start, min(end, start + 80)) < 0:
         return False
-    frame = _FRAME_LINE.match(line_above(block, start, 500))
-    return frame is not None and block.startswith(frame[1] + b"  ", start, end)
+    above = line_above(block, start, 500)
+    frame = _FRAME_LINE.match(above)
+    if frame is not None:
+        return block.startswith(frame[1] + b"  ", start, end)
+    return _FURTHER_IN.match(above) is not None and _of_a_statement(block, start, end)
+
+
+def _of_a_statement(block: bytes, start: int, end: int) -> bool:
+    """Whether all lines between the line and the frame above it are further in than the frame."""
+    between = [block[start:end]]
+    for line in reversed(text_above(block, start, STATEMENT).split(b"\n")[:-1]):
+        frame = _FRAME_LINE.match(line + b"\n")
+        if frame is not None:
+            return all(other.startswith(frame[1] + b"  ") for other in between)
+        if not _FURTHER_IN.match(line):
+            return False
+        between.append(line)
+    return False
 
 
 def is_python_output(block: bytes, start: int, end: int, rule: Rule) -> bool:
