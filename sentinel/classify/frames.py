@@ -153,6 +153,8 @@ _SETTINGS = re.compile(
     r"|\b(?:tensor|pipeline|context|expert|data|sequence)_(?:model_)?parallel_size\b|os\.environ|os\.path\.(?:exists|is)"
 )
 _DEVICE_COUNT_ERROR = re.compile(r"reshape|\bIndexError\b")  # the machine has fewer devices than were asked for
+# What Python says of a setting without a value that is worked with.
+_UNSET = re.compile(r"\bTypeError: (?:unsupported operand|'[^'\n]{1,12}' not supported)[^\n]{0,60}'NoneType'")
 _BUILT_IN = re.compile(
     r"'(?:NoneType|Namespace|Tensor|DataFrame|Series|Sequential|\w{0,24}DataParallel|\w{0,24}Module)'"
 )
@@ -232,6 +234,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         return _of_settings(weights)
     if evidence.data.get("mesh") is True and _DEVICE_COUNT_ERROR.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
+    if evidence.data.get("option") is True and _UNSET.search(evidence.text):
+        return _of_settings(weights)
     if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
     if not frame and _NOT_ITS_OWN.search(evidence.text) and not _BUILT_IN.search(evidence.text):

@@ -51,6 +51,8 @@ _READS_SETTINGS = re.compile(
     rb"\b\w{0,24}(?:(?:options|params|args)\w{0,16} = \w{1,12}\.load\("
     rb"|(?:conf(?:ig)?|cfg|settings|hparams)\w{0,16}(?:: [\w\[\], .]{1,40})? = \w{1,12}\.\w{0,8}loads?\()"
 )
+# Its line works with a setting.
+_OPTION = re.compile(rb"\b(?:args|cfg|conf|config|hparams|opts?|options|settings|flags|FLAGS)\.[a-z]")
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 # Compiled by Cython: the path is the package's own.
 _COMPILED = re.compile(rb"^(\w{1,60})/(?:\w{1,60}/){0,8}\w{1,60}\.pyx$")
@@ -79,6 +81,7 @@ class Frame:
     spread: bool = False  # its line passes on all settings of a file or an object
     settings: bool = False  # its line reads a file of settings
     mesh: bool = False  # its line lays devices out as a mesh, or takes one by a rank's number
+    option: bool = False  # its line works with a setting, and is no check of it
     importing: str = ""  # file of the module that was being imported meanwhile; empty where none was
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
 
@@ -124,6 +127,7 @@ def innermost(before: bytes) -> Frame | None:
         spread,
         settings,
         mesh,
+        not refused and _OPTION.search(source) is not None,
         _imported(before, frames),
         ignored,
     )
@@ -149,7 +153,8 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     found |= {"check": frame.source[:200], "caller": frame.caller, "importing": frame.importing}
     found = {name: value for name, value in found.items() if value}
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
-    found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "ignored": frame.ignored}
+    found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "option": frame.option}
+    found |= {"ignored": frame.ignored}
     return replace(evidence, data={**evidence.data, **found})
 
 
