@@ -143,8 +143,9 @@ _NOT_ITS_OWN = re.compile(
     r"\bAttributeError: (?:type object )?'[A-Z]\w{2,60}' (?:object )?has no attribute"
     r"|\bTypeError: [A-Z]\w{2,60}\.\w{1,60}\(\) (?:got an unexpected keyword|takes \d{1,2} positional|missing \d{1,2})"
 )
-# What a module raises that does not fit those that it imports. Others tell of files, or of GPUs that are not there.
+# Exceptions of modules that do not fit each other. Those of the system's tell of files, a RuntimeError of GPUs.
 _OWN_TO_IMPORT = re.compile(r"\b(?:Type|Attribute|Name|Key|Index|Value|Assertion|Syntax|Recursion)Error\b")
+_ENVIRONMENT = re.compile(r"\b[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,40}\b")  # a variable's name
 # A check of what was asked: the settings that it reads.
 _SETTINGS = re.compile(
     r"\b(?:\w{0,12}args|cfg|\w{0,12}conf(?:ig)?|opts?|flags|FLAGS|hparams|params|settings|options|ds_config)\b[.\[]"
@@ -319,6 +320,8 @@ def _fails_to_load(evidence: Evidence, frame: str) -> bool:
     """Whether a library raised for itself while it was imported: before it was asked for anything."""
     if evidence.data.get("function") == "<module>" and "-packages/" in frame:
         return True
+    if evidence.data.get("refused") is True and _ENVIRONMENT.search(evidence.text):
+        return False
     importing = str(evidence.data.get("importing") or "")
     return _LIBRARY.search(importing) is not None and _OWN_TO_IMPORT.search(evidence.text) is not None
 

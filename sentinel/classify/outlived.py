@@ -13,12 +13,13 @@ from sentinel.config.rules import Role
 from sentinel.model.records import Cause, Incident, Kind, Trust
 
 _LABEL = re.compile(r"\d{1,6}: ")
-_TIME_LIMIT = "time-limit"  # rule
+TIME_LIMIT = "time-limit"  # rule
 _PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
 _NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
 # Words of the batch script itself, which goes on after them: of its shell, of conda and of environment modules.
 _SHELL = re.compile(
-    r": line \d{1,6}: |\bconda (?:init|activate)\b|'(?:conda|mamba|micromamba) |\bLmod\b|\bmodulefile\b"
+    r"^\S{0,200}slurm_script: line \d{1,6}: |^[\w./-]{1,200}: line \d{1,6}: \S{1,200}: command not found"
+    r"|\bconda (?:init|activate)\b|'(?:conda|mamba|micromamba) |\bLmod\b|\bmodulefile\b"
 )
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
@@ -72,7 +73,7 @@ def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
     if points_to(one) not in _OF_A_SCRIPT:
         return False
     least = 1 if _SHELL.search(one.evidence.text) else _PRINTED_ON
-    return any(r.key == _TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
+    return any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
 
 
 def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:

@@ -88,7 +88,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     warnings = [reading for reading in readings if reading.warned and reading.key not in plain]
     loudest = max(warnings, key=lambda reading: reading.strength, default=None)
     lasting = {reading.key for reading in readings if not reading.passed}
-    seen: dict[str, int] = {}  # key -> the gravest consequence that was read
+    seen: dict[str, int] = {}  # by key the place of the reading that counts
     lesser: set[str] = set()  # keys of headlines, and of faults that passed beside one that did not: each counts once
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
@@ -103,11 +103,14 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             lesser.add(reading.key)
             continue
         # Again only with more consequence: a GPU that missed a test by little does not speak for one that missed it by far.
-        graver = _FOLLOWS[reading.drain] > seen.get(reading.key, -1)
+        before = seen.get(reading.key)
+        graver = before is None or _FOLLOWS[reading.drain] > _FOLLOWS[weighed[before].reading.drain]
         if not graver or (reading.warned and reading.key in plain):  # a warning came true: that line counts
             weighed.append(Weighed(reading, 0.0))
             continue
-        seen[reading.key] = _FOLLOWS[reading.drain]
+        if before is not None:
+            weighed[before] = Weighed(weighed[before].reading, 0.0)
+        seen[reading.key] = len(weighed)
         role = roles[id(reading)]
         factor = 1.0
         if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):

@@ -9,8 +9,9 @@ from datetime import datetime
 from math import isfinite
 
 from sentinel.classify.history import History
-from sentinel.classify.readings import WARNED, Reading, of_context
-from sentinel.classify.weights import points_to
+from sentinel.classify.outlived import TIME_LIMIT
+from sentinel.classify.readings import KEPT_OF_A_RULE, WARNED, Reading, lines_below, of_context
+from sentinel.classify.weights import LEADS, points_to
 from sentinel.config.rules import Role, Rules
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
 from sentinel.text import whole_number
@@ -18,8 +19,9 @@ from sentinel.text import whole_number
 C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
 ASKED = 2.0  # natural-log odds from which a line says that somebody ended the job
-_CANCELLED = frozenset({"job-cancelled", "step-cancelled"})  # rules
-_LIMITS = frozenset({"time-limit"})
+_CANCELLED = "job-cancelled"  # rule; that a step is cancelled follows from any failure
+NEAR_END = 50  # lines between the last warning and the end of a job that had nothing else to say
+_LOSS = re.compile(r"(?i)loss\w{0,8}['\"]?(?: is)?\s{0,3}[:=]?\s{0,3}-?(?:nan|inf)\b|\bnan or inf found\b")
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
 _SIGNALS = frozenset({"interrupt", "signal-term"})  # rules
@@ -95,46 +97,69 @@ def ended_from_outside(
 def given_up(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """Why a run was cancelled, where the run says it to its end: ranks do not find each other, or losses stay no numbers.
+    """Why a person cancelled a job that says it itself to its end: ranks do not find each other, or losses are no numbers.
 
     A logger's level says nothing then: what a program tries again is a warning to it, and a loss a mere record. Ranks that
-    look for each other until the time limit were not ended by it; of a run with bad numbers that is not known.
+    look for each other until the time limit were not ended by it; of bad numbers that is not known. Where anything else
+    failed, that is why.
     """
-    ended = next((r for r in readings if r.key in _CANCELLED | _LIMITS and r.strength >= ASKED), None)
-    if ended is None:
+    ended = next((r for r in readings if r.key in {_CANCELLED, TIME_LIMIT} and r.strength >= ASKED), None)
+    if ended is None or any(r.key == "task-exit" or _says_what_failed(r) for r in readings):
         return []
-    path, end = ended.evidence.where.path, ended.evidence.line or 0
-    before = [e for e in incident.evidence if e.where.path == path and (e.line or end) < end]
-    steps = [e for e in before if e.kind == Kind.STEP]
-    reasons = [_unmet(before)] if not steps else []
-    for reading in (r for r in readings if _lowered(r) and r.evidence in before):
-        later = [e for e in steps if (e.line or 0) > (reading.evidence.line or 0)]
-        bad = reading.evidence.kind == "nan" and not any(_is_number(e.data.get("loss")) for e in later)
-        if (bad and ended.key in _CANCELLED) or (reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) > 0 and not later):
-            weights = {cause: weight / WARNED for cause, weight in reading.weights.items()}
-            reasons.append(Reading(reading.evidence, "given-up", weights, Role.CAUSE, note="until the job was ended"))
-    reason = max((r for r in reasons if r is not None), key=lambda r: r.strength, default=None)
+    steps = [e for e in incident.evidence if e.kind == Kind.STEP]
+    reason = None if steps else _unmet(incident.evidence) or _unconnected(readings, ended)
+    if reason is None and ended.key == _CANCELLED:
+        reason = _no_numbers(readings, steps)
     if reason is None:
         return []
     return [replace(reason, weights={**reason.weights, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -ended.strength})]
 
 
-def _unmet(before: Sequence[Evidence]) -> Reading | None:
-    """Members of a job that said that they wait for each other, where none said that all had come."""
-    waiting = [e for e in before if e.kind == "joining"]
-    if not waiting or any(e.kind == "joined" for e in before):
-        return None
+def _says_what_failed(reading: Reading) -> bool:
+    leads = reading.role in {Role.CAUSE, Role.SYMPTOM, Role.FALLBACK} and reading.strength >= LEADS
+    return leads and points_to(reading) is not C.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def _unmet(evidence: Sequence[Evidence]) -> Reading | None:
+    """Members of a job that wait for each other; rank 0, which says that all have come, is among them and did not say it."""
+    waiting = [e for e in evidence if e.kind == "joining"]
     members = {e.where.rank for e in waiting}
+    if 0 not in members or any(e.kind == "joined" for e in evidence):
+        return None
     total = whole_number(str(waiting[0].data.get("total"))) or 0
-    few = 2 * len(members) <= total
+    if total < 2:
+        return None
+    few = 2 * len(members) <= total and len(waiting) < KEPT_OF_A_RULE
     weights = {C.USER_CONFIG: 3.6 if few else 1.6, C.NETWORK_BOOTSTRAP: 2.6 if few else 3.6}
     note = f"{len(members)} of {total} members were started" if few else "the members did not meet"
     return Reading(waiting[-1], "given-up", weights, Role.CAUSE, note=note)
 
 
-def _lowered(reading: Reading) -> bool:
-    """Whether a logger told it as less than an error."""
-    return reading.warned or (reading.evidence.kind == "nan" and reading.role is Role.CONTEXT)
+def _unconnected(readings: Sequence[Reading], ended: Reading) -> Reading | None:
+    """The loudest of PyTorch's warnings that its store cannot be reached, where they stand right before the end."""
+    near = [
+        reading
+        for reading in readings
+        if reading.warned and reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) > 0 and "[c10d]" in reading.evidence.text
+        if 0 < (lines_below(ended, reading) or 0) <= NEAR_END
+    ]
+    return _raised(max(near, key=lambda reading: reading.strength)) if near else None
+
+
+def _no_numbers(readings: Sequence[Reading], steps: Sequence[Evidence]) -> Reading | None:
+    """A loss that was no number in several records, and no number in any later step's."""
+    bad = [r for r in readings if r.evidence.kind == "nan" and r.role is Role.CONTEXT and _LOSS.search(r.evidence.text)]
+    if len(bad) < 2:
+        return None
+    first = bad[0].evidence
+    later = [e for e in steps if e.where.path == first.where.path and (e.line or 0) >= (first.line or 0)]
+    return None if any(_is_number(e.data.get("loss")) for e in later) else _raised(bad[0])
+
+
+def _raised(reading: Reading) -> Reading:
+    """With the weight that it has where it is told as an error."""
+    weights = {cause: weight / WARNED for cause, weight in reading.weights.items()}
+    return Reading(reading.evidence, "given-up", weights, Role.CAUSE, note="until the job was ended")
 
 
 def _is_number(loss: Scalar) -> bool:

@@ -18,8 +18,8 @@ _DONE = (
     r"(?i)\[after training is done\]|\btraining (?:is )?(?:completed?|finished|done)\b|\b(?:finished|completed) training\b|"
     r"`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)|\bCOMPLETED\s{1,8}0:0|exiting program after \d{1,9} "
     r"|\bworker group (?:successfully finished\b|finished \((?:WorkerState\.)?SUCCEEDED\))"
-    r"|\btrain_runtime\b|\bFINAL RESULTS?\b"
-    r"|\"run_stop\"[^\n]{0,200}\"status\": \"success\"|^RESULT,[A-Z_]{3,60},,\d{1,9},"  # MLPerf's logs
+    r"|\btrain_runtime\b"
+    r"|\"run_stop\"[^\n]{0,200}\"status\": \"success\""  # MLPerf's logging
     r"|\b(?:done|finished|completed|success\w{0,6})[,;:.]? (?:exit(?:ing|ed)?|rc)(?: with)?(?: code| status)?[ =:]{0,2}0$"
 )
 

@@ -25,7 +25,6 @@ _POINTED = re.compile(
 # Source that they show around it, of which a statement may have many lines.
 _SHOWN = re.compile(rb"(?m)^[^\w\n]{0,24}(?:\d{1,7}(?: [^\n]{0,400})?|\(\.\.\.\))$")
 _STANDARD = re.compile(rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<frozen ")
-_RUNS = re.compile(rb"/runpy\.py$|^<frozen runpy>$")  # runs the program itself as a module
 # What only hands on the exception of another: of a worker, of a wrapped call.
 _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
@@ -194,10 +193,12 @@ def _only_looks_up(before: bytes, frame: re.Match[bytes]) -> bool:
 
 
 def _imported(before: bytes, frames: Sequence[re.Match[bytes]]) -> str:
-    """File of the innermost module that was being imported: a module's body, called by another frame."""
+    """File of the innermost module that was being imported: a module's body below a line that imports."""
     begin = before.rfind(b"Traceback (most recent")
     own = [frame for frame in frames if frame.start() > begin]
-    bodies = [f for f, above in zip(own[1:], own, strict=False) if f[2] == b"<module>" and not _RUNS.search(above[1])]
+    bodies = [
+        f for f, above in zip(own[1:], own, strict=False) if f[2] == b"<module>" and b"import" in _source(before, above)
+    ]
     return _text(bodies[-1][1]) if bodies else ""
 
 

@@ -27,6 +27,7 @@ RAISED = re.compile(
 # The same of any exception's class; a rule that names it knows the words, one of role fallback only suspects them.
 _RAISED_ANY = re.compile(rb"(?:^|[\s\]:>.])[A-Z]\w{2,60}(?:Error|Exception)(?:: |$)", re.MULTILINE)
 _FRAME = re.compile(rb"[^\n]{0,60}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}$", re.MULTILINE)
+NEAR = 2400  # bytes above a line in which its statement's lines are looked for, among other writers'
 STATEMENT = 1200  # bytes of a statement's source that are looked at
 _FURTHER_IN = re.compile(rb"[^\n]{0,60}?(?: {4,}|\t)\S")
 _FRAME_LINE = re.compile(rb"([^\n]{0,60}?)File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}\n$")
@@ -45,13 +46,15 @@ def is_source(block: bytes, start: int, end: int) -> bool:
     frame = _FRAME_LINE.match(above)
     if frame is not None:
         return block.startswith(frame[1] + b"  ", start, end)
-    return _FURTHER_IN.match(above) is not None and _of_a_statement(block, start, end)
+    further_in = _FURTHER_IN.match(above) is not None and _RAISED_ANY.search(block, start, end) is None
+    return further_in and _of_a_statement(block, start, end)
 
 
 def _of_a_statement(block: bytes, start: int, end: int) -> bool:
     """Whether all lines between the line and the frame above it are further in than the frame."""
     between = [block[start:end]]
-    for line in reversed(text_above(block, start, STATEMENT).split(b"\n")[:-1]):
+    begin = max(0, start - NEAR)  # not as far as a writer's lines are looked for elsewhere: this is asked line by line
+    for line in reversed(text_above(block[begin:end], start - begin, STATEMENT).split(b"\n")[:-1]):
         frame = _FRAME_LINE.match(line + b"\n")
         if frame is not None:
             return all(other.startswith(frame[1] + b"  ") for other in between)

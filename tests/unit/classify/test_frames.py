@@ -45,7 +45,7 @@ def test_a_library_that_fails_while_it_is_imported_is_at_fault() -> None:
 def test_a_folder_that_a_library_refuses_since_it_is_there_was_asked_for() -> None:
     raised = "FileExistsError: The folder of checkpoints already exists and is not empty: /run/best"
     assert cause(OWN, LIBRARY, raised=raised, source="raise FileExistsError(") is Cause.USER_CONFIG
-    assert cause(OWN, raised=raised, source="os.mkdir(folder)") is Cause.USER_CODE
+    assert cause(OWN, raised="FileExistsError: [Errno 17] File exists: '/run/best'") is Cause.USER_CODE
 
 
 def test_a_frameworks_own_tree_is_a_library() -> None:
