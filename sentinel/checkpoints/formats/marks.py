@@ -13,10 +13,12 @@ _MOST = 64  # saves in folders of one
 # The end of a save of Hugging Face's libraries, in its folder.
 LIBRARIES = re.compile(rf"{re.escape(names.STATE)}|{names.RANDOM_STATES.pattern}")
 ANY = re.compile(
-    LIBRARIES.pattern + r"|(?:__\d+)?\.metadata|__\d+_\d+\.distcp|latest|latest_checkpointed_iteration\.txt"
+    LIBRARIES.pattern + r"|(?:__\d+)?\.metadata|__\d+_\d+\.distcp"
     r"|.+_(?:model|optim)_states\.pt|model_optim_rng\.pt|metadata\.json"
 )
 _IN_A_FOLDER_OF_ITS_RANK = "model_optim_rng.pt"
+# A mark alone is no save: folders of logs have a ``latest``, and a reference to another run its ``trainer_state.json``.
+STATE = re.compile(r".+\.(?:safetensors|bin|pt|pth|ckpt|distcp|tar|npz|msgpack)|\.metadata")
 _OF_NEMO = "weights"  # beside the context that is read with it
 
 
@@ -33,13 +35,20 @@ def folders(tree: Tree, marks: re.Pattern[str] = ANY) -> list[str]:
             above, _, last = folder.rpartition("/")
             found |= {above} if file == _IN_A_FOLDER_OF_ITS_RANK else {folder}
             found |= {above} if last == _OF_NEMO else set()
-    found -= {"", *_of_other_steps(tree, found)}
+    found -= {"", *of_other_steps(tree, found)}
+    found = {folder for folder in found if holds_state(tree.below(folder))}
     if len(found) > _MOST:
         raise NotKnown(f"more than {_MOST} saves in folders of it: too many to look at")
     return sorted(found, key=lambda folder: (folder.count("/"), folder))
 
 
-def _of_other_steps(tree: Tree, folders: set[str]) -> set[str]:
+def holds_state(inner: Tree) -> bool:
+    """Whether a folder holds what a model or an optimizer is kept in, beside random states."""
+    files = (name.rpartition("/")[2] for name in inner.files)
+    return any(STATE.fullmatch(file) and not names.RANDOM_STATES.fullmatch(file) for file in files)
+
+
+def of_other_steps(tree: Tree, folders: set[str]) -> set[str]:
     """Those below a folder that names another step, or that numbers one save of several."""
     mine = step_of(tree.root.name)
     numbered: dict[str, set[str]] = {}  # folder above -> those in it that number saves

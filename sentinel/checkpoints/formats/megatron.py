@@ -21,6 +21,7 @@ from sentinel.text import visible
 NAME = "megatron"
 MARKER = "metadata.json"
 INTEGRITY = "integrity.json"
+_MOST = 64  # folders that are held against saves beside
 COMMON = "common.pt"
 _COMMON_INSIDE = "common_state"  # where newer Megatron keeps it: an object among the shards
 _FOLDER = re.compile(r"iter_\d{7,}|release")
@@ -84,12 +85,26 @@ def check_common(tree: Tree, ask: Ask) -> None:
 
 
 def refuse_unmarked(tree: Tree) -> None:
-    """`NotKnown` where Megatron's common state lies beside DCP's shards, in whatever folder, without the marker."""
-    for name in tree.files:
-        folder, slash, file = name.rpartition("/")
-        begun = file in (COMMON, INTEGRITY) and folder + slash + ".metadata" in tree.files
-        if begun and folder + slash + MARKER not in tree.files:
+    """`NotKnown` where Megatron's state lies beside DCP's shards, in whatever folder, without the marker.
+
+    A file called common.pt may be somebody's own: it says so only where a save beside has the marker.
+    """
+    begun = [
+        (name, name.rpartition("/")[0])
+        for name in tree.files
+        if name.rpartition("/")[2] in (COMMON, INTEGRITY) and _in(name, ".metadata") in tree.files
+    ]
+    begun = [(name, folder) for name, folder in begun if _in(name, MARKER) not in tree.files]
+    beside = neighbours(tree.root, 2) if begun else []
+    for name, folder in begun[:_MOST]:
+        if name.rpartition("/")[2] == INTEGRITY or any((at / folder / MARKER).exists() for at in beside):
             raise NotKnown(f"{visible(name)} is there and no {MARKER}: a save of Megatron's that did not finish?")
+
+
+def _in(name: str, file: str) -> str:
+    """``file`` in the folder of ``name``."""
+    folder, slash, _ = name.rpartition("/")
+    return f"{folder}{slash}{file}"
 
 
 def _marker(tree: Tree, ask: Ask) -> bool:

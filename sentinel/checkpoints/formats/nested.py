@@ -37,7 +37,11 @@ def _inside(tree: Tree) -> dict[str, Format]:
     if len(names) > _MOST or any(step_of(name) is not None or number_of(name) is not None for name in names):
         return {}
     found = _recognised(tree, sorted(names), (*_MARKED, safetensors_set))
-    for folder, known in _recognised(tree, marks.folders(tree), _MARKED).items():
+    try:
+        marked = marks.folders(tree)
+    except NotKnown:  # too many: no format is found by them
+        marked = []
+    for folder, known in _recognised(tree, marked, _MARKED).items():
         above = [folder[: match.start()] for match in re.finditer("/", folder)]
         if found.keys().isdisjoint(above):
             found.setdefault(folder, known)
@@ -49,7 +53,7 @@ def _recognised(tree: Tree, folders: list[str], formats: tuple[Format, ...]) -> 
     for folder in folders:
         inner = tree.below(folder)
         known = next((format_ for format_ in formats if format_.recognise(inner)), None)
-        if known is not None:
+        if known is not None and marks.holds_state(inner):
             found[folder] = known
     return found
 
@@ -71,7 +75,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     steps: dict[str, int] = {}
     for folder, known in inside.items():
         inner = tree.below(folder)
-        found = known.check(inner, ask)
+        found = _checked(known, inner, ask, folder)
         if known is dcp_format or known is safetensors_set:
             one_save.check_optimizers(inner, torch_file.check_extras(inner, ask, found))
         _add(whole, folder, found)
@@ -87,6 +91,16 @@ def check(tree: Tree, ask: Ask) -> Finding:
     rest = Tree(tree.root, {name: entry for name, entry in tree.files.items() if not name.startswith(prefixes)})
     one_save.check_optimizers(tree, torch_folder.check_loose(rest, ask, whole))
     return whole
+
+
+def _checked(known: Format, inner: Tree, ask: Ask, folder: str) -> Finding:
+    """What its format finds in a folder; further down it may be no part of this save, and what is invalid is moved aside."""
+    try:
+        return known.check(inner, ask)
+    except Broken as error:
+        if "/" not in folder:
+            raise
+        raise NotKnown(f"the save in {visible(folder)}: {error.reason}") from None
 
 
 def check_inside(tree: Tree, ask: Ask, finding: Finding) -> None:

@@ -1,8 +1,8 @@
 """Holds the files that a save has one of for each rank against each other: how many there are is written nowhere else.
 
-Without its last file a set has no hole. Model, optimizer and random states of the same ranks are as many; the names of
-DCP's shards give the least number. A loop may keep two optimizers beside the random states of eight ranks: then the saves
-beside look alike.
+Without its last file a set has no hole. Random states, files whose name says *rank* and DCP's shards are one for each rank.
+Models and optimizers need not be as many (tensor parallelism with a sharded optimizer, networks of which some are not
+trained): there a save beside must have the file that is missing. Where one beside lacks it, too, a loop saves so.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown, Tree
+from sentinel.checkpoints.formats import marks
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.huggingface import names
 from sentinel.checkpoints.parsing.ranks import MOST_RANKS, first_hole
 from sentinel.text import visible
 
-_BESIDE = 2
+_BESIDE = 4  # saves nearest by step, of which some may be torn themselves
 _ENDING = r"\.(?:pt|pth|bin|ckpt|pkl|safetensors)(?:\.tar)?"
 _NUMBERED = rf"(?:[-_]?states?)?(?:[-_.]?rank)?[-_]?)(?P<rank>\d{{1,6}})(?P<rest>{_ENDING})"
 _OF_A_RANK = (
@@ -26,6 +28,7 @@ _OF_A_RANK = (
     names.RANDOM_OF_A_RANK,
     names.OF_A_RANK,
 )
+_OF_EACH_RANK = re.compile(r"(?i)rank|rng|random")
 _SHARD = re.compile(r"__(\d{1,6})_\d+\.distcp|__(\d{1,6})\.metadata")
 
 
@@ -58,6 +61,9 @@ def refuse_fewer(tree: Tree) -> None:
     The other is in the same folder, or in one above or below it: beside it may be another program's of other ranks.
     """
     sets = list(_sets(tree))
+    others = marks.of_other_steps(tree, {one.folder for one in sets})
+    sets = [one for one in sets if one.folder not in others]
+    beside = neighbours(tree.root, _BESIDE) if sets else []
     here: dict[_Place, _Said] = {}
     below: dict[_Place, _Said] = {}  # the same of a folder and all in it
     for folder, first, said in _all_said(tree, sets):
@@ -68,7 +74,7 @@ def refuse_fewer(tree: Tree) -> None:
         around = [here.get((folder, one.first)) for folder in _up_from(one.folder)]
         last, by = max(said for said in (*around, below[one.folder, one.first]) if said is not None)
         lacking = one.name(one.last + 1)
-        if one.last < last <= MOST_RANKS and not _as_beside(tree, lacking, by):
+        if one.last < last <= MOST_RANKS and _is_missing(beside, lacking, by):
             raise NotKnown(
                 f"{visible(lacking)} is missing, and {visible(by)} is there: of a rank, or one that is not saved?"
             )
@@ -111,7 +117,13 @@ def _sets(tree: Tree) -> Iterator[_Set]:
             yield one
 
 
-def _as_beside(tree: Tree, lacking: str, by: str) -> bool:
-    """Whether the saves beside have the one and not the other, either."""
-    beside = neighbours(tree.root, _BESIDE)
-    return bool(beside) and all((folder / by).is_file() and not (folder / lacking).exists() for folder in beside)
+def _is_missing(beside: list[Path], lacking: str, by: str) -> bool:
+    """Whether ``by`` says that ``lacking`` was saved: by what it is, or by the saves beside that have both.
+
+    A save beside without ``by`` is itself torn, or of something else, and says nothing.
+    """
+    whole = [folder for folder in beside if (folder / by).is_file()]
+    if any(not (folder / lacking).exists() for folder in whole):
+        return False
+    file = by.rpartition("/")[2]
+    return bool(whole) or _SHARD.fullmatch(file) is not None or _OF_EACH_RANK.search(file) is not None

@@ -153,8 +153,11 @@ def _has_state(file: torch_file.TorchFile) -> bool:
 
 
 def refuse_without_optimizer(tree: Tree, schedule: str) -> None:
-    """`NotKnown` for the schedule of an optimizer that is not there, in whatever file or folder."""
-    if not any("optim" in name.lower() for name in (*tree.files, *tree.links)):
+    """`NotKnown` for the schedule of an optimizer that is not there, in whatever file or folder.
+
+    DeepSpeed without ZeRO keeps it in the model's file.
+    """
+    if not any("optim" in name.lower() or name.endswith("_model_states.pt") for name in (*tree.files, *tree.links)):
         raise NotKnown(f"{schedule} is there and no optimizer: half deleted?")
 
 

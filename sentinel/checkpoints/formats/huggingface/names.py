@@ -41,3 +41,4 @@ BEFORE_END = re.compile(
 )
 # Folders of FSDP, of which each holds a save of DCP.
 FSDP_FOLDER = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+")
+FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown, Tree
+from sentinel.checkpoints.formats import marks
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.huggingface import names
 from sentinel.text import visible
 
-_BESIDE = 2
+_BESIDE = 4  # saves nearest by step, of which some may be torn themselves
+_HABIT = 2  # saves without an end that are a loop's habit
+_MOST = 64  # folders that are held against those beside
 _ACCELERATES_OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.bin")
 _ACCELERATES_SCHEDULE = re.compile(r"(?:scheduler|sampler)(?:_\d+)?\.bin")
 _TRAINERS_STATE = re.compile(r"(?:optimizer|scheduler)\.pt|optimizer\.bin|rng_state(?:_\d+)?\.pth")
@@ -56,35 +59,38 @@ def refuse(tree: Tree) -> None:
         folder, _, file = name.rpartition("/")
         found.setdefault(folder, _Folder()).files.add(file)
         above, _, last = folder.rpartition("/")
-        if file == ".metadata" and names.FSDP_FOLDER.fullmatch(last):
+        if file == ".metadata" and names.FSDP_MODEL.fullmatch(last):
             found.setdefault(above, _Folder()).of_fsdp = True
-    for folder, held in sorted(found.items()):
-        if held.ended:
-            continue
+    others = marks.of_other_steps(tree, set(found))
+    begun = [(folder, held) for folder, held in sorted(found.items()) if not held.ended and folder not in others]
+    begun = [(folder, held) for folder, held in begun if held.is_the_trainers or held.is_accelerates][:_MOST]
+    beside = neighbours(tree.root, _BESIDE) if begun else []
+    for folder, held in begun:
         inside = f" in {visible(folder)}" if folder else ""
         if held.is_the_trainers:
             raise NotKnown(f"{names.STATE} is missing{inside}: a save of the Trainer that did not finish?")
-        if held.is_accelerates and not _as_beside(tree.root, folder):
+        if _broke_off(held, [at / folder for at in beside]):
             raise NotKnown(
                 f"neither {names.STATE} nor random_states_0.pkl is there{inside}: a save of Accelerate that did not finish?"
             )
 
 
-def _as_beside(root: Path, folder: str) -> bool:
-    """Whether both saves beside this one have the same, and no end either: so a loop of somebody's saves.
+def _broke_off(held: _Folder, beside: list[Path]) -> bool:
+    """Whether a save that Accelerate may have begun lacks its end: a save beside has it.
 
-    One of them may have broken off as well; that three in a row did, at the same file of all, is not believed.
+    Else a loop of somebody's may save under these names, and Accelerate resumes without random states. FSDP's folders are
+    Accelerate's own, unless two saves beside have no end, either.
     """
-    beside = [at / folder for at in neighbours(root, _BESIDE)]
-    return len(beside) == _BESIDE and all(_is_alike(at) for at in beside)
+    alike = [folder for at in beside if (folder := _listed(at)) is not None and folder.is_accelerates]
+    return any(folder.ended for folder in alike) or (held.of_fsdp and len(alike) < _HABIT)
 
 
-def _is_alike(at: Path) -> bool:
+def _listed(at: Path) -> _Folder | None:
     try:
         with os.scandir(at) as entries:
             listed = [(entry.name, entry.is_file(follow_symlinks=False)) for entry in entries]
     except OSError:
-        return False
+        return None
     held = _Folder({name for name, is_file in listed if is_file})
-    held.of_fsdp = any(names.FSDP_FOLDER.fullmatch(name) for name, is_file in listed if not is_file)
-    return held.is_accelerates and not held.ended
+    held.of_fsdp = any(names.FSDP_MODEL.fullmatch(name) for name, is_file in listed if not is_file)
+    return held

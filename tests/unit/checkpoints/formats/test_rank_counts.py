@@ -54,6 +54,8 @@ def test_the_last_optimizer_is_missing(make, at, siblings, optimizer, ranks):
     deep = "/state" if siblings == "a folder above" else ""
     names = dict.fromkeys(of_ranks(optimizer, *SIBLINGS[siblings], ranks=ranks))
     inner = save(make, at + deep, *names)
+    if siblings.startswith("models"):  # which need not be as many: a save beside tells
+        save(make, at.replace("10", "20"), *names, step=20)
     path = make.root / at
     if "checkpoint" in at and any("rng_state" in name for name in names):
         make.json(path / "trainer_state.json", {"global_step": 10})  # else it is one that the Trainer did not finish
@@ -67,7 +69,9 @@ def test_the_last_optimizer_is_missing(make, at, siblings, optimizer, ranks):
 
 @pytest.mark.parametrize("lost", ["model_3.pt", "optimizer_3.pt", "rng_state_3.pth"])
 def test_any_of_the_sets_may_be_the_one_that_lacks(make, lost):
-    path = save(make, "run/step_10", *of_ranks("model_{}.pt", "optimizer_{}.pt", "rng_state_{}.pth"))
+    names = of_ranks("model_{}.pt", "optimizer_{}.pt", "rng_state_{}.pth")
+    save(make, "run/step_20", *names, step=20)
+    path = save(make, "run/step_10", *names)
     assert ask(make, path).valid is True, ask(make, path)
     (path / lost).unlink()
     answer = ask(make, path)
@@ -94,6 +98,25 @@ def test_fsdp_of_accelerate_without_collectives(make, lost):
     (path / lost).unlink()
     answer = ask(make, path)
     assert answer.valid is not True and lost in answer.reason, answer
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [*of_ranks("model_{}.pt", ranks=3), *of_ranks("optimizer_{}.pt", ranks=2)],  # one network is not trained
+        [*of_ranks("model_{}.pt", ranks=4), *of_ranks("optim_{}.pt", ranks=8)],  # tensor parallel, a sharded optimizer
+    ],
+)
+def test_models_and_optimizers_need_not_be_as_many(make, names):
+    answer = ask(make, save(make, "run/step_10", *names))
+    assert answer.valid is True, answer
+
+
+def test_a_torn_save_beside_says_nothing(make):
+    names = [*of_ranks("model_{}.pt", "optimizer_{}.pt", ranks=2), *of_ranks("rng_state_{}.pth", ranks=4)]
+    paths = [save(make, f"run/step_{step}", *names, step=step) for step in (10, 20, 30)]
+    (paths[2] / "rng_state_3.pth").unlink()
+    assert [ask(make, path, 36_000 - int(path.name[5:])).valid for path in paths[:2]] == [True, True]
 
 
 def test_two_models_of_eight_ranks(make):

@@ -103,8 +103,9 @@ def test_nemos_context_some_folders_deep(make, deep):
 
 @pytest.mark.parametrize("at", ["run/step_10", "run/step_10/a", "run/step_10/a/b"])
 def test_megatrons_save_without_its_marker_under_another_name(make, at):
-    """As a folder of DCP's it was valid; nothing can load it."""
+    """As a folder of DCP's it was valid; nothing can load it. A file of that name alone may be somebody's own."""
     path = make.megatron(at, 10, integrity=False)
+    make.megatron(at.replace("10", "20"), 20, integrity=False)
     step = make.root / "run/step_10"
     assert validate(step, "structural", now_s=make.now_s).valid is True
     (path / "metadata.json").unlink()
@@ -116,6 +117,7 @@ def test_more_saves_than_are_looked_at(make):
     path = make.hf("run/checkpoint-10", 10)
     for index in range(70):
         make.json(path / f"part{index:02d}/trainer_state.json", {"global_step": 10})
+        make.write(path / f"part{index:02d}/model.bin", b"0")
     answer = ask(make, path)
     assert answer.valid is None and "too many" in answer.reason, answer
 
@@ -159,11 +161,28 @@ def test_two_unfinished_saves_do_not_excuse_each_other(make, count):
 
 @pytest.mark.parametrize("at", ["run/step_10", "run/checkpoint-10", "run/step_10/state", "run/step_10/policy/state"])
 def test_an_unfinished_save_of_accelerate(make, at):
-    """Random states come last: without them it was valid as a folder of safetensors."""
+    """Random states come last, and a save beside has them. Alone it may be a loop of somebody's, and can be resumed."""
     path = make.accelerate(at, 10, ranks=1)
     (path / "random_states_0.pkl").unlink()
     step = make.root / "/".join(at.split("/")[:2])
+    assert ask(make, step).valid is True, ask(make, step)
+    make.accelerate(at.replace("10", "20"), 20, ranks=1)
     assert ask(make, step).valid is not True, ask(make, step)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("logs/latest", "run-1"), ("a/b/latest_checkpointed_iteration.txt", "5"), ("run/logs/trainer_state.json", "{}")],
+)
+def test_a_mark_without_a_save(make, name, text):
+    """A folder of logs, or of what another run left, is no save: every step of that run was invalid."""
+    path = make.root / "run/step_10"
+    value, payloads = make.state(10)
+    optimizer = {"state": value, "param_groups": [{"params": [0, 1]}]}
+    make.write(path / "model.pt", make.torch_file({"w": make.tensor((4, 4))}, [make.floats(16)], "model"))
+    make.write(path / "optimizer.pt", make.torch_file(optimizer, payloads, "optimizer"))
+    make.write(path / name, text.encode())
+    assert ask(make, path).valid is True, ask(make, path)
 
 
 def test_a_loop_that_uses_accelerates_names(make):
