@@ -28,7 +28,6 @@ _BUFFER_BYTES = 1 << 20
 _END_BYTES = 4 << 10  # of an archive: its headers are in the first, its directory in the last
 BATCH_BYTES = 32 << 20  # what one piece of work takes on
 PICKLE_LIMIT_BYTES = 48 << 20
-_INFLATED_LIMIT_BYTES = 32 << 20  # of one record: code and its debug information are small
 
 Progress = Callable[[int], None]
 
@@ -105,9 +104,10 @@ def open_archive(
     """Directory, headers, data.pkl, and that every storage is there in its length. No checksum yet.
 
     ``role``: what the archive holds, as far as its name says; None where its numbers are not to be looked at.
-    ``program``: it is TorchScript's, whose code is compressed.
+    ``program``: it is TorchScript's, whose code is compressed; `NotKnown` where more is than that.
     """
     archive = zips.parse(read, length, what, program=program)
+    zips.refuse_to_inflate(archive, what)
     record = archive.get("data.pkl")
     if record is None:
         raise Broken(f"{what}: an archive without data.pkl")
@@ -213,19 +213,30 @@ def check_records(source: Source, found: Opened, *, records: list[zips.Record], 
 
 
 def _inflated_crc(source: Source, record: zips.Record, what: str) -> int:
-    """CRC-32 of what was compressed. `Broken` where it does not inflate to the length that is stated."""
-    if max(record.size, record.packed) > _INFLATED_LIMIT_BYTES:
-        raise NotKnown(
-            f"{what}: {visible(record.name)}: compressed, of {record.size} bytes: more than is inflated here"
-        )
+    """CRC-32 of what was compressed, a piece at a time. `Broken` where it does not inflate to the length that is stated.
+
+    Only code is compressed (`zips.refuse_to_inflate`), so no floats are looked at here.
+    """
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    at, end = record.data, record.data + record.packed
+    crc = size = 0
+    rest = b""
     try:
-        plain = stream.decompress(source.read(record.data, record.packed), record.size + 1)
+        while not stream.eof and size <= record.size:
+            if not rest and at < end:
+                rest = source.read(at, min(_BUFFER_BYTES, end - at))
+                at += len(rest)
+            plain = stream.decompress(rest, _BUFFER_BYTES)
+            rest = stream.unconsumed_tail
+            if not plain and not rest and at >= end:
+                break  # it ends early
+            size += len(plain)
+            crc = zlib.crc32(plain, crc)
     except zlib.error:
-        plain = b""
-    if len(plain) != record.size or not stream.eof:
+        size = -1
+    if size != record.size or not stream.eof or stream.unused_data or at < end:
         raise Broken(f"{what}: {visible(record.name)}: its compressed bytes are damaged", "checksum")
-    return zlib.crc32(plain)
+    return crc
 
 
 def span_crc(source: Source, offset: int, length: int, buffer: bytearray, scans: Sequence[FloatScan] = ()) -> int:

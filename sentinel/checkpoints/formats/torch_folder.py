@@ -37,13 +37,16 @@ _OF_AN_OPTIMIZER = re.compile(
 )
 _OTHER_STATES = (".distcp", ".msgpack", ".h5", ".keras")  # beside which what NumPy and pickle wrote is not the model
 _DEPTH = 3  # of folders in a step: model/pp_00/tp_00/sdp_00.pt
-_NAME_OF_AN_OPTIMIZER = re.compile(r"(?:^|[^a-z])(?:optimi[sz]er|optim[a-z]?(?![a-z])|opt[-_]?state)", re.IGNORECASE)
+_NAME_OF_AN_OPTIMIZER = re.compile(
+    r"(?:^|[^a-z])(?:optimi[sz]er|optim[a-z]?(?![a-z])|opt(?:im)?[-_]?state)", re.IGNORECASE
+)
 # Models are called OPT, too (opt-1.3b.safetensors), and people name files after much: what is inside decides of these.
 _PERHAPS_OF_AN_OPTIMIZER = re.compile(
     r"(?:^|[^a-z])(?:opt(?:[-_]?\d{1,4})?\.[a-z]+$|(?:adamw?|sgd)[-_.])", re.IGNORECASE
 )
 _MOMENTS = frozenset(("exp_avg", "momentum_buffer"))
 _PAIRS_OF_MOMENTS = (frozenset("mv"), frozenset(("mu", "nu")))
+_MOMENTS_OF_ONE = _MOMENTS | {"momentum"}  # of one parameter; above that it may be a setting
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
 
@@ -203,9 +206,11 @@ def _is_optimizer(value: object) -> bool:
     """Whether it is an optimizer's state, or holds one, under whatever name."""
     if any(True for _ in one_save.optimizers(value)):
         return True
-    return isinstance(value, dict) and (
-        not _MOMENTS.isdisjoint(value) or any(p <= value.keys() for p in _PAIRS_OF_MOMENTS)
-    )
+    return isinstance(value, dict) and _names_moments(value, _MOMENTS)
+
+
+def _names_moments(table: dict[object, object], single: frozenset[str]) -> bool:
+    return not single.isdisjoint(table) or any(pair <= table.keys() for pair in _PAIRS_OF_MOMENTS)
 
 
 def _holds_no_model(file: torch_file.TorchFile) -> bool:
@@ -213,8 +218,11 @@ def _holds_no_model(file: torch_file.TorchFile) -> bool:
 
 
 def _is_weights(value: object, depth: int = 0) -> bool:
-    """Whether a table holds tensors by their names, or tables of such, and nothing else that has entries."""
-    if not isinstance(value, dict) or not value or depth > _DEPTH:
+    """Whether a table holds tensors by their names, or tables of such, and nothing else that has entries.
+
+    Where a table names moments, as of each parameter (``{name: {m, v}}``), it is an optimizer's.
+    """
+    if not isinstance(value, dict) or not value or depth > _DEPTH or _names_moments(value, _MOMENTS_OF_ONE):
         return False
     tables = [held for held in value.values() if isinstance(held, (dict, list)) and held]
     tensors = [held for held in value.values() if isinstance(held, Opaque) and held.name.startswith("_rebuild")]

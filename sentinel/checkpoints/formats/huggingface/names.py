@@ -35,9 +35,13 @@ OF_A_RANK = re.compile(r"([^/]*_fsdp(?:_\d+)?_rank|optimizer(?:_\d+)?_rank)(\d+)
 OWN = re.compile(
     "|".join((_WEIGHTS, _OPTIMIZER, _OPTIMIZER_OF_A_RANK, _SCHEDULES, _RANDOM, _CUSTOM, re.escape(ARGUMENTS)))
 )
+# What somebody's callback saves beside the weights, in the same step of the save: pytorch_model_ema.bin.
+_MORE_WEIGHTS = r"(?:pytorch_model|adapter_model).*\.bin"
 # What the main process writes before the file that ends a save: trainer_state.json, or its own random_states_0.pkl.
 BEFORE_END = re.compile(
-    "|".join((r"[^/]+\.safetensors|[^/]+\.index\.json", _WEIGHTS, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth"))
+    "|".join(
+        (r"[^/]+\.safetensors|[^/]+\.index\.json", _WEIGHTS, _MORE_WEIGHTS, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth")
+    )
 )
 # Folders of FSDP, of which each holds a save of DCP.
 FSDP_FOLDER = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+")

@@ -140,3 +140,18 @@ def test_another_programs_file_begins_alike_in_the_save_beside(make, save):
         assert ask(make, path).valid is (None if step == 10 else True), ask(make, path)
     make.write(paths[1] / "words.bin", b"\xde\xad\x16\xba" + bytes(range(256)))
     assert ask(make, aged(make, paths[1], 12_000)).valid is None, ask(make, paths[1])
+
+
+@pytest.mark.parametrize("save", ["hf", "accelerate"])
+@pytest.mark.parametrize("name", ["pytorch_model_ema.bin", "pytorch_model.fp16.bin", "adapter_model_old.bin"])
+def test_more_weights_that_were_written_after_the_end_of_a_save(make, save, name):
+    """The names of the weights were narrowed to those of the libraries: these were valid."""
+    path = make.accelerate("run/checkpoint-6", 6, ranks=1) if save == "accelerate" else make.hf("run/checkpoint-6", 6)
+    make.write(path / name, make.torch_file({"a": make.tensor((4, 4))}, [make.floats(16)], name.rpartition(".")[0]))
+    for file in path.rglob("*"):
+        make.age(file, 3600)
+    make.age(path, 3600)
+    assert ask(make, path).valid is True, ask(make, path)
+    make.age(path / name, 2100)
+    answer = ask(make, path)
+    assert answer.valid is False and "overwritten in place" in answer.reason, answer

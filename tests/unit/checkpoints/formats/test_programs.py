@@ -5,13 +5,23 @@
 
 from __future__ import annotations
 
+import io
+import math
+import random
+import struct
+import tracemalloc
+import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 
+from sentinel.checkpoints import reading
 from sentinel.checkpoints.files import scan
 from sentinel.checkpoints.formats import torch_file
 from sentinel.checkpoints.formats.base import Ask
+from sentinel.checkpoints.parsing import zips
+from sentinel.checkpoints.parsing.tensors import Pickled
 from sentinel.checkpoints.validate import validate
 
 TORCHSCRIPT = (Path(__file__).parent / "recorded/torchscript-2.13.0.pt").read_bytes()
@@ -101,15 +111,104 @@ def test_torchscript_beside_a_model_is_an_export(make, save):
     assert ask(make, path).valid is True, ask(make, path)
 
 
-def test_torchscript_beside_an_optimizer_of_a_loop(make):
-    """It is the model: its bytes are looked at."""
+def loop_of(make, model):
+    """A save of a loop of somebody's: this model, and an optimizer."""
     path = make.root / "run/step_6"
     value, payloads = make.state(6)
-    data = make.torch_file({"state": value, "param_groups": []}, payloads, "optimizer")
+    make.write(path / "optimizer.pt", make.torch_file({"state": value, "param_groups": []}, payloads, "optimizer"))
+    make.write(path / "model.pt", model)
+    return path
+
+
+def test_torchscript_beside_an_optimizer_of_a_loop(make):
+    """It is the model: its bytes are looked at."""
     changed = bytearray(TORCHSCRIPT)
     changed[100] ^= 0x55  # a weight
     for model, valid in ((TORCHSCRIPT, True), (bytes(changed), False)):
-        make.write(path / "optimizer.pt", data)
-        make.write(path / "model.pt", model)
+        path = loop_of(make, model)
         assert ask(make, path).valid is True, ask(make, path)
         assert ask(make, path, "checksum").valid is valid, ask(make, path, "checksum")
+
+
+def rewritten(deflate, change=lambda name, data: data, more=()):
+    """The same program with other records compressed; ``more``: (name, bytes) of code besides."""
+    source = zipfile.ZipFile(io.BytesIO(TORCHSCRIPT))
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        records = [(info.filename, source.read(info)) for info in source.infolist()]
+        for name, data in (*records, *more):
+            method = zipfile.ZIP_DEFLATED if "/code/" in name or name.endswith(deflate) else zipfile.ZIP_STORED
+            archive.writestr(zipfile.ZipInfo(name), change(name, data), compress_type=method)
+    return written.getvalue()
+
+
+def with_nan(name, data):
+    return struct.pack("<f", math.nan) * (len(data) // 4) if "/data/" in name and "/.data/" not in name else data
+
+
+@pytest.mark.parametrize("deflate", ["/data/0", "data.pkl", "version", "/constants.pkl"])
+def test_a_program_of_which_more_than_the_code_is_compressed(make, deflate):
+    """NaN in compressed weights was none; a compressed data.pkl was read as it lies there, and called damaged."""
+    loop_of(make, rewritten(deflate, with_nan))
+    for level in ("structural", "content"):
+        answer = ask(make, make.root / "run/step_6", level)
+        assert answer.valid is None and f"{deflate} is compressed" in answer.reason, answer
+
+
+def test_nan_in_a_programs_weights(make):
+    assert ask(make, loop_of(make, rewritten(("none",), with_nan)), "content").valid is False
+    assert ask(make, loop_of(make, rewritten(("none",))), "content").valid is True
+
+
+@pytest.mark.parametrize(("records", "size"), [(3, 31 << 20), (1, 65 << 20)])
+def test_code_that_inflates_to_more_than_code_is(make, records, size):
+    """Each record was limited, their sum was not: 5 MB took 11 s."""
+    more = [(f"prog/code/x{index}.py", bytes(size)) for index in range(records)]
+    answer = ask(make, loop_of(make, rewritten(("none",), more=renamed(more))), "checksum")
+    assert answer.valid is None and "more than is inflated here" in answer.reason, answer
+
+
+def renamed(more):
+    prefix = zipfile.ZipFile(io.BytesIO(TORCHSCRIPT)).namelist()[0].partition("/")[0]
+    return [(f"{prefix}/{name.partition('/')[2]}", data) for name, data in more]
+
+
+def test_much_code_is_inflated_in_little_memory(make):
+    more = renamed([("prog/code/x.py", bytes(48 << 20)), ("prog/code/y.py", random.Random(6).randbytes(3 << 20))])
+    path = loop_of(make, rewritten(("none",), more=more))
+    tracemalloc.start()
+    answer = ask(make, path, "checksum")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert answer.valid is True, answer
+    assert peak < 32 << 20, peak
+
+
+def check_inflated(packed, size, crc):
+    record = zips.Record("a/code/x.py", 0, 0, size, crc, len(packed), deflated=True)
+    opened = reading.Opened(zips.Archive({record.name: record}, "a"), Pickled(None, {}, []))
+    reading.check_records(Bytes(packed), opened, records=[record], buffer=bytearray(1 << 20), what="x")
+
+
+@pytest.mark.parametrize("change", ["cut", "longer", "shorter", "behind", "flipped"])
+def test_compressed_code_that_is_damaged(change):
+    """Inflated a piece at a time: what is cut, longer or shorter than it says, or followed by something, is seen."""
+    plain = random.Random(6).randbytes(1 << 20) + bytes(5 << 20)
+    stream = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    packed = stream.compress(plain) + stream.flush()
+    check_inflated(packed, len(plain), zlib.crc32(plain))
+    size = len(plain) + {"longer": -1, "shorter": 1}.get(change, 0)
+    damaged = {"cut": packed[:-3], "behind": packed + b"x", "flipped": packed[:9] + b"\xff" + packed[10:]}
+    with pytest.raises(torch_file.Broken):
+        check_inflated(damaged.get(change, packed), size, zlib.crc32(plain))
+
+
+class Bytes:
+    def __init__(self, data):
+        self.data = data
+
+    def read(self, offset, length):
+        return self.data[offset : offset + length]
+
+    def into(self, view, offset):
+        view[:] = self.read(offset, len(view))

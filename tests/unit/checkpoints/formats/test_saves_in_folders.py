@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import shutil
+import struct
+from dataclasses import replace
 
 import pytest
 
-from sentinel.checkpoints.validate import validate
+from sentinel.checkpoints.validate import DEFAULTS, validate
 
 ENDS = {"hf": "trainer_state.json", "accelerate": "random_states_0.pkl"}
 OPTIMIZERS = {"hf": "optimizer.pt", "accelerate": "optimizer.bin"}
@@ -205,3 +209,42 @@ def test_an_exported_model_beside_the_trainers_arguments(make):
     make.write(path / "export/model.safetensors", weights)
     make.write(path / "export/training_args.bin", torch_file(make, "training_args.bin"))
     assert ask(make, path).valid is True, ask(make, path)
+
+
+def test_the_files_of_a_save_inside_are_read_once(make):
+    """The save around it reads all torch files; the Trainer's and Accelerate's in a folder were read again."""
+    step = make.dcp("run/step-10", step=10)
+    make.hf("run/step-10/policy", 10)
+    (step / "policy/model.safetensors").unlink()
+    shapes = ((16, 8), (16, 8), (256, 256))
+    model = {str(key): make.tensor(shape, key=key) for key, shape in enumerate(shapes)}
+    payloads = [make.floats(rows * columns) for rows, columns in shapes]
+    make.write(step / "policy/pytorch_model.bin", make.torch_file(model, payloads))
+    assert ask(make, step, "checksum").valid is True, ask(make, step, "checksum")
+    read = []
+    validate(step, "checksum", now_s=make.now_s, settings=replace(DEFAULTS, progress=read.append))
+    assert sum(read) < sum(file.stat().st_size for file in step.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
+def test_a_save_inside_is_still_read(make, name):
+    step = make.dcp("run/step-10", step=10)
+    path = make.hf("run/step-10/policy", 10) / name
+    data = bytearray(path.read_bytes())
+    at = len(data) - 4 if name == "model.safetensors" else data.rfind(b"PK\x01\x02") // 2
+    data[at : at + 4] = struct.pack("<f", math.nan)
+    path.write_bytes(bytes(data))
+    answer = ask(make, step, "content")
+    assert answer.valid is False and name in answer.reason, answer
+
+
+def test_numbers_of_a_save_inside_whose_files_are_known_by_their_digests(make):
+    """Megatron's list covers every byte; that a number is none it does not say."""
+    step = make.megatron("run/iter_0000010", 10)
+    path = make.hf("run/iter_0000010/policy", 10) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4] + struct.pack("<f", math.nan))
+    files = [file for file in step.rglob("*") if file.is_file() and file.name != "integrity.json"]
+    digests = {str(file.relative_to(step)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    make.json(step / "integrity.json", {"algorithm": "sha256", "files": digests}, 3)
+    answer = ask(make, step, "content")
+    assert answer.valid is False and "NaN" in answer.reason, answer

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sentinel.checkpoints.validate import validate
+from sentinel.checkpoints.validate import validate, validate_part
 
 
 def ask(make, path, level="structural"):
@@ -331,3 +331,35 @@ def test_an_optimizer_of_the_save_before_beside_folders_of_the_step(make):
     make.write(path / "optimizer.pt", (path.with_name("step-10") / "optimizer.pt").read_bytes())
     answer = ask(make, path)
     assert answer.valid is None and "optimizer.pt is byte for byte that of step-10" in answer.reason, answer
+
+
+def listed(make, path):
+    """As it is found under a root, where weights alone are no checkpoint."""
+    return validate_part(path, "structural", tier="global", host="h", root=path.parent, now_s=make.now_s, loose=True)
+
+
+MOMENTS = {
+    "opt.pt": [("m", "v"), ("exp_avg", "exp_avg_sq"), ("mu", "nu"), ("momentum",), ("momentum_buffer",)],
+    "optimstate.pt": [("m", "v"), ("anything",)],
+    "optim-states.pt": [("anything",)],
+}
+
+
+@pytest.mark.parametrize(("name", "moments"), [(name, one) for name, all_ in MOMENTS.items() for one in all_])
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_optimizer_that_is_kept_by_parameter(make, name, moments, deep):
+    """``{name: {m, v}}`` is a table of tables of tensors as weights are: it was "weights without an optimizer"."""
+    path = make.root / "run/step_6"
+    make.write(path / "model.pt", make.torch_file({"a.weight": make.tensor((4, 4))}, [make.floats(16)]))
+    held = {moment: make.tensor((4, 4), key=key) for key, moment in enumerate(moments)}
+    value = {"a.weight": held} if not deep else {"net": {"a": {"weight": held}}}
+    make.write(path / name, make.torch_file(value, [make.floats(16) for _ in moments]))
+    assert listed(make, path).valid is True, listed(make, path)
+
+
+@pytest.mark.parametrize("value", [("weight", "bias"), ("q", "k", "v"), ("m",)])
+def test_weights_of_a_model_that_is_called_opt(make, value):
+    path = make.root / "run/step_6"
+    held = {name: make.tensor((4, 4), key=key) for key, name in enumerate(value)}
+    make.write(path / "opt.pt", make.torch_file({"layer": held}, [make.floats(16) for _ in value]))
+    assert listed(make, path).valid is None, listed(make, path)
