@@ -18,7 +18,7 @@ _PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
 _NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
 # Words of the batch script itself, which goes on after them: of its shell, of conda and of environment modules.
 _SHELL = re.compile(
-    r"^\S{0,200}slurm_script: line \d{1,6}: |^[\w./-]{1,200}: line \d{1,6}: \S{1,200}: command not found"
+    r"^\S{0,200}slurm_script: line \d{1,6}: |^[\w./-]{0,200}/[\w.-]{1,80}: line \d{1,6}: \S{1,200}: command not found"
     r"|\bconda (?:init|activate)\b|'(?:conda|mamba|micromamba) |\bLmod\b|\bmodulefile\b"
 )
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
@@ -72,7 +72,8 @@ def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
     """
     if points_to(one) not in _OF_A_SCRIPT:
         return False
-    least = 1 if _SHELL.search(one.evidence.text) else _PRINTED_ON
+    failed = any(r.key == "task-exit" and (lines_below(r, one) or 0) > 0 for r in readings)  # it was a task's
+    least = 1 if _SHELL.search(one.evidence.text) and not failed else _PRINTED_ON
     return any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
 
 

@@ -88,7 +88,12 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     warnings = [reading for reading in readings if reading.warned and reading.key not in plain]
     loudest = max(warnings, key=lambda reading: reading.strength, default=None)
     lasting = {reading.key for reading in readings if not reading.passed}
-    seen: dict[str, int] = {}  # by key the place of the reading that counts
+    gravest = _gravest(
+        reading
+        for reading in readings
+        if not (_quotes(reading, ends) or _heads(reading, told) or (reading.passed and reading.key in lasting))
+        if not (reading.warned and reading.key in plain)  # a warning came true: that line counts
+    )
     lesser: set[str] = set()  # keys of headlines, and of faults that passed beside one that did not: each counts once
     lines: list[object] = []  # causes in order of time, by the line that said them
     hard_line: object = None  # the first line that convicts a machine
@@ -102,15 +107,10 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             weighed.append(Weighed(reading, 0.0 if reading.key in lesser else SHADOW))
             lesser.add(reading.key)
             continue
-        # Again only with more consequence: a GPU that missed a test by little does not speak for one that missed it by far.
-        before = seen.get(reading.key)
-        graver = before is None or _FOLLOWS[reading.drain] > _FOLLOWS[weighed[before].reading.drain]
-        if not graver or (reading.warned and reading.key in plain):  # a warning came true: that line counts
+        # Of two GPUs the one that missed a test by little does not speak for the one that missed it by far.
+        if reading is not gravest.get(reading.key):
             weighed.append(Weighed(reading, 0.0))
             continue
-        if before is not None:
-            weighed[before] = Weighed(weighed[before].reading, 0.0)
-        seen[reading.key] = len(weighed)
         role = roles[id(reading)]
         factor = 1.0
         if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):
@@ -132,6 +132,16 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             hard_line = place if hard and hard_line is None else hard_line
         weighed.append(Weighed(reading, factor * (SAME_LINE if id(reading) in echoes else 1.0)))
     return weighed + silent
+
+
+def _gravest(readings: Iterable[Reading]) -> dict[str, Reading]:
+    """By key the reading that counts: the first of those from which most follows."""
+    found: dict[str, Reading] = {}
+    for reading in readings:
+        known = found.get(reading.key)
+        if known is None or _FOLLOWS[reading.drain] > _FOLLOWS[known.drain]:
+            found[reading.key] = reading
+    return found
 
 
 def _roles(readings: Sequence[Reading], rules: Rules) -> dict[int, Role]:

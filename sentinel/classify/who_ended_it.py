@@ -10,7 +10,7 @@ from math import isfinite
 
 from sentinel.classify.history import History
 from sentinel.classify.outlived import TIME_LIMIT
-from sentinel.classify.readings import KEPT_OF_A_RULE, WARNED, Reading, lines_below, of_context
+from sentinel.classify.readings import WARNED, Reading, lines_below, of_context
 from sentinel.classify.weights import LEADS, points_to
 from sentinel.config.rules import Role, Rules
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
@@ -20,8 +20,11 @@ C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
 ASKED = 2.0  # natural-log odds from which a line says that somebody ended the job
 _CANCELLED = "job-cancelled"  # rule; that a step is cancelled follows from any failure
-NEAR_END = 50  # lines between the last warning and the end of a job that had nothing else to say
+_NEAR_END = 5  # lines between the last such record and the end: the launcher's
 _LOSS = re.compile(r"(?i)loss\w{0,8}['\"]?(?: is)?\s{0,3}[:=]?\s{0,3}-?(?:nan|inf)\b|\bnan or inf found\b")
+_OTHER_LOSS = re.compile(
+    r"(?i)\b(?:eval|val|test|aux|best)\w{0,12}[ _.-]{0,2}(?:\w{1,12}[ _.-])?loss"
+)  # not the training's
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
 _SIGNALS = frozenset({"interrupt", "signal-term"})  # rules
@@ -97,7 +100,7 @@ def ended_from_outside(
 def given_up(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """Why a person cancelled a job that says it itself to its end: ranks do not find each other, or losses are no numbers.
+    """Why a job was cancelled, where it says that itself to its end: ranks do not find each other, or losses are no numbers.
 
     A logger's level says nothing then: what a program tries again is a warning to it, and a loss a mere record. Ranks that
     look for each other until the time limit were not ended by it; of bad numbers that is not known. Where anything else
@@ -109,7 +112,7 @@ def given_up(
     steps = [e for e in incident.evidence if e.kind == Kind.STEP]
     reason = None if steps else _unmet(incident.evidence) or _unconnected(readings, ended)
     if reason is None and ended.key == _CANCELLED:
-        reason = _no_numbers(readings, steps)
+        reason = _no_numbers(readings, steps, ended)
     if reason is None:
         return []
     return [replace(reason, weights={**reason.weights, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -ended.strength})]
@@ -129,31 +132,35 @@ def _unmet(evidence: Sequence[Evidence]) -> Reading | None:
     total = whole_number(str(waiting[0].data.get("total"))) or 0
     if total < 2:
         return None
-    few = 2 * len(members) <= total and len(waiting) < KEPT_OF_A_RULE
+    few = len(members) == 1  # of more the other nodes' logs may not be here
     weights = {C.USER_CONFIG: 3.6 if few else 1.6, C.NETWORK_BOOTSTRAP: 2.6 if few else 3.6}
     note = f"{len(members)} of {total} members were started" if few else "the members did not meet"
     return Reading(waiting[-1], "given-up", weights, Role.CAUSE, note=note)
 
 
 def _unconnected(readings: Sequence[Reading], ended: Reading) -> Reading | None:
-    """The loudest of PyTorch's warnings that its store cannot be reached, where they stand right before the end."""
-    near = [
-        reading
-        for reading in readings
-        if reading.warned and reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) > 0 and "[c10d]" in reading.evidence.text
-        if 0 < (lines_below(ended, reading) or 0) <= NEAR_END
+    """The loudest of PyTorch's warnings that its store cannot be reached, where they come again until the end."""
+    told = [
+        r for r in readings if r.warned and r.weights.get(C.NETWORK_BOOTSTRAP, 0.0) > 0 and "[c10d]" in r.evidence.text
     ]
-    return _raised(max(near, key=lambda reading: reading.strength)) if near else None
+    lines = {reading.evidence.line for reading in told}
+    return _raised(max(told, key=lambda r: r.strength)) if len(lines) > 1 and _up_to(told, ended) else None
 
 
-def _no_numbers(readings: Sequence[Reading], steps: Sequence[Evidence]) -> Reading | None:
-    """A loss that was no number in several records, and no number in any later step's."""
+def _no_numbers(readings: Sequence[Reading], steps: Sequence[Evidence], ended: Reading) -> Reading | None:
+    """A loss that was no number in several records until the end, and no number in any later step's."""
     bad = [r for r in readings if r.evidence.kind == "nan" and r.role is Role.CONTEXT and _LOSS.search(r.evidence.text)]
-    if len(bad) < 2:
+    bad = [r for r in bad if not _OTHER_LOSS.search(r.evidence.text)]
+    if len(bad) < 2 or not _up_to(bad, ended):
         return None
     first = bad[0].evidence
     later = [e for e in steps if e.where.path == first.where.path and (e.line or 0) >= (first.line or 0)]
     return None if any(_is_number(e.data.get("loss")) for e in later) else _raised(bad[0])
+
+
+def _up_to(told: Sequence[Reading], ended: Reading) -> bool:
+    """Whether the last of them stands right above the end, or below: ranks' output may be written after Slurm's word."""
+    return any(below <= _NEAR_END for r in told if (below := lines_below(ended, r)) is not None)
 
 
 def _raised(reading: Reading) -> Reading:

@@ -196,10 +196,14 @@ def _imported(before: bytes, frames: Sequence[re.Match[bytes]]) -> str:
     """File of the innermost module that was being imported: a module's body below a line that imports."""
     begin = before.rfind(b"Traceback (most recent")
     own = [frame for frame in frames if frame.start() > begin]
-    bodies = [
-        f for f, above in zip(own[1:], own, strict=False) if f[2] == b"<module>" and b"import" in _source(before, above)
-    ]
+    pairs = zip(own[1:], own, strict=False)
+    bodies = [frame for frame, above in pairs if frame[2] == b"<module>" and _imports(before, above)]
     return _text(bodies[-1][1]) if bodies else ""
+
+
+def _imports(before: bytes, frame: re.Match[bytes]) -> bool:
+    """Whether the frame is at an import; the importer's own frame shows no source."""
+    return frame[1].startswith(b"<frozen importlib") or b"import" in _source(before, frame)
 
 
 def _package(file: bytes) -> bytes:
