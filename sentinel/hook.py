@@ -298,8 +298,9 @@ def convicts(item: Mapping[str, Any]) -> bool:
 
 def sentence_of(items: Sequence[Mapping[str, Any]]) -> str:
     """What the evidence says, on one line, with each GPU as DCGM counts it and the error's code."""
-    said = list(dict.fromkeys(map(_said, items)))
-    return "; ".join(shown(text)[: MOST_SHOWN // len(said)] for text in said)  # all of them, before all of one
+    from sentinel.text import brief  # only here: without proof nobody waits for it
+
+    return brief((shown(_said(item)) for item in items), MOST_SHOWN)
 
 
 def _said(item: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 _UNFIT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # in JSON: NUL, or half of a pair
+_LEAST_SHOWN = 24  # characters of a sentence that is cut: fewer say nothing
 MOST_LEVELS = 100  # of JSON that others send; ours has ten
 _BYTES = range(0xDC80, 0xDD00)  # where surrogateescape puts a byte that is no UTF-8
 
@@ -48,6 +49,52 @@ def visible(text: str, most: int | None = 300) -> str:
     if not text.isprintable():
         text = "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode("ascii") for ch in text)
     return text if most is None or len(text) <= most else text[: most - 1] + "…"
+
+
+def brief(sentences: Iterable[str], most: int) -> str:
+    """All of the sentences, before all of one: one line of at most ``most`` characters, the separators included.
+
+    Those that differ only in their last word, as in the GPU, are told once with all their last words; those that do not
+    fit are counted at the end.
+    """
+    groups: dict[str, list[str]] = {}
+    for sentence in dict.fromkeys(filter(None, sentences)):
+        before, _, last = sentence.rpartition(" ")
+        if before.endswith(" GPU"):  # by its number
+            before, last = before.removesuffix(" GPU"), f"GPU {last}"
+        groups.setdefault(before, []).append(last)
+    line = "; ".join(_told(before, names) for before, names in groups.items())
+    if len(line) <= most:
+        return line
+    count = sum(map(len, groups.values()))
+    left = most - len(f"; and {count} more")
+    shown = list(groups.items())[: max(1, (left + 2) // (_LEAST_SHOWN + 2))]
+    left -= 2 * (len(shown) - 1)
+    parts, told = {}, 0
+    by_length = sorted(shown, key=lambda group: len(_told(*group)))
+    for index, (before, names) in enumerate(by_length):  # what short ones leave is for long ones
+        parts[before], number = _within(before, names, left // (len(shown) - index))
+        left, told = left - len(parts[before]), told + number
+    more = [f"and {count - told} more"] if told < count else []
+    return "; ".join([*(parts[before] for before, _ in shown), *more])
+
+
+def _told(before: str, names: list[str]) -> str:
+    return f"{before} {', '.join(names)}".lstrip()
+
+
+def _within(before: str, names: list[str], most: int) -> tuple[str, int]:
+    """Sentences that differ in the last word in at most ``most`` characters, and how many of them are told."""
+    text = _told(before, names)
+    if len(text) <= most:
+        return text, len(names)
+    if len(names) > 1 or any(map(str.isdigit, names[0])):  # the last word names a part: what is before it is cut first
+        for number in range(len(names), 0, -1):
+            free = most - len(", ".join(names[:number])) - 1
+            if free >= min(len(before), _LEAST_SHOWN // 2):
+                start = before if len(before) <= free else f"{before[: free - 3]}..."
+                return _told(start, names[:number]), number
+    return text[:most], 1
 
 
 def clean(value: Any) -> Any:

@@ -96,14 +96,16 @@ class Convictions:
     ) -> Conviction:
         """The row of a diagnostic's error: by words of its message, else by its code, else by DCGM's severity.
 
+        Of several words in one message the longest count, as the most specific; a site may so except what is shipped.
+
         Args:
             missed_pct: how far what was measured is from what the test requires; None where that is not known.
             text: the error's own message, without those of others.
         """
         message = text.lower()
-        for (subject, words), row in self.rows.items():
-            if subject == "dcgm_words" and str(words) in message:
-                return row
+        there = [str(words) for subject, words in self.rows if subject == "dcgm_words" and str(words) in message]
+        if there:
+            return self.rows["dcgm_words", max(reversed(there), key=len)]  # of two as long, the later one
         if code is not None and (row := self.rows.get(("dcgm", code), _NOTHING)) is not _NOTHING:
             if row.action:
                 return replace(row, drain=self.action(row.action))

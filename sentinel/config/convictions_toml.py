@@ -94,7 +94,7 @@ def _subject(subject: str, item: object, bad: Bad) -> int | str:
         return item
     if subject == "dcgm_words":
         words = item.strip().lower() if isinstance(item, str) else ""
-        if len(words) < _LEAST_WORDS:
+        if sum(map(str.isalpha, words)) < _LEAST_WORDS:
             raise bad(subject, f"too short: {item!r:.40}", f"words of DCGM's message, at least {_LEAST_WORDS} letters")
         return words
     if not isinstance(item, str) or item not in _NAMES[subject]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 _GPU = r"(?P<gpu>\d{1,4})\b"
 _BEFORE = r"(?:GPU (?P<before>\d{1,4}) ?)?"  # 2.1 to 3.2 write before each message which GPU it is about
 _MEASURED, _REQUIRED = r"(?P<measured>\d{1,12}(?:\.\d{1,6})?)", r"(?P<required>\d{1,12}(?:\.\d{1,6})?)"
+MOST_ERRORS = 64  # of one message; DCGM's own have at most 1024 characters
 _CALLS = frozenset({51, 64, 65, 66})  # a call into CUDA failed; what CUDA said of it stands in the message
 _CUDA = {  # texts of cuGetErrorString → the error that DCGM has for the same
     57: re.compile(r"uncorrectable ECC error encountered"),
@@ -40,7 +41,8 @@ _FAULTS = {
         62: rf"GPU {_GPU} only achieved a memory bandwidth of {_MEASURED} GB/s, failing to meet {_REQUIRED} GB/s",
         63: rf"Max power of {_MEASURED} did not reach desired power minimum \S{{1,60}} of {_REQUIRED} for GPU {_GPU}",
         79: r"Detected a miscompare failure in the L1 cache",
-        80: rf"GPU {_GPU} had uncorrectable memory errors and row remapping failed|Row remapping failed",
+        80: rf"GPU {_GPU} had uncorrectable memory errors and row remapping failed\b(?!\s*:)|"
+            r"Row remapping failed\b(?!\s*:)",
         81: r"GPU had an uncontained error",
         83: rf"Pending page retirements together with a DBE were detected on GPU {_GPU}",
         84: rf"GPU {_GPU} had uncorrectable memory errors and \d+ rows were remapped",
@@ -104,29 +106,35 @@ def errors_in(code: int | None, text: str) -> list[DiagnosticError]:
     """The errors that ``text`` tells of, in its order; of one with a code only that error, or what CUDA said of a call.
 
     DCGM 2.x joins the messages of several GPUs: each error has the part up to the next one, whether that is a fault or not.
+    Those beyond ``MOST_ERRORS`` are one without a code, so that nothing passes for what was not read.
     """
     found = _beginnings(code, text)
     if not found:
         return [_error(code, None, text)]
     starts = [0, *(match.start() for _, match in found[1:])]
     ends = [*starts[1:], len(text)]
-    return [
+    errors = [
         _error(number, match, text[start:end].rstrip(" ,"))
-        for start, end, (number, match) in zip(starts, ends, found, strict=True)
+        for start, end, (number, match) in [*zip(starts, ends, found, strict=True)][:MOST_ERRORS]
     ]
+    more = len(found) - len(errors)
+    return [*errors, *([DiagnosticError(None, None, f"and {more} more in one message")] if more else [])]
 
 
 def _beginnings(code: int | None, text: str) -> list[tuple[int | None, re.Match[str]]]:
     """Where errors begin, with their codes; None for one that is no fault by itself."""
     known = _FAULTS if code is None else {code: _FAULTS[code]} if code in _FAULTS else {}
-    faults = [(number, match) for number, pattern in known.items() for match in pattern.finditer(text)]
-    others = _OTHERS.finditer(text) if code is None else ()
-    apart = [(None, match) for match in others if not any(_overlap(match, fault) for _, fault in faults)]
+    every = ((number, match) for number, pattern in known.items() for match in pattern.finditer(text))
+    faults = sorted(every, key=lambda item: item[1].start())
+    apart: list[tuple[int | None, re.Match[str]]] = []
+    begun, reach = 0, 0  # faults that begin before the other error ends, and where the last of them ends
+    for match in _OTHERS.finditer(text) if code is None else ():
+        while begun < len(faults) and faults[begun][1].start() < match.end():
+            reach = max(reach, faults[begun][1].end())
+            begun += 1
+        if reach <= match.start():  # it overlaps none
+            apart.append((None, match))
     return sorted([*faults, *apart], key=lambda item: item[1].start())
-
-
-def _overlap(one: re.Match[str], other: re.Match[str]) -> bool:
-    return one.start() < other.end() and other.start() < one.end()
 
 
 def _error(code: int | None, match: re.Match[str] | None, text: str) -> DiagnosticError:

@@ -37,6 +37,9 @@ from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 _GPU = "gpu"
 _PARTS = frozenset({"switch", "nvswitch", "cpu"})  # other parts of a node that DCGM tests
 _MOST_PARTS, _MOST_FAULTS = 16, 4  # that a sentence names: as many GPUs as a machine has, and of each the first faults
+_MOST_FINDINGS = 2000  # of one answer: sixteen GPUs with several in every test have some hundred
+_MOST_READ = 1 << 20  # characters of warnings of one answer; each takes a microsecond to read
+_MOST_TEXT = 1000  # of a finding. It is judged by what is kept: the daemon, which has no more of it, judges it again
 _MOST_GPUS = 4096  # of one machine; a number that is none of these is damage, and blames nobody
 
 
@@ -155,6 +158,9 @@ def read_diagnostic(
         return Diagnosis(Answer.INCONCLUSIVE, _runtime(str(error)), version=version)
     report = _Report(old, convictions, gpus)
     report.read(lower(body))
+    if report.overflows:
+        reason = f"the answer is too large: more than {_MOST_FINDINGS} warnings, or {_MOST_READ} characters of them"
+        return Diagnosis(Answer.INCONCLUSIVE, reason, version=version)
     findings = tuple(report.findings)
     tests = {name: _summary(marks) for name, marks in report.marks.items()}
     faults = [finding for finding in findings if finding.blames]
@@ -181,6 +187,12 @@ class _Report:
         self.findings: list[Finding] = []
         self.trouble = ""  # why the answer cannot be trusted
         self.warned = 0  # lists of warnings that were read
+        self._characters = 0  # of warnings
+
+    @property
+    def overflows(self) -> bool:
+        """Whether its warnings are more than what is read."""
+        return len(self.findings) > _MOST_FINDINGS or self._characters > _MOST_READ
 
     def read(self, body: Mapping[str, Any]) -> None:
         categories = body.get("test_categories")
@@ -243,19 +255,23 @@ class _Report:
         return [(gpu, mark) for gpu in gpus] or [(None, mark)]
 
     def _find(self, name: str, gpu: int | None, group: str, entity: int | None, warning: object) -> None:
+        if self.overflows:
+            return
         code, severity, text = warning_of(warning)
+        self._characters += len(text)
         category = whole(lower(warning).get("error_category")) if isinstance(warning, dict) else None
         # Level one of 3.x gives a result the GPU of its last error, and before 3.3 none: there the message names it.
         names_it = self.old and (gpu is None or name in _TESTS_3[1])
         for error in errors_in(code, text):
             number = severity_of(error.code, severity if error.code == code else None)
-            reading = self._convictions.diagnostic(error.code, number, error.missed_pct, error.text)
+            kept = error.text[:_MOST_TEXT]
+            reading = self._convictions.diagnostic(error.code, number, error.missed_pct, kept)
             self.findings.append(
                 Finding(
                     test=name,
                     remedy=reading.remedy,
                     drain=reading.drain,
-                    text=error.text[:1000],
+                    text=kept,
                     gpu=self._known(error.gpu) if names_it and error.gpu is not None else gpu,
                     entity_group=group,
                     entity=entity,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sentinel.text import (
     MOST_LEVELS,
+    brief,
     clean,
     is_deep,
     json_of,
@@ -113,3 +114,25 @@ def test_how_deep_json_may_be_nested() -> None:
 def test_what_is_no_number_of_few_digits_is_none(text: str) -> None:
     assert whole_number(text) is None
     assert (whole_number("007"), whole_number("12", digits=1), whole_number("9" * 18)) == (7, None, 10**18 - 1)
+
+
+@pytest.mark.parametrize("most", [60, 100, 300])
+def test_a_brief_line_is_within_its_bounds_and_counts_the_rest(most: int) -> None:
+    for many in (1, 2, 7, 30, 500):
+        for sentence in (
+            "Xid 79 on 0000:{0:02x}:00",
+            "fault {0} that is told at some length here",
+            "{0}",
+            "x" * 200 + " {0}",
+        ):
+            line = brief([sentence.format(number) for number in range(many)], most)
+            assert line and len(line) <= most
+            assert len(line) < most or "more" in line or many == 1
+    assert brief([], most) == ""
+
+
+def test_a_brief_line_keeps_the_names_at_the_end() -> None:
+    line = brief([f"{'a long reason ' * 10}of GPU-{number}" for number in range(3)], 60)
+    assert line.endswith("... GPU-0, GPU-1, GPU-2") and len(line) <= 60
+    assert brief(["a broken fan", "a broken GPU", "a broken fan"], 60) == "a broken fan, GPU"
+    assert brief([f"memory of GPU {number}" for number in range(3)], 60) == "memory of GPU 0, GPU 1, GPU 2"

@@ -21,10 +21,11 @@ from sentinel.config.convictions import Convictions, Drain
 from sentinel.evidence.dcgm import Fact
 from sentinel.evidence.dcgm_conditions import HOLDS
 from sentinel.model.records import Evidence, Kind, Source, Trust
-from sentinel.text import printable
+from sentinel.text import brief, printable
 
 TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # sources of GPU telemetry
 _MOST_SHOWN = 300  # of the sentence
+_FIRST = 20  # characters of a message that are shown however many there are, as is a part at the very end
 DRAIN_MODES = frozenset({"act", "observe"})  # whether the prolog may refuse this node, and so have Slurm drain it
 
 
@@ -105,7 +106,9 @@ class VerdictKeeper:
             self._convict(f"xid_{evidence.data['xid']}/{where}", f"Xid {evidence.data['xid']} on {where}")
         elif evidence.kind == Kind.DIAG_FAILED:
             part = str(evidence.data.get("part") or "")
-            named = part if re.search(rf"\b{re.escape(part)}\b", evidence.text) is None else ""
+            there = re.search(rf"\b{re.escape(part)}\b", evidence.text)
+            is_shown = there is not None and (there.end() <= _FIRST or there.end() == len(evidence.text))
+            named = "" if is_shown else part
             self._convict(f"diagnostic/{part}", ": ".join(word for word in (named, evidence.text) if word))
         elif evidence.source in TELEMETRY and evidence.kind not in HOLDS:
             self._convict(evidence.kind, evidence.text)
@@ -146,9 +149,7 @@ class VerdictKeeper:
         at_s = int(self._clock())
         kept = [Fact(code.partition("/")[0], sentence) for code, sentence in self._convictions.items()]
         if faults := [*self._facts(), *kept]:  # each names its GPU
-            sentences = [*dict.fromkeys(fault.sentence for fault in faults)]
-            each = _MOST_SHOWN // len(sentences)  # all of them, before all of one
-            return NodeVerdict("BAD", at_s, faults[0].code, "; ".join(sentence[:each] for sentence in sentences))
+            return NodeVerdict("BAD", at_s, faults[0].code, brief((fault.sentence for fault in faults), _MOST_SHOWN))
         reason = self._telemetry()
         if reason is not None:
             return NodeVerdict("UNKNOWN", at_s, "telemetry", reason)

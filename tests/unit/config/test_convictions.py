@@ -136,6 +136,7 @@ def test_growth_that_a_site_lets_convict_is_remembered_by_the_agent(tmp_path: Pa
         (("xid = 94", 'dcgm = 63\nremedy = "reset"\nnear_pct = nan'), "near_pct", 4, "no share"),
         (("xid = 94", 'dcgm_words = "gpu"\nremedy = "reset"'), "dcgm_words", 2, "too short"),
         (("xid = 94", "dcgm_words = [7]"), "remedy", 1, "missing"),
+        (("xid = 94", 'dcgm_words = "1: 2, 3/4"\nremedy = "reset"'), "dcgm_words", 2, "too short"),
         (("xid = 94", 'dcgm_words = [7]\nremedy = "reset"'), "dcgm_words", 2, "too short"),
         (("xid = 94", 'dcgm = 127\nremedy = "reset"\naction = "reset"'), "action", 4, "its row says"),
         (('xid = 94\ndrain = "yes"', 'dcgm = 127\nremedy = "reset"\naction = "pray"'), "action", 4, "not known"),
@@ -234,3 +235,16 @@ def test_words_are_read_alike_where_the_diagnostic_is_read_and_where_its_evidenc
     assert not agent_says(busy, rules.convictions, tmp_path)
     reading = read(busy, rules, rules.by_id())
     assert reading is None or reading.drain is Drain.NO
+
+
+def test_the_longest_words_in_a_message_count(tmp_path: Path) -> None:
+    text = "Found 12 faulty memory elements: out of memory on a reserved GPU"
+    assert load_convictions().diagnostic(52, 2, text=text).remedy is Remedy.BUSY
+    ours = tmp_path / "ours.toml"
+    row = '[[conviction]]\n{}\ndrain = "yes"\nremedy = "replace"\nsource = "this site"\n'
+    ours.write_text(row.format('dcgm_words = "out of memory on a reserved GPU"'))
+    assert load_convictions(tmp_path).diagnostic(52, 2, text=text).drain is Drain.YES
+    ours.write_text(row.format("dcgm = 52"))
+    assert load_convictions(tmp_path).diagnostic(52, 2, text=text).remedy is Remedy.BUSY, (
+        "a code does not outweigh words"
+    )

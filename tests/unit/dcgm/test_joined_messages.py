@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
-from nodes.diagnostic_answers import read, without_codes
+from nodes.diagnostic_answers import RULES, read, without_codes
 from shipped import shipped_rules
 
 from sentinel.classify import classify
 from sentinel.config.convictions import Drain
+from sentinel.evidence.dcgm_messages import MOST_ERRORS, errors_in
 from sentinel.evidence.diagnostics import Answer, evidence_of
 from sentinel.model.records import Incident
 
@@ -106,3 +108,40 @@ def test_the_gpu_before_a_message_is_its_own_where_it_names_none() -> None:
     texts = ["GPU 0 GPU had an uncontained error (XID 95)", "GPU 3Detected a miscompare failure in the L1 cache."]
     made = read(without_codes(2, {"GPU Memory": ", ".join(texts)}, gpu="0,3"), level=2)
     assert [(item.gpu, item.code) for item in made.findings] == [(0, 81), (3, 79)]
+
+
+def test_a_value_that_says_no_is_no_failure() -> None:
+    for text, code in (
+        ("Row remapping failed: No", None),
+        ("Row remapping failed", 80),
+        ("Row remapping failed. Run", 80),
+    ):
+        made = read(without_codes(1, {"Page Retirement/Row Remap": f"GPU 2 {text}"}), level=1)
+        assert [item.code for item in made.findings] == [code], text
+        assert any(item.convicts for item in made.findings) is (code == 80)
+
+
+def test_only_so_many_errors_of_one_message_are_read_and_the_rest_is_no_pass() -> None:
+    text = ", ".join(f"Persistence mode for GPU {number % 4}" for number in range(100))
+    found = errors_in(None, text)
+    assert len(found) == MOST_ERRORS + 1 and found[-1].text == "and 36 more in one message"
+    assert found[-2].text == "Persistence mode for GPU 3", "its words end where the next begins"
+
+
+@pytest.mark.parametrize("text", ["Found 12 faulty memory elements on GPU 1, " * 97, "GPU 1 " * 680])
+def test_an_answer_with_too_many_warnings_says_nothing_and_is_read_in_time(text: str) -> None:
+    document = without_codes(2, {}, gpu="0,1")
+    results = document["DCGM GPU Diagnostic"]["test_categories"][0]["tests"][-1]["results"]
+    results[0].update(status="Fail", warnings=[text] * 1500)
+    began_s = time.process_time()
+    made = read(document, level=2)
+    assert time.process_time() - began_s < 4.0
+    assert (made.answer, made.findings) == (Answer.INCONCLUSIVE, ()) and "too large" in made.reason
+
+
+def test_an_error_is_judged_by_the_words_that_are_kept_of_it() -> None:
+    """The daemon judges the evidence, which has the first thousand characters."""
+    text = f"Found 12 faulty memory elements on GPU 1 {'.' * 1000} out of memory"
+    (finding,) = (made := read(without_codes(2, {"GPU Memory": text}, gpu=1), level=2)).findings
+    (item,) = evidence_of(made, "n1", 2, AT, {})
+    assert finding.drain is RULES.of(item) is Drain.YES

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.agent.health import level1
+from sentinel.hook import sentence_of
 
 PROOF = {"kind": "diag_failed", "text": "GPU 1: row remap failed", "data": {"convicts": True}}
 
@@ -68,3 +69,13 @@ def test_files_for_an_agent_that_never_came_are_removed(tmp_path: Path) -> None:
     level1.prune(tmp_path)
     assert os.listdir(tmp_path) == ["2.json"]
     level1.prune(tmp_path / "none")
+
+
+def test_the_sentence_of_many_faults_counts_what_does_not_fit() -> None:
+    items = [
+        {"kind": "diag_failed", "text": "row remapping failed", "where": {"gpu": gpu}, "data": {"code": 80}}
+        for gpu in range(400)
+    ]
+    sentence = sentence_of(items)
+    assert len(sentence) <= 300 and sentence.startswith("GPU 0: DCGM error 80") and sentence.endswith(" more")
+    assert "; ;" not in sentence and sentence_of(items[:2]).count("row remapping failed") == 2

@@ -108,7 +108,7 @@ def test_it_starts_light() -> None:
     imported = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
     assert imported - set(sys.stdlib_module_names) == {"sentinel"}
     assert "from sentinel.protocol import" in source
-    assert source.count("from sentinel") == 1
+    assert source.count("\nfrom sentinel") == 1
     assert not imported & {"asyncio", "http", "urllib", "ssl", "logging", "dataclasses"}
 
 

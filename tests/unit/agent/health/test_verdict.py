@@ -141,3 +141,29 @@ def test_a_release_is_told_by_the_daemons_clock(tmp_path: Path, ahead_s: float) 
     kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
     kept.released(1_900_000_010.0 + ahead_s, ahead_s - 2.0)  # answered again, late, with the same
     assert kept.now().word == "BAD"
+
+
+def test_the_sentence_names_the_gpu_of_each_fault(tmp_path: Path) -> None:
+    made = keeper(tmp_path)
+    places = [f"00000000:{number:02X}:00.0" for number in range(8)]
+    for pci in places:
+        made.consider(evidence(Kind.XID, Source.KERNEL, xid=154, action="drain_reset", pci=pci))
+    assert made.now().sentence == f"the driver asks for drain reset of {', '.join(places)}"
+    made.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci=places[2]))
+    assert made.now().sentence.endswith(f"; Xid 79 on {places[2]}")
+
+
+def test_the_sentence_counts_what_it_does_not_name(tmp_path: Path) -> None:
+    facts = [Fact(f"fault_{number}", f"fault {number} was found somewhere") for number in range(400)]
+    line = keeper(tmp_path, facts).now()
+    shown = line.sentence.split("; ")
+    assert len(line.sentence) <= 300 and all(shown)
+    assert shown[-1] == f"and {400 - (len(shown) - 1)} more" and len(shown) > 8
+
+
+def test_a_diagnostics_part_stands_where_it_is_not_cut_away(tmp_path: Path) -> None:
+    made = keeper(tmp_path)
+    for gpu in range(8):
+        text = f"an error of the memory that cannot be repaired was found with certainty on GPU {gpu}; replace it"
+        made.consider(replace(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, code=80, part=f"GPU {gpu}"), text=text))
+    assert all(f"GPU {gpu}" in made.now().sentence for gpu in range(8))
