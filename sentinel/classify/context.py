@@ -12,13 +12,14 @@ from datetime import datetime
 from sentinel.classify.history import History
 from sentinel.classify.ranks.op_counts import differing_calls
 from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
-from sentinel.classify.readings import GPU_CAUSES, KEPT_OF_A_RULE, Reading, lines_below, of_context
+from sentinel.classify.readings import GPU_CAUSES, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.weights import LEADS, points_to
 from sentinel.classify.who_ended_it import ended_from_outside, given_up, interrupted_wait, self_ended, torn_down
 from sentinel.config.rules import Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope
 
+KEPT_OF_A_RULE = 6  # lines of one rule that are kept of a log that is followed: evidence.logs.limits.LIMIT
 C = Cause
 QUOTED = 80  # lines below its headline that the traceback of a worker's exception may have
 HOT = 3.0  # natural-log odds from which a line says that a GPU was too hot

@@ -17,7 +17,6 @@ from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 
 C = Cause
 WARNED = 0.6
-KEPT_OF_A_RULE = 6  # lines of one rule that are kept of a log that is followed: evidence.logs.limits.LIMIT
 # The frame of a module's body: a library that is imported was not at work yet.
 _IMPORTS = re.compile(r'-packages/[^"\n]{1,240}", line \d{1,7}, in <module>|/__init__\.py", line \d{1,7}, in <module>')
 _TOLD = (Role.CAUSE, Role.SYMPTOM, Role.FALLBACK)

@@ -88,10 +88,11 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     warnings = [reading for reading in readings if reading.warned and reading.key not in plain]
     loudest = max(warnings, key=lambda reading: reading.strength, default=None)
     lasting = {reading.key for reading in readings if not reading.passed}
+    headlines = {id(reading) for reading in readings if _quotes(reading, ends) or _heads(reading, told)}
     gravest = _gravest(
         reading
         for reading in readings
-        if not (_quotes(reading, ends) or _heads(reading, told) or (reading.passed and reading.key in lasting))
+        if id(reading) not in headlines and not (reading.passed and reading.key in lasting)
         if not (reading.warned and reading.key in plain)  # a warning came true: that line counts
     )
     lesser: set[str] = set()  # keys of headlines, and of faults that passed beside one that did not: each counts once
@@ -99,7 +100,7 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     hard_line: object = None  # the first line that convicts a machine
     weighed = []
     for reading in readings:
-        if _quotes(reading, ends) or _heads(reading, told):  # before what it says is taken as said
+        if id(reading) in headlines:  # before what it says is taken as said
             weighed.append(Weighed(_headline(reading), 0.0 if reading.key in lesser else 1.0))
             lesser.add(reading.key)
             continue

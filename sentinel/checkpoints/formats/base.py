@@ -182,6 +182,9 @@ def refuse_links(tree: Tree) -> None:
         raise NotKnown(f"{visible(tree.odd[0])}: neither file, folder nor link")
 
 
+NEAREST = 4  # saves beside one that it is held against: some may be torn themselves
+
+
 def neighbours(root: Path, limit: int) -> list[Path]:
     """The same folder of the steps beside this one, nearest first; those that cannot be listed are none.
 

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown, Tree
 from sentinel.checkpoints.formats import marks
-from sentinel.checkpoints.formats.base import neighbours
+from sentinel.checkpoints.formats.base import NEAREST, neighbours
 from sentinel.checkpoints.formats.huggingface import names
 from sentinel.checkpoints.parsing.ranks import MOST_RANKS, first_hole
 from sentinel.text import visible
 
-_BESIDE = 4  # saves nearest by step, of which some may be torn themselves
 _ENDING = r"\.(?:pt|pth|bin|ckpt|pkl|safetensors)(?:\.tar)?"
 _NUMBERED = rf"(?:[-_]?states?)?(?:[-_.]?rank)?[-_]?)(?P<rank>\d{{1,6}})(?P<rest>{_ENDING})"
 _OF_A_RANK = (
@@ -63,7 +62,7 @@ def refuse_fewer(tree: Tree) -> None:
     sets = list(_sets(tree))
     others = marks.of_other_steps(tree, {one.folder for one in sets})
     sets = [one for one in sets if one.folder not in others]
-    beside = neighbours(tree.root, _BESIDE) if sets else []
+    beside = neighbours(tree.root, NEAREST) if sets else []
     here: dict[_Place, _Said] = {}
     below: dict[_Place, _Said] = {}  # the same of a folder and all in it
     for folder, first, said in _all_said(tree, sets):

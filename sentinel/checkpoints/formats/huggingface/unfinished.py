@@ -15,11 +15,10 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown, Tree
 from sentinel.checkpoints.formats import marks
-from sentinel.checkpoints.formats.base import neighbours
+from sentinel.checkpoints.formats.base import NEAREST, neighbours
 from sentinel.checkpoints.formats.huggingface import names
 from sentinel.text import visible
 
-_BESIDE = 4  # saves nearest by step, of which some may be torn themselves
 _HABIT = 2  # saves without an end that are a loop's habit
 _MOST = 64  # folders that are held against those beside
 _ACCELERATES_OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.bin")
@@ -64,7 +63,7 @@ def refuse(tree: Tree) -> None:
     others = marks.of_other_steps(tree, set(found))
     begun = [(folder, held) for folder, held in sorted(found.items()) if not held.ended and folder not in others]
     begun = [(folder, held) for folder, held in begun if held.is_the_trainers or held.is_accelerates][:_MOST]
-    beside = neighbours(tree.root, _BESIDE) if begun else []
+    beside = neighbours(tree.root, NEAREST) if begun else []
     for folder, held in begun:
         inside = f" in {visible(folder)}" if folder else ""
         if held.is_the_trainers:
