@@ -15,6 +15,8 @@ from sentinel.checkpoints.transfer import send
 from sentinel.errors import ProtocolError, Timeout, Unavailable
 from sentinel.text import json_with_bytes, visible
 
+# A task that a signal ended has this much added to the signal's number, by srun as by a shell: 143 is 15, SIGTERM.
+_SIGNALLED = 128
 # A share of 5.67 TB over 64 nodes at 2 GB/s is 44 s; the rest is waiting for nodes. Beyond this the answer is not known.
 DEADLINE_S = 3600.0
 _ENDING_S = 10.0
@@ -55,14 +57,17 @@ def validate_shared(
         raise Unavailable("there is no srun here", fix="Leave --slurm out, or run it on a node of the cluster.")
     output, complaint, status = _run(command(paths, level, nodes, extra), deadline_s)
     answers = parse_answers(output)
+    missing = "no task answered about it"
     if not answers:
         last = visible((complaint.strip().splitlines() or ["no output"])[-1], 200)
         if status is None:
             raise Timeout(
                 f"srun did not answer within {deadline_s:g} s: {last}", fix="Use more nodes, or look at squeue."
             )
-        raise Unavailable(f"srun answered nothing (status {status}): {last}")
-    missing = "no task answered about it"
+        if status <= _SIGNALLED:
+            raise Unavailable(f"srun answered nothing (status {status}): {last}")
+        # The tasks had begun: Slurm ends the whole step with one of its nodes.
+        missing = f"only 0 of {nodes} shares were answered: {last}"
     return [
         join_answers(answers[str(path.absolute())], nodes)
         if str(path.absolute()) in answers

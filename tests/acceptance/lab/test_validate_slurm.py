@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_a_node_dies_meanwhile(lab, saved: Path, tmp_path: Path):
         asked.wait()
     assert (valid, status) == (None, 4)
     # Slurm ends the whole step with the node: how many of the others had answered by then is theirs.
-    assert reason in {f"only {answered} of 4 shares were answered" for answered in range(4)}
+    assert re.match("only [0-3] of 4 shares were answered", reason)
 
 
 def test_shards_are_replicated_to_a_peers_own_disk(lab, saved: Path):

@@ -102,3 +102,13 @@ def test_srun_is_stopped_and_what_was_answered_counts(tmp_path, monkeypatch):
     srun.write_text("#!/bin/sh\ntrap 'exit 1' TERM\nwhile :; do sleep 0.05; done\n")
     with pytest.raises(Timeout, match="within"):
         slurm.validate_shared([Path("/a")], "checksum", 2, deadline_s=0.5)
+
+
+def test_tasks_killed_before_any_had_answered_leave_it_unknown(tmp_path, monkeypatch):
+    """A node that dies takes the step along: that srun complains of its tasks is no fault of the question."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\necho 'srun: error: n2: task 1: Terminated' >&2\nexit 143\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (told,) = slurm.validate_shared([Path("/a")], "checksum", 4)
+    assert (told.valid, told.reason) == (None, "only 0 of 4 shares were answered: srun: error: n2: task 1: Terminated")
