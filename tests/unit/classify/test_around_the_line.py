@@ -59,12 +59,16 @@ def test_a_rank_that_never_came_is_no_limit_too_short() -> None:
 def test_a_limit_that_ends_while_the_data_set_is_prepared_is_too_short() -> None:
     assert judge(bar(8) + bar(9) + WATCHDOG).cause is Cause.USER_CONFIG
     assert judge(bar(12, "Map (num_proc=8)") + WATCHDOG).cause is Cause.USER_CONFIG
+    of_unknown_size = "Generating train split: 5180000 examples [28:12, 3061.40 examples/s]\n"
+    assert judge(of_unknown_size + WATCHDOG).cause is Cause.USER_CONFIG
 
 
 def test_a_data_set_that_was_ready_explains_no_hang() -> None:
     assert judge(bar(9) + bar(100) + WATCHDOG).cause is Cause.NCCL_HANG_UNKNOWN
     trained = "step 12 | loss 2.31\n"
     assert judge(bar(9) + trained + WATCHDOG).cause is Cause.NCCL_HANG_UNKNOWN
+    of_seconds = "Generating train split: 6400 examples [00:03, 2133.33 examples/s]\n"
+    assert judge(of_seconds + WATCHDOG).cause is Cause.NCCL_HANG_UNKNOWN
 
 
 def test_a_data_set_that_is_prepared_is_no_failure() -> None:
