@@ -21,7 +21,6 @@ from pathlib import Path
 
 from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.own_folders import below, check_own, exists, exists_below, opened_folder, own_store
-from sentinel.checkpoints.records import Candidate
 from sentinel.errors import Denied, FileError, Refused, UserError
 from sentinel.text import json_with_bytes, visible
 
@@ -47,21 +46,6 @@ class Pointed:
     tracker: str
     before: str
     after: str
-
-
-def to_set_aside(chosen: Candidate, candidates: Iterable[Candidate]) -> list[Candidate]:
-    """What must not be found by a job that resumes from ``chosen``: every newer step, and what is invalid.
-
-    An older one that is merely not known stays where it is.
-    """
-    assert chosen.step is not None
-    return [
-        other
-        for other in candidates
-        if (other.path, other.step) != (chosen.path, chosen.step)
-        and other.step is not None
-        and (other.step > chosen.step or other.valid is False)
-    ]
 
 
 def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[Path]:

@@ -9,7 +9,6 @@ import pytest
 
 from sentinel.agent.probes.quarantine import move_aside
 from sentinel.checkpoints import quarantine as q
-from sentinel.checkpoints.records import Candidate
 from sentinel.errors import FileError, Refused, UserError
 
 
@@ -92,16 +91,6 @@ def test_a_cut_line_is_passed_over_a_damaged_one_is_named(run):
         file.write(b'{"event": "move"}\n')
     with pytest.raises(FileError, match=r"journal.jsonl:\d"):
         q.read_journal(run)
-
-
-def candidate(step, valid=True, path=None):
-    return Candidate(path or f"/r/step-{step}", step, "global", "dcp", 1, 1, {}, valid, "structural", "")
-
-
-def test_newer_and_invalid_are_set_aside():
-    chosen = candidate(20)
-    others = [candidate(30), candidate(40, None), candidate(10), candidate(5, False), candidate(15, None), chosen]
-    assert [c.step for c in q.to_set_aside(chosen, others)] == [30, 40, 5]
 
 
 def test_files_of_one_iteration(make):
