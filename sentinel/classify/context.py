@@ -292,16 +292,18 @@ def _forked(
 def _read_by_worker(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
-    """A file that a data worker cannot read is a sample: checkpoints are read by the ranks themselves."""
+    """A file that a data worker cannot read, or misses after steps, is a sample: ranks read checkpoints themselves."""
     caught = next((r for r in readings if r.key == "loader-caught"), None)
     if caught is None:
         return []
-    files = [r for r in readings if points_to(r) is C.CHECKPOINT_CORRUPT and r.strength >= LEADS]
-    found = next((r for r in files if 0 < (lines_below(r, caught) or 0) <= QUOTED), None)
-    if found is None:
-        return []
-    weights = {C.DATALOADER: found.strength, C.CHECKPOINT_CORRUPT: -found.strength}
-    return [of_context(found.evidence, "read-by-worker", weights, "read by a data worker: a sample, no checkpoint")]
+    stepped = any(e.kind == Kind.STEP and (e.line or 0) < (caught.evidence.line or 0) for e in incident.evidence)
+    for found in readings:
+        accused = points_to(found)
+        is_file = accused is C.CHECKPOINT_CORRUPT or (stepped and found.key == "file-missing")
+        if is_file and accused and found.strength >= LEADS and 0 < (lines_below(found, caught) or 0) <= QUOTED:
+            weights = {C.DATALOADER: found.strength, accused: -found.strength}
+            return [of_context(found.evidence, "read-by-worker", weights, "read by a data worker: a sample")]
+    return []
 
 
 def _none_asked_for(

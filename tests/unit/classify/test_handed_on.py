@@ -19,8 +19,14 @@ LIBRARY = "/env/lib/python3.11/site-packages/transformers/models/bert/modeling_b
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/functional.py"
 
 
-def cause(*files: str, raised: str, source: str = "return self.go(batch)", function: str = "step") -> Cause:
-    lines = ["Traceback (most recent call last):"]
+def cause(
+    *files: str,
+    raised: str,
+    source: str = "return self.go(batch)",
+    function: str = "step",
+    before: tuple[str, ...] = (),
+) -> Cause:
+    lines = [*before, "Traceback (most recent call last):"]
     for file in files:
         lines += [f'  File "{file}", line 12, in {function}', f"    {source}"]
     reader = LogReader(SIGNATURES)
@@ -78,6 +84,16 @@ def test_a_sample_that_lacks_what_a_librarys_transform_looks_for_is_the_data() -
     worker = "/env/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py"
     transform = "/env/lib/python3.11/site-packages/mmdet/datasets/pipelines/formatting.py"
     assert cause(worker, transform, raised="KeyError: 'proposals'", source="results[key]") is Cause.DATALOADER
+
+
+def test_a_file_that_a_data_worker_misses_after_steps_is_one_of_many() -> None:
+    """At the first batch it is the path that was given."""
+    worker = "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 3."
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/data/images/0412.jpg'"
+    steps = tuple(f"step {step} | loss {3 - step / 10}" for step in range(9))
+    assert cause(OWN, raised=f"{worker}\n{missing}", before=steps) is Cause.DATALOADER
+    assert cause(OWN, raised=f"{worker}\n{missing}") is Cause.USER_CONFIG
+    assert cause(OWN, raised=missing, before=steps) is not Cause.DATALOADER
 
 
 def test_an_exception_of_a_worker_that_cannot_be_made_again_is_the_workers() -> None:
