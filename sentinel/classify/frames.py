@@ -145,8 +145,9 @@ _NOT_ITS_OWN = re.compile(
 )
 # Exceptions of modules that do not fit each other. Those of the system's tell of files, a RuntimeError of GPUs.
 _OWN_TO_IMPORT = re.compile(r"\b(?:Type|Attribute|Name|Key|Index|Value|Assertion|Syntax|Recursion)Error\b")
+# A variable of the environment by its name, which no version has.
 _ENVIRONMENT = re.compile(
-    r"\benviron(?:ment)?\b|\b[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,40}\b (?:is not set|must be|should be)"
+    r"\benvironment variable|\bos\.environ\b|\b(?!\w*VERSION)[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,40}\b"
 )
 # A check of what was asked: the settings that it reads.
 _SETTINGS = re.compile(

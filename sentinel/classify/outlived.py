@@ -16,11 +16,14 @@ _LABEL = re.compile(r"\d{1,6}: ")
 TIME_LIMIT = "time-limit"  # rule
 _PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
 _NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
-# Words of the batch script itself, which goes on after them: of its shell, of conda and of environment modules.
+# Words of the batch script itself, which goes on after them: of its shell, of conda and of environment modules. A shell that
+# is named itself runs what a task gave it (`bash -c`).
+_BATCH = r"^\S{0,200}slurm_script: line \d{1,6}: "
 _SHELL = re.compile(
-    r"^\S{0,200}slurm_script: line \d{1,6}: |^[\w./-]{0,200}/[\w.-]{1,80}: line \d{1,6}: \S{1,200}: command not found"
+    rf"{_BATCH}|^(?!-?(?:ba|da|k|z)?sh: )[\w./-]{{1,200}}: line \d{{1,6}}: \S{{1,200}}: command not found"
     r"|\bconda (?:init|activate)\b|'(?:conda|mamba|micromamba) |\bLmod\b|\bmodulefile\b"
 )
+_ENDED_BY_IT = 5  # lines between a command that a task did not find and srun's word of its exit status, 127
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
 _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
@@ -72,9 +75,16 @@ def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
     """
     if points_to(one) not in _OF_A_SCRIPT:
         return False
-    failed = any(r.key == "task-exit" and (lines_below(r, one) or 0) > 0 for r in readings)  # it was a task's
-    least = 1 if _SHELL.search(one.evidence.text) and not failed else _PRINTED_ON
+    least = 1 if _SHELL.search(one.evidence.text) and not _ended_task(one, readings) else _PRINTED_ON
     return any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
+
+
+def _ended_task(one: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether a task, and no batch script, ended by a command that was not found."""
+    if re.search(_BATCH, one.evidence.text):
+        return False
+    exits = [r for r in readings if r.key == "task-exit" and re.search(r"\b127\b", r.evidence.text)]
+    return any(0 < (lines_below(r, one) or 0) <= _ENDED_BY_IT for r in exits)
 
 
 def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 from math import isfinite
 
 from sentinel.classify.history import History
@@ -20,12 +21,12 @@ C = Cause
 _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|\*\*\* STEP \S{1,24} ON ")
 ASKED = 2.0  # natural-log odds from which a line says that somebody ended the job
 _CANCELLED = "job-cancelled"  # rule; that a step is cancelled follows from any failure
-_NEAR_END = 5  # lines between the last such record and the end: the launcher's
+_NEAR_END = 8  # lines between the last such record and the end, of each rank that prints: a last save's, the launcher's
 _LOSS = re.compile(r"(?i)loss\w{0,8}['\"]?(?: is)?\s{0,3}[:=]?\s{0,3}-?(?:nan|inf)\b|\bnan or inf found\b")
-_OTHER_LOSS = re.compile(
-    r"(?i)\b(?:eval|val|test|aux|best)\w{0,12}[ _.-]{0,2}(?:\w{1,12}[ _.-])?loss"
-)  # not the training's
+# Not the training's, which PPO calls the value's, too.
+_OTHER_LOSS = re.compile(r"(?i)\b(?:eval|val(?!ue)|test|aux|best)\w{0,12}[ _.-]{0,2}(?:\w{1,12}[ _.-])?loss")
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
+_MET = "joined"  # kind of evidence: the ranks found each other
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
 _SIGNALS = frozenset({"interrupt", "signal-term"})  # rules
 # A person's interrupt, and the shell's word of a process that was terminated. A launcher passes SIGTERM on once one of its
@@ -106,13 +107,14 @@ def given_up(
     look for each other until the time limit were not ended by it; of bad numbers that is not known. Where anything else
     failed, that is why.
     """
-    ended = next((r for r in readings if r.key in {_CANCELLED, TIME_LIMIT} and r.strength >= ASKED), None)
+    ends = [r for r in readings if r.key in {_CANCELLED, TIME_LIMIT} and r.strength >= ASKED]
+    ended = max(ends, key=lambda r: r.evidence.line or 0, default=None)  # of runs in one log the last one's
     if ended is None or any(r.key == "task-exit" or _says_what_failed(r) for r in readings):
         return []
     steps = [e for e in incident.evidence if e.kind == Kind.STEP]
-    reason = None if steps else _unmet(incident.evidence) or _unconnected(readings, ended)
+    reason = None if steps else _unmet(incident.evidence) or _unconnected(readings, incident.evidence, ended)
     if reason is None and ended.key == _CANCELLED:
-        reason = _no_numbers(readings, steps, ended)
+        reason = _no_numbers(readings, incident.evidence, ended)
     if reason is None:
         return []
     return [replace(reason, weights={**reason.weights, C.SCHEDULER_PREEMPT_OR_TIMELIMIT: -ended.strength})]
@@ -127,7 +129,7 @@ def _unmet(evidence: Sequence[Evidence]) -> Reading | None:
     """Members of a job that wait for each other; rank 0, which says that all have come, is among them and did not say it."""
     waiting = [e for e in evidence if e.kind == "joining"]
     members = {e.where.rank for e in waiting}
-    if 0 not in members or any(e.kind == "joined" for e in evidence):
+    if 0 not in members or any(e.kind == _MET for e in evidence):
         return None
     total = whole_number(str(waiting[0].data.get("total"))) or 0
     if total < 2:
@@ -138,29 +140,56 @@ def _unmet(evidence: Sequence[Evidence]) -> Reading | None:
     return Reading(waiting[-1], "given-up", weights, Role.CAUSE, note=note)
 
 
-def _unconnected(readings: Sequence[Reading], ended: Reading) -> Reading | None:
-    """The loudest of PyTorch's warnings that its store cannot be reached, where they come again until the end."""
+def _unconnected(readings: Sequence[Reading], evidence: Sequence[Evidence], ended: Reading) -> Reading | None:
+    """The loudest of PyTorch's warnings that its store cannot be reached, where they come again until the end.
+
+    After the end they follow from it, and ranks that have met found each other in spite of them.
+    """
     told = [
-        r for r in readings if r.warned and r.weights.get(C.NETWORK_BOOTSTRAP, 0.0) > 0 and "[c10d]" in r.evidence.text
+        r
+        for r in readings
+        if r.warned and r.weights.get(C.NETWORK_BOOTSTRAP, 0.0) > 0 and "[c10d]" in r.evidence.text
+        if (lines_below(ended, r) or 0) > 0
     ]
-    lines = {reading.evidence.line for reading in told}
-    return _raised(max(told, key=lambda r: r.strength)) if len(lines) > 1 and _up_to(told, ended) else None
+    last = max((r.evidence.line or 0 for r in told), default=0)
+    met = any(e.kind == _MET and (e.line or 0) > last for e in evidence)
+    return None if met or not _until_the_end(told, evidence, ended) else _raised(max(told, key=lambda r: r.strength))
 
 
-def _no_numbers(readings: Sequence[Reading], steps: Sequence[Evidence], ended: Reading) -> Reading | None:
+def _no_numbers(readings: Sequence[Reading], evidence: Sequence[Evidence], ended: Reading) -> Reading | None:
     """A loss that was no number in several records until the end, and no number in any later step's."""
-    bad = [r for r in readings if r.evidence.kind == "nan" and r.role is Role.CONTEXT and _LOSS.search(r.evidence.text)]
-    bad = [r for r in bad if not _OTHER_LOSS.search(r.evidence.text)]
-    if len(bad) < 2 or not _up_to(bad, ended):
+    bad = [
+        r
+        for r in readings
+        if r.evidence.kind == "nan" and r.role is Role.CONTEXT and _LOSS.search(_OTHER_LOSS.sub("", r.evidence.text))
+    ]
+    if not _until_the_end(bad, evidence, ended):
         return None
     first = bad[0].evidence
-    later = [e for e in steps if e.where.path == first.where.path and (e.line or 0) >= (first.line or 0)]
-    return None if any(_is_number(e.data.get("loss")) for e in later) else _raised(bad[0])
+    later = [e for e in evidence if e.where.path == first.where.path and (e.line or 0) >= (first.line or 0)]
+    return None if any(e.kind == Kind.STEP and _is_number(e.data.get("loss")) for e in later) else _raised(bad[0])
 
 
-def _up_to(told: Sequence[Reading], ended: Reading) -> bool:
-    """Whether the last of them stands right above the end, or below: ranks' output may be written after Slurm's word."""
-    return any(below <= _NEAR_END for r in told if (below := lines_below(ended, r)) is not None)
+def _until_the_end(told: Sequence[Reading], evidence: Sequence[Evidence], ended: Reading) -> bool:
+    """Whether one rank said it again and again until Slurm's word, or where that is in another log until its own ends.
+
+    It is right above the end, or as far above as such lines are from each other. Below it is as good: what ranks print may
+    be written after Slurm's word.
+    """
+    lines: dict[tuple[str | None, int | None], set[int]] = {}
+    for reading in told:
+        where = reading.evidence.where
+        lines.setdefault((where.path, where.rank), set()).add(reading.evidence.line or 0)
+    for (path, _), said in lines.items():
+        of_log = [e for e in evidence if e.where.path == path]
+        here = path == ended.evidence.where.path
+        end = (ended.evidence.line if here else max((e.line or 0 for e in of_log), default=0)) or 0
+        apart = sorted(below - above for above, below in pairwise(sorted(said)))
+        usual = apart[len(apart) // 2] if len(apart) > 1 else 0
+        near = max(_NEAR_END * len({e.where.rank for e in of_log}), usual)
+        if len(said) > 1 and end - max(said) <= near:
+            return True
+    return False
 
 
 def _raised(reading: Reading) -> Reading:

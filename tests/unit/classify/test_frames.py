@@ -42,6 +42,25 @@ def test_a_library_that_fails_while_it_is_imported_is_at_fault() -> None:
     assert cause(LIBRARY, OWN, raised=raised, function="<module>", source="for name in names:") is Cause.USER_CODE
 
 
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        ("ValueError: Invalid value 'FOO' for VLLM_ATTENTION_BACKEND. Valid options are FLASH_ATTN", Cause.USER_CONFIG),
+        ("ValueError: Please set CUDA_HOME to the folder of the toolkit", Cause.USER_CONFIG),
+        ("ValueError: the environment variable of the backend has no value", Cause.USER_CONFIG),
+        ("ValueError: MIN_TORCH_VERSION is 2.6, and 2.1 is installed in your environment", Cause.SOFTWARE_ENV),
+    ],
+)
+def test_a_library_that_refuses_a_variable_as_it_is_imported_was_given_it(raised: str, expected: Cause) -> None:
+    lines = ["Traceback (most recent call last):", f'  File "{OWN}", line 3, in <module>', "    import vllm"]
+    lines += ['  File "<frozen importlib._bootstrap>", line 241, in _call_with_frames_removed']
+    lines += [f'  File "{LIBRARY}", line 3, in <module>', "    from .backends import chosen"]
+    lines += [f'  File "{LIBRARY}", line 12, in check', f"    raise {raised.partition(':')[0]}("]
+    reader = LogReader(shipped_signatures())
+    found = reader.feed("".join(f"{line}\n" for line in [*lines, raised]).encode(), AT) + reader.finish(AT)
+    assert classify(Incident("i", AT, AT, evidence=tuple(found)), rules=RULES, now=AT).cause is expected
+
+
 def test_a_folder_that_a_library_refuses_since_it_is_there_was_asked_for() -> None:
     raised = "FileExistsError: The folder of checkpoints already exists and is not empty: /run/best"
     assert cause(OWN, LIBRARY, raised=raised, source="raise FileExistsError(") is Cause.USER_CONFIG

@@ -263,3 +263,20 @@ def test_a_job_that_printed_on_for_long_after_a_notice_was_ended_by_its_limit(li
 def test_a_batch_script_goes_on_after_what_its_shell_says(notice: str) -> None:
     assert judge(notice + LIMIT).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
     assert judge(notice).cause is Cause.SOFTWARE_ENV
+
+
+@pytest.mark.parametrize("script", ["/var/spool/slurmd/job7/slurm_script", "train.sh", "./run/train.sh"])
+def test_a_task_that_ends_later_did_not_end_by_what_its_script_missed(script: str) -> None:
+    notice = f"{script}: line 12: module: command not found\n"
+    later = "working\n" * 10 + "srun: error: n1: task 0: Exited with exit code 1\n"
+    assert judge(notice + later + LIMIT).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert judge(notice + "working\n" * 10 + LIMIT).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def test_a_command_that_a_task_did_not_find_ended_it() -> None:
+    ended = "srun: error: n1: task 0: Exited with exit code 127\n"
+    assert (
+        judge("run/task.sh: line 1: torchrun: command not found\n" + ended + "waiting\n" + LIMIT).cause
+        is Cause.SOFTWARE_ENV
+    )
+    assert judge("bash: line 1: torchrun: command not found\n" + "waiting\n" + LIMIT).cause is Cause.SOFTWARE_ENV

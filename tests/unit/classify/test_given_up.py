@@ -1,0 +1,91 @@
+"""Jobs that were cancelled, or ran into their time limit, and say themselves why, again and again until their end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import classify
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import Cause, Incident, Where
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
+CANCELLED = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-04T11:40:00 ***"
+LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-04T11:40:00 DUE TO TIME LIMIT ***"
+UNMET = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 110 - Connection timed out)"
+
+
+def cause(*lines: str, err: tuple[str, ...] = ()) -> Cause:
+    """``err``: the lines of another log of the job."""
+    found = []
+    for path, text in (("job.out", lines), ("job.err", err)):
+        reader = LogReader(SIGNATURES, where=Where(path=path), own_times=True)
+        found += reader.feed("".join(f"{line}\n" for line in text).encode(), NOW) + reader.finish(NOW)
+    return classify(Incident("i", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause
+
+
+def records(count: int, between: tuple[str, ...] = (), loss: str = "loss: nan") -> list[str]:
+    return [line for n in range(count) for line in (f"2026-03-04 10:0{n}:00,134 - INFO - step {n} {loss}", *between)]
+
+
+def test_numbers_that_stay_bad_are_seen_where_slurms_word_is_in_another_log() -> None:
+    assert cause(*records(6), err=(CANCELLED,)) is Cause.NUMERICAL_NAN
+    fine = ("2026-03-04 10:30:00,134 - INFO - step 9 loss: 2.1",)
+    assert cause(*records(6), *fine, err=(CANCELLED,)) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def test_records_are_as_far_from_the_end_as_from_each_other() -> None:
+    timers = tuple(f"    timer {name}: 12 ms" for name in ("forward", "backward", "step", "data", "log", "all", "rest"))
+    assert cause(*records(6, timers), CANCELLED) is Cause.NUMERICAL_NAN
+    assert cause(*records(6), *("Saving the last shard",) * 6, CANCELLED) is Cause.NUMERICAL_NAN
+    assert cause(*records(2), *("went on without a word",) * 40, CANCELLED) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    frames = tuple(f"    frame #{n}: c10d::TCPStore + 0x{n}" for n in range(13))
+    assert cause(*(UNMET, *frames) * 5, LIMIT) is Cause.NETWORK_BOOTSTRAP
+    assert cause(UNMET, UNMET, *("waiting for data",) * 40, LIMIT) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "train_loss: nan, val_loss: nan",
+        "loss: nan - accuracy: 0.1 - val_loss: nan",
+        "lm loss: nan | aux_loss: 1.02",
+        "loss: nan best_val_loss: 2.31",
+        "policy_loss: nan value_loss: nan",
+    ],
+)
+def test_the_training_s_loss_counts_beside_others(loss: str) -> None:
+    assert cause(*records(6, loss=loss), CANCELLED) is Cause.NUMERICAL_NAN
+
+
+@pytest.mark.parametrize("loss", ["val_loss: nan", "eval loss: nan", "aux_loss: inf"])
+def test_another_loss_alone_does_not(loss: str) -> None:
+    assert cause(*records(6, loss=loss), CANCELLED) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def test_warnings_of_an_earlier_run_or_after_the_end_explain_nothing() -> None:
+    work = ("preparing the batches",) * 200
+    assert cause(CANCELLED, UNMET, UNMET, *work, CANCELLED) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert cause(*work, CANCELLED, UNMET, UNMET, UNMET) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def test_ranks_that_met_after_their_warnings_found_each_other() -> None:
+    met = "n1:52:61 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 0 busId 5d000 - Init COMPLETE"
+    assert cause(UNMET, UNMET, met, "Resumed from iteration 400", LIMIT) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert cause(met, UNMET, UNMET, UNMET, LIMIT) is Cause.NETWORK_BOOTSTRAP
+
+
+def test_a_warning_of_each_of_several_ranks_is_no_repetition() -> None:
+    assert cause(f"0: {UNMET}", f"1: {UNMET}", "0: waiting", LIMIT) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert cause(f"0: {UNMET}", f"0: {UNMET}", "1: waiting", LIMIT) is Cause.NETWORK_BOOTSTRAP
+
+
+def test_of_one_member_alone_the_others_were_not_started() -> None:
+    """Of several the other nodes' logs may not be here."""
+    members = [f"Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/3" for rank in range(3)]
+    assert cause(members[0], LIMIT) is Cause.USER_CONFIG
+    assert cause(members[0], members[2], LIMIT) is Cause.NETWORK_BOOTSTRAP
