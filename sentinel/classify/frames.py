@@ -167,6 +167,9 @@ _HANDS_STATUS_ON = re.compile(
     r"^_{0,2}(?:c_?)?(?:check_(?:call|status|errors?|ret|rc|return|result|last_error|(?:cuda|hip|cu|nccl|acl|mpi)(?:_\w{1,20})?)"
     r"|raise_(?:on|if|from|for)_(?:\w{1,20}_)?(?:error|status|fail(?:ed|ure)?)|handle_status|ok_status|\w{1,12}_CHECK)$"
 )
+# A file of less than 64 KiB that was cut: the reader of archives looks for its end before its begin.
+_BEFORE_ITS_BEGIN = re.compile(r"\bOSError: \[Errno 22\]")
+_ZIP_READER = "/torch/serialization.py"
 # What a library's FILE:FUNCTION is for, and what an exception there speaks for. The first that fits counts.
 _PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
     # Packages that unpack samples.
@@ -274,6 +277,8 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
         return {C.USER_CODE: FED, C.DATALOADER: 1.6, C.SOFTWARE_ENV: STATE}
     if _HANDS_ON.search(frame) and _NOT_REBUILT.search(evidence.text):
         return {C.DATALOADER: CHECKED, C.USER_CODE: STATE}
+    if _BEFORE_ITS_BEGIN.search(evidence.text) and _ZIP_READER in (frame + str(evidence.data.get("caller") or "")):
+        return _moved(weights, {C.CHECKPOINT_CORRUPT: CHECKED})
     moved = dict(weights)
     if _DATA.search(frame) and _SOURCE_FAILED.search(evidence.text):
         moved[C.DATALOADER] = max(moved.get(C.DATALOADER, 0.0), SOURCE)

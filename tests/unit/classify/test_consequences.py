@@ -197,6 +197,8 @@ def test_what_is_told_as_a_warning_yields_to_what_is_told_as_an_error() -> None:
         "[NeMo W 2024-03-01 10:00:00 loader:33] {}",
         "2024-03-01 10:00:00 INFO     {}",
         'time="2024-03-01T10:00:00Z" level=info msg="{}"',
+        "INFO:2024-03-01 10:00:00,123:jax._src.xla_bridge:925: {}",
+        "2024-03-01 10:00:00,123 I jax._src.xla_bridge] {}",
     ],
 )
 def test_the_level_of_a_record_is_read_in_the_forms_of_many_loggers(record: str) -> None:
