@@ -14,6 +14,7 @@ _GPU = r"(?P<gpu>\d{1,4})\b"
 _BEFORE = r"(?:GPU (?P<before>\d{1,4}) ?)?"  # 2.1 to 3.2 write before each message which GPU it is about
 _MEASURED, _REQUIRED = r"(?P<measured>\d{1,12}(?:\.\d{1,6})?)", r"(?P<required>\d{1,12}(?:\.\d{1,6})?)"
 MOST_ERRORS = 64  # of one message; DCGM's own have at most 1024 characters
+_NOT_NO = r"(?!\W{0,20}(?i:no)\b)"  # behind a name that may have a value, however the two are set apart
 _CALLS = frozenset({51, 64, 65, 66})  # a call into CUDA failed; what CUDA said of it stands in the message
 _CUDA = {  # texts of cuGetErrorString → the error that DCGM has for the same
     57: re.compile(r"uncorrectable ECC error encountered"),
@@ -41,8 +42,7 @@ _FAULTS = {
         62: rf"GPU {_GPU} only achieved a memory bandwidth of {_MEASURED} GB/s, failing to meet {_REQUIRED} GB/s",
         63: rf"Max power of {_MEASURED} did not reach desired power minimum \S{{1,60}} of {_REQUIRED} for GPU {_GPU}",
         79: r"Detected a miscompare failure in the L1 cache",
-        80: rf"GPU {_GPU} had uncorrectable memory errors and row remapping failed\b(?!\s*:)|"
-            r"Row remapping failed\b(?!\s*:)",
+        80: rf"(?:GPU {_GPU} had uncorrectable memory errors and row|Row) remapping failed\b{_NOT_NO}",
         81: r"GPU had an uncontained error",
         83: rf"Pending page retirements together with a DBE were detected on GPU {_GPU}",
         84: rf"GPU {_GPU} had uncorrectable memory errors and \d+ rows were remapped",

@@ -110,15 +110,21 @@ def test_the_gpu_before_a_message_is_its_own_where_it_names_none() -> None:
     assert [(item.gpu, item.code) for item in made.findings] == [(0, 81), (3, 79)]
 
 
-def test_a_value_that_says_no_is_no_failure() -> None:
-    for text, code in (
-        ("Row remapping failed: No", None),
-        ("Row remapping failed", 80),
-        ("Row remapping failed. Run", 80),
-    ):
-        made = read(without_codes(1, {"Page Retirement/Row Remap": f"GPU 2 {text}"}), level=1)
-        assert [item.code for item in made.findings] == [code], text
-        assert any(item.convicts for item in made.findings) is (code == 80)
+@pytest.mark.parametrize(
+    "start", ["GPU 2 Row remapping failed", "GPU 2 had uncorrectable memory errors and row remapping failed"]
+)
+@pytest.mark.parametrize(
+    ("rest", "code"),
+    [
+        (": No", None), (":no", None), (" = No", None), (" (No)", None), (" - NO.", None), (" No", None), (":\tno, ", None),
+        ("", 80), (". Run a field diagnostic.", 80), (": Yes", 80), (" = yes", 80), (": GPU must be replaced", 80),
+        (": Now replace it", 80), (": not repaired", 80),
+    ],
+)  # fmt: skip
+def test_only_a_value_that_says_no_is_no_failure(start: str, rest: str, code: int | None) -> None:
+    made = read(without_codes(1, {"Page Retirement/Row Remap": start + rest}), level=1)
+    assert [item.code for item in made.findings] == [code]
+    assert any(item.convicts for item in made.findings) is (code == 80)
 
 
 def test_only_so_many_errors_of_one_message_are_read_and_the_rest_is_no_pass() -> None:
