@@ -13,7 +13,6 @@ from dataclasses import dataclass
 _GPU = r"(?P<gpu>\d{1,4})\b"
 _BEFORE = r"(?:GPU (?P<before>\d{1,4}) ?)?"  # 2.1 to 3.2 write before each message which GPU it is about
 _MEASURED, _REQUIRED = r"(?P<measured>\d{1,12}(?:\.\d{1,6})?)", r"(?P<required>\d{1,12}(?:\.\d{1,6})?)"
-MOST_ERRORS = 64  # of one message; DCGM's own have at most 1024 characters
 _NOT_NO = r"(?!\W{0,20}(?i:no)\b)"  # behind a name that may have a value, however the two are set apart
 _CALLS = frozenset({51, 64, 65, 66})  # a call into CUDA failed; what CUDA said of it stands in the message
 _CUDA = {  # texts of cuGetErrorString → the error that DCGM has for the same
@@ -106,19 +105,17 @@ def errors_in(code: int | None, text: str) -> list[DiagnosticError]:
     """The errors that ``text`` tells of, in its order; of one with a code only that error, or what CUDA said of a call.
 
     DCGM 2.x joins the messages of several GPUs: each error has the part up to the next one, whether that is a fault or not.
-    Those beyond ``MOST_ERRORS`` are one without a code, so that nothing passes for what was not read.
+    None is left out here, however many there are: which of them count is known only when they are judged.
     """
     found = _beginnings(code, text)
     if not found:
         return [_error(code, None, text)]
     starts = [0, *(match.start() for _, match in found[1:])]
     ends = [*starts[1:], len(text)]
-    errors = [
+    return [
         _error(number, match, text[start:end].rstrip(" ,"))
-        for start, end, (number, match) in [*zip(starts, ends, found, strict=True)][:MOST_ERRORS]
+        for start, end, (number, match) in zip(starts, ends, found, strict=True)
     ]
-    more = len(found) - len(errors)
-    return [*errors, *([DiagnosticError(None, None, f"and {more} more in one message")] if more else [])]
 
 
 def _beginnings(code: int | None, text: str) -> list[tuple[int | None, re.Match[str]]]:

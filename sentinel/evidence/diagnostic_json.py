@@ -12,7 +12,7 @@ from sentinel.text import whole_number, whole_numbers
 _MOST = 10**18  # a number beyond is damage
 _MOST_STARTS = 200  # braces at which the answer is looked for
 _MOST_READ = 3  # times that the output is read for it: of damage each brace may be read to the end
-_MOST_TEXT = 4096  # of a message; DCGM's own have at most 1024
+_MOST_TEXT = 4096  # of a message with a code, which tells of one error; DCGM's own have at most 1024
 
 
 def root_of(output: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any], bool] | None:
@@ -67,14 +67,26 @@ def warnings_in(value: object) -> int:
 
 
 def warning_of(warning: object) -> tuple[int | None, int | None, str]:
-    """Code, severity and text. In level-one tests of 3.x the text is under ``warnings``."""
+    """Code, severity and text. In level-one tests of 3.x the text is under ``warnings``.
+
+    A text without a code is whole: the messages of many errors may be joined in it, and the worst may be the last.
+    """
     if isinstance(warning, str):
-        return None, None, warning[:_MOST_TEXT]
+        return None, None, warning
     if not isinstance(warning, dict):
         return None, None, repr(warning)[:200]
     low = lower(warning)
-    text = low.get("warning", low.get("warnings", ""))
-    return whole(low.get("error_id")), whole(low.get("error_severity")), str(text)[:_MOST_TEXT]
+    code, text = whole(low.get("error_id")), str(low.get("warning", low.get("warnings", "")))
+    return code, whole(low.get("error_severity")), text if code is None else start_of(text, _MOST_TEXT)
+
+
+def start_of(text: str, most: int) -> str:
+    """At most so many characters, up to the end of a word: "GPU 13" that is cut would be another GPU."""
+    if len(text) <= most:
+        return text
+    while most > 0 and (text[most - 1].isalnum() or text[most - 1] == "."):
+        most -= 1
+    return text[:most]
 
 
 def mark_of(value: object) -> str:

@@ -11,6 +11,7 @@ A status alone blames nobody: one bad GPU marks every GPU "Fail" in the test ``s
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,6 +28,7 @@ from sentinel.evidence.diagnostic_json import (
     mark_of,
     plain,
     root_of,
+    start_of,
     version_of,
     warning_of,
     warnings_in,
@@ -37,8 +39,10 @@ from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 _GPU = "gpu"
 _PARTS = frozenset({"switch", "nvswitch", "cpu"})  # other parts of a node that DCGM tests
 _MOST_PARTS, _MOST_FAULTS = 16, 4  # that a sentence names: as many GPUs as a machine has, and of each the first faults
-_MOST_FINDINGS = 2000  # of one answer: sixteen GPUs with several in every test have some hundred
-_MOST_READ = 1 << 20  # characters of warnings of one answer; each takes a microsecond to read
+MOST_FINDINGS = 2000  # that are kept of one answer: sixteen GPUs with several in every test have some hundred
+_MOST_READ = 1 << 20  # characters of warnings that are read of one answer; each takes a microsecond
+MOST_MESSAGE = 1 << 18  # characters that are read of one of them: one is no reason to leave the others unread
+_LEAST_READ = 100  # characters that a warning counts for, however short it is
 _MOST_TEXT = 1000  # of a finding. It is judged by what is kept: the daemon, which has no more of it, judges it again
 _MOST_GPUS = 4096  # of one machine; a number that is none of these is damage, and blames nobody
 
@@ -158,15 +162,15 @@ def read_diagnostic(
         return Diagnosis(Answer.INCONCLUSIVE, _runtime(str(error)), version=version)
     report = _Report(old, convictions, gpus)
     report.read(lower(body))
-    if report.overflows:
-        reason = f"the answer is too large: more than {_MOST_FINDINGS} warnings, or {_MOST_READ} characters of them"
-        return Diagnosis(Answer.INCONCLUSIVE, reason, version=version)
-    findings = tuple(report.findings)
+    findings = tuple(_kept(report.findings))
     tests = {name: _summary(marks) for name, marks in report.marks.items()}
     faults = [finding for finding in findings if finding.blames]
     if faults:
         # A fault that DCGM named stands, whatever else is missing from the answer.
         return Diagnosis(Answer.FAIL, _sentence(faults), findings, tests, version)
+    if report.unread or len(findings) < len(report.findings):
+        reason = f"the answer is too large: more than {MOST_FINDINGS} errors, or {_MOST_READ} characters of warnings"
+        return Diagnosis(Answer.INCONCLUSIVE, reason, version=version)
     if not report.trouble and warnings_in(document) > report.warned:
         report.trouble = "there is a warning where none is known to be"
     trouble = report.trouble or _notes(findings) or _lacking(report, level, gpus) or _disagreement(status, tests)
@@ -187,12 +191,8 @@ class _Report:
         self.findings: list[Finding] = []
         self.trouble = ""  # why the answer cannot be trusted
         self.warned = 0  # lists of warnings that were read
-        self._characters = 0  # of warnings
-
-    @property
-    def overflows(self) -> bool:
-        """Whether its warnings are more than what is read."""
-        return len(self.findings) > _MOST_FINDINGS or self._characters > _MOST_READ
+        self.unread = False  # whether its warnings are more than what is read
+        self._left = _MOST_READ
 
     def read(self, body: Mapping[str, Any]) -> None:
         categories = body.get("test_categories")
@@ -255,10 +255,12 @@ class _Report:
         return [(gpu, mark) for gpu in gpus] or [(None, mark)]
 
     def _find(self, name: str, gpu: int | None, group: str, entity: int | None, warning: object) -> None:
-        if self.overflows:
+        code, severity, whole_text = warning_of(warning)
+        text = start_of(whole_text, min(self._left, MOST_MESSAGE))
+        self.unread = self.unread or self._left == 0 or len(text) < len(whole_text)
+        if self._left == 0:
             return
-        code, severity, text = warning_of(warning)
-        self._characters += len(text)
+        self._left = max(0, self._left - max(len(text), _LEAST_READ))
         category = whole(lower(warning).get("error_category")) if isinstance(warning, dict) else None
         # Level one of 3.x gives a result the GPU of its last error, and before 3.3 none: there the message names it.
         names_it = self.old and (gpu is None or name in _TESTS_3[1])
@@ -337,6 +339,18 @@ def _lacking(report: _Report, level: int, gpus: Collection[int] | None) -> str:
     return ""
 
 
+def _kept(findings: Sequence[Finding]) -> Sequence[Finding]:
+    """At most ``MOST_FINDINGS``, in their order: faults before others, and of each part one before two of another."""
+    if len(findings) <= MOST_FINDINGS:
+        return findings
+    before: Counter[tuple[bool, str]] = Counter()  # by conviction and part
+    ranks = []
+    for index, finding in enumerate(findings):
+        ranks.append((not finding.blames, before[finding.convicts, finding.part], not finding.convicts, index))
+        before[finding.convicts, finding.part] += 1
+    return [findings[index] for index in sorted(rank[-1] for rank in sorted(ranks)[:MOST_FINDINGS])]
+
+
 def _notes(findings: Sequence[Finding]) -> str:
     """Warnings that are no fault of a GPU and yet no pass."""
     notes = [finding for finding in findings if finding.remedy is not Remedy.WATCH]
@@ -365,7 +379,7 @@ def _runtime(error: str) -> str:
 def _sentence(faults: Sequence[Finding]) -> str:
     """Names every part, also where another has many faults."""
     by_part: dict[str, dict[str, None]] = {}
-    for fault in faults:
+    for fault in sorted(faults, key=lambda fault: not fault.convicts):  # why it is refused, before what is beside that
         by_part.setdefault(fault.part, {})[f"{fault.remedy} (error {fault.code} in {fault.test})"] = None
     told = [f"{part}: {', '.join([*said][:_MOST_FAULTS])}" for part, said in by_part.items()]
     return "; ".join([*told[:_MOST_PARTS], *([f"{len(told) - _MOST_PARTS} more"] if len(told) > _MOST_PARTS else [])])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from nodes.diagnostic_answers import RULES, read, without_codes
 from shipped import shipped_rules
 
 from sentinel.classify import classify
-from sentinel.config.convictions import Drain
-from sentinel.evidence.dcgm_messages import MOST_ERRORS, errors_in
-from sentinel.evidence.diagnostics import Answer, evidence_of
+from sentinel.config.convictions import Conviction, Convictions, Drain, Remedy
+from sentinel.evidence.diagnostics import MOST_FINDINGS, MOST_MESSAGE, Answer, evidence_of, read_diagnostic
 from sentinel.model.records import Incident
 
 AT = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -127,22 +128,91 @@ def test_only_a_value_that_says_no_is_no_failure(start: str, rest: str, code: in
     assert any(item.convicts for item in made.findings) is (code == 80)
 
 
-def test_only_so_many_errors_of_one_message_are_read_and_the_rest_is_no_pass() -> None:
-    text = ", ".join(f"Persistence mode for GPU {number % 4}" for number in range(100))
-    found = errors_in(None, text)
-    assert len(found) == MOST_ERRORS + 1 and found[-1].text == "and 36 more in one message"
-    assert found[-2].text == "Persistence mode for GPU 3", "its words end where the next begins"
+REMAP = "GPU 3 had uncorrectable memory errors and row remapping failed."
+HARMLESS = "Persistence mode for GPU 0 is currently disabled."
 
 
-@pytest.mark.parametrize("text", ["Found 12 faulty memory elements on GPU 1, " * 97, "GPU 1 " * 680])
-def test_an_answer_with_too_many_warnings_says_nothing_and_is_read_in_time(text: str) -> None:
+def with_warnings(warnings: list[str]) -> dict[str, Any]:
     document = without_codes(2, {}, gpu="0,1")
     results = document["DCGM GPU Diagnostic"]["test_categories"][0]["tests"][-1]["results"]
-    results[0].update(status="Fail", warnings=[text] * 1500)
+    results[0] = {"gpu_ids": "0,1,2,3", "status": "Fail", "warnings": warnings}
+    return document
+
+
+@pytest.mark.parametrize(
+    "warnings",
+    [
+        [REMAP, *[HARMLESS] * 2500],
+        [*[HARMLESS] * 2500, REMAP],
+        [", ".join([*[HARMLESS] * 64, REMAP])],
+        [", ".join([*[HARMLESS] * 2500, REMAP])],
+        [", ".join([*["Found 12 faulty memory elements on GPU 1"] * 2500, REMAP])],
+        [", ".join([*["GPU 1 is running at PCI link width 8X"] * 2500, REMAP])],
+        [REMAP, "GPU 0 is well. " * 100_000],
+        ["GPU 0 is well. " * 100_000, REMAP],
+        [REMAP, *[""] * 100_000],
+    ],
+    ids=["first", "last", "65th", "joined", "faults", "others-convict", "before-long", "behind-long", "empty"],
+)
+def test_proof_stands_however_much_is_said_beside_it(warnings: list[str]) -> None:
+    made = read(with_warnings(warnings), level=2)
+    assert made.answer is Answer.FAIL and 3 in [item.gpu for item in made.findings if item.convicts]
+    assert "GPU 3: replace" in made.reason and len(made.findings) <= MOST_FINDINGS
+
+
+def test_of_many_faults_each_part_keeps_some_and_those_that_convict_come_first() -> None:
+    link, lost = (
+        "GPU {} is running at PCI link width 8X",
+        "GPU {} had uncorrectable memory errors and row remapping failed",
+    )
+    joined = [*[link.format(0)] * 2000, *[lost.format(1)] * 2000, lost.format(2), link.format(3)]
+    made = read(with_warnings([", ".join(joined)]), level=2)
+    assert len(made.findings) == MOST_FINDINGS
+    assert {item.gpu for item in made.findings} == {0, 1, 2, 3}
+    assert [item.gpu for item in made.findings] == sorted(item.gpu or 0 for item in made.findings), "in DCGM's order"
+
+
+@pytest.mark.parametrize(
+    "warnings",
+    [
+        ["GPU 1 " * 680] * 1500,
+        [HARMLESS] * 100_000,
+        [HARMLESS * 100_000],
+        [""] * 1_000_000,
+        ["Detected " * 700_000],
+        [f"Detected {'9' * 5_000_000}"],
+        ["An excess of 1 retired pages due to DBEs have been detected " * 100_000],
+    ],
+    ids=["words", "many", "joined", "empty", "beginnings", "digits", "dots"],
+)
+def test_an_answer_with_too_many_warnings_and_no_fault_says_nothing_and_is_read_in_time(warnings: list[str]) -> None:
+    document = json.dumps(with_warnings(warnings)).encode()
     began_s = time.process_time()
     made = read(document, level=2)
-    assert time.process_time() - began_s < 4.0
+    assert time.process_time() - began_s < 6.0
     assert (made.answer, made.findings) == (Answer.INCONCLUSIVE, ()) and "too large" in made.reason
+
+
+def test_a_gpus_number_is_not_cut() -> None:
+    for many in range(60):
+        text = "." * (MOST_MESSAGE - many) + "Found 12 faulty memory elements on GPU 13"
+        document = json.dumps(with_warnings([text])).encode()
+        made = read_diagnostic(document, 226, 2, range(16), convictions=RULES)
+        assert {item.gpu for item in made.findings} <= {None, 13}
+        assert (made.answer is Answer.FAIL) is (many >= 41)
+
+
+def test_what_is_too_long_to_be_read_is_no_pass() -> None:
+    """Also where nothing that was read speaks against one."""
+    row = Conviction(remedy=Remedy.WATCH)
+    rules = Convictions({("dcgm_words", "persistence mode"): row})
+    for warnings, answer in ((1, Answer.PASS), (100_000, Answer.INCONCLUSIVE)):
+        document = with_warnings([HARMLESS] * warnings)
+        for test in document["DCGM GPU Diagnostic"]["test_categories"][0]["tests"]:
+            for result in test["results"]:
+                result["status"] = "Pass"
+        made = read_diagnostic(json.dumps(document).encode(), 0, 2, range(4), convictions=rules)
+        assert made.answer is answer
 
 
 def test_an_error_is_judged_by_the_words_that_are_kept_of_it() -> None:
