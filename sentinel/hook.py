@@ -305,9 +305,9 @@ def sentence_of(items: Sequence[Mapping[str, Any]]) -> str:
 
 def _said(item: Mapping[str, Any]) -> str:
     where, data = (item[key] if isinstance(item.get(key), dict) else {} for key in ("where", "data"))
-    named = (("GPU", where.get("gpu")), ("DCGM error", data.get("code")))
-    known = [f"{name} {number}" for name, number in named if number is not None]
-    return ": ".join([*known, *([str(item["text"])] if item.get("text") else [])])
+    part = data.get("part") if where.get("gpu") is None else f"GPU {where['gpu']}"
+    code = None if data.get("code") is None else f"DCGM error {data['code']}"
+    return ": ".join(str(said) for said in (part, code, item.get("text")) if said)
 
 
 def tell(environment: Mapping[str, str], node: str, items: list[dict[str, Any]]) -> None:

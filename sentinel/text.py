@@ -14,12 +14,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 _UNFIT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # in JSON: NUL, or half of a pair
 _LEAST_SHOWN = 24  # characters of a sentence that is cut: fewer say nothing
+_MOST_NAME = 64  # characters of a last word that names something: a UUID has some forty
+_PART = re.compile(r"(GPU|switch|nvswitch|cpu) [0-9]{1,4}(?=[: ])")
+_LONG = re.compile(  # of a UUID the start is enough; a PCI domain has four digits nearly everywhere
+    r"\b(?:((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0000([0-9a-fA-F]{4}(?::[0-9a-fA-F]{2}){2}\.[0-9]))\b"
+)
+_WORDS = re.compile(r"\s*\S+(?:\s+\d\S*)*")
 MOST_LEVELS = 100  # of JSON that others send; ours has ten
 _BYTES = range(0xDC80, 0xDD00)  # where surrogateescape puts a byte that is no UTF-8
 
@@ -52,49 +59,90 @@ def visible(text: str, most: int | None = 300) -> str:
 
 
 def brief(sentences: Iterable[str], most: int) -> str:
-    """All of the sentences, before all of one: one line of at most ``most`` characters, the separators included.
+    """Every part that the sentences name, before all words of one: one line of at most ``most`` characters.
 
-    Those that differ only in their last word, as in the GPU, are told once with all their last words; those that do not
-    fit are counted at the end.
+    A sentence names a GPU, switch or CPU at its start, or what it is about as its last word. Those that differ only in that
+    are told once, with all the names. Of what does not fit go the ends of all sentences first, then the later sentences of a
+    part, and names last; the sentences of which nothing is told are counted at the end.
     """
-    groups: dict[str, list[str]] = {}
-    for sentence in dict.fromkeys(filter(None, sentences)):
-        before, _, last = sentence.rpartition(" ")
-        if before.endswith(" GPU"):  # by its number
-            before, last = before.removesuffix(" GPU"), f"GPU {last}"
-        groups.setdefault(before, []).append(last)
-    line = "; ".join(_told(before, names) for before, names in groups.items())
-    if len(line) <= most:
+    whole = list(dict.fromkeys(filter(str.strip, sentences)))
+    parts = _by_part(whole)
+    if len(line := _line(parts, len(parts), len(whole), most)) <= most:
         return line
-    count = sum(map(len, groups.values()))
-    left = most - len(f"; and {count} more")
-    shown = list(groups.items())[: max(1, (left + 2) // (_LEAST_SHOWN + 2))]
-    left -= 2 * (len(shown) - 1)
-    parts, told = {}, 0
-    by_length = sorted(shown, key=lambda group: len(_told(*group)))
-    for index, (before, names) in enumerate(by_length):  # what short ones leave is for long ones
-        parts[before], number = _within(before, names, left // (len(shown) - index))
-        left, told = left - len(parts[before]), told + number
-    more = [f"and {count - told} more"] if told < count else []
-    return "; ".join([*(parts[before] for before, _ in shown), *more])
+    short = list(dict.fromkeys(_LONG.sub(r"\1\2", sentence) for sentence in whole))
+    if len(short) == len(whole):  # they still tell the GPUs apart
+        parts = _by_part(short)
+    number, each = len(parts), len(whole)
+    if len(_line(parts, number, 1, 0)) > most:
+        number = _largest(1, number, lambda number: len(_line(parts, number, 1, _LEAST_SHOWN)) <= most)
+    each = _largest(1, each, lambda each: len(_line(parts, number, each, _LEAST_SHOWN)) <= most)
+    letters = _largest(0, most, lambda letters: len(_line(parts, number, each, letters)) <= most)
+    return _line(parts, number, each, letters)[:most]
 
 
-def _told(before: str, names: list[str]) -> str:
-    return f"{before} {', '.join(names)}".lstrip()
+def _by_part(sentences: Sequence[str]) -> dict[tuple[str, bool], list[str]]:
+    """(The name, whether at the end) → what is said of it; without a name what names nothing."""
+    found = []
+    for sentence in sentences:
+        if (start := _PART.match(sentence)) is not None:
+            text = sentence[start.end() :]
+            alike = re.sub(rf"\b{start[0]}\b", f"the {start[1]}", text)
+            found.append((start[0], False, text, alike))
+            continue
+        before, _, name = sentence.rpartition(" ")
+        if before == "GPU" or before.endswith(" GPU"):  # by its number
+            before, name = before[:-3].rstrip(), f"GPU {name}"
+        found.append((name, True, before, before))
+    shared = Counter((is_last, alike) for _, is_last, _, alike in found)
+    parts: dict[tuple[str, bool], list[str]] = {}
+    for name, is_last, text, alike in found:
+        is_shared = shared[is_last, alike] > 1
+        if is_last and (len(name) > _MOST_NAME or not (is_shared or any(map(str.isdigit, name)))):
+            parts.setdefault(("", True), []).append(f"{text} {name}".lstrip())
+        else:
+            parts.setdefault((name, is_last), []).append(alike if is_shared else text)
+    return parts
 
 
-def _within(before: str, names: list[str], most: int) -> tuple[str, int]:
-    """Sentences that differ in the last word in at most ``most`` characters, and how many of them are told."""
-    text = _told(before, names)
+def _line(parts: Mapping[tuple[str, bool], Sequence[str]], number: int, each: int, letters: int) -> str:
+    """The first parts, of each the first sentences, and of those the beginnings; and how many are left out."""
+    groups: dict[tuple[bool, tuple[str, ...]], list[str]] = {}  # what is said → of what
+    left_out = 0
+    for index, ((name, is_last), texts) in enumerate(parts.items()):
+        told = [_beginning(text, letters) for text in texts[:each]] if index < number else []
+        left_out += len(texts) - (len(told) if name else sum(map(bool, told)))
+        if told:
+            for said in [(text,) for text in dict.fromkeys(told)] if is_last else [tuple(dict.fromkeys(told))]:
+                groups.setdefault((is_last, said), []).append(name)
+    line = []
+    for (is_last, said), named in groups.items():
+        names = ", ".join(filter(None, dict.fromkeys(named)))
+        words = said[0] + "".join(f", {text.lstrip(': ')}" for text in said[1:] if text)
+        line.append(f"{words} {names}".strip() if is_last else names + words)
+    return "; ".join([*filter(None, line), *([f"and {left_out} more"] if left_out else [])])
+
+
+def _beginning(text: str, most: int) -> str:
+    """Whole words in at most so many characters, a number with the word before it; part of a word that is too long."""
     if len(text) <= most:
-        return text, len(names)
-    if len(names) > 1 or any(map(str.isdigit, names[0])):  # the last word names a part: what is before it is cut first
-        for number in range(len(names), 0, -1):
-            free = most - len(", ".join(names[:number])) - 1
-            if free >= min(len(before), _LEAST_SHOWN // 2):
-                start = before if len(before) <= free else f"{before[: free - 3]}..."
-                return _told(start, names[:number]), number
-    return text[:most], 1
+        return text
+    end = 0
+    for words in _WORDS.finditer(text):
+        if words.end() > most - 3:
+            break
+        end = words.end()
+    if not end and most >= _LEAST_SHOWN // 2:
+        end = most - 3
+    start = text[:end].rstrip(" .,;:")
+    return f"{start}..." if start else ""
+
+
+def _largest(least: int, most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number that fits; ``least`` where none does."""
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle - 1)
+    return least
 
 
 def clean(value: Any) -> Any:

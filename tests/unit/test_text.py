@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from typing import Any
 
 import pytest
@@ -127,7 +129,7 @@ def test_a_brief_line_is_within_its_bounds_and_counts_the_rest(most: int) -> Non
         ):
             line = brief([sentence.format(number) for number in range(many)], most)
             assert line and len(line) <= most
-            assert len(line) < most or "more" in line or many == 1
+            assert len(line) < most or "more" in line or "..." in line or many == 1
     assert brief([], most) == ""
 
 
@@ -136,3 +138,48 @@ def test_a_brief_line_keeps_the_names_at_the_end() -> None:
     assert line.endswith("... GPU-0, GPU-1, GPU-2") and len(line) <= 60
     assert brief(["a broken fan", "a broken GPU", "a broken fan"], 60) == "a broken fan, GPU"
     assert brief([f"memory of GPU {number}" for number in range(3)], 60) == "memory of GPU 0, GPU 1, GPU 2"
+    assert brief([f"GPU {number}: memory" for number in range(3)], 60) == "GPU 0, GPU 1, GPU 2: memory"
+    assert brief([f"GPU {number} had no memory" for number in range(2)], 60) == "GPU 0, GPU 1 had no memory"
+    assert brief(["GPU 3: error 9: in GPU 3.", "GPU 4: error 9: in GPU 4."], 60) == "GPU 3, GPU 4: error 9: in the GPU."
+    assert brief(["GPU 3: error 9: in GPU 3."], 60) == "GPU 3: error 9: in GPU 3.", "as it was told, where it is alone"
+    assert brief(["nvswitch 0: a", "GPU 1: a", "GPU 1: b"], 60) == "nvswitch 0: a; GPU 1: a, b"
+
+
+ERROR = "GPU {gpu}: DCGM error {code}: GPU {gpu} reached {value} of what was required in test {code} of the memory"
+
+
+@pytest.mark.parametrize(("gpus", "errors"), [(1, 1), (8, 1), (8, 2), (16, 1), (16, 2), (16, 4), (2, 40), (16, 40)])
+@pytest.mark.parametrize("by_gpu", [True, False])
+@pytest.mark.parametrize("values", [1, 7, 1000])
+def test_a_brief_line_names_every_gpu_and_cuts_no_number(gpus: int, errors: int, by_gpu: bool, values: int) -> None:
+    pairs = [(gpu, 80 + error) for gpu in range(gpus) for error in range(errors)]
+    pairs.sort(key=lambda pair: pair if by_gpu else pair[::-1])
+    told = [ERROR.format(gpu=gpu, code=code, value=(gpu * 31 + code) % values) for gpu, code in pairs]
+    line = brief(told, 300)
+    assert len(line) <= 300
+    assert {int(number) for number in re.findall(r"\bGPU (\d+)\b", line)} == set(range(gpus)), line
+    codes = {int(number) for number in re.findall(r"error (\d+)", line)}
+    assert 80 in codes and codes <= set(range(80, 80 + errors)), line
+    assert "more" in line or codes == set(range(80, 80 + errors)), line
+
+
+def test_names_are_left_out_of_a_brief_line_only_where_they_alone_do_not_fit() -> None:
+    for many in (16, 30, 37, 38, 400):
+        line = brief([f"GPU {gpu}: error {gpu} of its own {'kind ' * 40}" for gpu in range(many)], 300)
+        names = ", ".join(f"GPU {gpu}" for gpu in range(many))
+        named = len(re.findall(r"\bGPU \d", line))
+        assert named == many if len(names) <= 300 else line.endswith(f"; and {many - named} more"), line
+
+
+@given(st.lists(st.from_regex(r"(GPU [0-9]{1,2}(: | ))?([a-z0-9]{1,30} ?){0,9}", fullmatch=True), max_size=40))
+def test_a_brief_line_of_anything_is_within_its_bounds(sentences: list[str]) -> None:
+    for most in (40, 300):
+        line = brief(sentences, most)
+        assert len(line) <= most and "; ;" not in line and bool(line.strip()) is any(map(str.strip, sentences))
+
+
+def test_a_brief_line_of_many_long_sentences_costs_no_time() -> None:
+    sentences = [f"GPU {gpu}: {error} {'words and ' * 100}" for gpu in range(100) for error in range(50)]
+    began_s = time.process_time()
+    assert len(brief([*sentences, "9" * 1_000_000], 300)) <= 300
+    assert time.process_time() - began_s < 3.0

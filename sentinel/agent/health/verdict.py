@@ -25,7 +25,6 @@ from sentinel.text import brief, printable
 
 TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # sources of GPU telemetry
 _MOST_SHOWN = 300  # of the sentence
-_FIRST = 20  # characters of a message that are shown however many there are, as is a part at the very end
 DRAIN_MODES = frozenset({"act", "observe"})  # whether the prolog may refuse this node, and so have Slurm drain it
 
 
@@ -94,7 +93,8 @@ class VerdictKeeper:
         if evidence.trust is not Trust.SYSTEM:
             return
         convicts = self._rules.of(evidence) is Drain.YES
-        where = evidence.data.get("pci") or "a GPU"
+        gpu = "" if evidence.where.gpu is None else f"GPU {evidence.where.gpu}"
+        where = evidence.data.get("pci") or gpu or "a GPU"
         if evidence.kind == Kind.XID and isinstance(action := evidence.data.get("action"), str):
             if convicts:
                 self._convict(f"recovery_action/{where}", f"the driver asks for {action.replace('_', ' ')} of {where}")
@@ -106,12 +106,10 @@ class VerdictKeeper:
             self._convict(f"xid_{evidence.data['xid']}/{where}", f"Xid {evidence.data['xid']} on {where}")
         elif evidence.kind == Kind.DIAG_FAILED:
             part = str(evidence.data.get("part") or "")
-            there = re.search(rf"\b{re.escape(part)}\b", evidence.text)
-            is_shown = there is not None and (there.end() <= _FIRST or there.end() == len(evidence.text))
-            named = "" if is_shown else part
-            self._convict(f"diagnostic/{part}", ": ".join(word for word in (named, evidence.text) if word))
+            self._convict(f"diagnostic/{part}", _named(part, evidence.text))
         elif evidence.source in TELEMETRY and evidence.kind not in HOLDS:
-            self._convict(evidence.kind, evidence.text)
+            part = gpu or evidence.where.gpu_uuid or ""
+            self._convict(f"{evidence.kind}/{part}", _named(part, evidence.text))
 
     def diagnosed(self, result: Any) -> None:
         """Take the result of an ordered diagnostic. A pass on all GPUs clears earlier convicting evidence."""
@@ -164,3 +162,9 @@ class VerdictKeeper:
         self._convictions.setdefault(code, sentence)
         self._said_s[code] = self._clock()
         self._keep()
+
+
+def _named(part: str, text: str) -> str:
+    """The text with the part that it is about where ``brief`` looks for it: at the start, where it is at neither end."""
+    is_there = re.match(rf"{re.escape(part)}(?=[: ])", text) or text.endswith(f" {part}")
+    return text if is_there else ": ".join(filter(None, (part, text)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -77,5 +78,28 @@ def test_the_sentence_of_many_faults_counts_what_does_not_fit() -> None:
         for gpu in range(400)
     ]
     sentence = sentence_of(items)
-    assert len(sentence) <= 300 and sentence.startswith("GPU 0: DCGM error 80") and sentence.endswith(" more")
-    assert "; ;" not in sentence and sentence_of(items[:2]).count("row remapping failed") == 2
+    assert len(sentence) <= 300 and sentence.startswith("GPU 0, GPU 1, GPU 2") and "DCGM error 80" in sentence
+    assert sentence.endswith(f"; and {400 - sentence.count('GPU')} more")
+    assert sentence_of(items[:2]) == "GPU 0, GPU 1: DCGM error 80: row remapping failed"
+
+
+@pytest.mark.parametrize(("gpus", "codes"), [(8, (80, 46)), (16, (80,)), (16, (80, 46, 95))])
+def test_the_sentence_names_every_gpu_and_each_code(gpus: int, codes: tuple[int, ...]) -> None:
+    text = "GPU {} had uncorrectable memory errors and row remapping failed. Run a field diagnostic on GPU {}."
+    items = [
+        {"kind": "diag_failed", "text": text.format(gpu, gpu), "where": {"gpu": gpu}, "data": {"code": code}}
+        for gpu in range(gpus)
+        for code in codes
+    ]
+    sentence = sentence_of(items)
+    assert len(sentence) <= 300
+    assert {int(gpu) for gpu in re.findall(r"GPU (\d+)", sentence)} == set(range(gpus))
+    assert {int(code) for code in re.findall(r"error (\d+)", sentence)} == set(codes)
+
+
+def test_the_sentence_names_another_part_than_a_gpu() -> None:
+    items = [
+        {"kind": "diag_failed", "text": "an error", "where": {}, "data": {"code": 81, "part": f"nvswitch {number}"}}
+        for number in range(2)
+    ]
+    assert sentence_of(items) == "nvswitch 0, nvswitch 1: DCGM error 81: an error"

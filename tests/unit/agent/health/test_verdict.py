@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 import pytest
 
 from sentinel.agent.health.verdict import VerdictKeeper
-from sentinel.config.convictions import Convictions
+from sentinel.config.convictions import Conviction, Convictions, Drain
 from sentinel.config.rules_files import load_convictions
 from sentinel.evidence.dcgm import Fact
-from sentinel.model.records import Evidence, Kind, Source, Trust, utc
+from sentinel.model.records import Evidence, Kind, Source, Trust, Where, utc
 
 RULES = load_convictions()
 AT = utc(1_900_000_000)
@@ -167,3 +168,52 @@ def test_a_diagnostics_part_stands_where_it_is_not_cut_away(tmp_path: Path) -> N
         text = f"an error of the memory that cannot be repaired was found with certainty on GPU {gpu}; replace it"
         made.consider(replace(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, code=80, part=f"GPU {gpu}"), text=text))
     assert all(f"GPU {gpu}" in made.now().sentence for gpu in range(8))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GPU {} had uncorrectable memory errors and row remapping failed. Run a field diagnostic on the GPU.",
+        "On the GPU {} were uncorrectable memory errors and row remapping failed. Run a field diagnostic.",
+        "Row remapping failed after {} uncorrectable errors of the memory. Run a field diagnostic.",
+        "GPU {}Detected a miscompare failure in the L1 cache. Run a field diagnostic on the GPU, soon.",
+    ],
+)
+def test_the_sentence_names_all_of_sixteen_gpus(tmp_path: Path, text: str) -> None:
+    made = keeper(tmp_path)
+    for gpu in range(16):
+        item = evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, code=80, part=f"GPU {gpu}")
+        made.consider(replace(item, text=text.format(gpu)))
+    sentence = made.now().sentence
+    assert len(sentence) <= 300
+    assert all(re.search(rf"\bGPU {gpu}\b", sentence) for gpu in range(16)), sentence
+
+
+def test_a_condition_that_a_site_lets_convict_names_each_gpu(tmp_path: Path) -> None:
+    made = keeper(tmp_path, rules=Convictions({("condition", "ecc_dbe"): Conviction(Drain.YES)}))
+    for gpu in range(16):
+        item = evidence("ecc_dbe", Source.DCGM)
+        made.consider(replace(item, text="uncorrectable memory errors: 0 -> 1", where=Where(gpu=gpu)))
+    assert made.now().code == "ecc_dbe"
+    assert made.now().sentence == f"{', '.join(f'GPU {n}' for n in range(16))}: uncorrectable memory errors: 0 -> 1"
+
+
+def test_the_sentence_names_all_of_sixteen_lost_gpus_by_the_starts_of_their_uuids(tmp_path: Path) -> None:
+    uuids = [f"GPU-{number * 0x1234567:08x}-0000-1111-2222-333344445555" for number in range(16)]
+    assert keeper(tmp_path, [Fact("gpu_lost", f"a GPU is lost: {uuids[3]}")]).now().sentence.endswith(uuids[3])
+    sentence = keeper(tmp_path, [Fact("gpu_lost", f"a GPU is lost: {uuid}") for uuid in uuids]).now().sentence
+    assert all(uuid[:12] in sentence for uuid in uuids) and sentence.startswith("a GPU is lost: GPU-"), sentence
+
+
+def test_the_sentence_of_sixteen_xids_has_their_number_and_each_address(tmp_path: Path) -> None:
+    made = keeper(tmp_path)
+    for bus in range(16):
+        made.consider(evidence(Kind.XID, Source.KERNEL, xid=154, action="drain_reset", pci=f"00000000:{bus:02X}:00.0"))
+        made.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="00000000:03:00.0"))
+    sentence = made.now().sentence
+    assert (
+        sentence.startswith("the driver asks for drain reset of 0000:")
+        and "Xid 79 on 0000:03:00.0" in sentence
+        and len(sentence) <= 300
+    )
+    assert all(f"0000:{bus:02X}:00.0" in sentence for bus in range(16)), sentence
