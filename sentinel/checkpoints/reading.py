@@ -104,7 +104,7 @@ def open_archive(
     """Directory, headers, data.pkl, and that every storage is there in its length. No checksum yet.
 
     ``role``: what the archive holds, as far as its name says; None where its numbers are not to be looked at.
-    ``program``: it is TorchScript's, whose code is compressed; `NotKnown` where more is than that.
+    ``program``: it is TorchScript's, whose code is compressed; `NotKnown` where other data is, too.
     """
     archive = zips.parse(read, length, what, program=program)
     zips.refuse_to_inflate(archive, what)
@@ -215,7 +215,7 @@ def check_records(source: Source, found: Opened, *, records: list[zips.Record], 
 def _inflated_crc(source: Source, record: zips.Record, what: str) -> int:
     """CRC-32 of what was compressed, a piece at a time. `Broken` where it does not inflate to the length that is stated.
 
-    Only code is compressed (`zips.refuse_to_inflate`), so no floats are looked at here.
+    Only code and what is for debugging it is compressed (`zips.refuse_to_inflate`), so no floats are looked at here.
     """
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     at, end = record.data, record.data + record.packed

@@ -3,8 +3,8 @@
 torch stores records uncompressed, one after another without gaps, each with its CRC-32; torch.load does not check the
 CRC and neither does DCP. Every byte of such an archive is accounted for here: a header that disagrees with the
 directory, a gap, padding that is not padding, or a record whose CRC differs, and it is not what was written. Of a
-program's archive (TorchScript) the code is compressed, and nothing else may be. It is inflated piece by piece up to the
-length that is stated, and only where all of an archive is small, so a zip bomb does no harm.
+program's archive (TorchScript) the code and its debug information are compressed, and nothing else may be. They are inflated
+piece by piece up to the length that is stated, and only where all of an archive is small, so a zip bomb does no harm.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from sentinel.text import visible
 
 _DIRECTORY_LIMIT_BYTES = 48 << 20
 _INFLATED_LIMIT_BYTES = 64 << 20  # of one archive: code and its debug information are small
+# What torch compresses beside code, where it is of more than 200 bytes: it maps a program's instructions to source lines.
+_DEBUG_INFORMATION = ("callstack_debug_map.pkl", "delegated_backends.debug_pkl")
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -88,13 +90,17 @@ def refuse_program(read: Reader, length: int, what: str) -> None:
 
 
 def refuse_to_inflate(archive: Archive, what: str) -> None:
-    """`NotKnown` for an archive whose compressed records are more than a program's code, or more than is inflated here."""
+    """`NotKnown` for an archive of which more is compressed than code and what is for debugging, or much of these."""
     inflated = 0
+    debug_information = [f"{archive.prefix}/{name}" for name in _DEBUG_INFORMATION]
     for record in archive.records.values():
         if not record.deflated:
             continue
-        if not record.name.startswith(f"{archive.prefix}/code/"):
-            raise NotKnown(f"{what}: {visible(record.name)} is compressed, which torch does only to code; not inflated")
+        if not record.name.startswith(f"{archive.prefix}/code/") and record.name not in debug_information:
+            raise NotKnown(
+                f"{what}: {visible(record.name)} is compressed, which torch does only to code and what is for debugging;"
+                " not inflated"
+            )
         inflated += record.size
         if inflated > _INFLATED_LIMIT_BYTES:
             raise NotKnown(f"{what}: compressed code of {inflated} bytes and more, more than is inflated here")

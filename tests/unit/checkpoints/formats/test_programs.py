@@ -1,6 +1,7 @@
 """Models that a hook saves as a program (TorchScript, ONNX) beside the files of the Trainer and of Accelerate.
 
-``recorded/torchscript-2.13.0.pt``: ``torch.jit.save`` of two parameters of 16 x 8, by torch 2.13.0.
+``recorded/torchscript-2.13.0.pt``: ``torch.jit.save`` of two parameters of 16 x 8, by torch 2.13.0;
+``recorded/lite-2.13.0.ptl``: ``_save_for_lite_interpreter`` of two such, with what maps its instructions to source lines.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sentinel.checkpoints.parsing.tensors import Pickled
 from sentinel.checkpoints.validate import validate
 
 TORCHSCRIPT = (Path(__file__).parent / "recorded/torchscript-2.13.0.pt").read_bytes()
+LITE = (Path(__file__).parent / "recorded/lite-2.13.0.ptl").read_bytes()
 ONNX = b"\x08\x0a\x12\x07pytorch:\x80\x20" + b"\x0a\x02ab" * 1024
 SAVES = ("hf", "accelerate")
 
@@ -128,6 +130,33 @@ def test_torchscript_beside_an_optimizer_of_a_loop(make):
         path = loop_of(make, model)
         assert ask(make, path).valid is True, ask(make, path)
         assert ask(make, path, "checksum").valid is valid, ask(make, path, "checksum")
+
+
+def test_a_program_for_phones_has_more_compressed_than_code(make):
+    """Torch compresses its debug information as well, which lies beside the code: the save was not known."""
+    compressed = [info.filename for info in zipfile.ZipFile(io.BytesIO(LITE)).infolist() if info.compress_type]
+    assert any(name.endswith("/callstack_debug_map.pkl") for name in compressed)
+    for path in (saved(make, "accelerate", "model.ptl", LITE), loop_of(make, LITE)):
+        assert ask(make, path).valid is True, ask(make, path)
+    assert ask(make, path, "checksum").valid is True, ask(make, path, "checksum")
+
+
+@pytest.mark.parametrize("name", ["callstack_debug_map.pkl", "delegated_backends.debug_pkl"])
+def test_debug_information_that_is_damaged_or_too_much(make, name):
+    more = renamed([(f"prog/{name}", random.Random(6).randbytes(999) + bytes(9999))])
+    data = rewritten((name,), more=more)
+    assert ask(make, loop_of(make, data), "content").valid is True, ask(make, make.root / "run/step_6", "content")
+    changed = bytearray(data)
+    changed[data.index(name.encode()) + len(name) + 400] ^= 0x55
+    assert ask(make, loop_of(make, bytes(changed)), "checksum").valid is False
+    answer = ask(make, loop_of(make, rewritten((name,), more=renamed([(f"prog/{name}", bytes(65 << 20))]))))
+    assert answer.valid is None and "more than is inflated here" in answer.reason, answer
+
+
+@pytest.mark.parametrize("name", ["x/callstack_debug_map.pkl", "bytecode.pkl", "mobile_debug_handles.pkl"])
+def test_what_torch_does_not_compress_beside_code(make, name):
+    answer = ask(make, loop_of(make, rewritten((name,), more=renamed([(f"prog/{name}", bytes(999))]))))
+    assert answer.valid is None and f"{name} is compressed" in answer.reason, answer
 
 
 def rewritten(deflate, change=lambda name, data: data, more=()):
