@@ -24,11 +24,12 @@ import time
 from pathlib import Path
 
 from real_trainers import TRAINERS, run_forked
+from set_aside import to_set_aside
 
 from sentinel.checkpoints.choose import choose
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.join import join
-from sentinel.checkpoints.quarantine import quarantine, to_set_aside
+from sentinel.checkpoints.quarantine import quarantine
 from sentinel.checkpoints.records import Costs
 from sentinel.checkpoints.validate import Settings
 
