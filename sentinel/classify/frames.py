@@ -255,6 +255,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         if frame and evidence.kind == _REFUSAL and evidence.data.get("refused") is False and not standard:
             return {C.USER_CODE: CALLED, C.USER_CONFIG: REFUSED}
         return weights
+    if _BEFORE_ITS_BEGIN.search(evidence.text) and _ZIP_READER in (frame + str(evidence.data.get("caller") or "")):
+        return _moved(weights, {C.CHECKPOINT_CORRUPT: CHECKED})
     if _SOURCE.search(evidence.text) or _RESOURCES.search(evidence.text):
         return _of_kernel(evidence, weights)
     return weights if _RELAYS.search(evidence.text) else _by_library(evidence, weights, frame)
@@ -277,8 +279,6 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
         return {C.USER_CODE: FED, C.DATALOADER: 1.6, C.SOFTWARE_ENV: STATE}
     if _HANDS_ON.search(frame) and _NOT_REBUILT.search(evidence.text):
         return {C.DATALOADER: CHECKED, C.USER_CODE: STATE}
-    if _BEFORE_ITS_BEGIN.search(evidence.text) and _ZIP_READER in (frame + str(evidence.data.get("caller") or "")):
-        return _moved(weights, {C.CHECKPOINT_CORRUPT: CHECKED})
     moved = dict(weights)
     if _DATA.search(frame) and _SOURCE_FAILED.search(evidence.text):
         moved[C.DATALOADER] = max(moved.get(C.DATALOADER, 0.0), SOURCE)
