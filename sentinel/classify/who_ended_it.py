@@ -28,11 +28,13 @@ _OTHER_LOSS = re.compile(r"(?i)\b(?:eval|val(?!ue)|test|aux|best)\w{0,12}[ _.-]{
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
 _MET = "joined"  # kind of evidence: the ranks found each other
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
-_SIGNALS = frozenset({"interrupt", "signal-term"})  # rules
+_STOPS = "limit-near"  # rule: a program that saves and stops, since it was asked to
+_SIGNALS = frozenset({"interrupt", "signal-term", _STOPS})  # rules
 # A person's interrupt, and the shell's word of a process that was terminated. A launcher passes SIGTERM on once one of its
 # own processes has failed, and other signals ask for dumps or saves.
 _ENDED = re.compile(r"\bKeyboardInterrupt\b|(?:^|\d )Terminated(?: |$)")
-_AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER, C.APP_OOM_HOST)  # of workers that are killed with it, too
+# What workers that are killed with it say, too, and peers of which the connection closes.
+_AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER, C.APP_OOM_HOST, C.NETWORK_BOOTSTRAP, C.NETWORK_FABRIC)
 
 
 def self_ended(
@@ -82,7 +84,7 @@ def ended_from_outside(
     after that follows from it. A watchdog waits for minutes, so that its word comes last."""
     told = [r for r in readings if r.evidence.trust is Trust.USER and r.evidence.line is not None]
     ended = next((r for r in told if r.key in _SIGNALS or r.strength >= ASKED), None)
-    if ended is None or ended.key not in _SIGNALS or not _ENDED.search(ended.evidence.text):
+    if ended is None or not (ended.key == _STOPS or (ended.key in _SIGNALS and _ENDED.search(ended.evidence.text))):
         return []
     if any(r.key == _WAITING for r in told):
         return []
@@ -93,7 +95,8 @@ def ended_from_outside(
     follows = [r for r in told if r.evidence.where.path == path and (r.evidence.line or 0) > line]
     if not any(points_to(r) in _AFTER_AN_END for r in follows):
         return []
-    weights = {cause: -max((r.weights.get(cause, 0.0) for r in follows), default=0.0) for cause in _AFTER_AN_END}
+    # Several lines of one cause add up, each less than the one before: together to less than twice the strongest.
+    weights = {cause: -2.0 * max((r.weights.get(cause, 0.0) for r in follows), default=0.0) for cause in _AFTER_AN_END}
     weights[C.SCHEDULER_PREEMPT_OR_TIMELIMIT] = 3.0
     return [of_context(ended.evidence, "ended-outside", weights, "ended from outside before anything else was said")]
 

@@ -89,3 +89,15 @@ def test_of_one_member_alone_the_others_were_not_started() -> None:
     members = [f"Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/3" for rank in range(3)]
     assert cause(members[0], LIMIT) is Cause.USER_CONFIG
     assert cause(members[0], members[2], LIMIT) is Cause.NETWORK_BOOTSTRAP
+
+
+def test_peers_of_a_rank_that_was_asked_to_stop_see_its_connection_close() -> None:
+    steps = [f"step {step} loss: 2.1" for step in range(5)]
+    asked = "WARNING: stop requested (SIGUSR1) at step 5: saving and leaving"
+    refused = (
+        "socketPollConnect: connect to 10.0.0.5<41231> returned Connection refused, exceeded error retry count (35)"
+    )
+    lost = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed."
+    assert cause(*steps, asked, refused, lost) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert cause(*steps, refused, lost, asked) is Cause.NETWORK_BOOTSTRAP
+    assert cause(*steps, asked, *steps, refused, lost) is Cause.NETWORK_BOOTSTRAP
