@@ -12,13 +12,13 @@ import re
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import dcp, deepspeed, one_save, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
-from sentinel.checkpoints.formats.huggingface import added, hf_inside, names
+from sentinel.checkpoints.formats.huggingface import hf_inside, names
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.text import visible
 
 NAME = "accelerate"
-_MODEL = re.compile(r"(pytorch_)?model[^/]*\.(bin|safetensors)|[^/]*fsdp[^/]*\.bin")  # a hook's, too
+_MODEL = re.compile(r"(pytorch_)?model.*\.(bin|safetensors)|.*fsdp.*\.bin")  # a hook's, too
 
 owners_by_name = no_owners
 
@@ -30,10 +30,6 @@ def recognise(tree: Tree) -> bool:
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     ranks = {int(m.group(1)): name for name in tree.files if (m := names.RANDOM_STATES.fullmatch(name))}
-    return added.check_apart(tree, ranks[min(ranks)], lambda rest: _check(rest, ask, ranks))
-
-
-def _check(tree: Tree, ask: Ask, ranks: dict[int, str]) -> Finding:
     hole = first_hole(ranks, 0, max(ranks) + 1)
     if hole is not None and not ask.part:
         raise unfinished(tree, ask, f"random_states_{hole}.pkl is missing")
@@ -69,8 +65,8 @@ def _check(tree: Tree, ask: Ask, ranks: dict[int, str]) -> Finding:
 
 def _written_first(tree: Tree, marker: str) -> None:
     """The main process writes model, optimizers, schedulers, samplers and scaler, and then its random state."""
-    saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name)]
-    newer_than(tree, filter(names.OWN_BEFORE_END.fullmatch, saved), marker)
+    saved = [name for name in tree.files if name.endswith(".distcp") or names.BEFORE_END.fullmatch(name)]
+    newer_than(tree, saved, marker)
     one_save.refuse_older(tree, [*saved, marker], marker)
     if not any("/" in name for name in saved):
         one_save.refuse_pause(tree, [*saved, marker])

@@ -34,7 +34,7 @@ from sentinel.checkpoints.formats.base import (
     refuse_links,
     unfinished,
 )
-from sentinel.checkpoints.formats.huggingface import added, hf_inside, names
+from sentinel.checkpoints.formats.huggingface import hf_inside, names
 from sentinel.checkpoints.formats.huggingface.names import STATE
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.content import Role
@@ -74,10 +74,6 @@ def check(tree: Tree, ask: Ask) -> Finding:
         raise unfinished(tree, ask, f"marked incomplete by the Trainer ({names.INCOMPLETE})")
     if STATE not in tree.files:
         return _without_state(tree, ask)
-    return added.check_apart(tree, STATE, lambda rest: _check(rest, ask))
-
-
-def _check(tree: Tree, ask: Ask) -> Finding:
     step = _state(tree, ask)
     finding = Finding(step=step)
     works, weights = safetensors_set.check_models(tree, ask)
@@ -220,8 +216,8 @@ def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) ->
 
 def _written_last(tree: Tree) -> None:
     """Everything but the arguments, other ranks' random states and what is added later is written before the state."""
-    saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name)]
-    newer_than(tree, filter(names.OWN_BEFORE_END.fullmatch, saved), STATE)
+    saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name) or name.endswith(".distcp")]
+    newer_than(tree, saved, STATE)
     one_save.refuse_older(tree, [*saved, STATE], STATE)
     if not any("/" in name for name in saved):
         one_save.refuse_pause(tree, [*saved, STATE])

@@ -17,7 +17,7 @@ _COUNTED = r"(?:_\d+|-\d{5}-of-\d{5})?"  # the second model of a program, a part
 # Neither calls a file model.bin: that is CTranslate2's name for its own.
 _WEIGHTS = (
     rf"(?:pytorch_model|adapter_model){_COUNTED}\.bin|(?:pytorch_|adapter_)?model{_COUNTED}\.safetensors"
-    r"|pytorch_model_fsdp(?:_\d+)?(?:_rank\d+)?\.bin"
+    r"|[^/]*fsdp[^/]*\.bin"
 )
 _OPTIMIZER = r"optimizer(?:_\d+)?\.(?:pt|bin)"
 _OPTIMIZER_OF_A_RANK = r"optimizer(?:_\d+)?_rank\d+\.bin"  # FSDP without collectives
@@ -35,16 +35,14 @@ OF_A_RANK = re.compile(r"([^/]*_fsdp(?:_\d+)?_rank|optimizer(?:_\d+)?_rank)(\d+)
 OWN = re.compile(
     "|".join((_WEIGHTS, _OPTIMIZER, _OPTIMIZER_OF_A_RANK, _SCHEDULES, _RANDOM, _CUSTOM, re.escape(ARGUMENTS)))
 )
-_INDEXES = r"(?:pytorch_|adapter_)?model(?:_\d+)?\.(?:bin|safetensors)\.index\.json"
-WEIGHTS_OR_INDEX = re.compile(f"{_WEIGHTS}|{_INDEXES}")
-OWN_OR_INDEX = re.compile(f"{OWN.pattern}|{_INDEXES}")
-# What somebody's callback saves beside the weights, in the same step of the save (pytorch_model_ema.bin), or a user later.
-_PERHAPS_OWN = r"[^/]+\.safetensors|[^/]+\.index\.json|(?:pytorch_model|adapter_model)[^/]*\.bin"
-PERHAPS_OWN = re.compile(_PERHAPS_OWN)
+# What somebody's callback saves beside the weights, in the same step of the save: pytorch_model_ema.bin.
+_MORE_WEIGHTS = r"(?:pytorch_model|adapter_model).*\.bin"
 # What the main process writes before the file that ends a save: trainer_state.json, or its own random_states_0.pkl.
-_BEFORE_END = "|".join((_WEIGHTS, _INDEXES, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth", r".+\.distcp"))
-OWN_BEFORE_END = re.compile(_BEFORE_END)
-BEFORE_END = re.compile(f"{_BEFORE_END}|{_PERHAPS_OWN}")
+BEFORE_END = re.compile(
+    "|".join(
+        (r"[^/]+\.safetensors|[^/]+\.index\.json", _WEIGHTS, _MORE_WEIGHTS, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth")
+    )
+)
 # Folders of FSDP, of which each holds a save of DCP.
 FSDP_FOLDER = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+")
 FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")

@@ -153,5 +153,5 @@ def test_more_weights_that_were_written_after_the_end_of_a_save(make, save, name
     make.age(path, 3600)
     assert ask(make, path).valid is True, ask(make, path)
     make.age(path / name, 2100)
-    answer = ask(make, path)  # nothing was added to its folder since: it was there
-    assert answer.valid is None and "overwritten in place" in answer.reason, answer
+    answer = ask(make, path)
+    assert answer.valid is False and "overwritten in place" in answer.reason, answer
