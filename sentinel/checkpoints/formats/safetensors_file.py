@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, no_owners, refuse_links
-from sentinel.checkpoints.formats.moments import Parameters
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, look_at, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan
@@ -32,9 +31,7 @@ _TYPES: dict[str, tuple[int, str]] = {
     "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"), "F6_E2M3": (6, ""), "F6_E3M2": (6, ""), "F4": (4, ""),
 }  # fmt: skip
 
-_MOMENTS = frozenset(("exp_avg", "exp_avg_sq", "momentum_buffer"))
-_PERHAPS_MOMENTS = frozenset(("m", "v", "mu", "nu"))
-_NO_PARAMETERS = Parameters(())
+_MOMENTS = frozenset(("exp_avg", "exp_avg_sq", "momentum_buffer", "m", "v", "mu", "nu"))
 
 owners_by_name = no_owners
 
@@ -102,23 +99,10 @@ def shapes(tree: Tree, name: str) -> list[tuple[int, ...]]:
     return [shape for _, _, _, _, shape in table_of(tree, name).spans]
 
 
-def names(tree: Tree, name: str) -> list[str]:
-    """The names of its tensors."""
-    return [span[0] for span in table_of(tree, name).spans]
-
-
-def has_moments(tree: Tree, name: str, parameters: Parameters = _NO_PARAMETERS) -> bool:
-    """Whether the names of its tensors speak of an optimizer: torch's (``exp_avg``), or MLX's (``layers.0.weight.m``).
-
-    A model may have a parameter ``m``: MLX's are moments where they are kept of a parameter.
-    """
-    for key in names(tree, name):
-        of, dot, last = key.rpartition(".")
-        if OPTIMIZER_KEY.search(key) or last in _MOMENTS:
-            return True
-        if last in _PERHAPS_MOMENTS and dot and parameters.has((of,)):
-            return True
-    return False
+def has_moments(tree: Tree, name: str) -> bool:
+    """Whether the names of its tensors speak of an optimizer: torch's (``exp_avg``), or MLX's (``layers.0.weight.m``)."""
+    keys = [span[0] for span in table_of(tree, name).spans]
+    return any(OPTIMIZER_KEY.search(key) or key.rpartition(".")[2] in _MOMENTS for key in keys)
 
 
 def table_of(tree: Tree, name: str) -> Table:

@@ -87,7 +87,7 @@ def check_file(tree: Tree, name: str, ask: Ask) -> TorchFile:
         _refuse_renumbered(name, found.archive.prefix)
     ask.say(pickle_names.judge(found.pickled.names, shown))
     works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found))
-    return TorchFile(name, dict_of(found.pickled.value), works, found.archive.has_checksums, found)
+    return TorchFile(name, _dict_of(found.pickled.value), works, found.archive.has_checksums, found)
 
 
 def check_program(tree: Tree, name: str, ask: Ask) -> TorchFile:
@@ -118,7 +118,7 @@ def _refuse_renumbered(name: str, saved_as: str) -> None:
         raise NotKnown(f"{visible(name)} was saved under the name {visible(saved_as)}: files that changed places?")
 
 
-def dict_of(value: object) -> object:
+def _dict_of(value: object) -> object:
     """A model's state_dict is an ``OrderedDict``, which a pickle makes by a call: its names count like those of a dict."""
     if not isinstance(value, Opaque) or value.qualified != "collections.OrderedDict":
         return value
@@ -197,7 +197,7 @@ def _legacy(tree: Tree, name: str, handle: Handle, head: bytes, ask: Ask) -> Tor
     ask.say(pickle_names.judge(sorted({named.qualified for named in census.names}), shown))
     looks = looks_of(storages_of(value), file_role(name)) if ask.level == "content" else {}
     works = list(_legacy_spans(tree, name, handle, storages, (keys, at), looks))
-    return TorchFile(name, dict_of(value), works, summed=False)
+    return TorchFile(name, _dict_of(value), works, summed=False)
 
 
 def _legacy_spans(

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
-from sentinel.checkpoints.formats import moments, one_save, registered, safetensors_file, safetensors_set, torch_file
+from sentinel.checkpoints.formats import one_save, registered, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.formats.huggingface import hf_inside
@@ -21,6 +21,7 @@ from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.steps import step_of
+from sentinel.inert_pickle import Opaque
 from sentinel.text import visible
 
 NAME = "torch_folder"
@@ -43,6 +44,9 @@ _NAME_OF_AN_OPTIMIZER = re.compile(
 _PERHAPS_OF_AN_OPTIMIZER = re.compile(
     r"(?:^|[^a-z])(?:opt(?:[-_]?\d{1,4})?\.[a-z]+$|(?:adamw?|sgd)[-_.])", re.IGNORECASE
 )
+_MOMENTS = frozenset(("exp_avg", "momentum_buffer"))
+_PAIRS_OF_MOMENTS = (frozenset("mv"), frozenset(("mu", "nu")))
+_MOMENTS_OF_ONE = _MOMENTS | {"momentum"}  # of one parameter; above that it may be a setting
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
 
@@ -198,37 +202,57 @@ def _has_optimizer(file: torch_file.TorchFile) -> bool:
     return isinstance(value, dict) and ("param_groups" in value or any(key in value for key in _WHOLE_STATE_KEYS))
 
 
+def _is_optimizer(value: object) -> bool:
+    """Whether it is an optimizer's state, or holds one, under whatever name."""
+    if any(True for _ in one_save.optimizers(value)):
+        return True
+    return isinstance(value, dict) and _names_moments(value, _MOMENTS)
+
+
+def _names_moments(table: dict[object, object], single: frozenset[str]) -> bool:
+    return not single.isdisjoint(table) or any(pair <= table.keys() for pair in _PAIRS_OF_MOMENTS)
+
+
 def _holds_no_model(file: torch_file.TorchFile) -> bool:
     return torch_file.file_role(file.name) is not Role.UNDECIDED
 
 
+def _is_weights(value: object, depth: int = 0) -> bool:
+    """Whether a table holds tensors by their names, or tables of such, and nothing else that has entries.
+
+    Where a table names moments, as of each parameter (``{name: {m, v}}``), it is an optimizer's.
+    """
+    if not isinstance(value, dict) or not value or depth > _DEPTH or _names_moments(value, _MOMENTS_OF_ONE):
+        return False
+    tables = [held for held in value.values() if isinstance(held, (dict, list)) and held]
+    tensors = [held for held in value.values() if isinstance(held, Opaque) and held.name.startswith("_rebuild")]
+    return bool(tables or tensors) and all(_is_weights(table, depth + 1) for table in tables)
+
+
 def _resumable(tree: Tree, files: dict[str, torch_file.TorchFile], names: list[str]) -> bool:
     """Whether there is an optimizer: by what is in the files, and by their names where that does not say."""
-    values = [file.value for file in files.values()]
-    if any(torch_file.names_optimizer(value) or any(True for _ in one_save.optimizers(value)) for value in values):
+    if any(torch_file.names_optimizer(file.value) or _is_optimizer(file.value) for file in files.values()):
         return True
     if any(_NAME_OF_AN_OPTIMIZER.search(name) for name in (*files, *names)):
         return True
-    tensors = [name for name in names if name.endswith(".safetensors")]
-    parameters = moments.Parameters(values, (safetensors_file.names(tree, name) for name in tensors))
-    if any(moments.is_optimizer(value, parameters) for value in values):
-        return True
-    weights = {name for name, file in files.items() if moments.is_weights(file.value, parameters)}
-    weights |= {name for name in tensors if not safetensors_file.has_moments(tree, name, parameters)}
+    weights = {name for name, file in files.items() if _is_weights(file.value)}
+    weights |= {
+        name for name in names if name.endswith(".safetensors") and not safetensors_file.has_moments(tree, name)
+    }
     return any(_PERHAPS_OF_AN_OPTIMIZER.search(name) for name in {*files, *names} - weights)
 
 
 def _changing(tree: Tree, files: dict[str, torch_file.TorchFile]) -> list[str]:
     """Files that every step changes: with an optimizer, or with tensors of which the same rank's optimizer has moments."""
     rank_of = {name: rank for ranks in _ranks(tree).values() for rank, name in ranks.items()}
-    trained: dict[int | None, Counter[Shape]] = {}
+    moments: dict[int | None, Counter[Shape]] = {}
     for name, file in files.items():
         for _, found in one_save.optimizers(file.value):
-            trained.setdefault(rank_of.get(name), Counter()).update(hf_inside.moments_of(file.opened, found["state"]))
+            moments.setdefault(rank_of.get(name), Counter()).update(hf_inside.moments_of(file.opened, found["state"]))
     changing = []
     for name, file in files.items():
         sizes = Counter(tensor.size for tensor in file.opened.pickled.tensors) if file.opened else Counter()
-        if _has_optimizer(file) or (sizes and sizes <= trained.get(rank_of.get(name), Counter())):
+        if _has_optimizer(file) or (sizes and sizes <= moments.get(rank_of.get(name), Counter())):
             changing.append(name)
     return changing
 
