@@ -14,6 +14,7 @@ from sentinel.classify.ranks.op_counts import differing_calls
 from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
 from sentinel.classify.readings import GPU_CAUSES, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
+from sentinel.classify.unanswered import FINISHED
 from sentinel.classify.weights import LEADS, points_to
 from sentinel.classify.who_ended_it import ended_from_outside, given_up, interrupted_wait, self_ended, torn_down
 from sentinel.config.rules import Drain, Form, Role, Rules
@@ -97,8 +98,7 @@ def _spread(
 
 def _world(incident: Incident) -> int:
     """A lower bound of the job's world size, from the ranks in the evidence."""
-    ranks = {e.where.rank for e in incident.evidence if e.where.rank is not None}
-    return max(ranks, default=-1) + 1 if ranks else 0
+    return max((e.where.rank for e in incident.evidence if e.where.rank is not None), default=-1) + 1
 
 
 def _startup_oom(
@@ -296,7 +296,9 @@ def _read_by_worker(
     caught = next((r for r in readings if r.key == "loader-caught"), None)
     if caught is None:
         return []
-    stepped = any(e.kind == Kind.STEP and (e.line or 0) < (caught.evidence.line or 0) for e in incident.evidence)
+    above = [e for e in incident.evidence if (e.line or 0) < (caught.evidence.line or 0)]
+    began = max((e.line or 0 for e in above if e.kind == FINISHED), default=0)  # after the run before it
+    stepped = sum(e.kind == Kind.STEP and (e.line or 0) > began for e in above) > 1  # one may be a sanity check
     for found in readings:
         accused = points_to(found)
         is_file = accused is C.CHECKPOINT_CORRUPT or (stepped and found.key == "file-missing")

@@ -145,9 +145,10 @@ _NOT_ITS_OWN = re.compile(
 )
 # Exceptions of modules that do not fit each other. Those of the system's tell of files, a RuntimeError of GPUs.
 _OWN_TO_IMPORT = re.compile(r"\b(?:Type|Attribute|Name|Key|Index|Value|Assertion|Syntax|Recursion)Error\b")
-# A variable of the environment by its name, which no version has.
+_VARIABLE = r"(?!\w*VERSION)[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,40}\b"  # of the environment; constants are written so, too
 _ENVIRONMENT = re.compile(
-    r"\benvironment variable|\bos\.environ\b|\b(?!\w*VERSION)[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,40}\b"
+    rf"\benvironment variable|\bos\.environ\b|\b(?:for|in|set|unset|export) {_VARIABLE}"
+    rf"|\b{_VARIABLE} (?:is not set|must be|should be|has)\b"
 )
 # A check of what was asked: the settings that it reads.
 _SETTINGS = re.compile(
@@ -168,8 +169,9 @@ _HANDS_STATUS_ON = re.compile(
     r"|raise_(?:on|if|from|for)_(?:\w{1,20}_)?(?:error|status|fail(?:ed|ure)?)|handle_status|ok_status|\w{1,12}_CHECK)$"
 )
 # A file of less than 64 KiB that was cut: the reader of archives looks for its end before its begin.
-_BEFORE_ITS_BEGIN = re.compile(r"\bOSError: \[Errno 22\]")
+_BEFORE_ITS_BEGIN = re.compile(r"\bOSError: \[Errno 22\] Invalid argument\s*$")  # of no path
 _ZIP_READER = "/torch/serialization.py"
+_SAVES = re.compile(r"save|write|__exit__")
 # What a library's FILE:FUNCTION is for, and what an exception there speaks for. The first that fits counts.
 _PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
     # Packages that unpack samples.
@@ -255,7 +257,8 @@ def by_frame(evidence: Evidence, weights: Weights) -> Weights:
         if frame and evidence.kind == _REFUSAL and evidence.data.get("refused") is False and not standard:
             return {C.USER_CODE: CALLED, C.USER_CONFIG: REFUSED}
         return weights
-    if _BEFORE_ITS_BEGIN.search(evidence.text) and _ZIP_READER in (frame + str(evidence.data.get("caller") or "")):
+    is_read = _SAVES.search(str(evidence.data.get("function") or "")) is None
+    if is_read and _BEFORE_ITS_BEGIN.search(evidence.text) and _ZIP_READER in f"{frame} {evidence.data.get('caller')}":
         return _moved(weights, {C.CHECKPOINT_CORRUPT: CHECKED})
     if _SOURCE.search(evidence.text) or _RESOURCES.search(evidence.text):
         return _of_kernel(evidence, weights)

@@ -11,7 +11,7 @@ _LEVEL = re.compile(
     r"|\[(?:info|debug|warn(?:ing)?) {0,6}\]|(?:^|\s)level=(?:info|debug|warn(?:ing)?)\b"
     r"|\"(?:level|levelname|severity)\": ?\"(?:info|debug|warn(?:ing)?|INFO|DEBUG|WARN)\"|\[NeMo [IW] "
     r"|[\dZ\]] {1,3}(?:(?:INFO|DEBUG) {1,8}|WARN {1,3})[\w.:\[(]"  # not NCCL's WARN, its word for errors
-    r"|\b(?:INFO|DEBUG):(?:jax[\w.]{0,60}:|\d{4}-\d\d-\d\d )|\d [DIW] [a-z][\w.]{1,80}\] "  # of JAX, absl
+    r"|\b(?:INFO|DEBUG):(?:jax[\w.]{0,60}:|\d{4}-\d\d-\d\d )|:\d\d[.,]\d{3,9} [DIW] [a-z][\w.]{1,80}\] "  # of JAX, absl
     r"|\d\d:\d\d:\d\d\.\d{3,9}: I [\w./-]{0,120}/(?:cuda_diagnostics|cudart_stub|dso_loader|gpu_device)\.cc:\d"
     r"|\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
     r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)"

@@ -23,7 +23,7 @@ _SHELL = re.compile(
     rf"{_BATCH}|^(?!-?(?:ba|da|k|z)?sh: )[\w./-]{{1,200}}: line \d{{1,6}}: \S{{1,200}}: command not found"
     r"|\bconda (?:init|activate)\b|'(?:conda|mamba|micromamba) |\bLmod\b|\bmodulefile\b"
 )
-_ENDED_BY_IT = 5  # lines between a command that a task did not find and srun's word of its exit status, 127
+_ENDED_BY_IT = 12  # lines between a command that a task did not find and srun's word of its exit status, 127
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
 _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})

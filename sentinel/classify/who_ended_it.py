@@ -22,6 +22,8 @@ _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|
 ASKED = 2.0  # natural-log odds from which a line says that somebody ended the job
 _CANCELLED = "job-cancelled"  # rule; that a step is cancelled follows from any failure
 _NEAR_END = 8  # lines between the last such record and the end, of each rank that prints: a last save's, the launcher's
+_RANKS, _FARTHEST = 4, 60  # at most so many times that; lines from one record to the next
+_AGAIN, _AGAIN_ELSEWHERE = 2, 5  # records; in a log whose end is not known: of most lines nothing is kept
 _LOSS = re.compile(r"(?i)loss\w{0,8}['\"]?(?: is)?\s{0,3}[:=]?\s{0,3}-?(?:nan|inf)\b|\bnan or inf found\b")
 # Not the training's, which PPO calls the value's, too.
 _OTHER_LOSS = re.compile(r"(?i)\b(?:eval|val(?!ue)|test|aux|best)\w{0,12}[ _.-]{0,2}(?:\w{1,12}[ _.-])?loss")
@@ -188,9 +190,9 @@ def _until_the_end(told: Sequence[Reading], evidence: Sequence[Evidence], ended:
         here = path == ended.evidence.where.path
         end = (ended.evidence.line if here else max((e.line or 0 for e in of_log), default=0)) or 0
         apart = sorted(below - above for above, below in pairwise(sorted(said)))
-        usual = apart[len(apart) // 2] if len(apart) > 1 else 0
-        near = max(_NEAR_END * len({e.where.rank for e in of_log}), usual)
-        if len(said) > 1 and end - max(said) <= near:
+        usual = min(apart[(len(apart) - 1) // 2], _FARTHEST) if len(apart) > 1 else 0
+        near = max(_NEAR_END * min(len({e.where.rank for e in of_log}), _RANKS), usual)
+        if len(said) >= (_AGAIN if here else _AGAIN_ELSEWHERE) and end - max(said) <= near:
             return True
     return False
 

@@ -129,3 +129,14 @@ def test_a_preparation_whose_end_was_not_kept_is_not_taken_for_one_that_goes_on(
     assert (
         classify(Incident("i", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause is Cause.NCCL_HANG_UNKNOWN
     )
+
+
+def test_steps_of_a_run_that_had_finished_say_nothing_of_the_paths_of_the_next() -> None:
+    signatures = Signatures(with_unread(RULES))
+    steps = "".join(f"step {step} | loss 2.1\n" for step in range(9))
+    missing = (
+        "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 3.\n"
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/images/0412.jpg'\n"
+    )
+    assert judge(steps + missing, signatures).cause is Cause.DATALOADER
+    assert judge(steps + "Training completed successfully\n" + missing, signatures).cause is Cause.USER_CONFIG

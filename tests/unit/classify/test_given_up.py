@@ -101,3 +101,14 @@ def test_peers_of_a_rank_that_was_asked_to_stop_see_its_connection_close() -> No
     assert cause(*steps, asked, refused, lost) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
     assert cause(*steps, refused, lost, asked) is Cause.NETWORK_BOOTSTRAP
     assert cause(*steps, asked, *steps, refused, lost) is Cause.NETWORK_BOOTSTRAP
+
+
+def test_two_bad_records_of_a_log_whose_end_is_not_known_explain_nothing() -> None:
+    went_on = ["2026-03-04 10:20:00,134 - INFO - train loss: 0.7 acc 0.5"] * 90
+    assert cause(*records(2), *went_on, err=(CANCELLED,)) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+def test_two_pairs_of_warnings_hours_apart_are_no_repetition() -> None:
+    waiting = ("preparing the batches",)
+    apart = (UNMET, UNMET, *waiting * 300, UNMET, *waiting * 250)
+    assert cause(*apart, LIMIT) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
