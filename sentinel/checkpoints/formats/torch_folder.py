@@ -46,7 +46,7 @@ _PERHAPS_OF_AN_OPTIMIZER = re.compile(
 )
 _MOMENTS = frozenset(("exp_avg", "momentum_buffer"))
 _PAIRS_OF_MOMENTS = (frozenset("mv"), frozenset(("mu", "nu")))
-_MOMENTS_OF_ONE = _MOMENTS | {"momentum"}  # of one parameter; above that it may be a setting
+_MOMENTS_OF_ONE = _MOMENTS | {"momentum"}  # a setting, where it is a number
 _WHOLE_STATE_KEYS = ("optimizer", "optim", "optimizer_state_dict", "optimizer_states")
 
 
@@ -210,7 +210,8 @@ def _is_optimizer(value: object) -> bool:
 
 
 def _names_moments(table: dict[object, object], single: frozenset[str]) -> bool:
-    return not single.isdisjoint(table) or any(pair <= table.keys() for pair in _PAIRS_OF_MOMENTS)
+    named = any(not isinstance(table[name], (int, float)) for name in single.intersection(table))
+    return named or any(pair <= table.keys() for pair in _PAIRS_OF_MOMENTS)
 
 
 def _holds_no_model(file: torch_file.TorchFile) -> bool:

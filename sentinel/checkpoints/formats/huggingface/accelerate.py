@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
-from sentinel.checkpoints.formats import dcp, deepspeed, one_save, safetensors_set, torch_file, tracked
-from sentinel.checkpoints.formats.base import Ask, Finding, newer_than, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.formats import dcp, deepspeed, safetensors_set, torch_file, tracked
+from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
 from sentinel.checkpoints.formats.huggingface import hf_inside, names
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
@@ -65,11 +65,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
 
 def _written_first(tree: Tree, marker: str) -> None:
     """The main process writes model, optimizers, schedulers, samplers and scaler, and then its random state."""
-    saved = [name for name in tree.files if name.endswith(".distcp") or names.BEFORE_END.fullmatch(name)]
-    newer_than(tree, saved, marker)
-    one_save.refuse_older(tree, [*saved, marker], marker)
-    if not any("/" in name for name in saved):
-        one_save.refuse_pause(tree, [*saved, marker])
+    hf_inside.written_before(tree, marker)
 
 
 def _same_step(files: dict[str, torch_file.TorchFile]) -> None:

@@ -37,6 +37,23 @@ _NOT_READ = re.compile(r"(?!.*random_states_\d+\.pkl$).+\.(?:pkl|pickle|msgpack|
 _MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # as large as their parameter
 
 
+def written_before(tree: Tree, marker: str) -> None:
+    """Refuse a save of which a file was written after the one that ends it, or long before.
+
+    A file under a name that the libraries do not write may have been added by a user later: that is not known.
+    """
+    saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name) or name.endswith(".distcp")]
+    added = [name for name in saved if names.MORE_WEIGHTS.fullmatch(name) and not names.OWN.fullmatch(name)]
+    newer_than(tree, (name for name in saved if name not in added), marker)
+    try:
+        newer_than(tree, added, marker)
+    except Broken as error:
+        raise NotKnown(f"{error.reason}, or added later?") from None
+    one_save.refuse_older(tree, [*saved, marker], marker)
+    if not any("/" in name for name in saved):
+        one_save.refuse_pause(tree, [*saved, marker])
+
+
 def beside(tree: Tree) -> tuple[str, set[str]]:
     """The nearest step beside this one and its files; none where there is none."""
     for folder in neighbours(tree.root, 1):

@@ -18,7 +18,6 @@ from sentinel.checkpoints.formats import (
     marks,
     megatron,
     nemo,
-    one_save,
     safetensors_set,
     torch_file,
     torch_folder,
@@ -29,7 +28,6 @@ from sentinel.checkpoints.formats.base import (
     Finding,
     Format,
     neighbours,
-    newer_than,
     no_owners,
     refuse_links,
     unfinished,
@@ -216,11 +214,7 @@ def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) ->
 
 def _written_last(tree: Tree) -> None:
     """Everything but the arguments, other ranks' random states and what is added later is written before the state."""
-    saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name) or name.endswith(".distcp")]
-    newer_than(tree, saved, STATE)
-    one_save.refuse_older(tree, [*saved, STATE], STATE)
-    if not any("/" in name for name in saved):
-        one_save.refuse_pause(tree, [*saved, STATE])
+    hf_inside.written_before(tree, STATE)
 
 
 def _as_beside(tree: Tree) -> None:

@@ -35,8 +35,9 @@ OF_A_RANK = re.compile(r"([^/]*_fsdp(?:_\d+)?_rank|optimizer(?:_\d+)?_rank)(\d+)
 OWN = re.compile(
     "|".join((_WEIGHTS, _OPTIMIZER, _OPTIMIZER_OF_A_RANK, _SCHEDULES, _RANDOM, _CUSTOM, re.escape(ARGUMENTS)))
 )
-# What somebody's callback saves beside the weights, in the same step of the save: pytorch_model_ema.bin.
-_MORE_WEIGHTS = r"(?:pytorch_model|adapter_model).*\.bin"
+# What somebody's callback saves beside the weights, in the same step of the save (pytorch_model_ema.bin), or a user later.
+_MORE_WEIGHTS = r"(?:pytorch_model|adapter_model)[^/]*\.bin"
+MORE_WEIGHTS = re.compile(_MORE_WEIGHTS)
 # What the main process writes before the file that ends a save: trainer_state.json, or its own random_states_0.pkl.
 BEFORE_END = re.compile(
     "|".join(

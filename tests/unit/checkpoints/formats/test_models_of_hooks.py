@@ -154,4 +154,17 @@ def test_more_weights_that_were_written_after_the_end_of_a_save(make, save, name
     assert ask(make, path).valid is True, ask(make, path)
     make.age(path / name, 2100)
     answer = ask(make, path)
-    assert answer.valid is False and "overwritten in place" in answer.reason, answer
+    assert answer.valid is None and "overwritten in place, or added later?" in answer.reason, answer
+
+
+@pytest.mark.parametrize("save", ["hf", "accelerate"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin/pytorch_model.bin", "pytorch_model_merged/part.bin"])
+def test_an_export_in_a_folder_of_a_finished_save_is_no_part_of_it(make, save, name):
+    """``zero_to_fp32.py . pytorch_model.bin`` makes such a folder."""
+    path = make.accelerate("run/checkpoint-6", 6, ranks=1) if save == "accelerate" else make.hf("run/checkpoint-6", 6)
+    for file in path.rglob("*"):
+        make.age(file, 33_000)
+    (path / name).parent.mkdir()
+    make.write(path / name, make.torch_file({"a": make.tensor((4, 4))}, [make.floats(16)], "part"))
+    make.age(path / name, 2100)
+    assert ask(make, path).valid is not False, ask(make, path)

@@ -363,3 +363,15 @@ def test_weights_of_a_model_that_is_called_opt(make, value):
     held = {name: make.tensor((4, 4), key=key) for key, name in enumerate(value)}
     make.write(path / "opt.pt", make.torch_file({"layer": held}, [make.floats(16) for _ in value]))
     assert listed(make, path).valid is None, listed(make, path)
+
+
+@pytest.mark.parametrize("name", ["opt.pt", "resnet50_sgd-0.1.pt", "adamw-run.pt"])
+def test_a_momentum_that_is_a_number_is_a_setting(make, name):
+    """Of a model's batch norm, or of the run: weights alone were taken for an optimizer."""
+    path = make.root / "run/step_6"
+    for value in (
+        {"model": {"a.weight": make.tensor((4, 4))}, "momentum": 0.9},
+        {"bn": {"weight": make.tensor((4, 4)), "momentum": 0.1}},
+    ):
+        make.write(path / name, make.torch_file(value, [make.floats(16)]))
+        assert listed(make, path).valid is None, listed(make, path)
