@@ -92,7 +92,8 @@ def ended_from_outside(
         return []
     path, line = ended.evidence.where.path, ended.evidence.line or 0
     steps = [e.line or 0 for e in incident.evidence if e.kind == Kind.STEP and e.where.path == path]
-    if not any(step < line for step in steps) or any(step > line for step in steps):
+    trained = ended.key == _STOPS or any(step < line for step in steps)
+    if not trained or any(step > line for step in steps):
         return []
     follows = [r for r in told if r.evidence.where.path == path and (r.evidence.line or 0) > line]
     if not any(points_to(r) in _AFTER_AN_END for r in follows):
