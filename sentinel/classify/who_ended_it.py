@@ -22,8 +22,10 @@ _ABORTED = re.compile(r"Job step aborted|srun: (?:Terminating|Force Terminated)|
 ASKED = 2.0  # natural-log odds from which a line says that somebody ended the job
 _CANCELLED = "job-cancelled"  # rule; that a step is cancelled follows from any failure
 _NEAR_END = 8  # lines between the last such record and the end, of each rank that prints: a last save's, the launcher's
-_RANKS, _FARTHEST = 4, 60  # at most so many times that; lines from one record to the next
-_AGAIN, _AGAIN_ELSEWHERE = 2, 5  # records; in a log whose end is not known: of most lines nothing is kept
+_MOST_RANKS = 4  # that count for this: of more the others went on meanwhile
+_FARTHEST = 120  # lines from one record to the next
+_AGAIN = 2  # records that are a repetition
+_AGAIN_ELSEWHERE = 5  # the same in a log without Slurm's word, whose end is not known: of most lines nothing is kept
 _LOSS = re.compile(r"(?i)loss\w{0,8}['\"]?(?: is)?\s{0,3}[:=]?\s{0,3}-?(?:nan|inf)\b|\bnan or inf found\b")
 # Not the training's, which PPO calls the value's, too.
 _OTHER_LOSS = re.compile(r"(?i)\b(?:eval|val(?!ue)|test|aux|best)\w{0,12}[ _.-]{0,2}(?:\w{1,12}[ _.-])?loss")
@@ -31,6 +33,7 @@ _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instru
 _MET = "joined"  # kind of evidence: the ranks found each other
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
 _STOPS = "limit-near"  # rule: a program that saves and stops, since it was asked to
+_ASKED_BY = re.compile(r"\bSIG(?:TERM|USR[12])\b|(?i:\btime limit\b)")
 _SIGNALS = frozenset({"interrupt", "signal-term", _STOPS})  # rules
 # A person's interrupt, and the shell's word of a process that was terminated. A launcher passes SIGTERM on once one of its
 # own processes has failed, and other signals ask for dumps or saves.
@@ -92,7 +95,8 @@ def ended_from_outside(
         return []
     path, line = ended.evidence.where.path, ended.evidence.line or 0
     steps = [e.line or 0 for e in incident.evidence if e.kind == Kind.STEP and e.where.path == path]
-    trained = ended.key == _STOPS or any(step < line for step in steps)
+    asked = ended.key == _STOPS and _ASKED_BY.search(ended.evidence.text) is not None  # also before its first step
+    trained = asked or any(step < line for step in steps)
     if not trained or any(step > line for step in steps):
         return []
     follows = [r for r in told if r.evidence.where.path == path and (r.evidence.line or 0) > line]
@@ -192,7 +196,7 @@ def _until_the_end(told: Sequence[Reading], evidence: Sequence[Evidence], ended:
         end = (ended.evidence.line if here else max((e.line or 0 for e in of_log), default=0)) or 0
         apart = sorted(below - above for above, below in pairwise(sorted(said)))
         usual = min(apart[(len(apart) - 1) // 2], _FARTHEST) if len(apart) > 1 else 0
-        near = max(_NEAR_END * min(len({e.where.rank for e in of_log}), _RANKS), usual)
+        near = max(_NEAR_END * min(len({e.where.rank for e in of_log}), _MOST_RANKS), usual)
         if len(said) >= (_AGAIN if here else _AGAIN_ELSEWHERE) and end - max(said) <= near:
             return True
     return False

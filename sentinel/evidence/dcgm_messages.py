@@ -13,7 +13,9 @@ from dataclasses import dataclass
 _GPU = r"(?P<gpu>\d{1,4})\b"
 _BEFORE = r"(?:GPU (?P<before>\d{1,4}) ?)?"  # 2.1 to 3.2 write before each message which GPU it is about
 _MEASURED, _REQUIRED = r"(?P<measured>\d{1,12}(?:\.\d{1,6})?)", r"(?P<required>\d{1,12}(?:\.\d{1,6})?)"
-_NOT_NO = r"(?!\s{0,9}[:=(-]?\s{0,9}(?i:no|0|false|n/?a)\s{0,9}(?:[).,;]|$))"  # behind a name that may have a value
+# Behind a name that may have a value.
+_SET = r"\s{0,9}(?:[:=(\[>\"'-]{1,3}\s{0,9}){0,2}"
+_NOT_NO = rf"(?!{_SET}(?i:no|0|false|n/?a)[\"'\]]?\s{{0,9}}(?:[),;]|\.(?!\d)|$))"
 _CALLS = frozenset({51, 64, 65, 66})  # a call into CUDA failed; what CUDA said of it stands in the message
 _CUDA = {  # texts of cuGetErrorString → the error that DCGM has for the same
     57: re.compile(r"uncorrectable ECC error encountered"),

@@ -120,7 +120,7 @@ def test_the_gpu_before_a_message_is_its_own_where_it_names_none() -> None:
         (": No", None), (":no", None), (" = No", None), (" (No)", None), (" - NO.", None), (" No", None), (":\tno, ", None),
         ("", 80), (". Run a field diagnostic.", 80), (": Yes", 80), (" = yes", 80), (": GPU must be replaced", 80),
         (": Now replace it", 80), (": not repaired", 80), (" - no spare rows are left", 80), (". No further tests", 80),
-        (": 0", None), (": N/A", None), (" = false", None),
+        (": 0", None), (": N/A", None), (" = false", None), (": [No]", None), (" -> No", None), (": 0.5", 80),
     ],
 )  # fmt: skip
 def test_only_a_value_that_says_no_is_no_failure(start: str, rest: str, code: int | None) -> None:

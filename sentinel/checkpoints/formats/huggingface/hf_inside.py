@@ -40,10 +40,16 @@ _MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # 
 def written_before(tree: Tree, marker: str) -> None:
     """Refuse a save of which a file was written after the one that ends it, or long before.
 
-    A file under a name that the libraries do not write may have been added by a user later: that is not known.
+    A file under a name that the libraries do not write may have been added by a user later, as may one that was gathered
+    from shards: that is not known.
     """
     saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name) or name.endswith(".distcp")]
-    added = [name for name in saved if names.MORE_WEIGHTS.fullmatch(name) and not names.OWN.fullmatch(name)]
+    gathered = bool(folders(tree))
+    added = [
+        name
+        for name in saved
+        if not names.OWN_BEFORE_END.fullmatch(name) or (gathered and names.OWN_WEIGHTS.fullmatch(name))
+    ]
     newer_than(tree, (name for name in saved if name not in added), marker)
     try:
         newer_than(tree, added, marker)

@@ -15,10 +15,8 @@ INCOMPLETE = "checkpoint-is-incomplete.txt"
 _COUNTED = r"(?:_\d+|-\d{5}-of-\d{5})?"  # the second model of a program, a part of a large one
 
 # Neither calls a file model.bin: that is CTranslate2's name for its own.
-_WEIGHTS = (
-    rf"(?:pytorch_model|adapter_model){_COUNTED}\.bin|(?:pytorch_|adapter_)?model{_COUNTED}\.safetensors"
-    r"|[^/]*fsdp[^/]*\.bin"
-)
+_NAMED = rf"(?:pytorch_model|adapter_model){_COUNTED}\.bin|(?:pytorch_|adapter_)?model{_COUNTED}\.safetensors"
+_WEIGHTS = rf"{_NAMED}|[^/]*fsdp[^/]*\.bin"
 _OPTIMIZER = r"optimizer(?:_\d+)?\.(?:pt|bin)"
 _OPTIMIZER_OF_A_RANK = r"optimizer(?:_\d+)?_rank\d+\.bin"  # FSDP without collectives
 _SCHEDULES = r"scheduler\.pt|(?:scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.pt"
@@ -37,13 +35,18 @@ OWN = re.compile(
 )
 # What somebody's callback saves beside the weights, in the same step of the save (pytorch_model_ema.bin), or a user later.
 _MORE_WEIGHTS = r"(?:pytorch_model|adapter_model)[^/]*\.bin"
-MORE_WEIGHTS = re.compile(_MORE_WEIGHTS)
 # What the main process writes before the file that ends a save: trainer_state.json, or its own random_states_0.pkl.
 BEFORE_END = re.compile(
     "|".join(
         (r"[^/]+\.safetensors|[^/]+\.index\.json", _WEIGHTS, _MORE_WEIGHTS, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth")
     )
 )
+# Of these what the libraries call so themselves; whatever else is called, a user may have added it later.
+_INDEXES = r"(?:pytorch_|adapter_)?model(?:_\d+)?\.(?:bin|safetensors)\.index\.json"
+_OWN_FSDP = r"pytorch_model_fsdp(?:_\d+)?(?:_rank\d+)?\.bin"
+_OWN_WEIGHTS = f"{_NAMED}|{_OWN_FSDP}|{_INDEXES}"
+OWN_WEIGHTS = re.compile(_OWN_WEIGHTS)
+OWN_BEFORE_END = re.compile("|".join((_OWN_WEIGHTS, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth", r".+\.distcp")))
 # Folders of FSDP, of which each holds a save of DCP.
 FSDP_FOLDER = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+")
 FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")

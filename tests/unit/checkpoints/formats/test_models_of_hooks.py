@@ -143,11 +143,23 @@ def test_another_programs_file_begins_alike_in_the_save_beside(make, save):
 
 
 @pytest.mark.parametrize("save", ["hf", "accelerate"])
-@pytest.mark.parametrize("name", ["pytorch_model_ema.bin", "pytorch_model.fp16.bin", "adapter_model_old.bin"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pytorch_model_ema.bin",
+        "pytorch_model.fp16.bin",
+        "adapter_model_old.bin",
+        "my_fsdp_export.bin",
+        "export.safetensors",
+    ],
+)
 def test_more_weights_that_were_written_after_the_end_of_a_save(make, save, name):
     """The names of the weights were narrowed to those of the libraries: these were valid."""
     path = make.accelerate("run/checkpoint-6", 6, ranks=1) if save == "accelerate" else make.hf("run/checkpoint-6", 6)
-    make.write(path / name, make.torch_file({"a": make.tensor((4, 4))}, [make.floats(16)], name.rpartition(".")[0]))
+    if name.endswith(".bin"):
+        make.write(path / name, make.torch_file({"a": make.tensor((4, 4))}, [make.floats(16)], name.rpartition(".")[0]))
+    else:
+        make.write(path / name, make.safetensors({"a": ("F32", (4, 4), make.floats(16))}))
     for file in path.rglob("*"):
         make.age(file, 3600)
     make.age(path, 3600)
