@@ -156,7 +156,8 @@ def test_a_mask_of_infinities_is_no_damage(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["plain", "async", "per_rank"])
-def test_a_job_killed_in_its_saves_goes_on_as_if_it_had_not_been(mode):
+def test_a_job_killed_in_its_saves_goes_on_as_if_it_had_not_been(mode, monkeypatch):
+    monkeypatch.syspath_prepend(BENCH)  # as where it runs by itself
     spec = importlib.util.spec_from_file_location("kill_in_save", BENCH / "kill_in_save.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
