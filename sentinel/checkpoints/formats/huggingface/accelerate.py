@@ -52,7 +52,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if "scheduler.bin" in tree.files:
         hf_inside.refuse_without_optimizer(tree, "scheduler.bin")
     json_files.check_read_at_resume(tree)
-    _written_first(tree, ranks[min(ranks)])
+    # The main process writes model, optimizers, schedulers, samplers and scaler, and then its random state.
+    hf_inside.written_before(tree, ranks[min(ranks)])
     _same_step(random_states)
     if parts or not models:
         hf_inside.check_one_save_of_a_hook(tree, files, [*weights, *parts])
@@ -61,11 +62,6 @@ def check(tree: Tree, ask: Ask) -> Finding:
     _as_beside(tree, len(ranks))
     finding.works = works
     return finding
-
-
-def _written_first(tree: Tree, marker: str) -> None:
-    """The main process writes model, optimizers, schedulers, samplers and scaler, and then its random state."""
-    hf_inside.written_before(tree, marker)
 
 
 def _same_step(files: dict[str, torch_file.TorchFile]) -> None:

@@ -43,7 +43,7 @@ def written_before(tree: Tree, marker: str) -> None:
     A file under a name that the libraries do not write may have been added by a user later, as may one that was gathered
     from shards: that is not known.
     """
-    saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name) or name.endswith(".distcp")]
+    saved = [name for name in tree.files if names.BEFORE_END.fullmatch(name)]
     gathered = bool(folders(tree))
     added = [
         name

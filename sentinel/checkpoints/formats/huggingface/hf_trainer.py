@@ -92,7 +92,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     _ranks(tree, ask, files)
     json_files.check_read_at_resume(tree)
     _same_step(tree, files, step)
-    _written_last(tree)
+    # But for the arguments, other ranks' random states and what is added later, the state is written last.
+    hf_inside.written_before(tree, STATE)
     if parts and not (models and all(name.endswith(".safetensors") for name in parts)):
         hf_inside.check_one_save_of_a_hook(tree, files, [*weights, *parts])
     else:
@@ -210,11 +211,6 @@ def _same_step(tree: Tree, files: dict[str, torch_file.TorchFile], step: int) ->
         one, two = sorted(value for value in counts.values() if value is not None)
         if two % max(one, 1):
             raise NotKnown(f"scheduler.pt and optimizer.pt count different steps ({one:.0f} and {two:.0f})")
-
-
-def _written_last(tree: Tree) -> None:
-    """Everything but the arguments, other ranks' random states and what is added later is written before the state."""
-    hf_inside.written_before(tree, STATE)
 
 
 def _as_beside(tree: Tree) -> None:

@@ -33,20 +33,16 @@ OF_A_RANK = re.compile(r"([^/]*_fsdp(?:_\d+)?_rank|optimizer(?:_\d+)?_rank)(\d+)
 OWN = re.compile(
     "|".join((_WEIGHTS, _OPTIMIZER, _OPTIMIZER_OF_A_RANK, _SCHEDULES, _RANDOM, _CUSTOM, re.escape(ARGUMENTS)))
 )
-# What somebody's callback saves beside the weights, in the same step of the save (pytorch_model_ema.bin), or a user later.
-_MORE_WEIGHTS = r"(?:pytorch_model|adapter_model)[^/]*\.bin"
-# What the main process writes before the file that ends a save: trainer_state.json, or its own random_states_0.pkl.
-BEFORE_END = re.compile(
-    "|".join(
-        (r"[^/]+\.safetensors|[^/]+\.index\.json", _WEIGHTS, _MORE_WEIGHTS, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth")
-    )
-)
-# Of these what the libraries call so themselves; whatever else is called, a user may have added it later.
-_INDEXES = r"(?:pytorch_|adapter_)?model(?:_\d+)?\.(?:bin|safetensors)\.index\.json"
 _OWN_FSDP = r"pytorch_model_fsdp(?:_\d+)?(?:_rank\d+)?\.bin"
+_INDEXES = r"(?:pytorch_|adapter_)?model(?:_\d+)?\.(?:bin|safetensors)\.index\.json"
 _OWN_WEIGHTS = f"{_NAMED}|{_OWN_FSDP}|{_INDEXES}"
 OWN_WEIGHTS = re.compile(_OWN_WEIGHTS)
-OWN_BEFORE_END = re.compile("|".join((_OWN_WEIGHTS, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth", r".+\.distcp")))
+# What their main process writes before the file that ends a save: trainer_state.json, or its own random_states_0.pkl.
+_OWN_BEFORE_END = "|".join((_OWN_WEIGHTS, _OPTIMIZER, _SCHEDULES, r"rng_state\.pth", r"(?s:.*)\.distcp"))
+OWN_BEFORE_END = re.compile(_OWN_BEFORE_END)
+# With what somebody's callback saves in the same step (pytorch_model_ema.bin), or a user adds later.
+_MORE_WEIGHTS = r"[^/]+\.safetensors|[^/]+\.index\.json|[^/]*fsdp[^/]*\.bin|(?:pytorch_model|adapter_model)[^/]*\.bin"
+BEFORE_END = re.compile(f"{_OWN_BEFORE_END}|{_MORE_WEIGHTS}")
 # Folders of FSDP, of which each holds a save of DCP.
 FSDP_FOLDER = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+")
 FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
