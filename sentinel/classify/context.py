@@ -14,8 +14,8 @@ from sentinel.classify.ranks.op_counts import differing_calls
 from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
 from sentinel.classify.readings import GPU_CAUSES, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
+from sentinel.classify.roles import LEADS, points_to
 from sentinel.classify.unanswered import FINISHED
-from sentinel.classify.weights import LEADS, points_to
 from sentinel.classify.who_ended_it import ended_from_outside, given_up, interrupted_wait, self_ended, torn_down
 from sentinel.config.rules import Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sentinel.classify.readings import Reading, lines_below
+from sentinel.classify.roles import LEADS, points_to
 from sentinel.classify.unanswered import FINISHED, STEPS_AFTER
-from sentinel.classify.weights import FAMILIES, LEADS, points_to
+from sentinel.classify.weights import FAMILIES
 from sentinel.config.rules import Role
 from sentinel.model.records import Cause, Incident, Kind, Trust
 

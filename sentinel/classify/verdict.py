@@ -8,12 +8,12 @@ from datetime import datetime
 
 from sentinel.classify.calibration import calibrated
 from sentinel.classify.context import context
+from sentinel.classify.faults.independent import with_others
+from sentinel.classify.faults.kernel import of_modules
+from sentinel.classify.faults.passed import passed
 from sentinel.classify.history import APPLICATION, EMPTY, History
-from sentinel.classify.independent_faults import with_others
-from sentinel.classify.kernel_faults import of_modules
 from sentinel.classify.out_together import out_together
 from sentinel.classify.outlived import outlived
-from sentinel.classify.passed_faults import passed
 from sentinel.classify.ranks.watchdogs import behind_others
 from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from math import exp, inf
 
 from sentinel.classify.readings import Reading
+from sentinel.classify.roles import LEADING, LEADS, WAITED, before, missed_peers, points_to, roles_of
 from sentinel.config.rules import OWN_LOGS, Drain, Form, Role, Rules
-from sentinel.model.records import Cause, Ground, Kind
+from sentinel.model.records import Cause, Ground
 
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time
 LATER_HARD = 0.9  # the first line that convicts a machine may be written late
@@ -20,10 +21,6 @@ OUTLIVED = 0.2  # weight of a warning where anything else says how the program e
 QUOTING = 0.25  # weight of an exception whose message is the traceback of another one, which says what happened
 SAME_LINE = 0.3  # weight of a second rule that says the same of the same line
 RIVALS = (2.5, 1.9, 1.5)  # how much likelier what is often mistaken for the leading cause is than the rest
-CLOCKS_S = 30.0  # by which the times of two sources may differ
-LOST_WITHIN_S = 60.0  # a driver's deadlines, from its first unanswered command until it finds the GPU gone
-WAITED = 2.0  # strength from which a line says that ranks waited, and does not only echo that a peer is gone
-LEADS = 1.2  # strength from which a cause counts as known
 
 
 C = Cause
@@ -43,7 +40,6 @@ FAMILIES = (
 )
 # What follows for the node, the least first.
 _FOLLOWS = {drain: number for number, drain in enumerate((Drain.NO, Drain.SUSPECT, Drain.ADVISE, Drain.YES))}
-_LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 # What DataLoader workers, process pools and Ray raise again, with the traceback of the first one as its message.
 _QUOTES = re.compile(
     r"\bCaught \w{1,60} in |: Traceback \(most recent call last\):?\s*$|\b_?RemoteTraceback: ?\W{0,3}$|\braised:?\s*$"
@@ -78,15 +74,15 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     noise = _noise(readings)
     silent = [Weighed(reading, 0.0) for reading in readings if id(reading) in noise]
     readings = [reading for reading in readings if id(reading) not in noise]
-    roles = _roles(readings, rules)
+    peers = missed_peers(readings)
+    roles = roles_of(readings, peers, rules)
     causes = [r for r in readings if roles[id(r)] is Role.CAUSE and r.strength >= LEADS]
     first = next((r for r in readings if roles[id(r)] in {Role.CAUSE, Role.FALLBACK} and r.strength >= LEADS), None)
     ended = any(r.role is not Role.CONTEXT and r.strength >= LEADS for r in readings)  # somebody says how
-    hung = max((r.strength for r in readings if points_to(r) is Cause.NCCL_HANG_UNKNOWN), default=0.0)
+    hung = _hung(r for r in readings if id(r) not in peers)
     echoes, ends, told = _echoes(readings), _ends(readings), _told(readings)
     plain = {reading.key for reading in readings if not reading.warned}
-    warnings = [reading for reading in readings if reading.warned and reading.key not in plain]
-    loudest = max(warnings, key=lambda reading: reading.strength, default=None)
+    loudest = _loudest(r for r in readings if r.warned and r.key not in plain)
     lasting = {reading.key for reading in readings if not reading.passed}
     headlines = {id(reading) for reading in readings if _quotes(reading, ends) or _heads(reading, told)}
     gravest = _gravest(
@@ -114,11 +110,11 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
             continue
         role = roles[id(reading)]
         factor = 1.0
-        if role is Role.CONSEQUENCE and first is not None and (causes or not _before(reading, first)):
+        if role is Role.CONSEQUENCE and (id(reading) in peers or (first and (causes or not before(reading, first)))):
             factor = SHADOW
         elif role is Role.CONSEQUENCE and hung >= _explaining(reading):
             factor = EXPLAINED  # a watchdog aborts its process, and the launcher tells of the abort
-        elif role is Role.FALLBACK and causes and not _before(reading, causes[0]):
+        elif role is Role.FALLBACK and causes and not before(reading, causes[0]):
             factor = 0.4
         elif reading.warned:  # several warnings say no more than one
             factor = SHADOW if reading is not loudest else OUTLIVED if ended else 1.0
@@ -135,6 +131,15 @@ def weigh(readings: Sequence[Reading], rules: Rules) -> list[Weighed]:
     return weighed + silent
 
 
+def _hung(readings: Iterable[Reading]) -> float:
+    """How strong the strongest word of a hang is."""
+    return max((r.strength for r in readings if points_to(r) is Cause.NCCL_HANG_UNKNOWN), default=0.0)
+
+
+def _loudest(readings: Iterable[Reading]) -> Reading | None:
+    return max(readings, key=lambda reading: reading.strength, default=None)
+
+
 def _gravest(readings: Iterable[Reading]) -> dict[str, Reading]:
     """By key the reading that counts: the first of those from which most follows."""
     found: dict[str, Reading] = {}
@@ -143,19 +148,6 @@ def _gravest(readings: Iterable[Reading]) -> dict[str, Reading]:
         if known is None or _FOLLOWS[reading.drain] > _FOLLOWS[known.drain]:
             found[reading.key] = reading
     return found
-
-
-def _roles(readings: Sequence[Reading], rules: Rules) -> dict[int, Role]:
-    """By id of the reading the part that it plays beside the others: a symptom is a cause or a consequence."""
-    xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
-    roles = {id(r): _role(r, xids, rules) for r in readings}
-    roles.update((id(r), Role.CONSEQUENCE) for r in _of_lost_gpus(readings))
-    known = next((r for r in readings if r.strength >= LEADS and _explains(r, roles[id(r)])), None)
-    for reading in readings:
-        if roles[id(reading)] is Role.SYMPTOM:
-            follows = known is not None and _comes_of(reading, known, roles[id(known)])
-            roles[id(reading)] = Role.CONSEQUENCE if follows else Role.CAUSE
-    return roles
 
 
 def _explaining(reading: Reading) -> float:
@@ -193,7 +185,7 @@ def _told(readings: Sequence[Reading]) -> dict[str | None, list[int]]:
     """By log: the lines whose sentence a rule knows, which names a cause."""
     lines: dict[str | None, list[int]] = {}
     for reading in readings:
-        plain = reading.role in _LEADING and reading.role is not Role.FALLBACK and not reading.generic
+        plain = reading.role in LEADING and reading.role is not Role.FALLBACK and not reading.generic
         if plain and reading.strength >= LEADS and reading.evidence.line is not None:
             lines.setdefault(reading.evidence.where.path, []).append(reading.evidence.line)
     return lines
@@ -211,19 +203,6 @@ def _is_heading(one: Reading) -> bool:
     if _CODE_ONLY.search(one.evidence.text):
         return True
     return (one.generic or one.role is Role.FALLBACK) and _HEADS.search(one.evidence.text) is not None
-
-
-def _comes_of(symptom: Reading, known: Reading, role: Role) -> bool:
-    """Whether ``known`` explains a symptom. A watchdog waits for minutes: no clocks reverse that."""
-    if points_to(symptom) is points_to(known):
-        return False
-    return _follows(symptom, known) if role in {Role.CAUSE, Role.FALLBACK} else _before(known, symptom)
-
-
-def _explains(reading: Reading, role: Role) -> bool:
-    """Whether what was said may explain symptoms that come after it: a cause, any exception, a watchdog's message."""
-    waited = points_to(reading) is Cause.NCCL_HANG_UNKNOWN and reading.strength >= WAITED
-    return role in {Role.CAUSE, Role.FALLBACK} or waited
 
 
 def _noise(readings: Sequence[Reading]) -> set[int]:
@@ -263,62 +242,13 @@ def _echoes(readings: Sequence[Reading]) -> set[int]:
     for group in by_line.values():
         group.sort(key=lambda reading: -reading.strength)
         said: set[Cause] = set()
-        known = max((r.strength for r in group if not r.generic and r.role in _LEADING), default=0.0)
+        known = max((r.strength for r in group if not r.generic and r.role in LEADING), default=0.0)
         for reading in group:
             causes = {cause for cause, weight in reading.weights.items() if weight > 0}
             if causes & said or (reading.generic and known >= max(reading.strength, LEADS)):
                 echoes.add(id(reading))
             said |= causes
     return echoes
-
-
-def _of_lost_gpus(readings: Sequence[Reading]) -> list[Reading]:
-    """What the bus and the driver said shortly before a GPU was gone from PCIe: the same event, seen sooner.
-
-    A port reports its link down, firmware stops answering, and the driver then finds that the device reads all ones.
-    """
-    lost = [
-        reading
-        for reading in readings
-        if reading.drain is Drain.YES and reading.role is Role.CAUSE and points_to(reading) is Cause.GPU_FALLEN_OFF_BUS
-    ]
-    return [reading for reading in readings if any(_announces(reading, gone) for gone in lost)]
-
-
-def _announces(one: Reading, gone: Reading) -> bool:
-    if one.role is not Role.CAUSE or points_to(one) not in {Cause.PCIE, Cause.GPU_GSP_OR_DRIVER}:
-        return False
-    if one.evidence.where.node != gone.evidence.where.node or one.form is not gone.form:
-        return False
-    parts = one.evidence.data.get("pci"), gone.evidence.data.get("pci")
-    other = points_to(one) is Cause.GPU_GSP_OR_DRIVER and None not in parts and parts[0] != parts[1]
-    return not other and 0 <= (gone.evidence.at - one.evidence.at).total_seconds() <= LOST_WITHIN_S
-
-
-def _follows(one: Reading, other: Reading) -> bool:
-    """Whether ``one`` can be a consequence of ``other``; without a common clock the order of their times may be reversed."""
-    if one.evidence.where.path == other.evidence.where.path and one.evidence.source is other.evidence.source:
-        return not _before(one, other)
-    return (other.evidence.at - one.evidence.at).total_seconds() <= CLOCKS_S
-
-
-def points_to(reading: Reading) -> Cause | None:
-    """The cause that a reading speaks for most."""
-    return max(reading.weights, key=lambda cause: (reading.weights[cause], cause), default=None)
-
-
-def _before(one: Reading, other: Reading) -> bool:
-    return (one.evidence.at, one.evidence.line or 0) < (other.evidence.at, other.evidence.line or 0)
-
-
-def _role(reading: Reading, xids: Set[object], rules: Rules) -> Role:
-    """A sympathetic Xid is a consequence while the one it follows is there."""
-    if reading.evidence.kind == Kind.XID:
-        number = reading.evidence.data.get("xid")
-        entry = rules.xids.get(number) if isinstance(number, int) else None
-        if entry is not None and xids & set(entry.follows):
-            return Role.CONSEQUENCE
-    return reading.role
 
 
 def odds(weighed: Sequence[Weighed], rules: Rules) -> dict[Cause, float]:
@@ -352,7 +282,7 @@ def siblings(ranked: Sequence[tuple[Cause, float]], weighed: Sequence[Weighed]) 
     """
     family = next(family for family in FAMILIES if ranked[0][0] in family)
     supported = _supported(ranked, weighed, family)
-    own = any(item.reading.role in _LEADING and item.of(cause) > 0 for item in weighed for cause in supported)
+    own = any(item.reading.role in LEADING and item.of(cause) > 0 for item in weighed for cause in supported)
     counted = family if family is FAMILIES[0] and own else supported
     share = sum(share for cause, share in ranked if cause in counted)
     return share, sum(max((item.of(cause) for cause in supported), default=0.0) for item in weighed)

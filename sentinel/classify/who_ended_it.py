@@ -12,7 +12,7 @@ from math import isfinite
 from sentinel.classify.history import History
 from sentinel.classify.outlived import TIME_LIMIT
 from sentinel.classify.readings import WARNED, Reading, lines_below, of_context
-from sentinel.classify.weights import LEADS, points_to
+from sentinel.classify.roles import LEADS, points_to
 from sentinel.config.rules import Role, Rules
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
 from sentinel.text import whole_number
@@ -220,5 +220,7 @@ def torn_down(
     killed = next((i for i, r in enumerate(readings) if r.key == "killed"), None)
     if aborted is None or killed is None or killed < aborted:
         return []
+    if any(points_to(r) is C.APP_OOM_HOST and r.strength >= LEADS for r in readings if r.key != "killed"):
+        return []  # another line says it
     weights = {C.APP_OOM_HOST: -2.6}
     return [of_context(readings[killed].evidence, "torn-down", weights, "killed when the step was ended")]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from sentinel.classify.readings import Reading, lines_below
-from sentinel.classify.weights import points_to
+from sentinel.classify.roles import points_to
 from sentinel.config.rules import Drain, Form
 from sentinel.model.records import Cause
 
