@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from sentinel.model.records import Evidence
 
 # What a program tells below an error it mostly survives. How loggers write such a level: Python's, loguru's, structlog's,
 # spdlog's, logfmt, JSON, log4j's, Rust's, letters of glog and TensorFlow, Python's warnings.
@@ -30,12 +33,28 @@ _GOES_ON = re.compile(
     r"|\bignore (?:the )?error\b|\baccepting this\b|\bcontinuing (?:without|anyway)\b"
     r"|\bfailed call to cuInit: CUDA_ERROR_NO_DEVICE"  # TensorFlow and XLA then use the CPU
     r"|\bcompiled without GPU support\. 8-bit"  # bitsandbytes, as it is imported
-    r"|^No module named '[\w.]{1,80}'$"  # printed where it was caught: Python puts the exception's class before it
+    # Printed where it was caught: Python puts the exception's class before it.
+    r"|(?:^|[\]:}\d-] {1,2}| F )No module named '[\w.]{1,80}'$"
     r"|does not currently take into account|\bthrown while requesting\b"
     r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
 )
+_FRAME = re.compile(r'(\S.{4,120}?) {0,12}\bFile "[^"]{1,300}", line \d{1,7}\b')
 _HEAD = 200  # characters in which a record's level stands
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
+
+
+def records_of_lines(evidence: Iterable[Evidence]) -> dict[str | None, int]:
+    """By log whose every line is a record: how long what stands before a line's text is.
+
+    A launcher that hands on what its program prints gives each line its own level, a traceback's, too.
+    """
+    prefixes = ((item.where.path, item.data.get("prefix") or _before_frame(item.text)) for item in evidence)
+    return {path: len(text) for path, text in prefixes if isinstance(text, str) and only_told(f"{text} ")}
+
+
+def _before_frame(text: str) -> str:
+    found = _FRAME.match(text)
+    return found[1] if found else ""
 
 
 def only_told(text: str) -> bool:

@@ -61,8 +61,11 @@ def lines_below(one: Reading, other: Reading) -> int | None:
 Maker = Callable[[Evidence], "Reading | None"]  # their ``drain`` comes from the table of what convicts
 
 
-def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading | None:
-    """None where the evidence says nothing about a cause (steps, good news, unreadable)."""
+def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule], before: int = 0) -> Reading | None:
+    """None where the evidence says nothing about a cause (steps, good news, unreadable).
+
+    ``before``: characters of a launcher's own that stand before what its program printed.
+    """
     if evidence.kind == Kind.XID:
         return _xid(evidence, rules)
     if evidence.kind == Kind.DIAG_FAILED:
@@ -80,7 +83,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule]) -> Reading
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights), rule.role, False
         # A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered.
-        if rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(evidence.text):
+        if rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(evidence.text[before:]):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned, note = rule.kind != "nan", f"{note} (told as a warning)"
         return Reading(

@@ -12,6 +12,7 @@ from sentinel.classify.faults.independent import with_others
 from sentinel.classify.faults.kernel import of_modules
 from sentinel.classify.faults.passed import passed
 from sentinel.classify.history import APPLICATION, EMPTY, History
+from sentinel.classify.log_levels import records_of_lines
 from sentinel.classify.out_together import out_together
 from sentinel.classify.outlived import outlived
 from sentinel.classify.ranks.watchdogs import behind_others
@@ -62,7 +63,9 @@ MANY_NODES = 3  # so many nodes with one shared fault are one cluster incident
 def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now: datetime) -> Verdict:
     """What broke, where, and who, with grounds; *unknown* where the evidence does not carry a cause."""
     by_id = rules.by_id()
-    readings = order(r for e in incident.evidence if (r := read(e, rules, by_id)) is not None)
+    before = records_of_lines(incident.evidence)
+    read_all = (read(e, rules, by_id, before.get(e.where.path, 0)) for e in incident.evidence)
+    readings = order(reading for reading in read_all if reading is not None)
     readings, of_single_nodes = out_together(outlived(passed(of_modules(readings)), incident), rules)
     verdict = _judge(incident, readings, history, rules, now)
     verdict = with_others(

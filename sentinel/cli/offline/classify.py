@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sentinel.cli.operator.arguments import rules_option
+from sentinel.model.vocabulary import LOG_LINE
 
 if TYPE_CHECKING:
     from sentinel.evidence.logs.reader import Signatures
@@ -147,13 +148,18 @@ def _unread(incident: Incident) -> list[dict[str, Any]]:
     unread = [item for item in incident.evidence if item.kind == UNREAD]
     lines = [item for item in unread if not _HEADLINE.search(item.text)] or unread
     shown = lines if len(lines) <= MOST_UNREAD else [*lines[: MOST_UNREAD // 2], *lines[-MOST_UNREAD // 2 :]]
-    return [{"line": item.line, "text": item.text, "file": item.where.path} for item in shown]
+    return [{"line": _line(item), "text": item.text, "file": item.where.path} for item in shown]
+
+
+def _line(evidence: Any) -> Any:
+    """Of the log itself, where records of several lines were read as the lines that they hold."""
+    return evidence.data.get(LOG_LINE, evidence.line)
 
 
 def _ground(ground: Any) -> dict[str, Any]:
     evidence = ground.evidence
     return {
-        "line": evidence.line,
+        "line": _line(evidence),
         "kind": evidence.kind,
         "text": evidence.text,
         "rule": evidence.rule,

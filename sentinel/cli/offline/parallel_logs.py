@@ -17,6 +17,7 @@ from sentinel.cli.offline.progress_bar import byte_bar
 from sentinel.evidence.logs.limits import Limits
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
+from sentinel.model.vocabulary import LOG_LINE
 
 KEEP_STEPS = 64  # last step lines kept for the verdict
 PART_BYTES = 32 << 20  # a fraction of a second's work
@@ -63,12 +64,12 @@ def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence
     steps: list[Evidence] = []
     latest: dict[object, Evidence] = {}  # of units that have enough, the last one
     limits = Limits()
-    lines = 0
+    lines = added = 0
     size = log.file.stat().st_size
     with byte_bar(log.file.name, size, drawn=_function is None) as advance:  # not by several processes over each other
         results = on_all_cores(lambda part: _read(part, signatures, now), parts)
-        for part, (evidence, count) in zip(parts, results, strict=True):
-            moved = [_moved(item, lines) for item in evidence] if lines else evidence
+        for part, (evidence, read, more) in zip(parts, results, strict=True):
+            moved = [_moved(item, lines, added) for item in evidence] if lines else evidence
             steps = [*steps, *(item for item in moved if item.kind == Kind.STEP)][-KEEP_STEPS:]
             for item in moved:
                 if item.kind == Kind.STEP:
@@ -78,7 +79,7 @@ def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence
                     found.append(item)
                 elif taken is None:
                     latest[item.trust, item.rule, item.where] = item
-            lines += count
+            lines, added = lines + read, added + more
             advance((part.end or size) - part.start)
     return [*found, *latest.values(), *steps]
 
@@ -112,21 +113,23 @@ def _call(task: Any) -> Any:
     return _function(task)
 
 
-def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidence], int]:
-    """Evidence, and how many lines were read."""
+def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidence], int, int]:
+    """Evidence, how many lines were read, and how many of them are not lines of the log."""
     where = Where(node=log.node, path=str(log.file))
     reader = LogReader(signatures, source=log.source, where=where, own_times=True, last_steps=KEEP_STEPS)
     found: list[Evidence] = []
     for block in blocks(log.file, log.start, log.end):
         found.extend(item for item in reader.feed(block, now) if item.kind not in _PROGRESS)
     found.extend(item for item in reader.finish(now) if item.kind not in _PROGRESS)
-    return found, reader.lines_read
+    return found, reader.lines_read, reader.lines_added
 
 
-def _moved(item: Evidence, lines: int) -> Evidence:
-    """Evidence of a part as evidence of the file."""
+def _moved(item: Evidence, lines: int, added: int) -> Evidence:
+    """Evidence of a part as evidence of the file, above whose part so many lines were read and added."""
     line = (item.line or 0) + lines
-    return replace(item, line=line, id=stable_id(item.id, line))
+    of_log = item.data.get(LOG_LINE, item.line)
+    data = {**item.data, LOG_LINE: int(of_log or 0) + lines - added} if added or LOG_LINE in item.data else item.data
+    return replace(item, line=line, id=stable_id(item.id, line), data=data)
 
 
 def _parts(log: Log) -> Iterator[Log]:

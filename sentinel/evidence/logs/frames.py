@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sentinel.config.rules import Form, Rule
-from sentinel.evidence.logs.writers import REACH, text_above
+from sentinel.evidence.logs.writers import REACH, begins_as, text_above
 from sentinel.model.records import Evidence, Scalar
 
 BEFORE = 2048  # bytes before an exception that are looked at
@@ -32,7 +32,7 @@ _IGNORING = re.compile(rb"Exception ignored (?:in|while)\b|Error in atexit\._run
 _IGNORED = re.compile(rb"(?:%s)[^\n]{0,240}\n[^\n]{0,40}$" % _IGNORING.pattern)
 # Its last frame, and the source that it shows: the exception itself is the next line.
 _ENDS_TRACEBACK = re.compile(
-    rb"File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,120}\n(?:[^\n]{0,60}?[ \t]{4,}[^\n]{0,400}\n){0,16}$"
+    rb"File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,120}\n(?:[^\n]{0,100}?[ \t]{4,}[^\n]{0,400}\n){0,16}$"
 )
 # Python asks it for what an object has not: who asked stands above (torch/nn/modules/module.py, and others alike).
 _LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
@@ -57,7 +57,7 @@ _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 _COMPILED = re.compile(rb"^(\w{1,60})/(?:\w{1,60}/){0,8}\w{1,60}\.pyx$")
 # What faulthandler prints of the thread in which a process crashed: the innermost frame first.
 STACK = 2048  # bytes behind its headline that are looked at
-_OF_STACK = re.compile(rb'[^\n]{0,40}?  File "([^"\n]{1,300})", line \d{1,7} in ')
+_OF_STACK = re.compile(rb'[^\n]{0,100}?  File "([^"\n]{1,300})", line \d{1,7} in ')
 _CHECKS = re.compile(rb"(?: {2,}|\t)(?:raise|assert)\b")
 
 
@@ -83,6 +83,7 @@ class Frame:
     option: bool = False  # its line works with a setting, and is no check of it
     importing: str = ""  # file of the module that was being imported meanwhile; empty where none was
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
+    prefix: str = ""  # what stands on its line before it, as a record's time and level
 
 
 def innermost(before: bytes) -> Frame | None:
@@ -99,9 +100,10 @@ def innermost(before: bytes) -> Frame | None:
     named = [f for f in frames if not _STANDARD.search(f[1]) and not _HANDS_ON.search(f[1]) and f[1][:1] != b"<"]
     last = frames[-1]
     ignored = _IGNORED.search(before[: max(before.rfind(b"Traceback (most recent"), 0)]) is not None
+    prefix = _text(before[before.rfind(b"\n", 0, last.start()) + 1 : last.start()].rstrip())
     standard = f"{_text(last[1]).rsplit('/', 1)[-1]}:{_text(last[2])}" if _STANDARD.search(last[1]) else ""
     if not named:
-        return Frame("", "", False, standard, ignored=ignored) if standard else None
+        return Frame("", "", False, standard, ignored=ignored, prefix=prefix) if standard else None
     if len(named) > 1 and _only_looks_up(before, named[-1]):
         named.pop()
     frame = named[-1]
@@ -129,6 +131,7 @@ def innermost(before: bytes) -> Frame | None:
         not refused and _OPTION.search(source) is not None,
         _imported(before, frames),
         ignored,
+        prefix,
     )
 
 
@@ -150,6 +153,7 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
         return evidence
     found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
     found |= {"check": frame.source[:200], "caller": frame.caller, "importing": frame.importing}
+    found |= {"prefix": frame.prefix[:120]}
     found = {name: value for name, value in found.items() if value}
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
     found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "option": frame.option}
@@ -181,7 +185,7 @@ def _lines_after(before: bytes, frame: re.Match[bytes]) -> int:
         return before.count(b"\n", frame.end(2)) - len(_SHOWN.findall(before, frame.end(2)))
     further_in = before[before.rfind(b"\n", 0, frame.start()) + 1 : frame.start()] + b"  "
     lines = before[frame.end(2) :].split(b"\n")[1:]
-    return sum(not line.startswith(further_in) for line in lines)
+    return sum(not begins_as(line, further_in) for line in lines)
 
 
 def _only_looks_up(before: bytes, frame: re.Match[bytes]) -> bool:

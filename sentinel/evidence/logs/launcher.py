@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sentinel.model.records import Scalar
+from sentinel.model.records import Evidence, Scalar
 
 BLOCK = 2048  # bytes behind the headline that may belong to the block
 _FIELD = re.compile(rb"^.{0,40}?\b(time|host|rank|exitcode|error_file|traceback) {0,6}: ([^\n]{0,200})", re.MULTILINE)
@@ -28,6 +28,17 @@ class FirstFailure:
         signal = -self.exit_code if self.exit_code is not None and self.exit_code < 0 else None
         found = {"exit_code": self.exit_code, "signal": signal, "pid": self.pid}
         return {name: value for name, value in found.items() if value is not None}
+
+
+def named(evidence: Evidence, behind: bytes) -> Evidence:
+    """Rank, host and status of the worker that the lines behind the headline name."""
+    first = first_failure(behind)
+    where = replace(
+        evidence.where,
+        node=first.host or evidence.where.node,
+        rank=first.rank if first.rank is not None else evidence.where.rank,
+    )
+    return replace(evidence, where=where, data={**evidence.data, **first.data})
 
 
 def first_failure(block: bytes) -> FirstFailure:

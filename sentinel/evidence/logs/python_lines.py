@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 
 from sentinel.config.rules import Form, Role, Rule
-from sentinel.evidence.logs.writers import line_above, text_above
+from sentinel.evidence.logs.writers import begins_as, line_above, text_above
 
 OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
 # A line of source that a traceback quotes names an error that may never have happened. Where ranks write at once, another
 # rank's line may begin behind its bracket.
 _QUOTED = re.compile(
-    rb"[^\n]{0,60}?(?: {4,}|\t)raise [\w.]{1,80}\((?:[\w.]{1,80}(?:Error|Exception))?\s*$|"
-    rb"[^\n]{0,60}?(?: {4,}|\t)(?:raise|if|elif|return|except|assert|with|for|while|yield|warnings\.warn)[ (]"
+    rb"[^\n]{0,100}?(?: {4,}|\t)raise [\w.]{1,80}\((?:[\w.]{1,80}(?:Error|Exception))?\s*$|"
+    rb"[^\n]{0,100}?(?: {4,}|\t)(?:raise|if|elif|return|except|assert|with|for|while|yield|warnings\.warn)[ (]"
     rb"[^\n]{0,200}(?:[(:,\[{]|\))(?: {1,8}#[^\n]{0,120})?\s*$",
     re.MULTILINE,
 )
@@ -26,11 +26,11 @@ RAISED = re.compile(
 )
 # The same of any exception's class; a rule that names it knows the words, one of role fallback only suspects them.
 _RAISED_ANY = re.compile(rb"(?:^|[\s\]:>.])[A-Z]\w{2,60}(?:Error|Exception)(?:: |$)", re.MULTILINE)
-_FRAME = re.compile(rb"[^\n]{0,60}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}$", re.MULTILINE)
+_FRAME = re.compile(rb"[^\n]{0,100}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}$", re.MULTILINE)
 NEAR = 2400  # bytes above a line in which its statement's lines are looked for, among other writers'
 STATEMENT = 1200  # bytes of a statement's source that are looked at
-_FURTHER_IN = re.compile(rb"[^\n]{0,60}?(?: {4,}|\t)\S")
-_FRAME_LINE = re.compile(rb"([^\n]{0,60}?)File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}\n$")
+_FURTHER_IN = re.compile(rb"[^\n]{0,100}?(?: {4,}|\t)\S")
+_FRAME_LINE = re.compile(rb"([^\n]{0,100}?)File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}\n$")
 
 
 def is_source(block: bytes, start: int, end: int) -> bool:
@@ -45,7 +45,7 @@ def is_source(block: bytes, start: int, end: int) -> bool:
     above = line_above(block, start, 500)
     frame = _FRAME_LINE.match(above)
     if frame is not None:
-        return block.startswith(frame[1] + b"  ", start, end)
+        return begins_as(block[start:end], frame[1] + b"  ")
     further_in = _FURTHER_IN.match(above) is not None and _RAISED_ANY.search(block, start, end) is None
     return further_in and _of_a_statement(block, start, end)
 
@@ -57,7 +57,7 @@ def _of_a_statement(block: bytes, start: int, end: int) -> bool:
     for line in reversed(text_above(block[begin:end], start - begin, STATEMENT).split(b"\n")[:-1]):
         frame = _FRAME_LINE.match(line + b"\n")
         if frame is not None:
-            return all(other.startswith(frame[1] + b"  ") for other in between)
+            return all(begins_as(other, frame[1] + b"  ") for other in between)
         if not _FURTHER_IN.match(line):
             return False
         between.append(line)

@@ -16,7 +16,8 @@ from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
 from sentinel.evidence.logs.frames import STACK, crashed_in, framed, is_ignored, text_before
-from sentinel.evidence.logs.launcher import BLOCK, first_failure
+from sentinel.evidence.logs.json_records import unwrapped
+from sentinel.evidence.logs.launcher import BLOCK, named
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.line_templates import WINDOW, HitLine
 from sentinel.evidence.logs.prefilter import PlainScreen
@@ -30,7 +31,7 @@ from sentinel.evidence.logs.writers import text_below
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import OP_COUNT, RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
-from sentinel.model.vocabulary import CRASH_STACK
+from sentinel.model.vocabulary import CRASH_STACK, LOG_LINE
 from sentinel.text import visible, whole_number
 
 __all__ = ["LogReader", "Signatures", "number"]
@@ -97,6 +98,7 @@ class LogReader:
         self._where = where or Where()
         self._pending = b""
         self._line = first_line
+        self._records: list[int] = []  # of a block with unwrapped records: which of them each line was
         self._kept = Limits()
         self._kept_since: datetime | None = None
         self._latest: dict[tuple[Trust, str, Where, Scalar], _LineHit] = {}  # of units that have enough, the last one
@@ -105,6 +107,7 @@ class LogReader:
         self._timed_at: dict[str, datetime] = {}  # by form of report
         self.counts: dict[str, int] = {}  # hits per rule, also of those not kept
         self.lines_read = 0
+        self.lines_added = 0  # of these, what unwrapped records have more than the log has
 
     def feed(self, data: bytes, now: datetime) -> list[Evidence]:
         cut = data.rfind(b"\n")
@@ -128,6 +131,8 @@ class LogReader:
 
     def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
         block = clean_own(block) if self._own else clean(block)
+        count = block.count(b"\n") + (whole and not block.endswith(b"\n"))
+        block, self._records = (block, []) if self._own else unwrapped(block)
         self._forget(now)
         lines, steps = self._signatures.screen.hit_lines(block, self._wanted_steps)
         timers = self._signatures.timers  # their lines are read as one report
@@ -138,9 +143,10 @@ class LogReader:
         if heads or self._timers.open:
             found.extend(self._timed(self._timers.read(block, heads, now), now))
         self._goes_on = not whole
-        count = block.count(b"\n") + (whole and not block.endswith(b"\n"))
-        self._line += count
-        self.lines_read += count
+        added = len(self._records) - count if self._records else 0
+        self._line += count + added
+        self.lines_read += count + added
+        self.lines_added += added
         return found
 
     def _timed(self, reports: list[Timed], now: datetime) -> list[Evidence]:
@@ -186,8 +192,14 @@ class LogReader:
         found: list[Evidence] = []
         for line in sorted((*lines, *steps)):
             batch = [(index, line.start + max(at - 1, 0)) for index, at in line.hits]
-            found.extend(self._line_evidence(block, line.start, line.end, batch, self._line + line.number, now))
+            made = self._line_evidence(block, line.start, line.end, batch, self._line + line.number, now)
+            found.extend(self._in_its_record(evidence, line.number) for evidence in made)
         return found
+
+    def _in_its_record(self, evidence: Evidence, number: int) -> Evidence:
+        """With the line of the log, where records of several lines made this line's number another one."""
+        line = (evidence.line or 0) - self.lines_added - (number - self._records[number] if self._records else 0)
+        return evidence if line == evidence.line else replace(evidence, data={**evidence.data, LOG_LINE: line})
 
     def _wanted_steps(self, numbers: Iterator[int]) -> Iterable[int]:
         """Of the step lines of a block: the last ones where only these are asked for, else some, evenly, with the last."""
@@ -217,7 +229,7 @@ class LogReader:
             text = block[start:end][:OWN_LINE] if self._own else hit.searched
             evidence = self._evidence(hit, text, before, line, now)
             if evidence is not None and evidence.kind == FIRST_FAILURE:
-                evidence = _named(evidence, text_below(block, start, end, BLOCK))
+                evidence = named(evidence, text_below(block, start, end, BLOCK))
             elif evidence is not None and evidence.kind == CRASH_STACK:
                 evidence = crashed_in(evidence, text_below(block, start, end, STACK))
             if evidence is not None:
@@ -230,12 +242,13 @@ class LogReader:
         if block.startswith((b"# HELP ", b"# TYPE "), start):
             return hits  # an exporter's words on a metric, not its value
         told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
-        quoted = is_source(block, start, min(end, start + 400))
+        outright = any(self._signatures.compiled[index].rule.role in OUTRIGHT for index, _ in batch)
+        quoted = outright and is_source(block, start, min(end, start + 400))
         daemons = DAEMON.match(block, start, min(end, start + 400)) is not None
         for index, at in batch:
             compiled = self._signatures.compiled[index]
-            outright = quoted and compiled.rule.role in OUTRIGHT
-            if (outright or (daemons and compiled.rule.of_users)) and compiled.rule.form is Form.PROGRAM:
+            source = quoted and compiled.rule.role in OUTRIGHT
+            if (source or (daemons and compiled.rule.of_users)) and compiled.rule.form is Form.PROGRAM:
                 continue
             if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
                 continue
@@ -357,17 +370,6 @@ def _only_read_back(line: bytes, at: int, fields: Mapping[str, str]) -> bool:
     return (
         not fields.keys() & {"loss", "time_s", "time_ms"} and _READ_BACK.search(line, max(0, at - 200), at) is not None
     )
-
-
-def _named(evidence: Evidence, behind: bytes) -> Evidence:
-    """Rank, host and status of the worker that the lines behind the headline name."""
-    first = first_failure(behind)
-    where = replace(
-        evidence.where,
-        node=first.host or evidence.where.node,
-        rank=first.rank if first.rank is not None else evidence.where.rank,
-    )
-    return replace(evidence, where=where, data={**evidence.data, **first.data})
 
 
 _NUMBERS = frozenset(

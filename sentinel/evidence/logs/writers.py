@@ -7,13 +7,19 @@ import re
 # Bytes around a labelled line in which lines of its writer are looked for: some thirty ranks that print line for line.
 REACH = 16_384
 LINES = 32  # lines above it among which its writer's last one is looked for
-_TIME = rb"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? )?"
+# The time of a record, and what a container runtime or a launcher's logger writes behind it.
+_TIME = (
+    rb"(?:\[?\d{4}-\d\d-\d\d(?:T|,? )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d| UTC)?\]? "
+    rb"(?:std(?:out|err) [FP] |(?:- [\w.]{1,60} |\{[\w.]{1,60}:\d{1,5}\} |)(?:- )?[A-Z]{4,8} - "
+    rb"|\| [A-Z]{4,8} {0,4}\| [\w.:<>]{1,80} - )?)?(?:(?:DEBUG|INFO|WARNING): )?"
+)
 # srun --label, torchrun --tee and torch's excepthook, Open MPI --tag-output, Ray, pdsh, docker compose.
 _LABEL = (
     rb"(?: {0,6}\d{1,6}: |\[(?:(?:rank|default) ?)?\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:out|err)>:? ?"
     rb"|\(\w{1,60}(?:\([^)\n]{0,60}\))? pid=\d{1,10}(?:, ip=[\w.:]{1,64})?\) "
     rb"|[A-Za-z][\w-]{0,60}\d(?:\.[\w.-]{1,100})?: |[a-z][\w.-]{0,62}\d +\| )"
 )
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LABELS = re.compile(rb"%s(%s{1,3})" % (_TIME, _LABEL))
 
 
@@ -60,6 +66,11 @@ def text_below(block: bytes, start: int, end: int, most: int) -> bytes:
         return block[end + 1 : end + most]
     lines = block[end + 1 : end + REACH].split(b"\n")
     return b"\n".join(line for line in lines if label_of(line, 0) == label)[:most]
+
+
+def begins_as(line: bytes, prefix: bytes) -> bool:
+    """Whether a line begins with ``prefix``, but for digits: each line of a record has a time of its own."""
+    return line[: len(prefix)].translate(_DIGITS) == prefix.translate(_DIGITS)
 
 
 def label_of(block: bytes, start: int) -> bytes:

@@ -83,7 +83,7 @@ def known(reader: str, shape: Shape) -> frozenset[str | None]:
 
 
 # A program that crashes says so by its own crash, whatever it is called, and loads a library of any name.
-OWN_CRASH = {"segfault-library", "segfault-kernel"}
+OWN_CRASH = {"segfault-library", "segfault-kernel", "trap-kernel"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,114 @@
+"""Records that are written as JSON: what the program printed is read as if it stood there by itself."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import classify
+from sentinel.evidence.logs.json_records import unwrapped
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import Cause, Evidence, Incident, Verdict
+from sentinel.model.vocabulary import LOG_LINE
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+TIME = "2026-03-04T10:00:00Z"
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/home/u/train.py", line 80, in <module>
+    main()
+  File "/home/u/train.py", line 71, in main
+    dataloader_timeout = batch["label"]
+KeyError: 'label'"""
+WRITERS = {
+    "docker": lambda line: {"log": f"{line}\n", "stream": "stderr", "time": TIME},
+    "cloud": lambda line: {"textPayload": line, "severity": "INFO", "timestamp": TIME},
+    "logger": lambda line: {"level": "error", "ts": 1772618400.1, "caller": "run/exec.go:88", "msg": line},
+    "logger in docker": lambda line: {"log": json.dumps({"message": line, "level": "error"}) + "\n", "time": TIME},
+    "launcher": lambda line: {"event": line, "level": "info", "timestamp": TIME},
+}
+
+
+def evidence(text: str, size: int = 1 << 20) -> list[Evidence]:
+    reader, data = LogReader(shipped_signatures(), own_times=True), text.encode()
+    found = [e for at in range(0, len(data), size) for e in reader.feed(data[at : at + size], NOW)]
+    return [*found, *reader.finish(NOW)]
+
+
+def verdict(text: str) -> Verdict:
+    return classify(Incident("i1", NOW, NOW, evidence=tuple(evidence(text))), rules=shipped_rules(), now=NOW)
+
+
+def records(*values: object) -> str:
+    return "".join(f"{json.dumps(value)}\n" for value in values)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("size", [1 << 20, 7])
+def test_a_line_in_each_record(writer: str, size: int) -> None:
+    text = records(*map(WRITERS[writer], TRACEBACK.split("\n")))
+    found = verdict(text)
+    assert (found.cause, found.confidence) == (Cause.USER_CODE, verdict(TRACEBACK).confidence)
+    (raised,) = [e for e in evidence(text, size) if e.kind == "python-bug"]
+    assert raised.line == 6 and (size < 100 or raised.data["frame"] == "/home/u/train.py")
+
+
+def test_a_whole_error_in_one_record() -> None:
+    text = records(
+        {"event": "step 1", "level": "info", "timestamp": TIME},
+        {"event": "failed", "level": "error", "rank": 3, "timestamp": TIME, "exception": TRACEBACK},
+        {"message": "CUDA error: out of memory", "level": "error", "time": TIME},
+    )
+    raised, memory = (next(e for e in evidence(text) if e.kind == kind) for kind in ("python-bug", "oom-gpu"))
+    assert raised.where.rank == 3 and raised.data["function"] == "main"
+    assert raised.line is not None and memory.line is not None and raised.line < memory.line
+    assert (raised.data[LOG_LINE], memory.data[LOG_LINE]) == (2, 3)
+
+
+def test_a_record_of_a_warning_is_told_only() -> None:
+    told = {"event": "trying again", "level": "warning", "timestamp": TIME, "exception": TRACEBACK}
+    full = {"event": "RuntimeError: CUDA error: out of memory", "level": "error", "timestamp": TIME}
+    assert verdict(records(told, full)).cause is Cause.APP_OOM_GPU
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 10, "loss": 2.1, "time": 3}',  # numbers only
+        '{"message": "KeyError: \'label\'", "id": 4}',  # a sample: neither time nor level
+        '{"text": "Traceback", "level": "info"}',
+        '{"message": "half a record", "level": "in',
+        '["message", "level"]',
+        '{"message": {"level": "info"}, "time": 3}',
+        '{"message": "deep", "level": ' + "[" * 100_000,
+    ],
+)
+def test_what_is_no_record_stays(line: str) -> None:
+    block = f"{line}\n".encode()
+    assert unwrapped(block)[0] == block
+
+
+def test_characters_that_no_text_has() -> None:
+    block = b'{"log": "a\\ud800\\u0000b\\n", "time": "x"}\n{"log": "\xff\xfe", "time": "x"}\nend'
+    lines, numbers = unwrapped(block)
+    assert lines.startswith(b"a") and lines.endswith(b"\nend") and numbers == [0, 1, 2]
+
+
+def test_records_within_records_end() -> None:
+    inner = "KeyError: 'label'"
+    for _ in range(9):
+        inner = json.dumps({"log": inner, "time": TIME})
+    assert unwrapped(f"{inner}\n".encode())[0].count(b"log") == 6  # of nine the three outermost are read
+
+
+def test_a_launcher_gives_each_line_a_level_of_its_own() -> None:
+    wrapped = [
+        f"2026-03-04 10:00:00,{number:03} - run - INFO - {line}" for number, line in enumerate(TRACEBACK.split("\n"))
+    ]
+    assert verdict("\n".join([*wrapped, ""])).confidence == verdict(TRACEBACK).confidence
+    assert verdict(wrapped[-1]).cause is Cause.UNKNOWN
+    deprecated = "2026-03-04 10:00:00,999 - run - INFO - WARNING: ModuleNotFoundError: No module named 'apex'"
+    assert verdict("\n".join([*wrapped, deprecated, ""])).cause is Cause.USER_CODE
