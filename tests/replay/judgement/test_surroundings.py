@@ -6,7 +6,10 @@ libraries, among what other ranks say once one is gone, and among launchers' rep
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from zlib import crc32
 
@@ -67,26 +70,82 @@ def cause(text: str) -> Cause:
     return classify(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause
 
 
+@cache
+def known_messages() -> tuple[tuple[list[str], str], ...]:
+    """Causes and text of what is judged rightly alone; where nothing is shown, what stands around it may speak."""
+    lines = (Path(__file__).parent / "vocabulary.txt").read_text().splitlines()
+    pairs = [line.split(" | ", 1) for line in lines if " | " in line and not line.startswith("#")]
+    said = [
+        (causes.split(","), message.replace("\\n", "\n") + "\n") for causes, message in pairs if "unknown" not in causes
+    ]
+    return tuple((causes, text) for causes, text in said if cause(text) in causes)
+
+
 @pytest.mark.parametrize(
     ("before", "behind", "most"),
     [(START, "", 0.012), ("", PEERS, 0.015), ("", LAUNCHERS, 0.012), (START, PEERS + LAUNCHERS, 0.02)],
     ids=["start", "peers", "launchers", "all"],
 )
 def test_surroundings_change_few_verdicts(before: str, behind: str, most: float) -> None:
-    lines = (Path(__file__).parent / "vocabulary.txt").read_text().splitlines()
-    pairs = [line.split(" | ", 1) for line in lines if " | " in line and not line.startswith("#")]
     said = [
-        (causes.split(","), message.replace("\\n", "\n") + "\n")
-        for causes, message in pairs
-        if crc32(message.encode()) % 3 == 0  # the same third, whatever is added
-        if "unknown" not in causes  # where nothing is shown, what stands around it may speak
-    ]
-    changed = [
-        message
-        for causes, message in said
-        if cause(message) in causes and cause(before + message + behind) not in causes
-    ]
+        (causes, text) for causes, text in known_messages() if crc32(text.encode()) % 3 == 0
+    ]  # always the same third
+    changed = [message for causes, message in said if cause(before + message + behind) not in causes]
     assert len(changed) <= most * len(said), changed
+
+
+TIME = "2026-03-03T10:00:00.{:03}Z"
+
+
+def docker(line: str, number: int) -> str:
+    return json.dumps({"log": f"{line}\n", "stream": "stderr", "time": TIME.format(number)})
+
+
+def cloud(line: str, number: int) -> str:
+    return json.dumps({"textPayload": line, "severity": "ERROR", "timestamp": TIME.format(number)})
+
+
+def logger(line: str, number: int) -> str:
+    return json.dumps({"event": line, "level": "error", "timestamp": TIME.format(number)})
+
+
+def container_runtime(line: str, number: int) -> str:
+    return f"{TIME.format(number)} stderr F {line}"
+
+
+def scheduler(line: str, number: int) -> str:
+    return f"[2026-03-03, 10:00:{number % 60:02} UTC] {{subprocess.py:93}} INFO - {line}"
+
+
+def label(line: str, number: int) -> str:
+    return f" 3: {line}"
+
+
+def worker(line: str, number: int) -> str:
+    return f"\x1b[36m(RayTrainWorker pid=4711, ip=10.0.0.7)\x1b[0m {line}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [
+        (docker, 0.005),
+        (cloud, 0.005),
+        (logger, 0.005),
+        (container_runtime, 0.05),
+        (scheduler, 0.05),
+        (label, 0.05),
+        (worker, 0.05),
+    ],
+)
+def test_what_stands_around_each_line_changes_few_verdicts(shape: Callable[[str, int], str], most: float) -> None:
+    """Containers, clouds, schedulers and loggers store a log so."""
+    said = [(causes, text) for causes, text in known_messages() if crc32(text.encode()) % 5 == 0]
+    changed = [
+        text
+        for causes, text in said
+        if cause("".join(f"{shape(line, number)}\n" for number, line in enumerate(text.splitlines()))) not in causes
+    ]
+    assert len(changed) <= most * len(said), (len(changed), len(said), changed)
 
 
 def test_warnings_do_not_add_up() -> None:
