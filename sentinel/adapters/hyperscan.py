@@ -10,8 +10,8 @@ from typing import Any
 
 from sentinel.adapters import pattern_cache
 from sentinel.errors import Unavailable
-from sentinel.evidence.logs.literals import ORDINARY, ways_of
-from sentinel.evidence.logs.prefilter import PlainScreen, Screen, holds, line_at
+from sentinel.evidence.logs.screen.literals import ORDINARY, ways_of
+from sentinel.evidence.logs.screen.prefilter import PlainScreen, Screen, holds, line_at
 
 # Letters in a row from which a word is looked for in place of a pattern that needs it; shorter words stand in many lines,
 # and so do digits, which are all alike where templates are read.

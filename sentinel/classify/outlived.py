@@ -12,6 +12,7 @@ from sentinel.classify.unanswered import FINISHED, STEPS_AFTER
 from sentinel.classify.weights import FAMILIES
 from sentinel.config.rules import Role
 from sentinel.model.records import Cause, Incident, Kind, Trust
+from sentinel.model.vocabulary import RUN_START
 
 _LABEL = re.compile(r"\d{1,6}: ")
 TIME_LIMIT = "time-limit"  # rule
@@ -34,17 +35,23 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     """``readings``, of which those that a program printed and that ended nothing weigh a fifth; bad numbers keep theirs."""
     steps: dict[str | None, list[int]] = {}  # their lines, by log
     ends: dict[str | None, int] = {}  # of the program's word that it finished, by log
+    begun: dict[str | None, int] = {}  # where the log begins anew the last time
     for evidence in incident.evidence:
         if evidence.kind == Kind.STEP and evidence.line is not None:
             steps.setdefault(evidence.where.path, []).append(evidence.line)
         if evidence.kind == FINISHED:
             ends[evidence.where.path] = max(ends.get(evidence.where.path, 0), evidence.line or 0)
+        if evidence.kind == RUN_START:
+            begun[evidence.where.path] = max(begun.get(evidence.where.path, 0), evidence.line or 0)
     kept = []
     for reading in readings:
         log = reading.evidence.where.path
         printed = reading.evidence.trust is Trust.USER and reading.evidence.line is not None
         asked = printed and reading.evidence.kind != "nan"
-        went_on = asked and _went_on(reading, steps.get(log, []), ends.get(log, 0), readings)
+        went_on = asked and (
+            _went_on(reading, steps.get(log, []), ends.get(log, 0), readings)
+            or _of_an_earlier_run(reading, begun.get(log, 0), steps.get(log, []), readings)
+        )
         kept.append(_lowered(reading) if went_on else reading)
     # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
     final = {reading.key for reading in kept if not reading.survived}
@@ -67,6 +74,14 @@ def _went_on(reading: Reading, steps: Sequence[int], end: int, readings: Sequenc
     if sum(step > line for step in steps) >= STEPS_AFTER:
         return True
     return _of_the_script(reading, readings) or _long_before_its_limit(reading, readings)
+
+
+def _of_an_earlier_run(one: Reading, begun: int, steps: Sequence[int], readings: Sequence[Reading]) -> bool:
+    """Whether the job was started again after it (on the line ``begun``), and trained or ended otherwise then."""
+    if (one.evidence.line or 0) >= begun:
+        return False
+    later = (r for r in readings if r.evidence.where.path == one.evidence.where.path and (r.evidence.line or 0) > begun)
+    return any(step > begun for step in steps) or any(r.strength >= LEADS and r.role in _RAISED for r in later)
 
 
 def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:

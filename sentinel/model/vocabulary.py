@@ -241,6 +241,7 @@ PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node w
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 LOG_LINE = "log_line"  # data of evidence: the line of its log, where records of several lines moved what is below them
+RUN_START = "run_start"  # kind of the line at which a log begins anew
 CRASH_STACK = "crash_stack"  # kind of the headline of the stack of a thread in which a process crashed
 # What says that the numbers of a training are bad.
 BAD_NUMBER_KINDS = frozenset({"nan", Kind.NUMBERS})

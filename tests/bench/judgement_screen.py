@@ -26,8 +26,8 @@ from pathlib import Path
 from sentinel.adapters.hyperscan import best_screen
 from sentinel.cli.offline.log_blocks import blocks
 from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.model.records import Kind
 
 GREP = [

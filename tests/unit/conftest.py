@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from in_memory.fixtures import store, world
 
-from sentinel.evidence.logs import line_templates, prefilter
+from sentinel.evidence.logs.screen import line_templates, prefilter
 
 __all__ = ["store", "world"]
 

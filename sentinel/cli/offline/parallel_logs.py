@@ -116,7 +116,8 @@ def _call(task: Any) -> Any:
 def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidence], int, int]:
     """Evidence, how many lines were read, and how many of them are not lines of the log."""
     where = Where(node=log.node, path=str(log.file))
-    reader = LogReader(signatures, source=log.source, where=where, own_times=True, last_steps=KEEP_STEPS)
+    begins = log.start == 0
+    reader = LogReader(signatures, source=log.source, where=where, own_times=True, last_steps=KEEP_STEPS, begins=begins)
     found: list[Evidence] = []
     for block in blocks(log.file, log.start, log.end):
         found.extend(item for item in reader.feed(block, now) if item.kind not in _PROGRESS)

@@ -114,8 +114,8 @@ def test_rules(as_json: bool, rules_path: Path | None) -> None:
     """Read every rule strictly, try its examples, and hold the fast screen against the plain one."""
     from sentinel.adapters.hyperscan import best_screen
     from sentinel.config.rules_files import load_rules
-    from sentinel.evidence.logs.line_templates import LineTemplates
-    from sentinel.evidence.logs.prefilter import PlainScreen
+    from sentinel.evidence.logs.screen.line_templates import LineTemplates
+    from sentinel.evidence.logs.screen.prefilter import PlainScreen
 
     loaded = load_rules(site=rules_path, try_shipped=True)
     patterns = [rule.pattern for rule in loaded.rules]

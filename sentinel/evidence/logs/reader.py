@@ -19,22 +19,23 @@ from sentinel.evidence.logs.frames import STACK, crashed_in, framed, is_ignored,
 from sentinel.evidence.logs.json_records import unwrapped
 from sentinel.evidence.logs.launcher import BLOCK, named
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
-from sentinel.evidence.logs.line_templates import WINDOW, HitLine
-from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.python_lines import OUTRIGHT, is_python_output, is_source
 from sentinel.evidence.logs.rank_states import rank_states
+from sentinel.evidence.logs.run_starts import RunStarts
+from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
+from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
-from sentinel.evidence.logs.step_numbers import numbers_of
+from sentinel.evidence.logs.step_numbers import numbers_of, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.logs.writers import text_below
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import OP_COUNT, RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
-from sentinel.model.vocabulary import CRASH_STACK, LOG_LINE
+from sentinel.model.vocabulary import CRASH_STACK, LOG_LINE, RUN_START
 from sentinel.text import visible, whole_number
 
-__all__ = ["LogReader", "Signatures", "number"]
+__all__ = ["LogReader", "Signatures"]
 
 LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
 XID_LIMIT = (
@@ -83,9 +84,11 @@ class LogReader:
         own_times: bool = False,
         bare: bool = False,
         last_steps: int | None = None,
+        begins: bool = True,
     ) -> None:
         """``own_times``: trust a line's own time even without a zone (an old file); a live log is timed as it is read.
         ``bare``: nothing stands before the messages of a machine's own log.
+        ``begins``: what is fed begins where the log does.
         ``last_steps``: only so many step lines, the last ones, are wanted, and only when the log is read to its end."""
         self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
         self._source = source
@@ -94,6 +97,8 @@ class LogReader:
         self._own_times = own_times
         self._bare = bare
         self._last_steps: deque[tuple[int, bytes, HitLine]] | None = deque(maxlen=last_steps) if last_steps else None
+        # Of a live log the attempts are known.
+        self._starts = RunStarts() if own_times and begins and not self._own else None
         self._goes_on = False  # the next block begins within a line that was too long
         self._where = where or Where()
         self._pending = b""
@@ -137,7 +142,7 @@ class LogReader:
         lines, steps = self._signatures.screen.hit_lines(block, self._wanted_steps)
         timers = self._signatures.timers  # their lines are read as one report
         said = [line for line in lines if any(index not in timers for index, _ in line.hits)]
-        found = self._confirm(block, said, steps, now) if said or steps else []
+        found = self._begun(block, now) + (self._confirm(block, said, steps, now) if said or steps else [])
         live = not self._own and not self._own_times  # an old file's timers say nothing of who is slow now
         heads = [line.start + at for line in lines for index, at in line.hits if index in timers] if live else []
         if heads or self._timers.open:
@@ -162,19 +167,19 @@ class LogReader:
         return True
 
     def _report(self, at: datetime, report: Report, now: datetime) -> Evidence:
+        return self._found(TIMERS, "timers across ranks", self._line, at, now, report.form, data_of(report))
+
+    def _begun(self, block: bytes, now: datetime) -> list[Evidence]:
+        number = self._starts.last(block) if self._starts is not None else None
+        return [] if number is None else [self._found(RUN_START, "begins anew", self._line + number, now, now, "", {})]
+
+    def _found(
+        self, kind: str, text: str, line: int, at: datetime, now: datetime, form: str, data: Mapping[str, Scalar]
+    ) -> Evidence:
+        """Evidence that no rule gives."""
         where = self._where
-        return Evidence(
-            id=stable_id(self._source, where.path, where.job, where.attempt, self._line, TIMERS, report.form),
-            at=at,
-            seen_at=now,
-            source=self._source,
-            kind=TIMERS,
-            where=where,
-            text="timers across ranks",
-            line=self._line,
-            data=data_of(report),
-            trust=self._trust,
-        )
+        key = stable_id(self._source, where.path, where.job, where.attempt, line, kind, form)
+        return Evidence(key, at, now, self._source, kind, where, text, line=line, data=data, trust=self._trust)
 
     def _forget(self, now: datetime) -> None:
         """What was kept long ago does not silence what a job that runs for weeks says now."""
@@ -342,7 +347,7 @@ class LogReader:
         for name, value in fields.items():
             if name in {"node", "rank", "gpu", "nic"}:
                 continue
-            data[name] = number(value) if name in _NUMBERS else value
+            data[name] = value_of(name, value)
         took = "step_time_s" if kind == Kind.STEP else "time_s"  # what a save took is no step's time
         if "time_ms" in data and isinstance(data["time_ms"], (int, float)):
             data[took] = float(data.pop("time_ms") or 0) / 1000
@@ -370,26 +375,6 @@ def _only_read_back(line: bytes, at: int, fields: Mapping[str, str]) -> bool:
     return (
         not fields.keys() & {"loss", "time_s", "time_ms"} and _READ_BACK.search(line, max(0, at - 200), at) is not None
     )
-
-
-_NUMBERS = frozenset(
-    {
-        "xid", "sxid", "step", "total", "loss", "time_s", "time_ms", "pid",
-        "action", "signal", "exit_code", "gib_tried", "gib_total", "gib_used",
-    }
-)  # fmt: skip
-
-
-def number(text: str) -> float | int | None:
-    """The number that a captured field holds; None where it is none (\"nan\" and \"inf\" are numbers)."""
-    text = text.replace(",", "").strip().rstrip(".")
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return None
 
 
 def _whole(text: str | None) -> int | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sentinel.config.rules import Rule, Rules
-from sentinel.evidence.logs.line_templates import LineTemplates
 from sentinel.evidence.logs.machine_logs import said
-from sentinel.evidence.logs.prefilter import PlainScreen, Screen
+from sentinel.evidence.logs.screen.line_templates import LineTemplates
+from sentinel.evidence.logs.screen.prefilter import PlainScreen, Screen
 from sentinel.evidence.logs.timers import TIMERS
 from sentinel.model.records import Kind, Source, Trust
 

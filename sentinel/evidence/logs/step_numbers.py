@@ -1,4 +1,4 @@
-"""Numbers that a step line prints besides its step: loss, norm of the gradients, a skipped step."""
+"""Numbers that a line prints: what its rule captured, and of a step the loss, the norm of the gradients, a skipped step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ _VALUE = r"['\"]?([-+]?(?:\d{1,20}(?:\.\d{0,24})?(?:[eE][-+]?\d{1,3})?|(?:nan|Na
 _GRAD_NORM = re.compile(r"\bgrad[_ ]?norm['\"]?\s{0,3}[:=]\s{0,3}" + _VALUE)
 _LOSS = re.compile(r"\b(?:reduced_train_|train_|training_|step_|total_|lm_)loss['\"]?\s{0,3}[:=]\s{0,3}" + _VALUE)
 _SKIPPED = re.compile(r"(?:number of )?skipped iterations:\s{1,4}[1-9]")
+_NUMBERS = frozenset(
+    {
+        "xid", "sxid", "step", "total", "loss", "time_s", "time_ms", "pid",
+        "action", "signal", "exit_code", "gib_tried", "gib_total", "gib_used",
+    }
+)  # fmt: skip
 
 
 def numbers_of(line: str) -> dict[str, Scalar]:
@@ -38,3 +44,16 @@ def values(data: Mapping[str, Scalar]) -> dict[str, float]:
 
 def bad(numbers: Iterable[float]) -> bool:
     return not all(isfinite(value) for value in numbers)
+
+
+def value_of(name: str, text: str) -> Scalar:
+    """A captured field: of those that are numbers the number (\"nan\" and \"inf\" are), None where it is none."""
+    if name not in _NUMBERS:
+        return text
+    text = text.replace(",", "").strip().rstrip(".")
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return None

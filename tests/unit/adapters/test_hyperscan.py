@@ -8,8 +8,8 @@ import pytest
 
 from sentinel.adapters import hyperscan, pattern_cache
 from sentinel.adapters.hyperscan import HyperscanScreen
-from sentinel.evidence.logs.line_templates import LONGEST, LineTemplates
-from sentinel.evidence.logs.prefilter import PlainScreen, Screen
+from sentinel.evidence.logs.screen.line_templates import LONGEST, LineTemplates
+from sentinel.evidence.logs.screen.prefilter import PlainScreen, Screen
 
 pytest.importorskip("hyperscan")
 

@@ -10,11 +10,11 @@ from itertools import islice
 import pytest
 from shipped import shipped_rules, shipped_signatures
 
-from sentinel.evidence.logs import line_templates
-from sentinel.evidence.logs.digit_folding import FOLD, fold_digits
-from sentinel.evidence.logs.line_templates import LineTemplates
-from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.reader import LogReader
+from sentinel.evidence.logs.screen import line_templates
+from sentinel.evidence.logs.screen.digit_folding import FOLD, fold_digits
+from sentinel.evidence.logs.screen.line_templates import LineTemplates
+from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.model.records import Kind
 
 RULES = shipped_rules()

@@ -8,8 +8,8 @@ import pytest
 from shipped import shipped_rules
 
 from sentinel.config.rules import Rule
-from sentinel.evidence.logs.digit_folding import fold_digits
-from sentinel.evidence.logs.literals import ways_of
+from sentinel.evidence.logs.screen.digit_folding import fold_digits
+from sentinel.evidence.logs.screen.literals import ways_of
 
 RULES = shipped_rules().rules
 # A template, as the screen reads it, with what most lines hold.

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from shipped import shipped_rules, shipped_signatures
 
 from sentinel.adapters.hyperscan import HyperscanScreen
-from sentinel.evidence.logs import prefilter
 from sentinel.evidence.logs.limits import LIMIT, UNIT_LIMIT
-from sentinel.evidence.logs.prefilter import PlainScreen
 from sentinel.evidence.logs.prefixes import clean, prefix_of, time_of
 from sentinel.evidence.logs.reader import LINE_LIMIT, XID_LIMIT, LogReader, Signatures
+from sentinel.evidence.logs.screen import prefilter
+from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.model.records import Cause, Evidence, Kind, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
@@ -243,8 +243,8 @@ def test_the_plain_screen_finds_a_word_of_many_lines_as_line_by_line(lines: list
         expected |= {(i, start) for i, pattern in enumerate(WITH_WORDS) if re.search(pattern.encode(), line)}
         start += len(line) + 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sentinel.evidence.logs.prefilter.MANY", 4)
-        patch.setattr("sentinel.evidence.logs.prefilter.FEW", 3)
+        patch.setattr("sentinel.evidence.logs.screen.prefilter.MANY", 4)
+        patch.setattr("sentinel.evidence.logs.screen.prefilter.FEW", 3)
         found = PlainScreen(WITH_WORDS).scan(block)
     assert {(index, block.rfind(b"\n", 0, end) + 1) for index, end in found} == expected
 
@@ -261,7 +261,7 @@ def test_what_many_lines_hold_is_looked_for_by_what_few_hold(common: bytes, monk
 
 
 def test_the_plain_screen_forgets_runs_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentinel.evidence.logs.prefilter.MOST_RUNS", 64)
+    monkeypatch.setattr("sentinel.evidence.logs.screen.prefilter.MOST_RUNS", 64)
     screen = PlainScreen(["alpha beta", "(?i)gamma"])
     block = b"".join(b"%x other%d words\n" % (n * n, n) for n in range(500))
     assert screen.scan(block) == []

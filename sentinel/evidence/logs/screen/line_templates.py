@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import accumulate, compress
 from typing import NamedTuple
 
-from sentinel.evidence.logs.digit_folding import FOLD, fold_digits
-from sentinel.evidence.logs.prefilter import Screen
+from sentinel.evidence.logs.screen.digit_folding import FOLD, fold_digits
+from sentinel.evidence.logs.screen.prefilter import Screen
 
 LONGEST = 1024  # bytes of a line whose template is kept; longer ones hardly come again
 MOST = 16_384  # templates that are kept; of a log without repetition the oldest are forgotten all at once

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from sentinel.evidence.logs.literals import item_at
+from sentinel.evidence.logs.screen.literals import item_at
 
 FOLD = bytes.maketrans(b"123456789", b"000000000")
 _DIGITS = "0123456789"

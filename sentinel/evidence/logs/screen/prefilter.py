@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from sentinel.evidence.logs.literals import ORDINARY, SHORTEST, Way, ways_of
+from sentinel.evidence.logs.screen.literals import ORDINARY, SHORTEST, Way, ways_of
 
 LONGEST_RUN = 96  # letters of a run that is remembered; longer ones hardly come again
 MOST_RUNS = 65_536  # that are remembered; then they are forgotten all at once
