@@ -10,25 +10,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from sentinel.evidence.logs.prefixes import ANSI
 from sentinel.text import json_of
 
 # Keys of the text; a sample of a data set has others, or no level and time beside it.
 _TEXT = ("message", "msg", "event", "log", "textPayload")
 _RECORD = re.compile(rb'[{,] {0,2}"(?:%s)" {0,2}: {0,2}"' % "|".join(_TEXT).encode())
-_BESIDE = (
-    "level",
-    "levelname",
-    "severity",
-    "stream",
-    "time",
-    "timestamp",
-    "ts",
-    "@timestamp",
-    "asctime",
-    "__REALTIME_TIMESTAMP",
+_BESIDE = frozenset(
+    ["level", "levelname", "severity", "stream", "time", "timestamp", "ts", "@timestamp", "asctime", "record"]
 )
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "warning": "WARNING"}  # below an error
-_RAISED = ("error", "err", "exception", "exc_info", "exc_text", "stack_trace", "traceback", "stack")
+_RAISED = frozenset({"error", "err", "exception", "exc_info", "exc_text", "stack_trace", "traceback", "stack"})
+_PROGRESS = re.compile(
+    r"(?:\w{1,40}_)?(?:step|iter|iteration|epoch|loss|grad_norm)"
+)  # keys of numbers that tell of steps
 _RANKS = ("rank", "global_rank", "process_index")
 _DEEPEST = 3  # records within a record: a logger's in a container's in a cloud's
 
@@ -43,26 +38,31 @@ def unwrapped(block: bytes) -> tuple[bytes, list[int]]:
     lines: list[bytes] = []
     numbers: list[int] = []
     for number, line in enumerate(block.removesuffix(b"\n").split(b"\n")):
-        said = list(_said(line, _DEEPEST)) or [line]
-        lines.extend(said)
-        numbers.extend([number] * len(said))
-    return b"\n".join(lines) + (b"\n" if block.endswith(b"\n") else b""), numbers
+        said = _said(line, _DEEPEST)
+        lines.extend(said or [line])
+        numbers.extend([number] * (len(said) or 1))
+    printed = b"\n".join(lines) + (b"\n" if block.endswith(b"\n") else b"")
+    return ANSI.sub(b"", printed) if b"\x1b" in printed else printed, numbers
 
 
-def _said(line: bytes, deepest: int) -> Iterator[bytes]:
+def _said(line: bytes, deepest: int) -> list[bytes]:
     """What a record's program printed, line by line; nothing where the line is no such record."""
-    record = _record(line) if deepest and line.startswith(b"{") and _RECORD.search(line) else None
-    if record is None:
-        return
-    text = next((record[key] for key in _TEXT if isinstance(record.get(key), str)), "")
-    rank, level = _rank(record), _level(record)
-    first = True
-    for part in (*text.removesuffix("\n").split("\n"), *_raised(record, text)):
-        inner = list(_said(part.encode("utf-8", "replace"), deepest - 1))
+    record = _record(line) if deepest and line[:1] == b"{" and _RECORD.search(line) else None
+    text = _text(record) if record is not None else None
+    if record is None or text is None:
+        return []
+    before, level = _rank(record), _level(record)
+    parts = text.split("\n")
+    parts[0] += "".join(f" {key}={value}" for key, value in record.items() if _tells(key, value))
+    if not _RAISED.isdisjoint(record):
+        parts.extend(_raised(record, text))
+    said: list[bytes] = []
+    for part in "\n".join(parts).split("\n"):
         # Of a traceback within a record the exception has the record's level, and its frames have none.
-        own = level if first or not part[:1].isspace() else ""
-        yield from inner or (f"{rank}{own}{part}".encode("utf-8", "replace"),)
-        first = False
+        own = level if not said or not part[:1].isspace() else ""
+        inner = _said(part.encode("utf-8", "replace"), deepest - 1) if part[:1] == "{" else []
+        said.extend(inner or [f"{before}{own}{part}".encode("utf-8", "replace")])
+    return said
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -70,14 +70,31 @@ def _record(line: bytes) -> dict[str, Any] | None:
         found = json_of(line)
     except ValueError:
         return None
-    if not isinstance(found, dict) or not any(key in found for key in _BESIDE):
+    return found if isinstance(found, dict) and found.keys() & _BESIDE else None
+
+
+def _text(record: dict[str, Any]) -> str | None:
+    """The message as lines, None where there is none; loguru's has its time and level before it, and a traceback below."""
+    text = record.get("text") if isinstance(record.get("record"), dict) else None
+    if not isinstance(text, str):
+        text = next((record[key] for key in _TEXT if key in record and isinstance(record[key], str)), None)
+    if text is None:
         return None
-    return found
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.removesuffix("\n")
+
+
+def _tells(key: str, value: Any) -> bool:
+    """Whether it is a number that a step line prints, as a logger that takes fields writes it beside its message."""
+    return type(value) in {int, float} and _PROGRESS.fullmatch(key) is not None
 
 
 def _rank(record: dict[str, Any]) -> str:
-    rank = next((record[key] for key in _RANKS if type(record.get(key)) is int), None)
-    return f"[rank{rank}]: " if rank is not None else ""
+    for key in _RANKS:
+        if type(rank := record.get(key)) is int:
+            return f"[rank{rank}]: "
+    return ""
 
 
 def _level(record: dict[str, Any]) -> str:
@@ -88,8 +105,24 @@ def _level(record: dict[str, Any]) -> str:
 
 
 def _raised(record: dict[str, Any], text: str) -> Iterator[str]:
-    """The lines of the error that a record carries beside its message."""
-    for key in _RAISED:
-        value = record.get(key)
+    """The lines of the error that a record carries beside its message: as text, in parts (ECS), or as structlog's frames."""
+    for key in (key for key in record if key in _RAISED):
+        value = record[key]
+        if isinstance(value, dict):
+            value = next((value[part] for part in ("stack_trace", "message") if isinstance(value.get(part), str)), None)
         if isinstance(value, str) and value not in text:
             yield from value.split("\n")
+        if isinstance(value, list):
+            yield from _traceback(value)
+
+
+def _traceback(raised: list[Any]) -> Iterator[str]:
+    """structlog's ``dict_tracebacks``: exceptions of one chain, the last one first, each with its frames."""
+    for one in reversed([item for item in raised if isinstance(item, dict)]):
+        yield "Traceback (most recent call last):"
+        frames = one.get("frames")
+        for frame in frames if isinstance(frames, list) else ():
+            if isinstance(frame, dict):
+                yield f'  File "{frame.get("filename")}", line {frame.get("lineno")}, in {frame.get("name")}'
+                yield f"    {frame.get('line') or ''}".rstrip()
+        yield f"{one.get('exc_type')}: {one.get('exc_value')}"

@@ -74,6 +74,46 @@ def test_a_record_of_a_warning_is_told_only() -> None:
     assert verdict(records(told, full)).cause is Cause.APP_OOM_GPU
 
 
+def test_steps_in_fields_beside_the_message() -> None:
+    fields = {"event": "train", "level": "info", "timestamp": TIME, "step": 10, "train_loss": 2.5, "lineno": 88}
+    (step,) = evidence(records(fields))
+    assert (step.kind, step.data["step"], step.data["loss"]) == ("step", 10, 2.5)
+
+
+FRAMES = [
+    {"filename": "/home/u/train.py", "lineno": 80, "name": "<module>", "line": "main()"},
+    {"filename": "/home/u/train.py", "lineno": 71, "name": "main", "line": 'batch["label"]'},
+]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {
+            "event": "failed",
+            "level": "error",
+            "exception": [{"exc_type": "KeyError", "exc_value": "'label'", "frames": FRAMES}],
+        },
+        {"message": "failed", "@timestamp": TIME, "error": {"type": "KeyError", "stack_trace": TRACEBACK}},
+        {
+            "text": f"10:00:00 | ERROR | a:b:1 - failed\n{TRACEBACK}\n",
+            "record": {"message": "failed", "exception": None},
+        },
+        {"log": "\x1b[31m" + TRACEBACK.replace("\n", "\r\n") + "\x1b[0m\r\n", "time": TIME},
+    ],
+)
+def test_errors_as_loggers_write_them(record: dict[str, object]) -> None:
+    (raised,) = [e for e in evidence(records(record)) if e.kind == "python-bug"]
+    assert (raised.data["frame"], raised.data["function"]) == ("/home/u/train.py", "main")
+
+
+def test_an_error_s_parts_of_other_kinds_are_passed_over() -> None:
+    odd = [{"frames": 3}, None, {"frames": [None, {"lineno": []}], "exc_type": []}]
+    assert unwrapped(records({"msg": "a", "level": 30, "exception": odd, "error": {"message": 4}}).encode())[
+        0
+    ].startswith(b"a\n")
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -95,6 +135,17 @@ def test_characters_that_no_text_has() -> None:
     block = b'{"log": "a\\ud800\\u0000b\\n", "time": "x"}\n{"log": "\xff\xfe", "time": "x"}\nend'
     lines, numbers = unwrapped(block)
     assert lines.startswith(b"a") and lines.endswith(b"\nend") and numbers == [0, 1, 2]
+
+
+def test_each_line_has_its_record_whatever_stands_in_it() -> None:
+    odd = "a\nb\r\n\u2028\x0bc\x1b[0m"
+    record = {"msg": odd, "level": "info", "time": 1, "x\n_step": 4, "loss": float("nan"), "err": {"stack_trace": odd}}
+    raised = [
+        {"exc_type": odd, "exc_value": odd, "frames": [{"filename": odd, "lineno": odd, "name": odd, "line": odd}]}
+    ]
+    for block in (records(record), records(record | {"exception": raised}, record), json.dumps(record)):
+        lines, numbers = unwrapped(block.encode())
+        assert len(lines.removesuffix(b"\n").split(b"\n")) == len(numbers) and b"\x1b" not in lines
 
 
 def test_records_within_records_end() -> None:
