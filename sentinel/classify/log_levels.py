@@ -39,6 +39,8 @@ _GOES_ON = re.compile(
     r"|\b(?:may|might|can|could) (?:crash|cause|lead|result|harm|break)\b|\bbut you have \S{1,60} \S{1,40} which is incomp"
 )
 _FRAME = re.compile(r'(\S.{4,120}?) {0,12}\bFile "[^"]{1,300}", line \d{1,7}\b')
+# What stands before a record's text: its level, and behind that at most who wrote it.
+_RECORD = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?|info|debug|warn(?:ing)?)\b(?:\W{1,8}[\w.:<>]{1,60}){0,2}\W{0,4}$")
 _HEAD = 200  # characters in which a record's level stands
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
@@ -49,7 +51,7 @@ def records_of_lines(evidence: Iterable[Evidence]) -> dict[str | None, int]:
     A launcher that hands on what its program prints gives each line its own level, a traceback's, too.
     """
     prefixes = ((item.where.path, item.data.get("prefix") or _before_frame(item.text)) for item in evidence)
-    return {path: len(text) for path, text in prefixes if isinstance(text, str) and only_told(f"{text} ")}
+    return {path: len(text) for path, text in prefixes if isinstance(text, str) and _RECORD.search(text)}
 
 
 def _before_frame(text: str) -> str:

@@ -1,9 +1,10 @@
 """Log screening: lines a second of one core with all rules, against grep and plain Python; and `classify` of a short log.
 
-Four logs are generated: one of Megatron-LM (step lines with all that it prints, timers, memory, NCCL, a failure at the
-end), a mix of step lines, NCCL's information lines and chatter, chatter of which no two lines are alike, and lines full of
-words of failures, of which none is like another (a thirtieth as many). Peers on the same bytes: `grep -c -E` with 12
-patterns (kept small, as people do), and a Python loop with the same 12. "python" is the screen without Hyperscan.
+Five logs are generated: one of Megatron-LM (step lines with all that it prints, timers, memory, NCCL, a failure at the
+end), a mix of step lines, NCCL's information lines and chatter, the same in records as Docker writes them (a fifth as many),
+chatter of which no two lines are alike, and lines full of words of failures, of which none is like another (a thirtieth).
+Peers on the same bytes: `grep -c -E` with 12 patterns (kept small, as people do), and a Python loop with the same 12.
+"python" is the screen without Hyperscan.
 
 Run: python tests/bench/judgement_screen.py [--lines N]
 """
@@ -98,6 +99,14 @@ def mix(path: Path, lines: int, seed: int = 3) -> None:
                 file.write(f"[rank{rank}]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
 
 
+def records(path: Path, lines: int, seed: int = 3) -> None:
+    """The mix, each line in a record of Docker's."""
+    mix(path, lines, seed)
+    said = path.read_text(encoding="utf-8").splitlines()
+    beside = {"stream": "stdout", "time": "2026-01-02T03:04:05.123456789Z"}
+    path.write_text("".join(f"{json.dumps({'log': line + chr(10)} | beside)}\n" for line in said), encoding="utf-8")
+
+
 def distinct(path: Path, lines: int, seed: int = 3) -> None:
     """Lines that differ in more than their numbers: names of shards and their hashes."""
     rng = random.Random(seed)
@@ -169,8 +178,8 @@ def run(lines: int) -> list[dict[str, object]]:
     answers: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.log"
-        for name, write in (("megatron", megatron), ("mix", mix), ("distinct", distinct), ("failing", failing)):
-            write(path, lines if write is not failing else lines // 30)
+        for write, part in ((megatron, 1), (mix, 1), (records, 5), (distinct, 1), (failing, 30)):
+            write(path, lines // part)
             count = path.read_bytes().count(b"\n")
             peer = min(grep(path) for _ in range(3))
             loop, looped = plain(path, min(lines, 300_000))
@@ -178,7 +187,7 @@ def run(lines: int) -> list[dict[str, object]]:
                 ours = min(screen(path, signatures) for _ in range(3))
                 answers.append(
                     {
-                        "log": name,
+                        "log": write.__name__,
                         "lines": count,
                         "bytes": path.stat().st_size,
                         "rules": len(rules.rules),

@@ -161,5 +161,8 @@ def test_a_launcher_gives_each_line_a_level_of_its_own() -> None:
     ]
     assert verdict("\n".join([*wrapped, ""])).confidence == verdict(TRACEBACK).confidence
     assert verdict(wrapped[-1]).cause is Cause.UNKNOWN
+    about = '/e/x.py:3: UserWarning: deprecated, see File "/e/y.py", line 4'
+    warned = "WARNING: ModuleNotFoundError: No module named 'apex'\n"
+    assert verdict(f"{about}\n{warned}").confidence == verdict(warned).confidence
     deprecated = "2026-03-04 10:00:00,999 - run - INFO - WARNING: ModuleNotFoundError: No module named 'apex'"
     assert verdict("\n".join([*wrapped, deprecated, ""])).cause is Cause.USER_CODE
