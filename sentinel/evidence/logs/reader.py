@@ -28,7 +28,7 @@ from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
-from sentinel.evidence.logs.writers import text_below
+from sentinel.evidence.logs.writers import REACH, text_below
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import OP_COUNT, RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
@@ -102,6 +102,7 @@ class LogReader:
         self._goes_on = False  # the next block begins within a line that was too long
         self._where = where or Where()
         self._pending = b""
+        self._above = b""  # the end of what was read, of a program's log: a traceback may stand in two blocks
         self._line = first_line
         self._records: list[int] = []  # of a block with unwrapped records: which of them each line was
         self._kept = Limits()
@@ -148,6 +149,7 @@ class LogReader:
         if heads or self._timers.open:
             found.extend(self._timed(self._timers.read(block, heads, now), now))
         self._goes_on = not whole
+        self._above = b"" if self._own else (self._above + block if len(block) < REACH else block)[-REACH:]
         added = len(self._records) - count if self._records else 0
         self._line += count + added
         self.lines_read += count + added
@@ -195,9 +197,11 @@ class LogReader:
             self._last_steps.extend((self._line + line.number, block[line.start : line.end], line) for line in steps)
             steps = []
         found: list[Evidence] = []
+        block, above = self._above + block, len(self._above)
         for line in sorted((*lines, *steps)):
-            batch = [(index, line.start + max(at - 1, 0)) for index, at in line.hits]
-            made = self._line_evidence(block, line.start, line.end, batch, self._line + line.number, now)
+            start = above + line.start
+            batch = [(index, start + max(at - 1, 0)) for index, at in line.hits]
+            made = self._line_evidence(block, start, above + line.end, batch, self._line + line.number, now)
             found.extend(self._in_its_record(evidence, line.number) for evidence in made)
         return found
 

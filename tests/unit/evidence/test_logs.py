@@ -116,6 +116,21 @@ def test_torn_blocks_give_what_the_whole_file_gives() -> None:
     assert reader.lines_read == 200
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("size", [1, 90, 4096])
+def test_a_traceback_in_pieces_is_one(size: int, end: str) -> None:
+    """A log that is followed comes in pieces, and one that somebody copied may end without a line end."""
+    text = (
+        "step 3 | loss 2.0 | step time 0.1 s\nTraceback (most recent call last):\n"
+        '  File "/e/lib/python3.11/site-packages/torch/_ops.py", line 7, in call\n    raise KeyError(name)\nKeyError: 7'
+        + end
+    ).encode()
+    reader = LogReader(PLAIN)
+    found = [item for at in range(0, len(text), size) for item in reader.feed(text[at : at + size], NOW)]
+    (raised,) = [item for item in (*found, *reader.finish(NOW)) if item.kind == "python-bug"]
+    assert (raised.line, raised.data["function"], raised.data["refused"]) == (5, "call", True)
+
+
 def test_invalid_utf8_long_lines_and_null_bytes_survive() -> None:
     found = read(b"\xff\xfe\xf0 " + OOM.encode() + b"\n" + b"y" * (3 * LINE_LIMIT) + b"\n" + OOM.encode() + b"\0\n")
     assert kinds(found) == ["oom-gpu", "oom-gpu"]
