@@ -148,7 +148,8 @@ QUIET = {
     },
     Source.SLURM: {
         "sacct-timeout", "sacct-cancelled", "script-lost", "submit", "node-instance-gone", "state-save-lost",
-        "pending", "slurmd-error", "slurmd-fatal", "submit-error", "step-noise", "srun-line", "srun-state",
+        "pending", "pending-for-its-turn",
+        "slurmd-error", "slurmd-fatal", "submit-error", "step-noise", "srun-line", "srun-state",
         "node-config-differs", "slurm-plugin-missing", "state-files-clock",
         "job-not-known", "slurmd-launch-errno", "submit-controller", "srun-time-limit", "srun-launch-failed",
         "srun-error", "slurmd-syscall", "program-not-on-path", "launch-address", "srun-nodes-boot", "step-signalled",
