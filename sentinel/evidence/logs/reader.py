@@ -138,7 +138,7 @@ class LogReader:
     def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
         block = clean_own(block) if self._own else clean(block)
         count = block.count(b"\n") + (whole and not block.endswith(b"\n"))
-        block, self._records = (block, []) if self._own else unwrapped(block)
+        block, self._records = unwrapped(block) if whole and not self._own else (block, [])
         self._forget(now)
         lines, steps = self._signatures.screen.hit_lines(block, self._wanted_steps)
         timers = self._signatures.timers  # their lines are read as one report
