@@ -8,6 +8,27 @@ from datetime import UTC, datetime, timedelta, timezone
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,16}m")
+_PRINTED = {
+    **dict.fromkeys(map(str.encode, "\u2018\u2019"), b"'"),
+    **dict.fromkeys(map(str.encode, "\u201c\u201d"), b'"'),
+    "\u00a0".encode(): b" ",
+    "\u2013".encode(): b"--",
+    "\u2026".encode(): b"...",
+    "\u200b".encode(): b"",
+}
+_TYPED = re.compile(b"|".join(_PRINTED))
+_OF_ENTITY = {
+    b"quot": b'"',
+    b"#34": b'"',
+    b"#39": b"'",
+    b"#x27": b"'",
+    b"apos": b"'",
+    b"lt": b"<",
+    b"gt": b">",
+    b"nbsp": b" ",
+    b"amp": b"&",
+}
+_ENTITY = re.compile(rb"&(%s);" % b"|".join(_OF_ENTITY))
 _RANK_FIRST = re.compile(r"\s*(?:\[(?:rank|default)\s?(\d{1,6})\]|(\d{1,6}): )")
 _RANK = re.compile(
     r"\[Rank (\d{1,6})\]|\bRank[ =:](\d{1,6})\b|\brank(\d{1,6})\]|\[\d{1,6}:(\d{1,6})\]|\| ?rank (\d{1,6})\b"
@@ -47,11 +68,18 @@ class Prefix:
 
 
 def clean(block: bytes) -> bytes:
-    """Colours and escapes removed, carriage returns as line ends (a progress bar is many lines)."""
+    """Colours and escapes removed, carriage returns as line ends (a progress bar is many lines), typed quotes as printed.
+
+    Forums and mail programs put curved quotes, blanks that do not break and HTML's entities into what is pasted there.
+    """
     if b"\x1b" in block:
         block = ANSI.sub(b"", block)
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\xe2\x80" in block or b"\xc2\xa0" in block:
+        block = _TYPED.sub(lambda found: _PRINTED[found[0]], block)
+    if b"&" in block and _ENTITY.search(block):
+        block = _ENTITY.sub(lambda found: _OF_ENTITY[found[1]], block)
     if b"\0" in block:
         block = block.replace(b"\0", b"")
     return block

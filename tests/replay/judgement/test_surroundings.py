@@ -6,7 +6,9 @@ libraries, among what other ranks say once one is gone, and among launchers' rep
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
@@ -117,6 +119,17 @@ def scheduler(line: str, number: int) -> str:
     return f"[2026-03-03, 10:00:{number % 60:02} UTC] {{subprocess.py:93}} INFO - {line}"
 
 
+def forum(line: str, number: int) -> str:
+    """Typed: curved quotes, an ellipsis, a dash, blanks that do not break."""
+    curved = re.sub(r"(^|[\s([{=])'", "\\1\u2018", re.sub(r'(^|[\s([{=])"', "\\1\u201c", line))
+    curved = curved.replace("'", "\u2019").replace('"', "\u201d").replace("...", "\u2026")
+    return curved.replace(" --", " \u2013").replace("  ", "\u00a0 ")
+
+
+def page(line: str, number: int) -> str:
+    return html.escape(line)
+
+
 def label(line: str, number: int) -> str:
     return f" 3: {line}"
 
@@ -133,6 +146,8 @@ def worker(line: str, number: int) -> str:
         (logger, 0.005),
         (container_runtime, 0.05),
         (scheduler, 0.05),
+        (forum, 0.005),
+        (page, 0.005),
         (label, 0.05),
         (worker, 0.05),
     ],
