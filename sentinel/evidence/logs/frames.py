@@ -58,7 +58,7 @@ _COMPILED = re.compile(rb"^(\w{1,60})/(?:\w{1,60}/){0,8}\w{1,60}\.pyx$")
 # What faulthandler prints of the thread in which a process crashed: the innermost frame first.
 STACK = 2048  # bytes behind its headline that are looked at
 _OF_STACK = re.compile(rb'[^\n]{0,100}?  File "([^"\n]{1,300})", line \d{1,7} in ')
-_CHECKS = re.compile(rb"(?: {2,}|\t)(?:raise|assert)\b")
+_CHECKS = re.compile(rb"(?:^| {2,}|\t)(?:raise|assert)\b")  # a page takes what a line begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,8 @@ def innermost(before: bytes) -> Frame | None:
 
     Frames of the standard library raise for whom they were called by, and are passed over.
     """
+    if before.count(b"\n\n") > before.count(b"\n") // 3:  # a page has put an empty line behind each
+        before = before.replace(b"\n\n", b"\n")
     frames, between = list(_FRAME.finditer(before)), BETWEEN
     drawn = list(_DRAWN.finditer(before))
     if drawn and (not frames or frames[-1].start() < drawn[-1].start()):

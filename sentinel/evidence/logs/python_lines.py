@@ -40,14 +40,20 @@ def is_source(block: bytes, start: int, end: int) -> bool:
     """
     if _QUOTED.match(block, start, end):
         return True
-    if block.find(b"  ", start, min(end, start + 80)) < 0:
+    begin = (
+        start - 1 if block.startswith(b"\n\n", start - 2) and start > 2 else start
+    )  # a page has put empty lines between
+    further_in = block.find(b"  ", start, min(end, start + 80)) >= 0
+    if not further_in and not block.startswith(b"File ", block.rfind(b"\n", 0, max(begin - 1, 0)) + 1):
         return False
-    above = line_above(block, start, 500)
+    above = line_above(block, begin, 500)
     frame = _FRAME_LINE.match(above)
+    if frame is not None and not frame[1]:  # a page has taken what lines begin with
+        return not _FRAME.match(block, start, end) and _RAISED_ANY.search(block, start, end) is None
     if frame is not None:
         return begins_as(block[start:end], frame[1] + b"  ")
-    further_in = _FURTHER_IN.match(above) is not None and _RAISED_ANY.search(block, start, end) is None
-    return further_in and _of_a_statement(block, start, end)
+    continued = _FURTHER_IN.match(above) is not None and _RAISED_ANY.search(block, start, end) is None
+    return continued and _of_a_statement(block, start, end)
 
 
 def _of_a_statement(block: bytes, start: int, end: int) -> bool:
@@ -58,9 +64,9 @@ def _of_a_statement(block: bytes, start: int, end: int) -> bool:
         frame = _FRAME_LINE.match(line + b"\n")
         if frame is not None:
             return all(begins_as(other, frame[1] + b"  ") for other in between)
-        if not _FURTHER_IN.match(line):
+        if line and not _FURTHER_IN.match(line):
             return False
-        between.append(line)
+        between.extend([line] if line else [])
     return False
 
 

@@ -131,6 +131,23 @@ def test_a_traceback_in_pieces_is_one(size: int, end: str) -> None:
     assert (raised.line, raised.data["function"], raised.data["refused"]) == (5, "call", True)
 
 
+@pytest.mark.parametrize("behind", ["\n", "\n\n"])
+@pytest.mark.parametrize("indent", ["    ", ""])
+def test_a_traceback_as_a_page_shows_it(indent: str, behind: str) -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        f'{indent[:2]}File "/home/u/train.py", line 9, in main',
+        f"{indent}dataloader_timeout = batch[7]",
+        f'{indent[:2]}File "/e/lib/python3.11/site-packages/torch/_ops.py", line 7, in call',
+        f"{indent}raise KeyError(name)",
+        "KeyError: 7",
+    ]
+    found = read(behind.join([*lines, ""]).encode())
+    assert [(item.rule, item.data["function"], item.data["refused"]) for item in found] == [
+        ("python-bug", "call", True)
+    ]
+
+
 def test_invalid_utf8_long_lines_and_null_bytes_survive() -> None:
     found = read(b"\xff\xfe\xf0 " + OOM.encode() + b"\n" + b"y" * (3 * LINE_LIMIT) + b"\n" + OOM.encode() + b"\0\n")
     assert kinds(found) == ["oom-gpu", "oom-gpu"]
