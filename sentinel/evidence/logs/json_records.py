@@ -1,7 +1,7 @@
 """Unwraps records that are written as JSON, one on a line: what a program printed stands inside, with newlines escaped.
 
 Docker's json-file driver, clouds' exports and loggers of programs (structlog, python-json-logger, zap) write so. Rules know
-the text that a program prints, and a traceback by its lines.
+the text that a program prints, and a traceback by its lines, also where it stands in one line with its line ends escaped.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ _RECORD = re.compile(rb'[{,] {0,2}"(?:%s)" {0,2}: {0,2}"' % "|".join(_TEXT).enco
 _BESIDE = frozenset(
     ["level", "levelname", "severity", "stream", "time", "timestamp", "ts", "@timestamp", "asctime", "record"]
 )
+# A traceback's line whose end is escaped, once or as a string within a string.
+_ESCAPED = re.compile(rb"(?:\(most recent call last\):|, line \d{1,7}, in [\w<>.]{1,80})\\{1,8}n")
+_LINE_END = re.compile(rb"\\{1,8}n")
+_QUOTED = re.compile(rb"\\{1,8}([\"'])")
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "warning": "WARNING"}  # below an error
 _RAISED = frozenset({"error", "err", "exception", "exc_info", "exc_text", "stack_trace", "traceback", "stack"})
 _PROGRESS = re.compile(
@@ -33,16 +37,26 @@ def unwrapped(block: bytes) -> tuple[bytes, list[int]]:
 
     No numbers where nothing was unwrapped.
     """
-    if b"{" not in block or not (block.startswith(b"{") or b"\n{" in block) or not _RECORD.search(block):
+    records = b"{" in block and (block.startswith(b"{") or b"\n{" in block) and _RECORD.search(block)
+    escaped = b"\\n" in block and (b"call last)" in block or b", line " in block) and _ESCAPED.search(block)
+    if not records and not escaped:
         return block, []
     lines: list[bytes] = []
     numbers: list[int] = []
     for number, line in enumerate(block.removesuffix(b"\n").split(b"\n")):
-        said = _said(line, _DEEPEST)
+        said = _said(line, _DEEPEST) or _unescaped(line)
         lines.extend(said or [line])
         numbers.extend([number] * (len(said) or 1))
     printed = b"\n".join(lines) + (b"\n" if block.endswith(b"\n") else b"")
     return ANSI.sub(b"", printed) if b"\x1b" in printed else printed, numbers
+
+
+def _unescaped(line: bytes) -> list[bytes]:
+    """The lines of a traceback that stands in one line, as Ray, a launcher or ``repr`` hand it on."""
+    if b"\\n" not in line or not _ESCAPED.search(line):
+        return []
+    lines = _LINE_END.split(_QUOTED.sub(rb"\1", line).replace(b"\\t", b"\t"))
+    return [*lines[:-1], lines[-1].rstrip(b"'\"})]")]
 
 
 def _said(line: bytes, deepest: int) -> list[bytes]:

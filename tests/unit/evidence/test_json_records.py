@@ -107,6 +107,22 @@ def test_errors_as_loggers_write_them(record: dict[str, object]) -> None:
     assert (raised.data["frame"], raised.data["function"]) == ("/home/u/train.py", "main")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"worker 3 failed: {TRACEBACK!r}",
+        f"stderr: {TRACEBACK.encode()!r}",
+        f'E0304 agent] "detail": {json.dumps(json.dumps(TRACEBACK))}',
+    ],
+)
+def test_a_traceback_in_one_line(line: str) -> None:
+    (raised,) = [e for e in evidence(f"begin\n{line}\nCUDA error: out of memory\n") if e.kind == "python-bug"]
+    assert (raised.data["frame"], raised.data["function"], raised.data[LOG_LINE]) == ("/home/u/train.py", "main", 2)
+    memory = next(e for e in evidence(f"{line}\nCUDA error: out of memory\n") if e.kind == "oom-gpu")
+    assert memory.data[LOG_LINE] == 2
+    assert unwrapped(b"a\\nb\\nc, see line 4, in short\n")[1] == []
+
+
 def test_an_error_s_parts_of_other_kinds_are_passed_over() -> None:
     odd = [{"frames": 3}, None, {"frames": [None, {"lineno": []}], "exc_type": []}]
     assert unwrapped(records({"msg": "a", "level": 30, "exception": odd, "error": {"message": 4}}).encode())[
