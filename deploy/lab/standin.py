@@ -10,8 +10,11 @@ import pickle
 import random
 import socket
 import struct
+import sys
 import time
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 from lab import dcp, job
@@ -187,7 +190,13 @@ def troubles(trouble: Trouble) -> bool:
     return trouble.asked("nan") is not None
 
 
+def _in_one_piece(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints a traceback by one write: of several, srun loses the later ones where it ends the step meanwhile (22.05)."""
+    sys.stderr.write("".join(traceback.format_exception(kind, error, trace)))
+
+
 def main() -> None:
+    sys.excepthook = _in_one_piece
     opt, here = job.options(), job.place()
     trouble = Trouble(opt, here)
     trouble.at_start()
