@@ -81,7 +81,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule], before: in
         if evidence.data.get("ignored") is True or (rule.role is Role.CONTEXT and _IMPORTS.search(evidence.text)):
             return None
         note = rule.kind.replace("_", " ").replace("-", " ")
-        weights, role, warned = by_frame(evidence, rule.weights), rule.role, False
+        weights, role, warned = by_frame(evidence, rule.weights, content=rule.content), rule.role, False
         # A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered.
         if rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(evidence.text[before:]):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT

@@ -70,6 +70,7 @@ class Rule:
     capture: str = ""
     late: bool = False  # written after the consequences of what it reports
     frame: bool = False  # the innermost frame of the traceback that ends in it says whose code it was
+    content: bool = False  # what was read is damaged: the frames above tell whether a checkpoint, samples or settings
     anchors: Mapping[Source, str] = field(default_factory=dict, hash=False)  # how its message begins, by log
     source: str = ""  # whose message it is, or why it convicts
     match: tuple[str, ...] = ()

@@ -33,8 +33,8 @@ GROUPS = frozenset(
 )  # fmt: skip
 RULE_KEYS = frozenset(
     [
-        "id", "pattern", "anchor", "capture", "kind", "form", "role", "weights", "scope", "drain", "late", "frame", "advice",
-        "match", "reject", "source",
+        "id", "pattern", "anchor", "capture", "kind", "form", "role", "weights", "scope", "drain", "late", "frame",
+        "content", "advice", "match", "reject", "source",
     ]
 )  # fmt: skip
 _FORBIDDEN = (
@@ -113,6 +113,7 @@ def _rule(document: Document, index: int, table: dict[str, Any]) -> Rule:
         advice=_string(table, "advice", "", bad),
         late=_flag(table, "late", bad),
         frame=_flag(table, "frame", bad),
+        content=_flag(table, "content", bad),
         source=_string(table, "source", "", bad),
         anchors=_anchors(table, bad, trying=document.trying),
         capture=checked(table, "capture", bad) if "capture" in table else "",

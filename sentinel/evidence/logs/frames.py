@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sentinel.config.rules import Form, Rule
+from sentinel.evidence.logs.being_read import What, being_read
 from sentinel.evidence.logs.writers import REACH, begins_as, text_above
 from sentinel.model.records import Evidence, Scalar
 
@@ -84,6 +85,7 @@ class Frame:
     importing: str = ""  # file of the module that was being imported meanwhile; empty where none was
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
     prefix: str = ""  # what stands on its line before it, as a record's time and level
+    reads: What = ""  # what was being read meanwhile; empty where no name tells
 
 
 def innermost(before: bytes) -> Frame | None:
@@ -100,8 +102,8 @@ def innermost(before: bytes) -> Frame | None:
     if not frames or _lines_after(before, frames[-1]) > between:
         return None
     named = [f for f in frames if not _STANDARD.search(f[1]) and not _HANDS_ON.search(f[1]) and f[1][:1] != b"<"]
-    last = frames[-1]
-    ignored = _IGNORED.search(before[: max(before.rfind(b"Traceback (most recent"), 0)]) is not None
+    last, begin = frames[-1], before.rfind(b"Traceback (most recent")
+    ignored = _IGNORED.search(before[: max(begin, 0)]) is not None
     prefix = _text(before[before.rfind(b"\n", 0, last.start()) + 1 : last.start()].rstrip())
     standard = f"{_text(last[1]).rsplit('/', 1)[-1]}:{_text(last[2])}" if _STANDARD.search(last[1]) else ""
     if not named:
@@ -134,6 +136,7 @@ def innermost(before: bytes) -> Frame | None:
         _imported(before, frames),
         ignored,
         prefix,
+        being_read((f[1], f[2], _source(before, f)) for f in reversed(named) if f.start() > begin),
     )
 
 
@@ -155,7 +158,7 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
         return evidence
     found: dict[str, Scalar] = {"frame": frame.file, "function": frame.function, "standard": frame.standard}
     found |= {"check": frame.source[:200], "caller": frame.caller, "importing": frame.importing}
-    found |= {"prefix": frame.prefix[:120]}
+    found |= {"prefix": frame.prefix[:120], "reads": frame.reads}
     found = {name: value for name, value in found.items() if value}
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
     found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "option": frame.option}
@@ -163,9 +166,15 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     return replace(evidence, data={**evidence.data, **found})
 
 
+def what_was_read(before: bytes) -> What:
+    """By the traceback that an exception ends; empty where none is near, or no name tells."""
+    frame = innermost(before)
+    return frame.reads if frame is not None else ""
+
+
 def text_before(block: bytes, start: int, rule: Rule) -> bytes:
-    """What is kept of its writer's text above a line: all where the rule reads frames, else what may call it ignored."""
-    if rule.frame:
+    """What is kept of its writer's text above a line: all where the rule asks for frames, else what may call it ignored."""
+    if rule.frame or rule.content:
         return text_above(block, start, BEFORE)
     if rule.form is not Form.PROGRAM or not _IGNORING.search(block, max(0, start - REACH), start):
         return b""

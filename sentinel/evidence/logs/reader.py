@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
-from sentinel.evidence.logs.frames import STACK, crashed_in, framed, is_ignored, text_before
+from sentinel.evidence.logs.frames import STACK, crashed_in, framed, is_ignored, text_before, what_was_read
 from sentinel.evidence.logs.json_records import unwrapped
 from sentinel.evidence.logs.launcher import BLOCK, named
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
@@ -331,6 +331,8 @@ class LogReader:
         )
         if rule.frame:
             return framed(evidence, said.before)
+        if rule.content and (reads := what_was_read(said.before)):
+            evidence = replace(evidence, data={**evidence.data, "reads": reads})
         ignored = rule.form is Form.PROGRAM and rule.role in OUTRIGHT and is_ignored(said.text, said.before)
         return replace(evidence, data={**evidence.data, "ignored": True}) if ignored else evidence
 

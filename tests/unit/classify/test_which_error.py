@@ -280,3 +280,36 @@ def test_a_command_that_a_task_did_not_find_ended_it() -> None:
         is Cause.SOFTWARE_ENV
     )
     assert judge("bash: line 1: torchrun: command not found\n" + "waiting\n" + LIMIT).cause is Cause.SOFTWARE_ENV
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+        "EOFError: Compressed file ended before the end-of-stream marker was reached",
+        "_pickle.UnpicklingError: invalid load key, '\\x00'.",
+        "zipfile.BadZipFile: File is not a zip file",
+        "struct.error: unpack requires a buffer of 8 bytes",
+        "ValueError: Unpack failed: incomplete input",
+        "ValueError: the file is shorter than its header says: 1024 < 4096 bytes",
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "function", "expected"),
+    [
+        ("train.py", "resume", Cause.CHECKPOINT_CORRUPT),
+        ("engine.py", "load_checkpoint", Cause.CHECKPOINT_CORRUPT),
+        ("dataset.py", "__getitem__", Cause.DATALOADER),
+        ("io.py", "_read_shard", Cause.DATALOADER),
+        ("settings.py", "load_config", Cause.USER_CONFIG),
+    ],
+)
+def test_content_that_cannot_be_read_is_of_what_was_being_read(
+    file: str, function: str, expected: Cause, raised: str
+) -> None:
+    text = (
+        f'Traceback (most recent call last):\n  File "{OWN}", line 9, in main\n    start(args)\n'
+        f'  File "/home/u/run/{file}", line 7, in {function}\n    blob = read(path)\n{raised}\n'
+    )
+    assert judge(text).cause is expected
+    assert judge(text.replace(raised, "TypeError: 'int' object is not callable")).cause is Cause.USER_CODE
