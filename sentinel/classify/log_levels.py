@@ -18,7 +18,7 @@ _LEVEL = re.compile(
     r"|\d\d:\d\d:\d\d\.\d{3,9}: I [\w./-]{0,120}/(?:cuda_diagnostics|cudart_stub|dso_loader|gpu_device)\.cc:\d"
     r"|\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
     r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)"
-    r"|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:)(?:\W|$)"  # not behind Ray's tab: it tells of dead nodes as a warning
+    r"|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:|DEBUG:)(?:\W|$)"  # not behind Ray's tab: its word for a dead node, too
     r"|(?:^|[\s\]])\[[DIW]\] "
     # TensorFlow's and XLA's W is the level of an allocation that fails, too: only what they find at their start.
     r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/(?:dso_loader|gpu_device|py_utils|nvptx_compiler)\.cc:\d"
@@ -42,16 +42,19 @@ _FRAME = re.compile(r'(\S.{4,120}?) {0,12}\bFile "[^"]{1,300}", line \d{1,7}\b')
 # What stands before a record's text: its level, and behind that at most who wrote it.
 _RECORD = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?|info|debug|warn(?:ing)?)\b(?:\W{1,8}[\w.:<>]{1,60}){0,2}\W{0,4}$")
 _HEAD = 200  # characters in which a record's level stands
+_NUMBERS = re.compile(r"\d{1,20}")
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
 
-def records_of_lines(evidence: Iterable[Evidence]) -> dict[str | None, int]:
-    """By log whose every line is a record: how long what stands before a line's text is.
+def records_of_lines(evidence: Iterable[Evidence]) -> dict[str | None, re.Pattern[str]]:
+    """By log whose every line is a record: what stands before a line's text, its numbers aside.
 
-    A launcher that hands on what its program prints gives each line its own level, a traceback's, too.
+    A launcher that hands on what its program prints gives each line its own level, a traceback's, too. A line that begins
+    otherwise, as with another level, is no such record.
     """
     prefixes = ((item.where.path, item.data.get("prefix") or _before_frame(item.text)) for item in evidence)
-    return {path: len(text) for path, text in prefixes if isinstance(text, str) and _RECORD.search(text)}
+    found = {path: text for path, text in prefixes if isinstance(text, str) and _RECORD.search(text)}
+    return {path: re.compile(r"\d{1,20}".join(map(re.escape, _NUMBERS.split(text)))) for path, text in found.items()}
 
 
 def _before_frame(text: str) -> str:

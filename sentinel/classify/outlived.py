@@ -10,8 +10,8 @@ from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.roles import LEADS, points_to
 from sentinel.classify.unanswered import FINISHED, STEPS_AFTER
 from sentinel.classify.weights import FAMILIES
-from sentinel.config.rules import Role
-from sentinel.model.records import Cause, Incident, Kind, Trust
+from sentinel.config.rules import Drain, Form, Role
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Trust
 from sentinel.model.vocabulary import RUN_START
 
 _LABEL = re.compile(r"\d{1,6}: ")
@@ -28,6 +28,7 @@ _SHELL = re.compile(
 _ENDED_BY_IT = 12  # lines between a command that a task did not find and srun's word of its exit status, 127
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
+_OF_MACHINES = frozenset({Form.KERNEL, Form.DCGM})
 _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 
 
@@ -36,12 +37,13 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     steps: dict[str | None, list[int]] = {}  # their lines, by log
     ends: dict[str | None, int] = {}  # of the program's word that it finished, by log
     begun: dict[str | None, int] = {}  # where the log begins anew the last time
+    stopped = _stopped_by_slurm(readings)
     for evidence in incident.evidence:
         if evidence.kind == Kind.STEP and evidence.line is not None:
             steps.setdefault(evidence.where.path, []).append(evidence.line)
         if evidence.kind == FINISHED:
             ends[evidence.where.path] = max(ends.get(evidence.where.path, 0), evidence.line or 0)
-        if evidence.kind == RUN_START:
+        if evidence.kind == RUN_START and (evidence.data.get("followed") is True or _is_after(evidence, stopped)):
             begun[evidence.where.path] = max(begun.get(evidence.where.path, 0), evidence.line or 0)
     kept = []
     for reading in readings:
@@ -50,7 +52,7 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
         asked = printed and reading.evidence.kind != "nan"
         went_on = asked and (
             _went_on(reading, steps.get(log, []), ends.get(log, 0), readings)
-            or _of_an_earlier_run(reading, begun.get(log, 0), steps.get(log, []), readings)
+            or _of_an_earlier_run(reading, begun.get(log, 0), steps.get(log, []), readings, stopped)
         )
         kept.append(_lowered(reading) if went_on else reading)
     # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
@@ -76,12 +78,33 @@ def _went_on(reading: Reading, steps: Sequence[int], end: int, readings: Sequenc
     return _of_the_script(reading, readings) or _long_before_its_limit(reading, readings)
 
 
-def _of_an_earlier_run(one: Reading, begun: int, steps: Sequence[int], readings: Sequence[Reading]) -> bool:
-    """Whether the job was started again after it (on the line ``begun``), and trained or ended otherwise then."""
-    if (one.evidence.line or 0) >= begun:
+def _of_an_earlier_run(
+    one: Reading, begun: int, steps: Sequence[int], readings: Sequence[Reading], stopped: Sequence[Reading]
+) -> bool:
+    """Whether the job was started again after it (on the line ``begun``), and trained or ended otherwise then.
+
+    A rank that is late prints the same first lines, and then that it finds nobody: only where Slurm had ended the run is
+    that another run's end. What convicts a machine holds for the run after it, too.
+    """
+    if (one.evidence.line or 0) >= begun or (one.drain is not Drain.NO and one.form in _OF_MACHINES):
         return False
-    later = (r for r in readings if r.evidence.where.path == one.evidence.where.path and (r.evidence.line or 0) > begun)
-    return any(step > begun for step in steps) or any(r.strength >= LEADS and r.role in _RAISED for r in later)
+    if any(step > begun for step in steps):
+        return True
+    later = [r for r in readings if r.evidence.where.path == one.evidence.where.path and (r.evidence.line or 0) > begun]
+    ends = [r for r in later if r.strength >= LEADS and r.role in _RAISED]
+    by_slurm = any((lines_below(one, r) or 0) <= 0 and (r.evidence.line or 0) < begun for r in stopped)
+    return any(by_slurm or points_to(r) not in FAMILIES[2] for r in ends)
+
+
+def _stopped_by_slurm(readings: Sequence[Reading]) -> list[Reading]:
+    """What says that Slurm ended a run, as it does before it requeues a job."""
+    causes = {Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, Cause.NODE_FAILURE}
+    return [r for r in readings if r.form is Form.SLURM and r.strength >= LEADS and points_to(r) in causes]
+
+
+def _is_after(begun: Evidence, stopped: Sequence[Reading]) -> bool:
+    log, line = begun.where.path, begun.line or 0
+    return any(r.evidence.where.path == log and 0 < (r.evidence.line or 0) < line for r in stopped)
 
 
 def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:

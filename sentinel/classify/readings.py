@@ -61,10 +61,12 @@ def lines_below(one: Reading, other: Reading) -> int | None:
 Maker = Callable[[Evidence], "Reading | None"]  # their ``drain`` comes from the table of what convicts
 
 
-def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule], before: int = 0) -> Reading | None:
+def read(
+    evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule], before: re.Pattern[str] | None = None
+) -> Reading | None:
     """None where the evidence says nothing about a cause (steps, good news, unreadable).
 
-    ``before``: characters of a launcher's own that stand before what its program printed.
+    ``before``: what a launcher puts before each line that its program prints.
     """
     if evidence.kind == Kind.XID:
         return _xid(evidence, rules)
@@ -83,7 +85,7 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule], before: in
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights, content=rule.content), rule.role, False
         # A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered.
-        if rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(evidence.text[before:]):
+        if rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(_printed(evidence.text, before)):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned, note = rule.kind != "nan", f"{note} (told as a warning)"
         return Reading(
@@ -103,6 +105,11 @@ def read(evidence: Evidence, rules: Rules, by_id: Mapping[str, Rule], before: in
     maker = _KINDS.get(evidence.kind, _telemetry)
     reading = maker(evidence)
     return None if reading is None else replace(reading, drain=rules.convictions.of(evidence))
+
+
+def _printed(text: str, before: re.Pattern[str] | None) -> str:
+    found = before.match(text) if before is not None else None
+    return text[found.end() :] if found is not None else text
 
 
 def _telemetry(evidence: Evidence) -> Reading | None:

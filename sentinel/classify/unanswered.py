@@ -8,11 +8,14 @@ from sentinel.classify.recurrence import onset
 from sentinel.classify.weights import Weighed, grounds
 from sentinel.config.rules import Rules
 from sentinel.model.records import Alternative, Cause, Evidence, Incident, Kind, Restart, Scope, UnknownKind, Verdict
+from sentinel.model.vocabulary import RUN_START
 
 UNREAD = "unread_error"  # kind of a line that looks like an error and that no rule knows
 FINISHED = "finished"  # kind of a line that says that the training came to its end
 STEPS_AFTER = 8  # so many step lines after an error show that the job survived it
-_QUIET = frozenset({Kind.STEP, Kind.CHECKPOINT_SAVED, UNREAD, FINISHED, "pause", "preparing", "resumed", "straggler"})
+_QUIET = frozenset(
+    {Kind.STEP, Kind.CHECKPOINT_SAVED, UNREAD, FINISHED, RUN_START, "pause", "preparing", "resumed", "straggler"}
+)
 _ADVICE = {
     UnknownKind.NO_FAILURE: "No failure is shown: steps go on, or the end is clean.",
     UnknownKind.NOTHING_RECOGNISED: "No rule knows what is written here: read the lines that look like errors.",

@@ -64,7 +64,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     """What broke, where, and who, with grounds; *unknown* where the evidence does not carry a cause."""
     by_id = rules.by_id()
     before = records_of_lines(incident.evidence)
-    read_all = (read(e, rules, by_id, before.get(e.where.path, 0)) for e in incident.evidence)
+    read_all = (read(e, rules, by_id, before.get(e.where.path)) for e in incident.evidence)
     readings = order(reading for reading in read_all if reading is not None)
     readings, of_single_nodes = out_together(outlived(passed(of_modules(readings)), incident), rules)
     verdict = _judge(incident, readings, history, rules, now)

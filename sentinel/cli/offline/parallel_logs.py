@@ -16,6 +16,7 @@ from sentinel.cli.offline.log_blocks import blocks, next_data
 from sentinel.cli.offline.progress_bar import byte_bar
 from sentinel.evidence.logs.limits import Limits
 from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.evidence.logs.run_starts import MOST
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
 from sentinel.model.vocabulary import LOG_LINE
 
@@ -117,7 +118,16 @@ def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidenc
     """Evidence, how many lines were read, and how many of them are not lines of the log."""
     where = Where(node=log.node, path=str(log.file))
     begins = log.start == 0
-    reader = LogReader(signatures, source=log.source, where=where, own_times=True, last_steps=KEEP_STEPS, begins=begins)
+    beginning = b"" if begins else next(iter(blocks(log.file, 0, MOST)), b"")
+    reader = LogReader(
+        signatures,
+        source=log.source,
+        where=where,
+        own_times=True,
+        last_steps=KEEP_STEPS,
+        begins=begins,
+        beginning=beginning,
+    )
     found: list[Evidence] = []
     for block in blocks(log.file, log.start, log.end):
         found.extend(item for item in reader.feed(block, now) if item.kind not in _PROGRESS)

@@ -67,6 +67,7 @@ class _LineHit:
     now: datetime
     where: Where
     data: dict[str, Scalar]
+    log_line: int | None = None  # its line in the log, where records of several lines made ``line`` another one
 
 
 class LogReader:
@@ -85,10 +86,11 @@ class LogReader:
         bare: bool = False,
         last_steps: int | None = None,
         begins: bool = True,
+        beginning: bytes = b"",
     ) -> None:
         """``own_times``: trust a line's own time even without a zone (an old file); a live log is timed as it is read.
         ``bare``: nothing stands before the messages of a machine's own log.
-        ``begins``: what is fed begins where the log does.
+        ``begins``: what is fed begins where the log does; ``beginning``: the log's first bytes, where it does not.
         ``last_steps``: only so many step lines, the last ones, are wanted, and only when the log is read to its end."""
         self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
         self._source = source
@@ -98,7 +100,9 @@ class LogReader:
         self._bare = bare
         self._last_steps: deque[tuple[int, bytes, HitLine]] | None = deque(maxlen=last_steps) if last_steps else None
         # Of a live log the attempts are known.
-        self._starts = RunStarts() if own_times and begins and not self._own else None
+        self._starts = (
+            RunStarts(unwrapped(clean(beginning))[0]) if own_times and (begins or beginning) and not self._own else None
+        )
         self._goes_on = False  # the next block begins within a line that was too long
         self._where = where or Where()
         self._pending = b""
@@ -172,8 +176,9 @@ class LogReader:
         return self._found(TIMERS, "timers across ranks", self._line, at, now, report.form, data_of(report))
 
     def _begun(self, block: bytes, now: datetime) -> list[Evidence]:
-        number = self._starts.last(block) if self._starts is not None else None
-        return [] if number is None else [self._found(RUN_START, "begins anew", self._line + number, now, now, "", {})]
+        starts = self._starts.last(block) if self._starts is not None else []
+        told = [(self._line + start.line, {"followed": start.followed}) for start in starts]
+        return [self._found(RUN_START, "begins anew", line, now, now, "", data) for line, data in told]
 
     def _found(
         self, kind: str, text: str, line: int, at: datetime, now: datetime, form: str, data: Mapping[str, Scalar]
@@ -201,14 +206,16 @@ class LogReader:
         for line in sorted((*lines, *steps)):
             start = above + line.start
             batch = [(index, start + max(at - 1, 0)) for index, at in line.hits]
-            made = self._line_evidence(block, start, above + line.end, batch, self._line + line.number, now)
-            found.extend(self._in_its_record(evidence, line.number) for evidence in made)
+            found.extend(self._line_evidence(block, start, above + line.end, batch, self._line + line.number, now))
         return found
 
-    def _in_its_record(self, evidence: Evidence, number: int) -> Evidence:
-        """With the line of the log, where records of several lines made this line's number another one."""
-        line = (evidence.line or 0) - self.lines_added - (number - self._records[number] if self._records else 0)
-        return evidence if line == evidence.line else replace(evidence, data={**evidence.data, LOG_LINE: line})
+    def _log_line(self, line: int) -> int | None:
+        """The line's number in the log, where records of several lines made it another one; of this block only."""
+        number = line - self._line
+        if (not self._records and not self.lines_added) or number < 0:
+            return None
+        of_log = line - self.lines_added - (number - self._records[number] if self._records else 0)
+        return of_log if of_log != line else None
 
     def _wanted_steps(self, numbers: Iterator[int]) -> Iterable[int]:
         """Of the step lines of a block: the last ones where only these are asked for, else some, evenly, with the last."""
@@ -303,7 +310,7 @@ class LogReader:
         if kind == Kind.XID:
             data = {**data, **xid_data(fields, searched)}
         taken = True if rule.role is Role.PROGRESS else self._kept.takes(hit.trust, rule.id, where, data)
-        line_hit = _LineHit(hit, line_text, before, line, now, where, data)
+        line_hit = _LineHit(hit, line_text, before, line, now, where, data, self._log_line(line))
         if taken is None:  # a log may hold several runs: what the last one says is still to come
             self._latest[hit.trust, rule.id, where, data.get("comm")] = line_hit
         return self._made(line_hit) if taken else None
@@ -313,6 +320,8 @@ class LogReader:
         text, rule = said.text.decode("utf-8", "replace"), hit.compiled.rule
         if (uptime := uptime_of(hit.head)) is not None:
             data = {**data, "uptime_s": uptime}
+        if said.log_line is not None:
+            data = {**data, LOG_LINE: said.log_line}
         at = time_of(hit.head, zoned=not self._own_times)
         evidence = Evidence(
             id=stable_id(

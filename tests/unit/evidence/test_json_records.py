@@ -125,9 +125,9 @@ def test_a_traceback_in_one_line(line: str) -> None:
 
 def test_an_error_s_parts_of_other_kinds_are_passed_over() -> None:
     odd = [{"frames": 3}, None, {"frames": [None, {"lineno": []}], "exc_type": []}]
-    assert unwrapped(records({"msg": "a", "level": 30, "exception": odd, "error": {"message": 4}}).encode())[
-        0
-    ].startswith(b"a\n")
+    assert unwrapped(
+        records({"msg": "a", "level": 30, "exception": odd, "error": {"message": 4, "reason": "4"}}).encode()
+    )[0].startswith(b"WARNING: a error: 4\n")
 
 
 @pytest.mark.parametrize(
@@ -182,3 +182,97 @@ def test_a_launcher_gives_each_line_a_level_of_its_own() -> None:
     assert verdict(f"{about}\n{warned}").confidence == verdict(warned).confidence
     deprecated = "2026-03-04 10:00:00,999 - run - INFO - WARNING: ModuleNotFoundError: No module named 'apex'"
     assert verdict("\n".join([*wrapped, deprecated, ""])).cause is Cause.USER_CODE
+
+
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+RAISED = f'Traceback (most recent call last):\n  File "/home/u/train.py", line 71, in main\n    step()\n{MEMORY}'
+FRAMES_ONLY = RAISED.rpartition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"detail": MEMORY},
+        {"error": MEMORY, "output": "exit status 1"},
+        {"err": {"type": "Error", "message": "worker died", "stack": RAISED}},
+        {"error": {"type": "torch.OutOfMemoryError", "message": MEMORY.partition(": ")[2], "stack_trace": FRAMES_ONLY}},
+        {
+            "error.type": "torch.OutOfMemoryError",
+            "error.message": MEMORY.partition(": ")[2],
+            "error.stack": FRAMES_ONLY,
+        },
+        {"error.stack_trace": RAISED},
+        {"stacktrace": RAISED},
+        {"exc_info": [f"{line}\n" for line in RAISED.split("\n")]},
+        {"exception": {"type": "OutOfMemoryError", "value": MEMORY.partition(": ")[2]}},
+        {"errors": [{"reason": MEMORY}]},
+        {"attributes": {"task": {"stderr": RAISED}}},
+        {"message": "", "log": MEMORY},
+    ],
+)
+def test_what_a_record_says_beside_its_message(beside: dict[str, object]) -> None:
+    record = {"message": "task ended", "level": "error", "time": TIME, **beside}
+    assert verdict("step 1 loss: 2.1\n" + records(record)).cause is Cause.APP_OOM_GPU
+
+
+def test_a_record_within_a_cloud_s_or_a_tracer_s_record() -> None:
+    for key in ("jsonPayload", "fields"):
+        assert (
+            verdict(records({"timestamp": TIME, "severity": "INFO", key: {"message": MEMORY}})).cause
+            is Cause.APP_OOM_GPU
+        )
+
+
+@pytest.mark.parametrize("level", ["warn", "W", "notice", "trace", 30, {"name": "WARNING"}])
+@pytest.mark.parametrize("key", ["level", "lvl", "log.level"])
+def test_levels_below_an_error_in_every_loggers_words(key: str, level: object) -> None:
+    told = verdict(records({"message": f"tried again\n  {MEMORY}", "time": TIME, key: level}))
+    alone = verdict(records({"message": MEMORY, "time": TIME}))
+    assert told.confidence < alone.confidence
+
+
+def test_words_that_lower_an_error_reach_the_rest_of_its_record() -> None:
+    record = {"level": "error", "time": TIME, "msg": "upload failed, retrying in 5s", "error": MEMORY}
+    assert verdict(records(record)).confidence < verdict(records({**record, "msg": "upload failed"})).confidence
+
+
+def test_numbers_that_are_none_beside_the_message() -> None:
+    for fields in ({"loss": float("nan")}, {"loss": "NaN"}, {"data": {"step": 3, "loss": float("nan")}}):
+        assert verdict(records({"message": "train", "level": "info", "ts": 1, **fields})).cause is Cause.NUMERICAL_NAN
+
+
+def test_an_error_by_its_level_alone_is_no_good_end() -> None:
+    text = "".join(f"step {step} loss: 2.1\n" for step in range(9))
+    assert (
+        verdict(text + records({"message": "the pod went away", "level": "info", "ts": 1})).unknown_kind == "no_failure"
+    )
+    told = verdict(text + records({"message": "the pod went away", "level": "error", "ts": 1}))
+    assert told.unknown_kind != "no_failure"
+    block = unwrapped(records({"message": "the pod went away", "level": "error", "ts": 1}).encode())[0]
+    assert block == b"the pod went away\nERROR: the pod went away\n"
+
+
+def test_a_traceback_in_one_line_keeps_the_level_of_its_line() -> None:
+    line = f"WARNING: worker 3 raised {RAISED!r}, starting it again\n"
+    assert verdict(line).confidence < verdict(line.removeprefix("WARNING: ")).confidence
+
+
+def test_only_records_that_begin_alike_are_a_launchers() -> None:
+    """A traceback that was caught and told line by line does not make errors of the program's warnings."""
+    told = "".join(f"INFO: {line}\n" for line in TRACEBACK.split("\n"))
+    assert verdict(f"{told}WARNING: {MEMORY}\n{TRACEBACK}\n").cause is Cause.USER_CODE
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"time": 1, "message": "\n" * 50_000, "rank": int("9" * 4200)},
+        {"time": 1, "message": "a\n" * 50_000, "rank": 7},
+        {"time": 1, "message": "a", "exception": [{}] * 50_000},
+        {"time": 1, "message": "a", "exception": [{"frames": [{}] * 50_000}]},
+        {"time": 1, "message": "a", "fields": {str(n): "b c" for n in range(50_000)}},
+    ],
+)
+def test_no_record_grows_beyond_measure(record: dict[str, object]) -> None:
+    block = records(record).encode()
+    assert len(unwrapped(block)[0]) < 2 * len(block) + 200_000

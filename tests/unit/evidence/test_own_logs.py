@@ -16,6 +16,10 @@ from sentinel.model.records import Evidence, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 SIGNATURES = shipped_signatures()
+SERVICE_KILLED = (
+    "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom"
+    ",task_memcg=/system.slice/telegraf.service,task=telegraf,pid=2201,uid=997"
+)
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus."
 
 
@@ -47,6 +51,11 @@ def xids(found: list[Evidence], trust: Trust = Trust.SYSTEM) -> list[object]:
         ),
         (r"INFO: task \xc3\xa9:1 \x0a:7 blocked for more than 120 s", "INFO: task _:7 blocked for more than 120 s"),
         ("oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/x,task=y", "oom-kill:constraint=CONSTRAINT_NONE,_"),
+        (SERVICE_KILLED, "oom-kill:constraint=CONSTRAINT_NONE,_,global_oom,task_memcg=/system.slice/telegraf.service,_"),
+        (  # a cgroup of a user's, named so
+            f"{SERVICE_KILLED},global_oom,task_memcg=/user.slice/job,task=a,pid=7,uid=1000",
+            "oom-kill:constraint=CONSTRAINT_NONE,_",
+        ),
         ("NVRM: renamed from GPU_IS_LOST", "_: renamed from _"),
         ("NVRM: Xid (x): 79, IN=lo OUT= SRC=127.0.0.1 DST=127.0.0.1", "IN=lo OUT= SRC=127.0.0.1 DST=127.0.0.1"),
         (XID, XID),
