@@ -122,8 +122,10 @@ STATE = 1.6  # the same where it only says in what state it found itself
 INVARIANT = 2.8
 DRIVEN = 2.2  # natural-log odds that a framework is at fault which drove the tensor library into what that refuses
 
-# Where the recorded operations run backwards: who asks for it tells nothing of who recorded them.
-_BACKWARD = re.compile(r"/(?:site|dist)-packages/torch/autograd/")
+# Where recorded operations run, backwards or as a graph: who asks for it tells nothing of who recorded them.
+_RECORDED = re.compile(
+    r"/(?:site|dist)-packages/(?:torch/autograd/|tensorflow(?:_core)?/python/(?:client/session|eager/execute)\.py)"
+)
 _WRONG_TYPE = re.compile(r"\b(?:TypeError|AttributeError): ")
 _CORE = re.compile(r"/(?:site|dist)-packages/(?:torch|jax|jaxlib|tensorflow|numpy)/")  # does what its callers ask
 _ASSERT = re.compile(r"(?:^|[\s:])assert\b")
@@ -166,7 +168,8 @@ _BUILT_IN = re.compile(
 # What raises for the status that a native library returned: it looked at no setting.
 _HANDS_STATUS_ON = re.compile(
     r"^_{0,2}(?:c_?)?(?:check_(?:call|status|errors?|ret|rc|return|result|last_error|(?:cuda|hip|cu|nccl|acl|mpi)(?:_\w{1,20})?)"
-    r"|raise_(?:on|if|from|for)_(?:\w{1,20}_)?(?:error|status|fail(?:ed|ure)?)|handle_status|ok_status|\w{1,12}_CHECK)$"
+    r"|raise_(?:on|if|from|for)_(?:\w{1,20}_)?(?:error|status|fail(?:ed|ure)?)|handle_status|ok_status|\w{1,12}_CHECK"
+    r"|_do_call|quick_execute)$"  # TensorFlow: client/session.py, eager/execute.py
 )
 # A file of less than 64 KiB that was cut: the reader of archives looks for its end before its begin.
 _BEFORE_ITS_BEGIN = re.compile(r"\bOSError: \[Errno 22\] Invalid argument\s*$")  # of no path
@@ -325,7 +328,7 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
         return {C.DATALOADER: SOURCE, C.USER_CONFIG: STATE, C.USER_CODE: STATE, C.SOFTWARE_ENV: REFUSED}
     if refused and _ORDER.search(evidence.text):
         return _moved(weights, {C.SOFTWARE_ENV: INVARIANT}) if evidence.data.get("inside") is True else moved
-    if _BACKWARD.search(frame) and not own:
+    if _RECORDED.search(frame) and not own:
         return weights
     wrong_type = refused and _WRONG_TYPE.search(evidence.text) is not None  # of an argument: no setting's
     if evidence.kind in _OF_TENSORS and not refused and not _CORE.search(frame):

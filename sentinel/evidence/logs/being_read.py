@@ -22,7 +22,7 @@ _SAMPLE = (
     rb"|token|row|page|document)(?:e?s)?(?![a-z])|corpus|index)"
 )
 _SETTING = rb"(?:config(?:uration)?|conf|cfg|setting|option|arg(?:ument)?|hparam|yaml|toml|recipe)s?(?![a-z])"
-_SAMPLES_OF = rb"(?:datasets|webdataset|streaming|torchvision/datasets|torchaudio|litdata|torchdata|lhotse|h5py|tfds)"
+_SAMPLES_OF = rb"(?:datasets|webdataset|streaming|torchvision/datasets|torchaudio|litdata|torchdata|lhotse|tfds)"
 # A frame as FILE:FUNCTION: and the line that it shows, in small letters. The first that fits counts.
 _KINDS: tuple[tuple[What, re.Pattern[bytes]], ...] = (
     (

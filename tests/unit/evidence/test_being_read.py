@@ -19,7 +19,8 @@ MAIN = (b"/home/u/run/train.py", b"main", b"    start(args)")
         ("data.py", "__getitem__", "x = read(self.files[i])", "data"),
         ("io.py", "sample_stream", "recs = read(path)", "data"),
         ("shards.py", "_read_shard", "recs = read(path)", "data"),
-        ("opt/site-packages/h5py/_hl/files.py", "make_fid", "fid = h5f.open(name)", "data"),
+        ("opt/site-packages/webdataset/tariterators.py", "expand", "sample = next(members)", "data"),
+        ("opt/site-packages/h5py/_hl/files.py", "make_fid", "fid = h5f.open(name)", ""),  # of samples and of weights
         ("config.py", "load_config", "d = read(f)", "settings"),
         ("train.py", "main", "    cfg = yaml.safe_load(f)", "settings"),
         ("engine.py", "save_checkpoint", "f.write(blob)", ""),
