@@ -236,11 +236,13 @@ def _encodable(text: str) -> bool:
     return True
 
 
+# A control character that its writer did not escape is no reason to refuse it.
+_DECODER = json.JSONDecoder(strict=False)
+
+
 def _json(text: str) -> Any:
     try:
-        return json.loads(
-            text, strict=False
-        )  # a control character that its writer did not escape is no reason to refuse it
+        return _DECODER.decode(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

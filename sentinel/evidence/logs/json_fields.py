@@ -8,7 +8,9 @@ from itertools import islice
 from typing import Any
 
 TIMES = frozenset({"time", "timestamp", "ts", "@timestamp", "asctime", "date", "datetime"})
+_PLAIN = TIMES | {"stream", "log"}  # what Docker's records have: nothing beside the text
 LEVELS = ("level", "levelname", "lvl", "log.level", "loglevel", "severity")
+_LEVELS = frozenset(LEVELS)
 MOST = 128  # fields of a record that are looked at
 DEEPEST = 3  # mappings within mappings
 _BELOW = {  # levels below an error, as a program prints them
@@ -20,6 +22,7 @@ _ERRORS = frozenset({"error", "err", "e", "critical", "crit", "fatal", "f", "pan
 _LOOKS_LIKE_ERROR = re.compile(r"(?i)err|fail|exception|traceback|\bFile \"|^\s|fatal|killed|abort")
 _OF_A_CLOUD = frozenset({"textPayload", "jsonPayload", "logName", "insertId"})
 _RANKS = ("rank", "global_rank", "process_index")
+_OF_RANKS = frozenset(_RANKS)
 _RANK_LIMIT = 1_000_000
 # Keys of numbers that tell of steps.
 _PROGRESS = re.compile(r"(?:\w{1,40}_)?(?:step|iter|iteration|epoch|loss|grad_norm)")
@@ -51,24 +54,21 @@ def lines_of(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def level_of(record: Mapping[str, Any]) -> str:
-    """The level as a program prints it before its message; none of an error.
+def level_of(record: Mapping[str, Any], text: str) -> tuple[str, bool]:
+    """The level as a program prints it before its message, none of an error; whether only the level says that it is one.
 
     A cloud's export calls what came from a program's output information, or an error by the stream that it came from.
     """
-    known = _BELOW.get(_named(record))
-    if known is None or (known == "INFO" and not _OF_A_CLOUD.isdisjoint(record)):
-        return ""
-    return f"{known}: "
-
-
-def is_error(record: Mapping[str, Any], text: str) -> bool:
-    """Whether its level alone says that it is an error: no word of ``text`` does."""
-    by_level = _named(record) in _ERRORS and _OF_A_CLOUD.isdisjoint(record)
-    return by_level and not _LOOKS_LIKE_ERROR.search(text)
+    name = _named(record)
+    if not name or not (known := _BELOW.get(name)):
+        by_level = name in _ERRORS and _OF_A_CLOUD.isdisjoint(record)
+        return "", by_level and not _LOOKS_LIKE_ERROR.search(text)
+    return "" if known == "INFO" and not _OF_A_CLOUD.isdisjoint(record) else f"{known}: ", False
 
 
 def _named(record: Mapping[str, Any]) -> str:
+    if _LEVELS.isdisjoint(record):
+        return ""
     value = next((record[key] for key in LEVELS if key in record), None)
     if isinstance(value, dict):
         value = value.get("name")
@@ -79,7 +79,7 @@ def _named(record: Mapping[str, Any]) -> str:
 
 
 def rank_of(record: Mapping[str, Any]) -> str:
-    for key in _RANKS:
+    for key in _RANKS if not _OF_RANKS.isdisjoint(record) else ():
         if type(rank := record.get(key)) is int and 0 <= rank < _RANK_LIMIT:
             return f"[rank{rank}]: "
     return ""
@@ -89,6 +89,8 @@ def beside(record: Mapping[str, Any], text: str) -> tuple[list[str], list[str]]:
     """What the record says beside its message: what fits into the message's line, and the lines below it."""
     same: list[str] = []
     below: list[str] = []
+    if record.keys() <= _PLAIN:
+        return same, below
     for key, value in islice(_fields(_grouped(record), DEEPEST), MOST):
         if not isinstance(value, str):
             if type(value) in {int, float} and _PROGRESS.fullmatch(key):

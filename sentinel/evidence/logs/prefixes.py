@@ -76,7 +76,7 @@ def clean(block: bytes) -> bytes:
         block = ANSI.sub(b"", block)
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    if b"\xe2\x80" in block or b"\xc2\xa0" in block:
+    if not block.isascii() and (b"\xe2\x80" in block or b"\xc2\xa0" in block):
         block = _TYPED.sub(lambda found: _PRINTED[found[0]], block)
     if b"&" in block and _ENTITY.search(block):
         block = _ENTITY.sub(lambda found: _OF_ENTITY[found[1]], block)
