@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from sentinel.classify.damaged_content import of_content
 from sentinel.model.records import Cause, Evidence
 from sentinel.model.vocabulary import CRASH_STACK
 
@@ -175,20 +176,6 @@ _HANDS_STATUS_ON = re.compile(
 _BEFORE_ITS_BEGIN = re.compile(r"\bOSError: \[Errno 22\] Invalid argument\s*$")  # of no path
 _ZIP_READER = "/torch/serialization.py"
 _SAVES = re.compile(r"save|write|__exit__")
-# What a file's content failed, whoever reads it and however: it ends early, or is not of the format that is expected.
-_UNREADABLE = re.compile(
-    r"\b(?:JSONDecodeError|EOFError|UnpicklingError|zlib\.error|struct\.error|UnicodeDecodeError|Bad(?:Zip|Gzip)File"
-    r"|LZMAError|ZstdError|ArrowInvalid|tarfile\.\w{0,16}Error|ReadError)\b"
-    r"|(?i:\bunpack failed\b|\bbuffer (?:size must be a multiple|is smaller than)|\bcannot reshape array of size"
-    r"|\bfile containing pickled data\b|\bno data left in file\b|\bcorrupt|\btruncated\b|\bmalformed\b|\bincomplete\b"
-    r"|\bchecksums?\b|\bcrc\d{0,2}\b|\bmagic\b|\b(?:unexpected|premature) (?:end|eof)\b|\bshorter than\b|\btoo short\b"
-    r"|\binvalid (?:header|load key|start byte)\b|\bnot an? (?:valid |g?zip|tar |hdf5)|\bPytorchStreamReader failed\b)"
-)
-_OF_CONTENT: Mapping[str, Weights] = {
-    "checkpoint": {C.CHECKPOINT_CORRUPT: 4.4, C.USER_CONFIG: 1.2, C.DATALOADER: 0.6},
-    "data": {C.DATALOADER: 4.0, C.CHECKPOINT_CORRUPT: 0.6},
-    "settings": {C.USER_CONFIG: 3.8, C.CHECKPOINT_CORRUPT: 0.8},
-}
 # What a library's FILE:FUNCTION is for, and what an exception there speaks for. The first that fits counts.
 _PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
     # Packages that unpack samples.
@@ -263,11 +250,8 @@ def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> 
         return _of_settings(weights)
     if evidence.data.get("mesh") is True and _DEVICE_COUNT_ERROR.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
-    read = _OF_CONTENT.get(str(evidence.data.get("reads") or ""))
-    if read is not None and (content or _UNREADABLE.search(evidence.text)):
-        likeliest = max(read, key=read.__getitem__)
-        stronger = max(read[likeliest], weights.get(likeliest, 0.0))
-        return {C.USER_CODE: _NAMED * weights.get(C.USER_CODE, 0.0), **read, likeliest: stronger}
+    if (read := of_content(evidence, weights, known=content)) is not None:
+        return read
     if evidence.data.get("option") is True and _UNSET.search(evidence.text):
         return _of_settings(weights)
     if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):
