@@ -257,7 +257,8 @@ class LogReader:
         hits: list[Hit] = []
         if block.startswith((b"# HELP ", b"# TYPE "), start):
             return hits  # an exporter's words on a metric, not its value
-        told = b"NCCL INFO" in block[start : min(end, start + 400)]  # what NCCL looked for and did without is no fault
+        head = block[start : min(end, start + 400)]
+        told = b"NCCL INFO" in head and b"NCCL WARN" not in head  # what NCCL looked for and did without is no fault
         outright = any(self._signatures.compiled[index].rule.role in OUTRIGHT for index, _ in batch)
         quoted = outright and is_source(block, start, min(end, start + 400))
         daemons = DAEMON.match(block, start, min(end, start + 400)) is not None
