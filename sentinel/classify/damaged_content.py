@@ -8,21 +8,34 @@ from collections.abc import Mapping
 from sentinel.model.records import Cause, Evidence
 
 C = Cause
-# What a file's content failed, whoever reads it and however: it ends early, or is not of the format that is expected.
-_UNREADABLE = re.compile(
+# Classes by which a reader says that the content ends early, or is not of its format.
+_OF_READERS = re.compile(
     r"\b(?:JSONDecodeError|EOFError|UnpicklingError|zlib\.error|struct\.error|UnicodeDecodeError|Bad(?:Zip|Gzip)File"
-    r"|LZMAError|ZstdError|ArrowInvalid|tarfile\.\w{0,16}Error|ReadError)\b"
-    r"|(?i:\bunpack failed\b|\bbuffer (?:size must be a multiple|is smaller than)|\bcannot reshape array of size"
-    r"|\bfile containing pickled data\b|\bno data left in file\b|\bcorrupt|\btruncated\b|\bmalformed\b|\bincomplete\b"
-    r"|\bchecksums?\b|\bcrc\d{0,2}\b|\bmagic\b|\b(?:unexpected|premature) (?:end|eof)\b|\bshorter than\b|\btoo short\b"
-    r"|\binvalid (?:header|load key|start byte)\b|\bnot an? (?:valid |g?zip|tar |hdf5)|\bPytorchStreamReader failed\b)"
+    r"|LZMAError|ZstdError|ArrowInvalid|tarfile\.\w{0,16}Error|ReadError)\b|(?i:\bunpack failed\b)"
+    r"|\bbuffer (?:size must be a multiple|is smaller than)|\bfile containing pickled data\b|\bNo data left in file\b"
+    r"|\binvalid (?:load key|start byte)\b|\bPytorchStreamReader failed\b|\bunexpected EOF\b"
 )
+# Words of damage, and what must stand beside them: they are said of many things.
+_DAMAGED = re.compile(
+    r"(?i)\b(?:corrupt\w{0,4}|truncated|malformed|incomplete|checksums?|crc\d{0,2}|magic|shorter than|too short"
+    r"|(?:unexpected|premature) (?:end|eof)|invalid header"
+    r"|not an? (?:valid )?(?:zip|gzip|tar|hdf5|json|npy|pickle|archive))\b"
+)
+_A_FILE = re.compile(
+    r"(?i)\b(?:files?|archive|header|footer|records?|shards?|bytes?|stream|blob|payload|pickle|zip|gzip|tar|hdf5|json|npy"
+    r"|images?|checkpoint|ckpt|offset|eof|samples?)\b|\.[a-z]{2,5}\b"
+)
+# What is no damage: what a safe loader refuses, the terminal that a program asks, and what Python says of code.
+_NO_DAMAGE = re.compile(
+    r"Weights only load failed|\bweights_only\b|Unsupported (?:global|class|operand)|EOF when reading a line"
+    r"|\b(?:Type|Attribute|Key|Index|Name|UnboundLocal|NotImplemented|ZeroDivision|Recursion|Import|ModuleNotFound|Timeout)Error\b"
+)
+_RESHAPED = "cannot reshape array of size"  # of NumPy's reader: the array is shorter than its header says
 _OF_CONTENT: Mapping[str, Mapping[Cause, float]] = {
     "checkpoint": {C.CHECKPOINT_CORRUPT: 4.4, C.USER_CONFIG: 1.2, C.DATALOADER: 0.6},
     "data": {C.DATALOADER: 4.0, C.CHECKPOINT_CORRUPT: 0.6},
     "settings": {C.USER_CONFIG: 3.8, C.CHECKPOINT_CORRUPT: 0.8},
 }
-_OF_TYPES = re.compile(r"\b(?:TypeError|AttributeError): ")  # the program's own slip, wherever it happens
 OWN = 0.25  # share of an exception's usual weight for the user's code where what was read is known
 
 
@@ -32,7 +45,7 @@ def of_content(evidence: Evidence, weights: Mapping[Cause, float], *, known: boo
     ``known``: the line's rule says that it is damaged.
     """
     read = _OF_CONTENT.get(str(evidence.data.get("reads") or ""))
-    if read is None or not (known or _is_damaged(evidence)):
+    if read is None or _NO_DAMAGE.search(evidence.text) or not (known or _is_damaged(evidence)):
         return None
     likeliest = max(read, key=read.__getitem__)
     stronger = max(read[likeliest], weights.get(likeliest, 0.0))
@@ -41,5 +54,10 @@ def of_content(evidence: Evidence, weights: Mapping[Cause, float], *, known: boo
 
 def _is_damaged(evidence: Evidence) -> bool:
     """Whether it says so, or a check of the length or of a mark of what was read failed."""
-    checked = evidence.data.get("measures") is True and _OF_TYPES.search(evidence.text) is None
-    return checked or _UNREADABLE.search(evidence.text) is not None
+    text = evidence.text
+    if evidence.data.get("measures") is True and ("AssertionError" in text or evidence.data.get("raises") is True):
+        return True
+    if _RESHAPED in text and "/numpy/lib/" in str(evidence.data.get("frame") or ""):
+        return True
+    damaged = _DAMAGED.search(text) is not None and _A_FILE.search(text) is not None
+    return damaged or _OF_READERS.search(text) is not None

@@ -250,12 +250,12 @@ def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> 
         return _of_settings(weights)
     if evidence.data.get("mesh") is True and _DEVICE_COUNT_ERROR.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
-    if (read := of_content(evidence, weights, known=content)) is not None:
-        return read
     if evidence.data.get("option") is True and _UNSET.search(evidence.text):
         return _of_settings(weights)
     if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
+    if (read := of_content(evidence, weights, known=content)) is not None:
+        return read
     if not frame and _NOT_ITS_OWN.search(evidence.text) and not _BUILT_IN.search(evidence.text):
         return {**weights, C.SOFTWARE_ENV: max(weights.get(C.SOFTWARE_ENV, 0.0), OWN_FAULT + UNSEEN)}
     if evidence.kind == CRASH_STACK:

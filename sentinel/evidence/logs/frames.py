@@ -55,7 +55,8 @@ _READS_SETTINGS = re.compile(
 _OPTION = re.compile(rb"\b(?:args|cfg|conf|config|hparams|opts?|options|settings|flags|FLAGS)\.[a-z]")
 # Its line checks what was read by its length or a mark: it may be one line of an assertion of several.
 _MEASURES = re.compile(
-    rb"\blen\(\w[\w.\[\]]{0,40}\) {0,2}(?:[=!<>]=|[<>])|(?i:\b\w{0,16}(?:magic|checksum|crc\d{0,2}|n_?bytes|num_bytes)\b)"
+    rb"\blen\((?:\w{1,24}\.)?(?:\w{0,12}_)?(?:data|buf(?:fer)?|blob|raw|bytes|payload|chunk|content|body|header|packet|result)\)"
+    rb" {0,2}(?:[=!<>]=|[<>])|(?i:\b\w{0,16}(?:magic|checksum|crc\d{1,2}|n_?bytes|num_bytes)\b)"
 )
 _TABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{3,40}\[")
 # Compiled by Cython: the path is the package's own.
@@ -91,6 +92,7 @@ class Frame:
     prefix: str = ""  # what stands on its line before it, as a record's time and level
     reads: What = ""  # what was being read meanwhile; empty where no name tells
     measures: bool = False  # its line compares a length, a size or a mark of what was read
+    raises: bool = False  # its line raises, be it behind a condition
 
 
 def innermost(before: bytes) -> Frame | None:
@@ -143,6 +145,7 @@ def innermost(before: bytes) -> Frame | None:
         prefix,
         being_read((f[1], f[2], _source(before, f)) for f in reversed(named) if f.start() > begin),
         _MEASURES.search(line) is not None,
+        b"raise " in line,
     )
 
 
@@ -166,7 +169,7 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     found |= {"check": frame.source[:200], "caller": frame.caller, "importing": frame.importing}
     found |= {"prefix": frame.prefix[:120], "reads": frame.reads}
     if frame.reads and frame.measures:
-        found |= {"measures": True}
+        found |= {"measures": True, "raises": frame.raises}
     found = {name: value for name, value in found.items() if value}
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
     found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "option": frame.option}

@@ -9,13 +9,16 @@ from typing import Any
 
 TIMES = frozenset({"time", "timestamp", "ts", "@timestamp", "asctime", "date", "datetime"})
 _PLAIN = TIMES | {"stream", "log"}  # what Docker's records have: nothing beside the text
-LEVELS = ("level", "levelname", "lvl", "log.level", "loglevel", "severity")
+LEVELS = (
+    *("level", "levelname", "lvl", "log.level", "loglevel", "severity", "severity_text", "severityText"),
+    *("level_name", "levelno", "Level", "LEVEL", "@l"),
+)
 _LEVELS = frozenset(LEVELS)
 MOST = 128  # fields of a record that are looked at
 DEEPEST = 3  # mappings within mappings
 _BELOW = {  # levels below an error, as a program prints them
-    **dict.fromkeys(("trace", "debug", "d", "10"), "DEBUG"),
-    **dict.fromkeys(("info", "notice", "i", "20"), "INFO"),
+    **dict.fromkeys(("trace", "debug", "verbose", "d", "10"), "DEBUG"),
+    **dict.fromkeys(("info", "information", "notice", "success", "i", "20"), "INFO"),
     **dict.fromkeys(("warn", "warning", "w", "30"), "WARNING"),  # 30 is pino's and bunyan's information
 }
 _ERRORS = frozenset({"error", "err", "e", "critical", "crit", "fatal", "f", "panic", "alert", "emergency", "50", "60"})
@@ -42,6 +45,26 @@ _RAISED = frozenset(
         "traceback",
     ]
 )
+# What is no word of an error's: the settings and the surroundings of what runs, and what was said before.
+_AROUND = frozenset(
+    [
+        *(
+            "locals",
+            "vars",
+            "argv",
+            "args",
+            "env",
+            "environ",
+            "environment",
+            "config",
+            "settings",
+            "headers",
+            "request",
+        ),
+        *("tags", "labels", "annotations", "breadcrumbs", "commit_message", "notes", "description"),
+    ]
+)
+_NOTHING = re.compile(r"(?i)\W*(?:none|null|nil|no errors?|ok|false|0|n/a)?\W*")
 _STACKS = ("stack_trace", "stacktrace", "stack", "traceback", "backtrace", "trace")
 _CLASSES = ("type", "name", "class", "exc_type", "kind")
 _SAID = ("message", "msg", "value", "exc_value", "reason")
@@ -68,7 +91,8 @@ def level_of(record: Mapping[str, Any], text: str) -> tuple[str, bool]:
 
 def _named(record: Mapping[str, Any]) -> str:
     if _LEVELS.isdisjoint(record):
-        return ""
+        nested = record.get("log")  # of ECS
+        return _named(nested) if isinstance(nested, dict) and not _LEVELS.isdisjoint(nested) else ""
     value = next((record[key] for key in LEVELS if key in record), None)
     if isinstance(value, dict):
         value = value.get("name")
@@ -86,30 +110,36 @@ def rank_of(record: Mapping[str, Any]) -> str:
 
 
 def beside(record: Mapping[str, Any], text: str) -> tuple[list[str], list[str]]:
-    """What the record says beside its message: what fits into the message's line, and the lines below it."""
+    """What the record says beside its message: what fits into the message's line, and the lines below it.
+
+    Of an error's record each text counts; of others only what is called an error, and numbers of steps.
+    """
     same: list[str] = []
     below: list[str] = []
     if record.keys() <= _PLAIN:
         return same, below
+    error = _named(record) in _ERRORS
     for key, value in islice(_fields(_grouped(record), DEEPEST), MOST):
         if not isinstance(value, str):
             if type(value) in {int, float} and _PROGRESS.fullmatch(key):
                 same.append(f"{key}={value}")
-        elif (value := lines_of(value).strip("\n")) in text:
-            continue
-        elif "\n" in value:
-            below.extend(value.split("\n"))
-        elif " " in value.strip() or key in _RAISED:
-            same.append(f"{key}: {value}")
         elif _PROGRESS.fullmatch(key) and _NO_NUMBER.fullmatch(value):
             same.append(f"{key}={value}")
+        elif error or key in _RAISED:
+            said = lines_of(value).strip("\n")
+            if said in text or _NOTHING.fullmatch(said):
+                continue
+            if "\n" in said:
+                below.extend(said.split("\n"))
+            elif " " in said.strip() or key in _RAISED:
+                same.append(f"{key}: {said}")
     return same, below
 
 
 def _fields(record: Mapping[str, Any], deepest: int) -> Iterator[tuple[str, Any]]:
     """Texts and numbers of the record and of what is nested in it."""
     for key, value in record.items():
-        if key in TIMES or key in LEVELS:
+        if key in TIMES or key in _LEVELS or key in _AROUND:
             continue
         if isinstance(value, dict) and deepest:
             error = not value.keys().isdisjoint(_STACKS) or key in _RAISED
@@ -168,11 +198,11 @@ def _grouped(record: Mapping[str, Any]) -> Mapping[str, Any]:
     if not any("." in key for key in record):
         return record
     whole: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
     for key, value in record.items():
         head, _, part = key.partition(".")
-        known = whole.get(head)
-        if part and head in _RAISED and (known is None or isinstance(known, dict)):
-            whole[head] = {**(known or {}), part: value}
+        if part and head in _RAISED:
+            parts.setdefault(head, {})[part] = value
         else:
             whole[key] = value
-    return whole
+    return whole | {head: part for head, part in parts.items() if head not in whole}

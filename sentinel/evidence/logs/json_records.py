@@ -72,6 +72,7 @@ def _said(line: bytes, deepest: int) -> list[bytes]:
     if record is None or text is None:
         return []
     parts = text.split("\n")
+    printed = len(parts)  # lines of the message: another program's record may stand in them
     if not isinstance(record.get("record"), dict):  # loguru's text has all that its record has
         same, below = beside(record, text)
         parts[0] = " ".join((parts[0], *same)).strip("\n") if same else parts[0]
@@ -84,10 +85,11 @@ def _said(line: bytes, deepest: int) -> list[bytes]:
         return []
     traceback = len(lines) > 1 and any(map(_IN_TRACEBACK.search, parts))
     said: list[bytes] = []
-    for part in lines:
+    for number, part in enumerate(lines):
         # Of a traceback within a record the exception has the record's level, and its frames have none.
         own = "" if said and traceback and part[:1].isspace() else level
-        inner = _said(part.encode("utf-8", "replace"), deepest - 1) if part[:1] == "{" else []
+        nested = part[:1] == "{" and number < printed
+        inner = _said(part.encode("utf-8", "replace"), deepest - 1) if nested else []
         said.extend(inner or [f"{before}{own}{part}".encode("utf-8", "replace")])
     return said
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from sentinel.evidence.logs.writers import label_of
+
 LINES = 3  # of the log's first ones that tell something, which come again one right behind the other
 LEAST = 8  # characters of such a line: shorter ones are rules and blanks
 FOLLOWING = 4  # lines behind them, of which one at least comes again, too
@@ -23,7 +25,10 @@ _OF_STEPS = re.compile(
 )  # a loop prints them over and over
 _RULE = re.compile(rb"^\W+$")
 _ERROR = re.compile(rb"(?i)traceback|error|exception|^\s")
-_VARIES = re.compile(rb" *\d+|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b")
+# Blanks before a number count from the first on: tried from each of them, a long run of blanks would cost its square.
+_VARIES = re.compile(
+    rb"(?<! ) *\d+|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class RunStarts:
         self._beginning = b""
         self._head = b""  # the first lines, without what varies; empty where they are not known, or tell nothing
         self._open = True  # whether they are still to be read
+        self._label = b""  # of the rank, or the container, that wrote the first line
         self._literal = b""  # their longest part that does not vary, which is looked for first
         self._following: frozenset[bytes] = frozenset()
         self._tail = b""  # the end of what was read: a head may stand in two blocks
@@ -63,11 +69,17 @@ class RunStarts:
         at, lines, counted = folded.find(self._head), 0, 0
         while at >= 0:
             lines, counted = lines + folded.count(b"\n", counted, at), at
-            if first + lines > self._found:
-                again.append(RunStart(lines - before, self._goes_on(folded, at + len(self._head))))
-                self._found = first + lines
+            end = at + len(self._head)
+            if first + lines > self._found and self._is_of_the_same_writer(text, lines):
+                again.append(RunStart(lines - before, self._goes_on(folded, end)))
+                # Where the lines behind it are still to come, it is looked at once more.
+                self._found = first + lines if folded.count(b"\n", end, end + MOST) >= FOLLOWING else self._found
             at = folded.find(self._head, at + 1)
         return again[-1:] if not again or again[-1].followed else [*[s for s in again if s.followed][-1:], again[-1]]
+
+    def _is_of_the_same_writer(self, text: bytes, line: int) -> bool:
+        """Whether the line begins with the label that the log's first line has: another rank's is no restart."""
+        return label_of(text.split(b"\n", line + 1)[line] if line else text, 0) == self._label
 
     def _goes_on(self, folded: bytes, end: int) -> bool:
         if not self._following:
@@ -98,6 +110,7 @@ class RunStarts:
         self._following = frozenset(line for line in told if line not in known)
         whole = b"\n".join((*head, b""))
         self._literal = max(_VARIES.split(whole), key=len)
+        self._label = label_of(head[0], 0)
         self._head = b"\n" + _folded(whole)
 
 

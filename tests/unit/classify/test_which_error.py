@@ -313,3 +313,31 @@ def test_content_that_cannot_be_read_is_of_what_was_being_read(
     )
     assert judge(text).cause is expected
     assert judge(text.replace(raised, "TypeError: 'int' object is not callable")).cause is Cause.USER_CODE
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "raised", "expected"),
+    [
+        (
+            "load_checkpoint",
+            "state = read(path)",
+            "_pickle.UnpicklingError: Weights only load failed.",
+            Cause.SOFTWARE_ENV,
+        ),
+        ("load_model", "if len(x) == n_items:", "NameError: name 'n_items' is not defined", Cause.USER_CODE),
+        ("get_batch", "x = cut(y)", "ValueError: truncated BPTT requires seq_len > 1", Cause.USER_CODE),
+        ("load_weights", "x = y", "NotImplementedError: magic method __getstate__ not supported", Cause.USER_CODE),
+        ("get_data_parallel_group", "assert len(ranks) == world_size", "AssertionError", Cause.USER_CONFIG),
+        ("load_checkpoint", "x = input()", "EOFError: EOF when reading a line", Cause.USER_CODE),
+        ("_read_chunk", "assert len(result) == num_bytes", "AssertionError", Cause.DATALOADER),
+        (
+            "load_checkpoint",
+            "if magic != MAGIC: raise ValueError(path)",
+            "ValueError: step_200.bin",
+            Cause.CHECKPOINT_CORRUPT,
+        ),
+    ],
+)
+def test_words_of_damage_in_another_meaning(function: str, line: str, raised: str, expected: Cause) -> None:
+    frame = f'  File "/home/u/run/engine.py", line 7, in {function}\n    {line}\n'
+    assert judge(f"Traceback (most recent call last):\n{frame}{raised}\n").cause is expected

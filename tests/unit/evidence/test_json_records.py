@@ -276,3 +276,33 @@ def test_only_records_that_begin_alike_are_a_launchers() -> None:
 def test_no_record_grows_beyond_measure(record: dict[str, object]) -> None:
     block = records(record).encode()
     assert len(unwrapped(block)[0]) < 2 * len(block) + 200_000
+
+
+@pytest.mark.parametrize("level", ["info", None])
+def test_what_surrounds_a_record_is_no_error_of_its_own(level: str | None) -> None:
+    """What a program tells of its settings, its labels or another's message ended nothing; an error's own field does."""
+    told = {
+        "time": TIME,
+        "message": "git",
+        "commit_message": "Handle Xid 79 (GPU has fallen off the bus)",
+        "note": MEMORY,
+    }
+    steps = "".join(f"step {step} loss: 2.1\n" for step in range(4))
+    text = steps + records(told | ({"level": level} if level else {}))
+    assert verdict(text + steps).unknown_kind == "no_failure"
+    assert verdict(text + TRACEBACK + "\n").cause is Cause.USER_CODE
+    assert verdict(steps + records({**told, "error": MEMORY})).cause is Cause.APP_OOM_GPU
+
+
+@pytest.mark.parametrize("nothing", ["", "none", "None", "null", "no error", "ok", "-", "0"])
+def test_an_error_that_is_none(nothing: str) -> None:
+    steps = "".join(f"step {step} loss: 2.1\n" for step in range(4))
+    record = {"time": TIME, "level": "error", "message": "worker pool idle: exception-free", "error": nothing}
+    assert unwrapped(records(record).encode())[0] == b"worker pool idle: exception-free\n"
+    assert verdict(steps + records({**record, "level": "info"}) + steps).unknown_kind == "no_failure"
+
+
+def test_another_program_s_record_within_a_field_is_text() -> None:
+    inner = json.dumps({"level": "error", "message": MEMORY, "time": TIME})
+    block = records({"level": "error", "time": TIME, "message": "a task failed", "body": f"first\n{inner}"}).encode()
+    assert unwrapped(block)[0] == f"a task failed\nfirst\n{inner}\n".encode()

@@ -103,3 +103,22 @@ def test_the_last_beginning_and_the_last_that_is_followed() -> None:
     head, rest = b"first line here\nsecond line here\nthird line here\n", b"fourth line here\n1\n2\n3\n"
     found = RunStarts().last(head + rest + b"x\n" + head + rest + b"y\n" + head + b"other words\n")
     assert found == [RunStart(8, followed=True), RunStart(16, followed=False)]
+
+
+def test_another_rank_s_first_lines_are_no_restart() -> None:
+    labelled = [[f"{rank}: {line}" for line in (*HEAD, "reading the index")] for rank in (0, 3)]
+    assert cause(*labelled[0], f"0: {MEMORY}", *labelled[1], f"3: {FULL}") is Cause.APP_OOM_GPU
+    assert cause(*labelled[0], f"0: {MEMORY}", *labelled[0], f"0: {FULL}") is Cause.DISK_FULL
+
+
+def test_the_lines_behind_a_head_may_be_in_the_next_block() -> None:
+    starts, text = RunStarts(), "".join(f"{line}\n" for line in (*HEAD, "reading the index", *STEPS)).encode()
+    head = len("".join(f"{line}\n" for line in HEAD))
+    assert [start.followed for start in starts.last(text + text[:head])] == [False]
+    assert starts.last(text[head:]) == [RunStart(-3, followed=True)]
+
+
+def test_long_runs_of_blanks_cost_no_more_than_other_bytes() -> None:
+    starts, head = RunStarts(), "".join(f"{line}\n" for line in (*HEAD, *STEPS)).encode()
+    starts.last(head + b" " * 4_000_000 + b"\n" + b"1 " * 500_000 + b"\n")
+    assert len(starts.last(head)) == 1
