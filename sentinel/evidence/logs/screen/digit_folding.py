@@ -14,6 +14,9 @@ from sentinel.evidence.logs.screen.literals import item_at
 
 FOLD = bytes.maketrans(b"123456789", b"000000000")
 _DIGITS = "0123456789"
+_PLAIN = re.compile(
+    r"[^(\[{\\0-9]+|(?:\\[a-wyzA-Z.^$*+?()\[\]{}|/-])+"
+)  # what reads any digit as it reads 0, and the rest
 _GROUP_NAME = re.compile(r"\(\?(?:P<\w+>|i?:|i\))")
 
 
@@ -36,7 +39,10 @@ def fold_digits(pattern: str) -> Folded:
     at = 0
     while at < len(pattern):
         char = pattern[at]
-        if char == "(":
+        if run := _PLAIN.match(pattern, at):
+            item = run[0]
+            parts.append(item)
+        elif char == "(":
             mark = _GROUP_NAME.match(pattern, at)
             item = mark[0] if mark else char
             parts.append(item)
