@@ -20,9 +20,8 @@ _OF_A_MACHINE = re.compile(
     rb"\[ {0,8}\d{1,8}\.\d{3,6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+: "
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]?\d{0,9}(?:Z|[+-]\d\d:?\d\d) \S+ \S+: "
 )
-_OF_STEPS = re.compile(
-    rb"(?i)\b(?:step|iter|iteration|epoch|loss)s?\b[^\n]{0,12}\d"
-)  # a loop prints them over and over
+# Lines that a loop prints over and over.
+_OF_STEPS = re.compile(rb"(?i)\b(?:step|iter|iteration|epoch|loss)s?\b[^\n]{0,12}\d")
 _RULE = re.compile(rb"^\W+$")
 _ERROR = re.compile(rb"(?i)traceback|error|exception|^\s")
 # Blanks before a number count from the first on: tried from each of them, a long run of blanks would cost its square.
@@ -64,22 +63,19 @@ class RunStarts:
             self._take(block)
         if not self._head or self._literal not in text:
             return []
-        folded = b"\n" + _folded(text)
+        folded, rows = b"\n" + _folded(text), text.split(b"\n")
         again: list[RunStart] = []
         at, lines, counted = folded.find(self._head), 0, 0
         while at >= 0:
             lines, counted = lines + folded.count(b"\n", counted, at), at
             end = at + len(self._head)
-            if first + lines > self._found and self._is_of_the_same_writer(text, lines):
+            # Another rank's label before it: no restart.
+            if first + lines > self._found and label_of(rows[lines], 0) == self._label:
                 again.append(RunStart(lines - before, self._goes_on(folded, end)))
                 # Where the lines behind it are still to come, it is looked at once more.
                 self._found = first + lines if folded.count(b"\n", end, end + MOST) >= FOLLOWING else self._found
             at = folded.find(self._head, at + 1)
         return again[-1:] if not again or again[-1].followed else [*[s for s in again if s.followed][-1:], again[-1]]
-
-    def _is_of_the_same_writer(self, text: bytes, line: int) -> bool:
-        """Whether the line begins with the label that the log's first line has: another rank's is no restart."""
-        return label_of(text.split(b"\n", line + 1)[line] if line else text, 0) == self._label
 
     def _goes_on(self, folded: bytes, end: int) -> bool:
         if not self._following:
