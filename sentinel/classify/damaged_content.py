@@ -36,7 +36,7 @@ _OF_CONTENT: Mapping[str, Mapping[Cause, float]] = {
     "data": {C.DATALOADER: 4.0, C.CHECKPOINT_CORRUPT: 0.6},
     "settings": {C.USER_CONFIG: 3.8, C.CHECKPOINT_CORRUPT: 0.8},
 }
-OWN = 0.25  # share of an exception's usual weight for the user's code where what was read is known
+NAMED = 0.25  # share of a class's usual weight for the user's code where a name says what was done
 
 
 def of_content(evidence: Evidence, weights: Mapping[Cause, float], *, known: bool) -> Mapping[Cause, float] | None:
@@ -49,7 +49,7 @@ def of_content(evidence: Evidence, weights: Mapping[Cause, float], *, known: boo
         return None
     likeliest = max(read, key=read.__getitem__)
     stronger = max(read[likeliest], weights.get(likeliest, 0.0))
-    return {C.USER_CODE: OWN * weights.get(C.USER_CODE, 0.0), **read, likeliest: stronger}
+    return {C.USER_CODE: NAMED * weights.get(C.USER_CODE, 0.0), **read, likeliest: stronger}
 
 
 def _is_damaged(evidence: Evidence) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from sentinel.classify.damaged_content import of_content
+from sentinel.classify.damaged_content import NAMED, of_content
 from sentinel.model.records import Cause, Evidence
 from sentinel.model.vocabulary import CRASH_STACK
 
@@ -231,7 +231,6 @@ _STANDARD: tuple[tuple[re.Pattern[str], Weights], ...] = (
     (re.compile(r"^shared_memory\.py:"), {C.DATALOADER: 4.0}),  # a name that another run, or process, left behind
     (re.compile(r"^importlib|^<frozen importlib|_bootstrap"), {C.SOFTWARE_ENV: 2.6}),
 )
-_NAMED = 0.25  # share of a class's usual weight for the user's code where the place says what was done
 
 
 def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> Weights:
@@ -375,7 +374,7 @@ def _of_settings(weights: Weights) -> Weights:
 
 def _moved(weights: Weights, said: Weights) -> Weights:
     """``weights`` by the exception's class, each raised to what the frame's place says (``said``)."""
-    moved = {cause: (_NAMED if cause is C.USER_CODE else 1.0) * weight for cause, weight in weights.items()}
+    moved = {cause: (NAMED if cause is C.USER_CODE else 1.0) * weight for cause, weight in weights.items()}
     for cause, weight in said.items():
         moved[cause] = max(moved.get(cause, 0.0), weight)
     return moved

@@ -43,7 +43,9 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
             steps.setdefault(evidence.where.path, []).append(evidence.line)
         if evidence.kind == FINISHED:
             ends[evidence.where.path] = max(ends.get(evidence.where.path, 0), evidence.line or 0)
-        if evidence.kind == RUN_START and (evidence.data.get("followed") is True or _is_after(evidence, stopped)):
+        if evidence.kind == RUN_START and (
+            evidence.data.get("followed") is True or _stopped_between(evidence, 1, evidence.line or 0, stopped)
+        ):
             begun[evidence.where.path] = max(begun.get(evidence.where.path, 0), evidence.line or 0)
     kept = []
     for reading in readings:
@@ -92,7 +94,7 @@ def _of_an_earlier_run(
         return True
     later = [r for r in readings if r.evidence.where.path == one.evidence.where.path and (r.evidence.line or 0) > begun]
     ends = [r for r in later if r.strength >= LEADS and r.role in _RAISED]
-    by_slurm = any((lines_below(one, r) or 0) <= 0 and (r.evidence.line or 0) < begun for r in stopped)
+    by_slurm = _stopped_between(one.evidence, one.evidence.line or 0, begun, stopped)
     return any(by_slurm or points_to(r) not in FAMILIES[2] for r in ends)
 
 
@@ -102,9 +104,10 @@ def _stopped_by_slurm(readings: Sequence[Reading]) -> list[Reading]:
     return [r for r in readings if r.form is Form.SLURM and r.strength >= LEADS and points_to(r) in causes]
 
 
-def _is_after(begun: Evidence, stopped: Sequence[Reading]) -> bool:
-    log, line = begun.where.path, begun.line or 0
-    return any(r.evidence.where.path == log and 0 < (r.evidence.line or 0) < line for r in stopped)
+def _stopped_between(of_log: Evidence, first: int, begun: int, stopped: Sequence[Reading]) -> bool:
+    """Whether Slurm ended a run from the line ``first`` on, before the line ``begun``, by the log that ``of_log`` is of."""
+    log = of_log.where.path
+    return any(r.evidence.where.path == log and first <= (r.evidence.line or 0) < begun for r in stopped)
 
 
 def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:

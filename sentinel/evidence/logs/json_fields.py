@@ -77,22 +77,23 @@ def lines_of(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def level_of(record: Mapping[str, Any], text: str) -> tuple[str, bool]:
+def level_of(record: Mapping[str, Any], name: str, text: str) -> tuple[str, bool]:
     """The level as a program prints it before its message, none of an error; whether only the level says that it is one.
 
-    A cloud's export calls what came from a program's output information, or an error by the stream that it came from.
+    ``name``: its level's. A cloud's export calls what came from a program's output information, or an error by the stream
+    that it came from.
     """
-    name = _named(record)
     if not name or not (known := _BELOW.get(name)):
         by_level = name in _ERRORS and _OF_A_CLOUD.isdisjoint(record)
         return "", by_level and not _LOOKS_LIKE_ERROR.search(text)
     return "" if known == "INFO" and not _OF_A_CLOUD.isdisjoint(record) else f"{known}: ", False
 
 
-def _named(record: Mapping[str, Any]) -> str:
+def level_name(record: Mapping[str, Any]) -> str:
+    """In small letters, or as a number; empty where the record has none."""
     if _LEVELS.isdisjoint(record):
         nested = record.get("log")  # of ECS
-        return _named(nested) if isinstance(nested, dict) and not _LEVELS.isdisjoint(nested) else ""
+        return level_name(nested) if isinstance(nested, dict) and not _LEVELS.isdisjoint(nested) else ""
     value = next((record[key] for key in LEVELS if key in record), None)
     if isinstance(value, dict):
         value = value.get("name")
@@ -109,7 +110,7 @@ def rank_of(record: Mapping[str, Any]) -> str:
     return ""
 
 
-def beside(record: Mapping[str, Any], text: str) -> tuple[list[str], list[str]]:
+def beside(record: Mapping[str, Any], level: str, text: str) -> tuple[list[str], list[str]]:
     """What the record says beside its message: what fits into the message's line, and the lines below it.
 
     Of an error's record each text counts; of others only what is called an error, and numbers of steps.
@@ -118,7 +119,7 @@ def beside(record: Mapping[str, Any], text: str) -> tuple[list[str], list[str]]:
     below: list[str] = []
     if record.keys() <= _PLAIN:
         return same, below
-    error = _named(record) in _ERRORS
+    error = level in _ERRORS
     for key, value in islice(_fields(_grouped(record), DEEPEST), MOST):
         if not isinstance(value, str):
             if type(value) in {int, float} and _PROGRESS.fullmatch(key):

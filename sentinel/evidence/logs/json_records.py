@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sentinel.evidence.logs.json_fields import LEVELS, TIMES, beside, level_of, lines_of, rank_of
+from sentinel.evidence.logs.json_fields import LEVELS, TIMES, beside, level_name, level_of, lines_of, rank_of
 from sentinel.evidence.logs.prefixes import ANSI
 from sentinel.text import json_of
 
@@ -71,13 +71,13 @@ def _said(line: bytes, deepest: int) -> list[bytes]:
     text = _text(record) if record is not None else None
     if record is None or text is None:
         return []
-    parts = text.split("\n")
+    parts, name = text.split("\n"), level_name(record)
     printed = len(parts)  # lines of the message: another program's record may stand in them
     if not isinstance(record.get("record"), dict):  # loguru's text has all that its record has
-        same, below = beside(record, text)
+        same, below = beside(record, name, text)
         parts[0] = " ".join((parts[0], *same)).strip("\n") if same else parts[0]
         parts.extend(below)
-    before, (level, only_by_level) = rank_of(record), level_of(record, parts[0])
+    before, (level, only_by_level) = rank_of(record), level_of(record, name, parts[0])
     if only_by_level:
         parts.append(f"ERROR: {parts[0]}")  # besides: rules know the message as it stands
     lines = "\n".join(parts).split("\n") if len(parts) > 1 else parts

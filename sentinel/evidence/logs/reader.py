@@ -147,14 +147,16 @@ class LogReader:
         lines, steps = self._signatures.screen.hit_lines(block, self._wanted_steps)
         timers = self._signatures.timers  # their lines are read as one report
         said = [line for line in lines if any(index not in timers for index, _ in line.hits)]
-        found = self._begun(block, now) + (self._confirm(block, said, steps, now) if said or steps else [])
+        added = len(self._records) - count if self._records else 0
+        found = self._begun(block, count + added, now) + (
+            self._confirm(block, said, steps, now) if said or steps else []
+        )
         live = not self._own and not self._own_times  # an old file's timers say nothing of who is slow now
         heads = [line.start + at for line in lines for index, at in line.hits if index in timers] if live else []
         if heads or self._timers.open:
             found.extend(self._timed(self._timers.read(block, heads, now), now))
         self._goes_on = not whole
         self._above = b"" if self._own else (self._above + block if len(block) < REACH else block)[-REACH:]
-        added = len(self._records) - count if self._records else 0
         self._line += count + added
         self.lines_read += count + added
         self.lines_added += added
@@ -175,8 +177,8 @@ class LogReader:
     def _report(self, at: datetime, report: Report, now: datetime) -> Evidence:
         return self._found(TIMERS, "timers across ranks", self._line, at, now, report.form, data_of(report))
 
-    def _begun(self, block: bytes, now: datetime) -> list[Evidence]:
-        starts = self._starts.last(block) if self._starts is not None else []
+    def _begun(self, block: bytes, lines: int, now: datetime) -> list[Evidence]:
+        starts = self._starts.last(block, lines) if self._starts is not None else []
         told = [(self._line + start.line, {"followed": start.followed}) for start in starts]
         return [self._found(RUN_START, "begins anew", line, now, now, "", data) for line, data in told]
 

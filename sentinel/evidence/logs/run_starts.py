@@ -52,12 +52,15 @@ class RunStarts:
         if beginning:
             self._take(beginning)
 
-    def last(self, block: bytes) -> list[RunStart]:
-        """Where the log begins anew for the last time, and for the last time with a line that followed before."""
+    def last(self, block: bytes, lines: int) -> list[RunStart]:
+        """Where the log begins anew for the last time, and for the last time with a line that followed before.
+
+        ``lines``: how many the block has.
+        """
         if not self._open and not self._head:
             return []
         text, before = self._tail + block, self._tail.count(b"\n")
-        first, self._read = self._read - before, self._read + block.count(b"\n")
+        first, self._read = self._read - before, self._read + lines
         self._tail = text[-MOST:].partition(b"\n")[2] if len(text) > MOST else text
         if self._open:
             self._take(block)
@@ -65,15 +68,15 @@ class RunStarts:
             return []
         folded, rows = b"\n" + _folded(text), text.split(b"\n")
         again: list[RunStart] = []
-        at, lines, counted = folded.find(self._head), 0, 0
+        at, row, counted = folded.find(self._head), 0, 0
         while at >= 0:
-            lines, counted = lines + folded.count(b"\n", counted, at), at
+            row, counted = row + folded.count(b"\n", counted, at), at
             end = at + len(self._head)
             # Another rank's label before it: no restart.
-            if first + lines > self._found and label_of(rows[lines], 0) == self._label:
-                again.append(RunStart(lines - before, self._goes_on(folded, end)))
+            if first + row > self._found and label_of(rows[row], 0) == self._label:
+                again.append(RunStart(row - before, self._goes_on(folded, end)))
                 # Where the lines behind it are still to come, it is looked at once more.
-                self._found = first + lines if folded.count(b"\n", end, end + MOST) >= FOLLOWING else self._found
+                self._found = first + row if folded.count(b"\n", end, end + MOST) >= FOLLOWING else self._found
             at = folded.find(self._head, at + 1)
         return again[-1:] if not again or again[-1].followed else [*[s for s in again if s.followed][-1:], again[-1]]
 

@@ -10,7 +10,7 @@ from shipped import shipped_rules, shipped_signatures
 from sentinel.classify import classify
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.evidence.logs.run_starts import RunStart, RunStarts
-from sentinel.model.records import Cause, Incident, UnknownKind, Verdict
+from sentinel.model.records import Cause, Evidence, Incident, UnknownKind, Verdict, Where
 
 NOW = datetime(2026, 3, 5, tzinfo=UTC)
 HEAD = ["Starting train on 4 nodes, attempt 1", "Python 3.11.9, torch 2.13.0", "cuda devices: 8, world size 32"]
@@ -57,6 +57,19 @@ def test_a_rank_that_is_late_finds_nobody() -> None:
     assert cause(*HEAD, PREEMPTED, *AGAIN, REFUSED) is Cause.NETWORK_BOOTSTRAP
 
 
+def test_what_slurm_ended_by_another_log_ended_no_run_of_this_one() -> None:
+    found: list[Evidence] = []
+    for path, lines in (
+        ("out.txt", [*HEAD, MEMORY, *AGAIN, REFUSED]),
+        ("other.txt", ["begin", "next", "step", PREEMPTED]),
+    ):
+        reader = LogReader(shipped_signatures(), where=Where(path=path), own_times=True)
+        found += [*reader.feed("".join(f"{line}\n" for line in lines).encode(), NOW), *reader.finish(NOW)]
+    verdict = classify(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=shipped_rules(), now=NOW)
+    memory = [ground for ground in verdict.grounds + verdict.against if ground.evidence.text == MEMORY]
+    assert memory and "went on" not in memory[0].note
+
+
 def test_what_convicts_a_machine_holds_for_the_run_after_it() -> None:
     assert cause(*HEAD, GONE, *AGAIN, MEMORY) is Cause.GPU_FALLEN_OFF_BUS
 
@@ -82,6 +95,10 @@ def test_what_a_log_repeats_anyway_is_no_beginning(head: list[str]) -> None:
     assert cause(*head, MEMORY, *head, FULL) is Cause.APP_OOM_GPU
 
 
+def last(starts: RunStarts, block: bytes) -> list[RunStart]:
+    return starts.last(block, block.count(b"\n"))
+
+
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
 def test_found_however_the_bytes_come(size: int) -> None:
     first = ["Fri Nov 20 10:00:00 UTC 2026", "", "=====", "Running on gpu9", "modules: cuda/12.4", *STEPS]
@@ -94,14 +111,14 @@ def test_found_however_the_bytes_come(size: int) -> None:
         pending += piece
         block, pending = pending[: pending.rfind(b"\n") + 1], pending[pending.rfind(b"\n") + 1 :]
         if block:
-            found += [(line + start.line, start.followed) for start in starts.last(block)]
+            found += [(line + start.line, start.followed) for start in last(starts, block)]
             line += block.count(b"\n")
     assert found[-1:] == [(len(first) + 3000, True)] or found[-1:] == [(len(first) + 3000, False)]
 
 
 def test_the_last_beginning_and_the_last_that_is_followed() -> None:
     head, rest = b"first line here\nsecond line here\nthird line here\n", b"fourth line here\n1\n2\n3\n"
-    found = RunStarts().last(head + rest + b"x\n" + head + rest + b"y\n" + head + b"other words\n")
+    found = last(RunStarts(), head + rest + b"x\n" + head + rest + b"y\n" + head + b"other words\n")
     assert found == [RunStart(8, followed=True), RunStart(16, followed=False)]
 
 
@@ -114,11 +131,11 @@ def test_another_rank_s_first_lines_are_no_restart() -> None:
 def test_the_lines_behind_a_head_may_be_in_the_next_block() -> None:
     starts, text = RunStarts(), "".join(f"{line}\n" for line in (*HEAD, "reading the index", *STEPS)).encode()
     head = len("".join(f"{line}\n" for line in HEAD))
-    assert [start.followed for start in starts.last(text + text[:head])] == [False]
-    assert starts.last(text[head:]) == [RunStart(-3, followed=True)]
+    assert [start.followed for start in last(starts, text + text[:head])] == [False]
+    assert last(starts, text[head:]) == [RunStart(-3, followed=True)]
 
 
 def test_long_runs_of_blanks_cost_no_more_than_other_bytes() -> None:
     starts, head = RunStarts(), "".join(f"{line}\n" for line in (*HEAD, *STEPS)).encode()
-    starts.last(head + b" " * 4_000_000 + b"\n" + b"1 " * 500_000 + b"\n")
-    assert len(starts.last(head)) == 1
+    last(starts, head + b" " * 4_000_000 + b"\n" + b"1 " * 500_000 + b"\n")
+    assert len(last(starts, head)) == 1

@@ -14,9 +14,8 @@ from sentinel.evidence.logs.screen.literals import item_at
 
 FOLD = bytes.maketrans(b"123456789", b"000000000")
 _DIGITS = "0123456789"
-_PLAIN = re.compile(
-    r"[^(\[{\\0-9]+|(?:\\[a-wyzA-Z.^$*+?()\[\]{}|/-])+"
-)  # what reads any digit as it reads 0, and the rest
+# A run of what folding leaves as it is.
+_PLAIN = re.compile(r"[^(\[{\\0-9]+|(?:\\[a-wyzA-Z.^$*+?()\[\]{}|/-])+")
 _GROUP_NAME = re.compile(r"\(\?(?:P<\w+>|i?:|i\))")
 
 
