@@ -27,8 +27,8 @@ from sentinel.model.records import Cause, Scope, Source
 GROUPS = frozenset(
     [
         "node", "gpu", "rank", "pci", "uuid", "xid", "sxid", "code", "path", "peer", "speaker", "step", "total", "loss",
-        "time_s", "time_ms", "pid", "action", "signal", "nic", "exit_code", "text", "sequence", "op", "numel", "fatal",
-        "gib_tried", "gib_total", "gib_used", "comm", "nranks",
+        "time_s", "time_ms", "pid", "action", "signal", "nic", "exit_code", "text", "sequence", "op", "numel", "numel_out",
+        "fatal", "gib_tried", "gib_total", "gib_used", "comm", "nranks",
     ]
 )  # fmt: skip
 RULE_KEYS = frozenset(

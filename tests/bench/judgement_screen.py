@@ -74,7 +74,7 @@ def megatron(path: Path, lines: int, seed: int = 3) -> None:
 def mix(path: Path, lines: int, seed: int = 3) -> None:
     rng = random.Random(seed)
     with path.open("w", encoding="utf-8") as file:
-        for i in range(lines):
+        for i in range(lines - 1):
             draw = rng.random()
             rank = rng.randrange(64)
             if draw < 0.15:
@@ -91,12 +91,11 @@ def mix(path: Path, lines: int, seed: int = 3) -> None:
                     f"gpu{rank // 8:03d}:4711:{4800 + rank} [{rank % 8}] NCCL INFO Channel {i % 16:02d}/0 : "
                     f"{rank}[{rank % 8}] -> {rank + 1}[{(rank + 1) % 8}] via P2P/CUMEM\n"
                 )
-            elif draw < 0.99999:
+            else:
                 file.write(
                     f"2026-01-02 03:04:{i % 60:02d},123 INFO data: shard {i % 997} opened, {rng.randrange(9999)} samples\n"
                 )
-            else:
-                file.write(f"[rank{rank}]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
+        file.write("[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
 
 
 def records(path: Path, lines: int, seed: int = 3) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from fractions import Fraction
 
 from sentinel.classify.history import History
 from sentinel.classify.readings import Reading
@@ -20,6 +21,7 @@ from sentinel.model.records import Cause, Evidence, Incident, Kind, Scope
 _CALLS = frozenset({"collective-frame", "backward-frame"})  # rules of a traceback's frames
 # In these every rank gives as many elements as every other.
 EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "BARRIER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"})
+_BATCH = "COALESCED"  # has this name whatever it holds
 AT_ONE_PLACE = 5.0  # different calls under one number of the sequence
 APART = 3.6  # different calls under different numbers: one may be a group's, the other the world's
 LOST = 1.5  # natural-log odds from which a line says that ranks lost or await each other
@@ -123,7 +125,16 @@ def _said(evidence: Evidence) -> Iterable[RankState]:
     if evidence.kind == "watchdog" and rank is not None and isinstance(op, str) and isinstance(sequence, str):
         group = _GROUP.search(evidence.text)
         size = str(data.get("numel") or "")
+        if op == _BATCH and data.get("numel_out"):
+            size = f"{size}/{data['numel_out']}"
         yield RankState(rank, group[1] if group else "", sequence=int(sequence), op=op, size=size)
+
+
+def _even_batch(sizes: Iterable[str]) -> bool:
+    """Whether each rank takes the same multiple, or part, of what it gives: tensors are gathered or reduced, not sent."""
+    shares = {Fraction(size) if re.fullmatch(r"[1-9]\d*/[1-9]\d*", size) else Fraction(1) for size in sizes}
+    share = shares.pop()
+    return not shares and share != 1 and 1 in share.as_integer_ratio()
 
 
 def _mismatch(group: Sequence[RankState]) -> str | None:
@@ -135,7 +146,7 @@ def _mismatch(group: Sequence[RankState]) -> str | None:
     for states in calls.values():
         ops = {state.op for state in states.values()}
         sizes = {state.size for state in states.values() if state.size}
-        if len(ops) > 1 or (len(sizes) > 1 and ops <= EVEN):
+        if len(ops) > 1 or (len(sizes) > 1 and (ops <= EVEN or (ops == {_BATCH} and _even_batch(sizes)))):
             return f"{len(states)} ranks name different calls at one place"
     return None
 

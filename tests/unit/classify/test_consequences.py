@@ -147,10 +147,10 @@ def test_slurm_reports_an_oom_kill_after_what_it_did() -> None:
     assert judge(log(text.splitlines(keepends=True)[0])).cause is Cause.DATALOADER
 
 
-def watchdog(rank: int, sequence: int, op: str, numel: int) -> str:
+def watchdog(rank: int, sequence: int, op: str, numel: int, taken: int | None = None) -> str:
     return (
         f"[rank{rank}]:[E304 12:00:00.1 ProcessGroupNCCL.cpp:600] [Rank {rank}] Watchdog caught collective operation "
-        f"timeout: WorkNCCL(SeqNum={sequence}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) "
+        f"timeout: WorkNCCL(SeqNum={sequence}, OpType={op}, NumelIn={numel}, NumelOut={taken or numel}, Timeout(ms)=600000) "
         "ran for 600010 milliseconds before timing out.\n"
     )
 
@@ -169,6 +169,21 @@ def watchdog(rank: int, sequence: int, op: str, numel: int) -> str:
 def test_watchdogs_of_several_ranks_are_compared(lines: list[tuple[int, int, str, int]], cause: Cause) -> None:
     verdict = judge(log("".join(watchdog(*line) for line in lines)))
     assert (verdict.cause, verdict.drain_recommended) == (cause, False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cause"),
+    [
+        (((56320, 450560), (107520, 860160)), Cause.COLLECTIVE_MISMATCH),
+        (((450560, 56320), (860160, 107520)), Cause.COLLECTIVE_MISMATCH),
+        (((56320, 450560), (56320, 450560)), Cause.NCCL_HANG_UNKNOWN),
+        (((64, 64), (512, 512)), Cause.NCCL_HANG_UNKNOWN),  # may be sends, as may be the next
+        (((64, 128), (128, 64)), Cause.NCCL_HANG_UNKNOWN),
+    ],
+)
+def test_batches_that_gather_or_reduce_tensors_have_one_size(sizes: tuple[tuple[int, int], ...], cause: Cause) -> None:
+    lines = [watchdog(rank, 610, "COALESCED", given, taken) for rank, (given, taken) in enumerate(sizes)]
+    assert judge(log("".join(lines))).cause is cause
 
 
 def test_what_is_told_as_a_warning_yields_to_what_is_told_as_an_error() -> None:
