@@ -36,6 +36,11 @@ _OF_CONTENT: Mapping[str, Mapping[Cause, float]] = {
     "data": {C.DATALOADER: 4.0, C.CHECKPOINT_CORRUPT: 0.6},
     "settings": {C.USER_CONFIG: 3.8, C.CHECKPOINT_CORRUPT: 0.8},
 }
+_READING: Mapping[str, Mapping[Cause, float]] = {  # where nothing says that it is damaged
+    "checkpoint": {C.CHECKPOINT_CORRUPT: 2.4, C.USER_CONFIG: 2.0, C.USER_CODE: 1.0},
+    "data": {C.DATALOADER: 2.6, C.USER_CODE: 1.6, C.USER_CONFIG: 1.0},
+    "settings": {C.USER_CONFIG: 2.8, C.USER_CODE: 1.0},
+}
 NAMED = 0.25  # share of a class's usual weight for the user's code where a name says what was done
 
 
@@ -50,6 +55,11 @@ def of_content(evidence: Evidence, weights: Mapping[Cause, float], *, known: boo
     likeliest = max(read, key=read.__getitem__)
     stronger = max(read[likeliest], weights.get(likeliest, 0.0))
     return {C.USER_CODE: NAMED * weights.get(C.USER_CODE, 0.0), **read, likeliest: stronger}
+
+
+def read_there(evidence: Evidence) -> Mapping[Cause, float]:
+    """Causes of a failure of which only is known what was being read; none where no name tells that."""
+    return _READING.get(str(evidence.data.get("reads") or ""), {})
 
 
 def _is_damaged(evidence: Evidence) -> bool:

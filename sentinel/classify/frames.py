@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from sentinel.classify.damaged_content import NAMED, of_content
+from sentinel.classify.damaged_content import NAMED, of_content, read_there
 from sentinel.model.records import Cause, Evidence
 from sentinel.model.vocabulary import CRASH_STACK
 
@@ -121,6 +121,11 @@ CALLED = 2.6  # natural-log odds that the program calls a native function with w
 STATE = 1.6  # the same where it only says in what state it found itself
 # Natural-log odds that a library is at fault whose assertion says nothing, or that looks a missing key up (``_INSIDE``).
 INVARIANT = 2.8
+# Where the exception itself is not known.
+HALF_TOLD = 0.7  # share of the weight of a place
+IN_LIBRARY: Weights = {C.SOFTWARE_ENV: 2.0, C.USER_CODE: 1.6, C.USER_CONFIG: 1.4}
+WRITING: Weights = {C.DISK_FULL: 2.8, C.FILESYSTEM_STORAGE: 2.6, C.USER_CODE: 1.0}
+IN_PROGRAM: Weights = {C.USER_CODE: 2.4, C.USER_CONFIG: 1.4}
 DRIVEN = 2.2  # natural-log odds that a framework is at fault which drove the tensor library into what that refuses
 
 # Where recorded operations run, backwards or as a graph: who asks for it tells nothing of who recorded them.
@@ -139,6 +144,7 @@ _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
 # A data worker that runs a library's data set or transform, and a sample that lacks what that looks for.
 _IN_WORKER = re.compile(r"/torch/utils/data/_utils/(?:worker|fetch)\.py$")
 _LACKS = re.compile(r"\b(?:KeyError|IndexError): (?!Caught )")
+_WRITES = re.compile(r":_{0,2}(?:save|write|dump|flush)(?:_\w{1,40})?$")
 _TAKES_DATA = re.compile(r"(?i)collat|dataset|tokeniz|processor|preprocess|/data/")
 # What a class of a library has not in this release, and a method called with what it does not take; the built-in types have
 # what they always had.
@@ -271,6 +277,17 @@ def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> 
     if _SOURCE.search(evidence.text) or _RESOURCES.search(evidence.text):
         return _of_kernel(evidence, weights)
     return weights if _RELAYS.search(evidence.text) else _by_library(evidence, weights, frame)
+
+
+def by_frame_alone(evidence: Evidence) -> Weights:
+    """What the innermost frame says where the traceback breaks off before its exception."""
+    frame, standard = str(evidence.data.get("frame") or ""), str(evidence.data.get("standard") or "")
+    if reads := read_there(evidence):
+        return reads
+    place = f"{frame}:{evidence.data.get('function') or ''}"
+    if said := _first(_STANDARD, standard) or _first(_PLACES, place) or (WRITING if _WRITES.search(place) else None):
+        return {cause: HALF_TOLD * weight for cause, weight in said.items()}
+    return IN_LIBRARY if _LIBRARY.search(frame) else IN_PROGRAM if frame else {}
 
 
 def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.classify.exit_status import EXIT_STATUS, rule_of_exit
-from sentinel.classify.frames import by_frame
+from sentinel.classify.frames import by_frame, by_frame_alone
 from sentinel.classify.log_levels import only_told
 from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
 from sentinel.config.convictions import RECOVERY_ACTIONS, Remedy, action_name
 from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
+from sentinel.model.vocabulary import BROKEN_OFF
 
 C = Cause
 WARNED = 0.6
@@ -348,7 +349,16 @@ def _signal(evidence: Evidence) -> Reading | None:
 
 _MOST_SIGNAL = 4.0
 _ALONE = 2.5
+
+
+def _broken_off(evidence: Evidence) -> Reading | None:
+    weights = by_frame_alone(evidence)
+    note = "the log breaks off within a traceback, before its exception"
+    return Reading(evidence, BROKEN_OFF, weights, note=note) if weights else None
+
+
 _KINDS: dict[str, Maker] = {
+    BROKEN_OFF: _broken_off,
     "signal": _signal,
     "hang": _flight,
     Kind.GPU_LOST: _simple("gpu-lost", {C.GPU_FALLEN_OFF_BUS: 5.5}, "fewer GPUs than promised"),

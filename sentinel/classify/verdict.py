@@ -45,6 +45,7 @@ from sentinel.model.records import (
     Trust,
     Verdict,
 )
+from sentinel.model.vocabulary import BROKEN_OFF
 from sentinel.text import whole_number
 
 C = Cause
@@ -67,7 +68,10 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     read_all = (read(e, rules, by_id, before.get(e.where.path)) for e in incident.evidence)
     readings = order(reading for reading in read_all if reading is not None)
     readings, of_single_nodes = out_together(outlived(passed(of_modules(readings)), incident), rules)
-    verdict = _judge(incident, readings, history, rules, now)
+    told = [reading for reading in readings if reading.key != BROKEN_OFF]
+    verdict = _judge(incident, told, history, rules, now)
+    if verdict.cause is C.UNKNOWN and len(told) < len(readings):  # where nothing else names a cause
+        verdict = _judge(incident, readings, history, rules, now)
     verdict = with_others(
         verdict, of_single_nodes, lambda some: _judge(incident, some, history, rules, now), NEVER_DRAIN
     )

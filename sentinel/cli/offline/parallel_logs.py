@@ -117,21 +117,19 @@ def _call(task: Any) -> Any:
 def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidence], int, int]:
     """Evidence, how many lines were read, and how many of them are not lines of the log."""
     where = Where(node=log.node, path=str(log.file))
-    begins = log.start == 0
-    beginning = b"" if begins else next(iter(blocks(log.file, 0, MOST)), b"")
+    beginning = b"" if log.start == 0 else next(iter(blocks(log.file, 0, MOST)), None)
     reader = LogReader(
         signatures,
         source=log.source,
         where=where,
         own_times=True,
         last_steps=KEEP_STEPS,
-        begins=begins,
         beginning=beginning,
     )
     found: list[Evidence] = []
     for block in blocks(log.file, log.start, log.end):
         found.extend(item for item in reader.feed(block, now) if item.kind not in _PROGRESS)
-    found.extend(item for item in reader.finish(now) if item.kind not in _PROGRESS)
+    found.extend(item for item in reader.finish(now, ends=log.end is None) if item.kind not in _PROGRESS)
     return found, reader.lines_read, reader.lines_added
 
 

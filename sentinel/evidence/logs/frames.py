@@ -25,7 +25,10 @@ _POINTED = re.compile(
 )  # the line that they point at
 # Source that they show around it, of which a statement may have many lines.
 _SHOWN = re.compile(rb"(?m)^[^\w\n]{0,24}(?:\d{1,7}(?: [^\n]{0,400})?|\(\.\.\.\))$")
-_STANDARD = re.compile(rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<frozen ")
+_STANDARD = re.compile(
+    rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<frozen |^[A-Za-z]:/[^\n]{1,240}/[Ll]ib/(?!site-packages/)"
+)
+_OF_WINDOWS = re.compile(rb'(?<=File ")[A-Za-z]:\\[^"\n]{1,300}')
 # What only hands on the exception of another: of a worker, of a wrapped call.
 _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
@@ -102,6 +105,7 @@ def innermost(before: bytes) -> Frame | None:
     """
     if before.count(b"\n\n") > before.count(b"\n") // 3:  # a page has put an empty line behind each
         before = before.replace(b"\n\n", b"\n")
+    before = _OF_WINDOWS.sub(lambda path: path[0].replace(b"\\", b"/"), before)
     frames, between = list(_FRAME.finditer(before)), BETWEEN
     drawn = list(_DRAWN.finditer(before))
     if drawn and (not frames or frames[-1].start() < drawn[-1].start()):

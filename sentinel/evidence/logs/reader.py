@@ -7,7 +7,6 @@ per rule and unit ``limits.LIMIT`` evidences and the last one, then a count.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,8 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
-from sentinel.evidence.logs.frames import STACK, crashed_in, framed, is_ignored, text_before, what_was_read
+from sentinel.evidence.logs.broken_off import broken_off
+from sentinel.evidence.logs.frames import BEFORE, STACK, crashed_in, framed, is_ignored, text_before, what_was_read
 from sentinel.evidence.logs.json_records import unwrapped
 from sentinel.evidence.logs.launcher import BLOCK, named
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
@@ -26,13 +26,13 @@ from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
 from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
-from sentinel.evidence.logs.step_numbers import numbers_of, value_of
+from sentinel.evidence.logs.step_numbers import numbers_of, only_read_back, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
-from sentinel.evidence.logs.writers import REACH, text_below
+from sentinel.evidence.logs.writers import REACH, text_above, text_below
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import OP_COUNT, RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
-from sentinel.model.vocabulary import CRASH_STACK, LOG_LINE, RUN_START
+from sentinel.model.vocabulary import BROKEN_OFF, CRASH_STACK, LOG_LINE, RUN_START
 from sentinel.text import visible, whole_number
 
 __all__ = ["LogReader", "Signatures"]
@@ -47,11 +47,6 @@ FIRST_FAILURE = "first-failure"  # a launcher's headline; the worker it means st
 REPORT_S = 10.0  # one report of timers in this time is enough to see who is slow for minutes
 STEPS_PER_BLOCK = 96  # a block with more step lines yields the first and last of them, evenly thinned
 
-# Words before the number of a step that say where a job takes up, not what it has gained.
-_READ_BACK = re.compile(
-    rb"(?i)\b(?:resum(?:e|ed|ing)|(?:re)?load(?:ed|ing)?|restor(?:ed|ing)|continu(?:e|ing))\b[^|\n]{0,120}"
-    rb"\b(?:from|at|checkpoint|ckpt|state)\b"
-)
 _ALL_READ = frozenset({Kind.XID, OP_COUNT})  # whose lines differ by number, however many
 _SAYS_LITTLE = frozenset({Role.FALLBACK, Role.CONTEXT, Role.PROGRESS})  # beside these a fallback still counts
 
@@ -85,12 +80,11 @@ class LogReader:
         own_times: bool = False,
         bare: bool = False,
         last_steps: int | None = None,
-        begins: bool = True,
-        beginning: bytes = b"",
+        beginning: bytes | None = b"",
     ) -> None:
         """``own_times``: trust a line's own time even without a zone (an old file); a live log is timed as it is read.
         ``bare``: nothing stands before the messages of a machine's own log.
-        ``begins``: what is fed begins where the log does; ``beginning``: the log's first bytes, where it does not.
+        ``beginning``: the log's first bytes where what is fed begins later; None where they are not known.
         ``last_steps``: only so many step lines, the last ones, are wanted, and only when the log is read to its end."""
         self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
         self._source = source
@@ -100,9 +94,8 @@ class LogReader:
         self._bare = bare
         self._last_steps: deque[tuple[int, bytes, HitLine]] | None = deque(maxlen=last_steps) if last_steps else None
         # Of a live log the attempts are known.
-        self._starts = (
-            RunStarts(unwrapped(clean(beginning))[0]) if own_times and (begins or beginning) and not self._own else None
-        )
+        compared = own_times and not self._own and beginning is not None
+        self._starts = RunStarts(unwrapped(clean(beginning or b""))[0]) if compared else None
         self._goes_on = False  # the next block begins within a line that was too long
         self._where = where or Where()
         self._pending = b""
@@ -133,11 +126,26 @@ class LogReader:
         self._pending = data[cut + 1 :]
         return self._read(block, now, whole=True)
 
-    def finish(self, now: datetime) -> list[Evidence]:
+    def finish(self, now: datetime, *, ends: bool = True) -> list[Evidence]:
+        """``ends``: the log ends here, not only this part of it."""
         block, self._pending = self._pending, b""
         found = self._read(block, now, whole=True) if block else []
+        found += self._broken_off(now) if ends else []
         latest, self._latest = [self._made(said) for said in self._latest.values()], {}
         return found + latest + self._held_steps(now) + self._timed(list(self._timers.finish()), now)
+
+    def _broken_off(self, now: datetime) -> list[Evidence]:
+        """What a traceback says with which the log breaks off; the line is the log's last one."""
+        end = broken_off(self._above)
+        if end is None:
+            return []
+        self._above, self._line, self.lines_read = self._above.rstrip() + b"\n", self._line - 1, self.lines_read - 1
+        before, frame = (
+            text_above(self._above + end.exception, len(self._above), BEFORE),
+            end.frame.decode("utf-8", "replace"),
+        )
+        unfinished = self._found(BROKEN_OFF, visible(frame.strip(), None), self._line, now, now, "", {})
+        return self._read(end.exception, now, whole=True) or [framed(unfinished, before)]
 
     def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
         block = clean_own(block) if self._own else clean(block)
@@ -304,7 +312,7 @@ class LogReader:
         kind = rule.kind
         if kind == TIMERS:
             return None  # its lines are read as one report
-        if kind == Kind.STEP and _only_read_back(hit.searched, hit.match.start(), fields):
+        if kind == Kind.STEP and only_read_back(hit.searched, hit.match.start(), fields):
             return None
         if kind == Kind.XID and not self._worth(hit, fields):
             return None
@@ -386,13 +394,6 @@ class LogReader:
             nic=fields.get("nic") or self._where.nic,
         )
         return where, data
-
-
-def _only_read_back(line: bytes, at: int, fields: Mapping[str, str]) -> bool:
-    """Whether the step at ``at`` is that of a checkpoint which is being read: no step was gained by it."""
-    return (
-        not fields.keys() & {"loss", "time_s", "time_ms"} and _READ_BACK.search(line, max(0, at - 200), at) is not None
-    )
 
 
 def _whole(text: str | None) -> int | None:

@@ -12,6 +12,11 @@ _VALUE = r"['\"]?([-+]?(?:\d{1,20}(?:\.\d{0,24})?(?:[eE][-+]?\d{1,3})?|(?:nan|Na
 _GRAD_NORM = re.compile(r"\bgrad[_ ]?norm['\"]?\s{0,3}[:=]\s{0,3}" + _VALUE)
 _LOSS = re.compile(r"\b(?:reduced_train_|train_|training_|step_|total_|lm_)loss['\"]?\s{0,3}[:=]\s{0,3}" + _VALUE)
 _SKIPPED = re.compile(r"(?:number of )?skipped iterations:\s{1,4}[1-9]")
+# Words before the number of a step that say where a job takes up, not what it has gained.
+_READ_BACK = re.compile(
+    rb"(?i)\b(?:resum(?:e|ed|ing)|(?:re)?load(?:ed|ing)?|restor(?:ed|ing)|continu(?:e|ing))\b[^|\n]{0,120}"
+    rb"\b(?:from|at|checkpoint|ckpt|state)\b"
+)
 _NUMBERS = frozenset(
     {
         "xid", "sxid", "step", "total", "loss", "time_s", "time_ms", "pid",
@@ -57,3 +62,10 @@ def value_of(name: str, text: str) -> Scalar:
         except ValueError:
             pass
     return None
+
+
+def only_read_back(line: bytes, at: int, fields: Mapping[str, str]) -> bool:
+    """Whether the step at ``at`` is that of a checkpoint which is being read: no step was gained by it."""
+    return (
+        not fields.keys() & {"loss", "time_s", "time_ms"} and _READ_BACK.search(line, max(0, at - 200), at) is not None
+    )

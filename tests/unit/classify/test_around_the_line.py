@@ -140,3 +140,55 @@ def test_steps_of_a_run_that_had_finished_say_nothing_of_the_paths_of_the_next()
     )
     assert judge(steps + missing, signatures).cause is Cause.DATALOADER
     assert judge(steps + "Training completed successfully\n" + missing, signatures).cause is Cause.USER_CONFIG
+
+
+def traceback(*frames: tuple[str, str, str], prefix: str = "") -> str:
+    lines = ["Traceback (most recent call last):"]
+    for file, function, source in frames:
+        lines += [f'  File "{file}", line 12, in {function}', f"    {source}", "    ^^^^^^^^^"]
+    return "".join(f"{prefix}{line}\n" for line in lines)
+
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+MAIN = ("/home/u/run/train.py", "main", "trainer.fit(model)")
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "2026-03-04 11:59:01,120 - train - ERROR - "])
+@pytest.mark.parametrize(
+    ("frame", "cause"),
+    [
+        (("/usr/lib/python3.11/tarfile.py", "read", 'raise ReadError("unexpected end of data")'), Cause.DATALOADER),
+        ((f"{SITE}/torch/utils/data/dataloader.py", "_try_get_data", "data = self._data_queue.get("), Cause.DATALOADER),
+        ((f"{SITE}/torch/distributed/checkpoint/default_planner.py", "plan", "return make("), Cause.CHECKPOINT_CORRUPT),
+        ((f"{SITE}/torch/serialization.py", "_save", "zip_file.write_record(name, storage)"), Cause.DISK_FULL),
+        ((f"{SITE}/peft/tuners/lora/layer.py", "merge", "delta = self.get_delta(name)"), Cause.SOFTWARE_ENV),
+        (("/home/u/run/loss.py", "total", "return sum(parts) / n"), Cause.USER_CODE),
+    ],
+)
+def test_a_traceback_that_breaks_off_is_judged_by_its_frames(
+    prefix: str, frame: tuple[str, str, str], cause: Cause
+) -> None:
+    samples = (f"{SITE}/webdataset/tariterators.py", "__next__", "sample = next(members)")
+    frames = [MAIN, samples, frame] if "tarfile" in frame[0] else [MAIN, frame]
+    cut = traceback(*frames, prefix=prefix)
+    assert judge(cut).cause is cause
+    assert judge(cut.rstrip("\n^ ")).cause is cause
+    assert judge(f'{cut}{prefix}  File "/opt/venv/li').cause is cause  # cut within the next frame
+    assert judge(f"{cut}{prefix}KeyboardInterrupt\n").cause is not cause  # a whole one has its own reasons
+
+
+def test_a_traceback_that_breaks_off_says_nothing_beside_what_is_said() -> None:
+    cut = traceback(MAIN, (f"{SITE}/torch/distributed/launcher/api.py", "launch_agent", "raise failed"))
+    killed = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 (pid: 26) of binary: p\n"
+    assert judge(killed + cut).cause is judge(killed).cause
+    stack = traceback(MAIN).replace("Traceback", "Stack")
+    assert judge(stack).cause is Cause.UNKNOWN  # a logger's, where it was called from
+
+
+def test_a_call_in_a_line_that_was_cut_is_not_compared() -> None:
+    told = (
+        "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=469508, "
+        "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802212 milliseconds before timing out.\n"
+    )
+    whole = told.format(1) + told.format(3)
+    assert judge(whole + told.format(5)[:128]).cause is judge(whole).cause is Cause.NCCL_HANG_UNKNOWN

@@ -14,6 +14,7 @@ from sentinel.cli.offline import classify_input, parallel_logs
 from sentinel.cli.offline.classify_input import read_path
 from sentinel.cli.offline.parallel_logs import Log, on_all_cores, read_log, read_parts, together
 from sentinel.model.records import Kind, Source
+from sentinel.model.vocabulary import BROKEN_OFF
 
 SIGNATURES = shipped_signatures()
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
@@ -41,6 +42,16 @@ def test_parts_give_what_the_whole_gives(log: Log) -> None:
     )
     assert len({item.id for item in parts}) == len(parts)
     assert sum(item.kind == Kind.STEP for item in parts) == parallel_logs.KEEP_STEPS
+
+
+def test_a_traceback_between_two_parts_does_not_break_off(log: Log) -> None:
+    head = "Traceback (most recent call last):"
+    frames = ['  File "/home/u/run/model.py", line 12, in forward', "    return self.inner(x)"]
+    whole = [*log.file.read_text().splitlines()[:20], head, *frames * 60, "ValueError: batch of 3 rows"]
+    log.file.write_text("\n".join(whole))
+    assert not any(item.kind == BROKEN_OFF for item in read_parts(log, SIGNATURES, NOW))
+    log.file.write_text("\n".join([*whole, head, *frames]))
+    assert sum(item.kind == BROKEN_OFF for item in read_parts(log, SIGNATURES, NOW)) == 1
 
 
 def test_results_come_in_order_and_from_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:

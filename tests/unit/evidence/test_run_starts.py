@@ -23,15 +23,15 @@ REFUSED = "torch.distributed.DistNetworkError: The client socket has failed to c
 GONE = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus."
 
 
-def verdict(*lines: str, begins: bool = True, beginning: bytes = b"") -> Verdict:
-    reader = LogReader(shipped_signatures(), own_times=True, begins=begins, beginning=beginning)
+def verdict(*lines: str, beginning: bytes | None = b"") -> Verdict:
+    reader = LogReader(shipped_signatures(), own_times=True, beginning=beginning)
     data = "".join(f"{line}\n" for line in lines).encode()
     found = (*reader.feed(data, NOW), *reader.finish(NOW))
     return classify(Incident("i1", NOW, NOW, evidence=found), rules=shipped_rules(), now=NOW)
 
 
-def cause(*lines: str, begins: bool = True, beginning: bytes = b"") -> Cause:
-    return verdict(*lines, begins=begins, beginning=beginning).cause
+def cause(*lines: str, beginning: bytes | None = b"") -> Cause:
+    return verdict(*lines, beginning=beginning).cause
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_the_last_run_s_end_counts(ended: str, said: Cause) -> None:
     assert cause(*HEAD, "read the index", *STEPS, ended, *AGAIN, "read the index", FULL) is Cause.DISK_FULL
     assert cause(*HEAD, ended, *AGAIN, FULL) is Cause.DISK_FULL
     assert cause(*HEAD, *STEPS, ended, "another line", FULL) is said  # one run: what came first
-    assert cause(*HEAD, ended, *AGAIN, FULL, begins=False) is said  # a part of a log has no known beginning
+    assert cause(*HEAD, ended, *AGAIN, FULL, beginning=None) is said  # a part of a log has no known beginning
     head = "".join(f"{line}\n" for line in (*HEAD, *STEPS)).encode()
-    assert cause(ended, *AGAIN, *STEPS, FULL, begins=False, beginning=head) is Cause.DISK_FULL
+    assert cause(ended, *AGAIN, *STEPS, FULL, beginning=head) is Cause.DISK_FULL
 
 
 def test_another_step_of_one_script_prints_the_same_lines_first() -> None:
