@@ -77,6 +77,14 @@ def test_hits_hold_every_match_and_hardly_more(seed: int, monkeypatch: pytest.Mo
         assert {hit for hit in found if hit[1] in certain} == {hit for hit in naive(block) if hit[1] in certain}
 
 
+def test_a_block_in_which_templates_are_forgotten_keeps_the_hits_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_templates, "MOST", 4)
+    templates = LineTemplates(PATTERNS, PlainScreen, TURN)
+    assert templates.hit_lines(b"pump 12 hot\n", list)[0]
+    others, _ = templates.hit_lines(b"pump 48 hot\nnew a\nnew b\nnew c\nnew d\nnew e\n", list)
+    assert [line.number for line in others] == [0]
+
+
 def test_a_line_that_differs_in_its_numbers_is_not_read_again() -> None:
     templates = LineTemplates(PATTERNS, CountingScreen, TURN)
     templates.hit_lines(b"pump 12 hot at 3\nnothing 4\n", list)

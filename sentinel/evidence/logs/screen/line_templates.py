@@ -77,8 +77,10 @@ class LineTemplates:
         lines = block.translate(FOLD).split(b"\n")
         distinct = set(lines)
         # Not difference(): of a dictionary it goes through all that is known, for each line of a live log.
-        found = self._learn({line for line in distinct - self._unknown if line not in self._known})
-        found.update((template, self._known[template]) for template in self._known.keys() & distinct)
+        known = {
+            template: self._known[template] for template in self._known.keys() & distinct
+        }  # learning may forget them
+        found = self._learn({line for line in distinct - self._unknown if line not in known}) | known
         if not found:
             return [], []
         others, steps = {}, {}
