@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
+from sentinel.classify.exceptions.explained_by_program import backend_failed, came_true, empty, if_both, interpreted
 from sentinel.classify.history import History
 from sentinel.classify.ranks.op_counts import differing_calls
 from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
@@ -46,14 +47,15 @@ def context(
         given_up,
         _overheated,
         torn_down,
-        _empty,
+        empty,
         _met_before,
         _crashed_library,
         _shared_memory_full,
         _forked,
         _read_by_worker,
-        _backend_failed,
-        _came_true,
+        backend_failed,
+        interpreted,
+        came_true,
         _none_asked_for,
         _hook_on_storage,
         _still_preparing,
@@ -206,15 +208,6 @@ def _stopped_task(
     ]
 
 
-def _reading_if_both(
-    found: Reading | None, others: set[str], readings: Sequence[Reading], name: str, weights: dict[C, float], note: str
-) -> list[Reading]:
-    """A reading if ``found`` and one of ``others`` are both there: together they mean more than each alone."""
-    if found is None or not any(r.key in others for r in readings):
-        return []
-    return [of_context(found.evidence, name, weights, note)]
-
-
 def _overheated(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
@@ -246,17 +239,6 @@ def _met_before(
     return [of_context(same[0].evidence, "met-before", weights, "behind a collective call that timed out")]
 
 
-def _empty(
-    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
-) -> list[Reading]:
-    """A division by a count that was printed as 0: a size or path is wrong, not the arithmetic."""
-    divided = next((r for r in readings if "ZeroDivisionError" in r.evidence.text), None)
-    weights = {C.USER_CONFIG: 3.0, C.USER_CODE: -1.4}
-    return _reading_if_both(
-        divided, {"nothing-counted"}, readings, "nothing-to-do", weights, "there was nothing to work on"
-    )
-
-
 def _crashed_library(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
@@ -264,9 +246,7 @@ def _crashed_library(
     crash = next((r for r in readings if r.key in {"segfault", "segfault-library"}), None)
     weights = {C.SOFTWARE_ENV: 2.6, C.NETWORK_BOOTSTRAP: -1.4, C.NETWORK_FABRIC: -1.4}
     libraries = {"ucx", "ofi", "mpi-init", "mpi-tcp"}
-    return _reading_if_both(
-        crash, libraries, readings, "library-crashed", weights, "the library complained, then crashed"
-    )
+    return if_both(crash, libraries, readings, "library-crashed", weights, "the library complained, then crashed")
 
 
 def _shared_memory_full(
@@ -276,7 +256,7 @@ def _shared_memory_full(
     bus = next((r for r in readings if r.key == "bus-error"), None)
     weights = {C.USER_CONFIG: 3.4, C.DATALOADER: -1.4}
     note = "a bus error while a library used /dev/shm"
-    return _reading_if_both(bus, {"shared-memory-frame"}, readings, "shared-memory-full", weights, note)
+    return if_both(bus, {"shared-memory-frame"}, readings, "shared-memory-full", weights, note)
 
 
 def _forked(
@@ -286,7 +266,7 @@ def _forked(
     refused = next((r for r in readings if r.key == "cuda-init"), None)
     weights = {C.USER_CODE: 3.2, C.GPU_GSP_OR_DRIVER: -3.0}
     note = "a data worker used the GPU: a forked process cannot"
-    return _reading_if_both(refused, {"loader-caught"}, readings, "forked-worker", weights, note)
+    return if_both(refused, {"loader-caught"}, readings, "forked-worker", weights, note)
 
 
 def _read_by_worker(
@@ -314,7 +294,7 @@ def _none_asked_for(
     """No GPU in an allocation in which a person works by hand: mostly none was asked for."""
     absent = next((r for r in readings if r.key == "smi-no-devices"), None)
     weights = {C.USER_CONFIG: 3.4, C.GPU_GSP_OR_DRIVER: -1.0}
-    return _reading_if_both(absent, {"salloc-granted"}, readings, "none-asked", weights, "in an allocation by hand")
+    return if_both(absent, {"salloc-granted"}, readings, "none-asked", weights, "in an allocation by hand")
 
 
 _HOOKS = frozenset({"prolog", "step-container", "step-hooks"})  # rules: what Slurm says of a site's prolog or epilog
@@ -330,44 +310,6 @@ def _hook_on_storage(
         return []
     weights = {C.FILESYSTEM_STORAGE: 2.0, C.NODE_OS_OR_HOST: -sum(r.weights.get(C.NODE_OS_OR_HOST, 0.0) for r in hooks)}
     return [of_context(silent.evidence, "hook-on-storage", weights, "a prolog or epilog failed beside it")]
-
-
-# Warnings of PyTorch and TensorFlow why they use no GPU.
-_NOT_STARTED = re.compile(
-    r"CUDA initialization: |Could not load dynamic library 'lib(?:cuda|cudart|cublas|cudnn|cufft|cusolver|cusparse|curand)\b"
-    r"|Cannot dlopen some GPU libraries"
-)
-_NO_GPU = re.compile(
-    r"(?i)\bGPU device not found\b|\b(?:needs?|requires?) (?:a|an|at least one) (?:\w{1,12} )?(?:gpu|accelerator)\b"
-    r"|\b(?:no|any) (?:\w{1,12} )?(?:gpus?|accelerators?|cuda devices?)\b"
-    r"|\bcuda(?: is|\.is_available\(\) is)? (?:not available|unavailable|False)\b|on a CUDA device but torch\.cuda"
-)
-
-
-def _came_true(
-    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
-) -> list[Reading]:
-    """A program that finds no GPU after its library had warned why CUDA did not start: the warning names the cause."""
-    warned = next((r for r in readings if r.warned and _NOT_STARTED.search(r.evidence.text)), None)
-    if warned is None:
-        return []
-    later = [r for r in readings if (below := lines_below(r, warned)) is not None and below >= 0]
-    without = [r for r in later if not r.warned and r.strength >= 1.0 and _NO_GPU.search(r.evidence.text)]
-    if not without:
-        return []
-    weights = {cause: 2.0 * weight for cause, weight in warned.weights.items()}
-    for cause in {cause for r in without for cause in r.weights} - weights.keys():
-        weights[cause] = -max(r.weights.get(cause, 0.0) for r in without)
-    return [of_context(warned.evidence, "came-true", weights, "then the program found no GPU")]
-
-
-def _backend_failed(
-    incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
-) -> list[Reading]:
-    """What a compiler of graphs raised is its own, though no frame of it is shown: Dynamo names it in the line before."""
-    named = next((r for r in readings if r.key == "compile" and "BackendCompilerFailed" in r.evidence.text), None)
-    weights = {C.SOFTWARE_ENV: 3.4, C.USER_CODE: -2.0}
-    return _reading_if_both(named, {"python-bug"}, readings, "backend-failed", weights, "raised by the graph compiler")
 
 
 _RAN_OUT = re.compile(r"(?i)\btimed? ?out\b|\bstore->get\('[^'\n]{1,40}'\) got error")

@@ -22,12 +22,15 @@ _LEVEL = re.compile(
     r"|(?:^|[\s\]])\[[DIW]\] "
     # TensorFlow's and XLA's W is the level of an allocation that fails, too: only what they find at their start.
     r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/(?:dso_loader|gpu_device|py_utils|nvptx_compiler)\.cc:\d"
-    r"|\b\w*Warning: "
+    r"|\b\w*Warning: |^(?:\S{1,8} )?(?:WARN|INFO|DEBUG) {1,5}\d{4}-\d\d|\[[DIW] \d{4}-\d\d-\d\d[ T]"  # of optuna, tornado
+    r"|\)[,;] using \w"
     r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
 )
 # What it says that it goes on without, where it raises nothing.
 _GOES_ON = re.compile(
-    r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
+    r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:going to|using) \S{1,80} instead\b|\bcaught in \w"
+    r"|\bregistered handlers? for\b|\(only needed (?:for|by|with)\b"
+    r"|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
     # The shell runs the next line of its script.
     r"|\bLmod has detected the following error\b|\bcannot be loaded due to a conflict\b"
     r"|\bignore (?:the )?error\b|\baccepting this\b|\bcontinuing (?:without|anyway)\b"

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from sentinel.classify.exceptions.frames import by_frame, by_frame_alone
 from sentinel.classify.exit_status import EXIT_STATUS, rule_of_exit
-from sentinel.classify.frames import by_frame, by_frame_alone
 from sentinel.classify.log_levels import only_told
 from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
 from sentinel.config.convictions import RECOVERY_ACTIONS, Remedy, action_name
 from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
-from sentinel.model.vocabulary import BROKEN_OFF
+from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT
 
 C = Cause
 WARNED = 0.6
@@ -89,6 +89,9 @@ def read(
         if rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(_printed(evidence.text, before)):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned, note = rule.kind != "nan", f"{note} (told as a warning)"
+        elif evidence.data.get(CAUGHT) is True and evidence.trust is Trust.USER:
+            weights, role, warned = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT, True
+            note = f"{note} (the program went on without it)"
         return Reading(
             evidence,
             rule.id,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence, Set
 
 from sentinel.classify.readings import Reading
-from sentinel.config.rules import Drain, Role, Rules
-from sentinel.model.records import Cause, Kind
+from sentinel.config.rules import Drain, Form, Role, Rules
+from sentinel.model.records import Cause, Kind, Trust
 
 CLOCKS_S = 30.0  # by which the times of two sources may differ
 LOST_WITHIN_S = 60.0  # a driver's deadlines, from its first unanswered command until it finds the GPU gone
+GONE_WITHIN_S = 1800.0  # from a machine's last words until Slurm sets it DOWN: SlurmdTimeout is 300 s, sites set more
+_OF_MACHINES = frozenset({Form.KERNEL, Form.DCGM, Form.FABRIC})
 WAITED = 2.0  # strength from which a line says that ranks waited, and does not only echo that a peer is gone
+_JOINED = re.compile(r"\b\d{1,6}/\d{1,6} clients joined\b|\bwaiting for clients\b|\bworker_count=\d")
 LEADS = 1.2  # strength from which a cause counts as known
 LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 _ENDING = LEADING | {Role.CONSEQUENCE}
@@ -22,7 +26,7 @@ def roles_of(readings: Sequence[Reading], peers: Set[int], rules: Rules) -> dict
     """By id of the reading the part that it plays beside the others: a symptom is a cause or a consequence."""
     xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
     roles = {id(r): _role(r, xids, rules) for r in readings}
-    roles.update((id(r), Role.CONSEQUENCE) for r in _of_lost_gpus(readings))
+    roles.update((id(r), Role.CONSEQUENCE) for r in (*_of_lost_gpus(readings), *_of_lost_nodes(readings)))
     known = next((r for r in readings if r.strength >= LEADS and _explains(r, roles[id(r)])), None)
     for reading in readings:
         if roles[id(reading)] is Role.SYMPTOM:
@@ -35,7 +39,15 @@ def missed_peers(readings: Sequence[Reading]) -> set[int]:
     """By id what ranks say of a peer that is gone, after another line told what ended a process, or stopped its node."""
     ends = (r for r in readings if r.role in _ENDING and r.strength >= LEADS and r.key != _ASKED)
     first = next((r for r in ends if points_to(r) not in _NETWORK), None)
-    return {id(r) for r in readings if first is not None and _misses_a_peer(r) and _follows(r, first)}
+    if first is None:
+        return set()
+    return {id(r) for r in readings if _misses_a_peer(r) and (_follows(r, first) or _waited_for(r, first))}
+
+
+def _waited_for(joined: Reading, failed: Reading) -> bool:
+    """Whether a rank waited for all to come, and what failed is another one's: such a wait may be told first."""
+    ranks = joined.evidence.where.rank, failed.evidence.where.rank
+    return None not in ranks and ranks[0] != ranks[1] and _JOINED.search(joined.evidence.text) is not None
 
 
 def _misses_a_peer(reading: Reading) -> bool:
@@ -79,6 +91,33 @@ def _announces(one: Reading, gone: Reading) -> bool:
     parts = one.evidence.data.get("pci"), gone.evidence.data.get("pci")
     other = points_to(one) is Cause.GPU_GSP_OR_DRIVER and None not in parts and parts[0] != parts[1]
     return not other and 0 <= (gone.evidence.at - one.evidence.at).total_seconds() <= LOST_WITHIN_S
+
+
+def _of_lost_nodes(readings: Sequence[Reading]) -> list[Reading]:
+    """What says only that a node is gone, where its own log had said why. A program's word explains no word of Slurm's."""
+    gone = [r for r in readings if r.role is Role.CAUSE and points_to(r) is Cause.NODE_FAILURE]
+    why = [r for r in readings if gone and r.role is Role.CAUSE and r.drain.convicts and r.form in _OF_MACHINES]
+    explained = [reading for reading in gone if any(_took_down(broke, reading) for broke in why)]
+    named = [reading for reading in gone if reading.evidence.where.node is not None]
+    rest = [reading for reading in gone if reading.evidence.where.node is None]  # "DUE TO NODE FAILURE" names none
+    return explained + rest if explained and len(explained) == len(named) else explained
+
+
+def _took_down(broke: Reading, gone: Reading) -> bool:
+    a, b = broke.evidence, gone.evidence
+    if (
+        points_to(broke) in {Cause.NODE_FAILURE, None}
+        or broke.passed
+        or (a.trust, b.trust) == (Trust.USER, Trust.SYSTEM)
+    ):
+        return False
+    unnamed = (
+        a.where.node is None and a.trust is Trust.USER and a.where.path == b.where.path
+    )  # a job's log rarely names it
+    if not unnamed and (a.where.node is None or a.where.node != b.where.node):
+        return False
+    within = -CLOCKS_S <= (b.at - a.at).total_seconds() <= GONE_WITHIN_S
+    return within and (a.where.path != b.where.path or not before(gone, broke))
 
 
 def _follows(one: Reading, other: Reading) -> bool:

@@ -32,6 +32,7 @@ _OTHER_LOSS = re.compile(r"(?i)\b(?:eval|val(?!ue)|test|aux|best)\w{0,12}[ _.-]{
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
 _MET = "joined"  # kind of evidence: the ranks found each other
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
+_STEP_CANCELLED = "step-cancelled"  # rule
 _STOPS = "limit-near"  # rule: a program that saves and stops, since it was asked to
 _ASKED_BY = re.compile(r"\bSIG(?:TERM|USR[12])\b|(?i:\btime limit\b)")
 _SIGNALS = frozenset({"interrupt", "signal-term", _STOPS})  # rules
@@ -46,7 +47,7 @@ def self_ended(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
     """A step is also cancelled when one of its tasks failed or was killed by itself: then nobody asked for its end."""
-    ended = next((r for r in readings if r.key == "step-cancelled"), None)
+    ended = next((r for r in readings if r.key == _STEP_CANCELLED), None)
     asked = next((r for r in readings if r.weights.get(C.SCHEDULER_PREEMPT_OR_TIMELIMIT, 0.0) >= ASKED), None)
     if ended is None or asked is None:
         return []
@@ -89,7 +90,7 @@ def ended_from_outside(
     after that follows from it. A watchdog waits for minutes, so that its word comes last."""
     told = [r for r in readings if r.evidence.trust is Trust.USER and r.evidence.line is not None]
     ended = next((r for r in told if r.key in _SIGNALS or r.strength >= ASKED), None)
-    if ended is None or not (ended.key == _STOPS or (ended.key in _SIGNALS and _ENDED.search(ended.evidence.text))):
+    if ended is None or not (_of_a_person(ended) or (ended.key == _STEP_CANCELLED and not _task_failed(told))):
         return []
     if any(r.key == _WAITING for r in told):
         return []
@@ -106,6 +107,16 @@ def ended_from_outside(
     weights = {cause: -2.0 * max((r.weights.get(cause, 0.0) for r in follows), default=0.0) for cause in _AFTER_AN_END}
     weights[C.SCHEDULER_PREEMPT_OR_TIMELIMIT] = 3.0
     return [of_context(ended.evidence, "ended-outside", weights, "ended from outside before anything else was said")]
+
+
+def _of_a_person(reading: Reading) -> bool:
+    return reading.key == _STOPS or (reading.key in _SIGNALS and _ENDED.search(reading.evidence.text) is not None)
+
+
+def _task_failed(readings: Sequence[Reading]) -> bool:
+    """Whether a task ended by itself: its step is cancelled then, too."""
+    reasons = (r for r in readings if points_to(r) not in _AFTER_AN_END)
+    return any(r.key == "task-exit" or r.key in _DIED or _says_what_failed(r) for r in reasons)
 
 
 def given_up(

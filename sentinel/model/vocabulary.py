@@ -242,6 +242,8 @@ PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node w
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 LOG_LINE = "log_line"  # data of evidence: the line of its log, where records of several lines moved what is below them
 RUN_START = "run_start"  # kind of the line at which a log begins anew
+CAUGHT = "caught"  # data of evidence: the next line says that the program goes on without it
+INTERPRETED = "interpreted"  # data of evidence: what handled this exception raised another one
 BROKEN_OFF = "traceback-broken-off"  # kind of the innermost frame of a traceback with which a log breaks off
 CRASH_STACK = "crash_stack"  # kind of the headline of the stack of a thread in which a process crashed
 # What says that the numbers of a training are bad.

@@ -11,20 +11,33 @@ from dataclasses import replace
 from datetime import datetime
 
 from sentinel.classify.readings import Reading, lines_below
-from sentinel.classify.roles import points_to
-from sentinel.config.rules import Drain, Form
+from sentinel.classify.roles import LEADING, LEADS, points_to
+from sentinel.config.rules import Drain, Form, Role
 from sentinel.model.records import Cause
 
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
+BOOTED = "booted"  # the first line of a boot
+# What a reboot mends: driver and firmware start anew. Worn memory and slots stay what they were.
+_OF_A_BOOT = frozenset({Cause.GPU_FALLEN_OFF_BUS, Cause.GPU_GSP_OR_DRIVER, Cause.GPU_NVLINK, Cause.GPU_THERMAL_POWER})
 NODE_FAILED, STILL_BOOTS = "node-failure", "srun-nodes-boot"  # Slurm's words: a node is out; one has not started yet
 TEST_BROKE = "dcgm-test-broke"  # DCGM's word that the test has an internal error
 FAILED = "dcgm-failed"  # DCGM's name and a word of failure in one line
 ADVICE = "dcgm-advice"  # what it advises then
+BEFORE_BOOT = 0.2  # share of the weight beside what failed after it
 _MESSAGE = 4  # lines below the row of a failed test in which the table says why
 _BELOW = 4  # lines in which srun says it of the nodes that failed: no job ran on them yet
 PORT_DOWN, LINK_UP = "port-down", "link-up"
-_TELLING = (RESET_DONE, GOING_DOWN, PORT_DOWN, LINK_UP, STILL_BOOTS, TEST_BROKE, ADVICE)  # what lowers another reading
+_TELLING = (
+    RESET_DONE,
+    GOING_DOWN,
+    BOOTED,
+    PORT_DOWN,
+    LINK_UP,
+    STILL_BOOTS,
+    TEST_BROKE,
+    ADVICE,
+)  # what lowers another reading
 _FLAPS = 3  # a port that lost its link so often does not hold it, though it came up again each time
 # Until all ports have trained. A driver tells the state of each that it finds, also of those without a cable.
 STARTED_AFTER_S = 180.0
@@ -71,6 +84,14 @@ def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequ
         _after(reset, reading) and not _failed_again(reset, every) for reset in told[RESET_DONE]
     ):
         note = "the driver reset it, and it works again"
+    elif points_to(reading) in _OF_A_BOOT and any(
+        _after(boot, reading) and not _failed_again(boot, every) for boot in told[BOOTED]
+    ):
+        note = "the machine was booted since"
+        if any(r.strength >= LEADS and r.role in LEADING and _later(r, told[BOOTED][-1]) for r in every):
+            reading = replace(
+                reading, weights={c: BEFORE_BOOT * w for c, w in reading.weights.items()}, role=Role.CONTEXT
+            )
     elif reading.key == PORT_DOWN:
         note = _of_link(reading, [*told[PORT_DOWN], *told[LINK_UP]])
     elif reading.key == NODE_FAILED and any(
@@ -84,6 +105,13 @@ def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequ
     if not note:
         return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
+
+
+def _later(one: Reading, boot: Reading) -> bool:
+    """Whether it was said after the boot, by this log or by the times of another."""
+    return (
+        _after(one, boot) if one.evidence.where.path == boot.evidence.where.path else one.evidence.at > boot.evidence.at
+    )
 
 
 def _is_why(broke: Reading, failed: Reading, every: Sequence[Reading]) -> bool:

@@ -15,24 +15,24 @@ from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
 from sentinel.evidence.logs.broken_off import broken_off
-from sentinel.evidence.logs.frames import BEFORE, STACK, crashed_in, framed, is_ignored, text_before, what_was_read
+from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored, text_before, what_was_read
 from sentinel.evidence.logs.json_records import unwrapped
-from sentinel.evidence.logs.launcher import BLOCK, named
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
+from sentinel.evidence.logs.lines_below import with_lines_below
 from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.python_lines import OUTRIGHT, is_python_output, is_source
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
 from sentinel.evidence.logs.screen.prefilter import PlainScreen
-from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, own_hits
+from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, counts_none, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of, only_read_back, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
-from sentinel.evidence.logs.writers import REACH, text_above, text_below
+from sentinel.evidence.logs.writers import REACH, text_above
 from sentinel.evidence.xid import xid_data
 from sentinel.model.rank_states import OP_COUNT, RANK_STATE
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Trust, Where, stable_id
-from sentinel.model.vocabulary import BROKEN_OFF, CRASH_STACK, LOG_LINE, RUN_START
+from sentinel.model.vocabulary import BROKEN_OFF, LOG_LINE, RUN_START
 from sentinel.text import visible, whole_number
 
 __all__ = ["LogReader", "Signatures"]
@@ -43,7 +43,6 @@ XID_LIMIT = (
 )
 FORGET_S = 600.0  # while following a live log, the limits above hold for so long
 ENOUGH = 4096  # hits of one rule after which its lines are only counted; Xids, which differ by number, are all read
-FIRST_FAILURE = "first-failure"  # a launcher's headline; the worker it means stands in the lines behind it
 REPORT_S = 10.0  # one report of timers in this time is enough to see who is slow for minutes
 STEPS_PER_BLOCK = 96  # a block with more step lines yields the first and last of them, evenly thinned
 
@@ -254,12 +253,10 @@ class LogReader:
             before = text_before(block, start, hit.compiled.rule)
             text = block[start:end][:OWN_LINE] if self._own else hit.searched
             evidence = self._evidence(hit, text, before, line, now)
-            if evidence is not None and evidence.kind == FIRST_FAILURE:
-                evidence = named(evidence, text_below(block, start, end, BLOCK))
-            elif evidence is not None and evidence.kind == CRASH_STACK:
-                evidence = crashed_in(evidence, text_below(block, start, end, STACK))
             if evidence is not None:
-                found.append(evidence)
+                found.append(
+                    evidence if self._own else with_lines_below(evidence, hit.compiled.rule, block, start, end)
+                )
         return found
 
     def _printed(self, block: bytes, start: int, end: int, batch: list[tuple[int, int]]) -> list[Hit]:
@@ -285,7 +282,7 @@ class LogReader:
                 continue
             low, high = max(start, at - WINDOW), min(end, at + WINDOW)
             window = block[low:high]
-            if match := compiled.pattern.search(window):
+            if (match := compiled.pattern.search(window)) and not counts_none(match, compiled.rule):
                 text = window.decode("utf-8", "replace")
                 hits.append(Hit(compiled, match, window, text, prefix_of(text).node, self._trust))
         return hits

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from sentinel.config.rules import Rule, Rules
+from sentinel.config.rules import Form, Rule, Rules
 from sentinel.evidence.logs.machine_logs import said
 from sentinel.evidence.logs.screen.line_templates import LineTemplates
 from sentinel.evidence.logs.screen.prefilter import PlainScreen, Screen
@@ -16,6 +16,12 @@ from sentinel.model.records import Kind, Source, Trust
 
 OWN_LINE = (
     8192  # bytes of a line of a machine's own log that are read; the kernel's end at 1024, Slurm's lists are longer
+)
+
+# Behind the words of a fault: a counter that stands at zero. Behind the latter words stands the number of one, from 0 on.
+_AT_ZERO = re.compile(rb"(?:[A-Za-z_%()][\w%()]{0,23})?['\"]?\s{0,40}([:=]|\bdelta\b)\s{0,4}['\"]?0(?![\d.:x])")
+_NAMED_BY_NUMBER = re.compile(
+    rb"(?i)(?:gpu|rank|device|dev|port|link|lane|node|index|idx|id|nvlink|socket|bank|cpu|slot|channel|no|num|code|bus)s?$"
 )
 
 Matcher = Callable[[Sequence[str]], Screen]
@@ -63,6 +69,17 @@ class Signatures:
         self.screen = LineTemplates([rule.pattern for rule in rules.rules], matcher, steps)
 
 
+def counts_none(match: re.Match[bytes], rule: Rule) -> bool:
+    """Whether what a rule of a machine's words knows is a counter at zero (``link_downed=0``): nothing happened."""
+    if rule.form is Form.PROGRAM or not rule.weights:
+        return False
+    zero = _AT_ZERO.match(match.string, match.end())
+    if zero is None:
+        return False
+    name = match.string[match.start() : zero.start(1)].rstrip(b" \t'\"")
+    return not name[-1:].isdigit() and _NAMED_BY_NUMBER.search(name) is None
+
+
 def own_hits(
     source: Source, line: bytes, candidates: Iterable[Compiled], trust: Trust, *, bare: bool = False
 ) -> Iterator[Hit]:
@@ -82,5 +99,5 @@ def own_hits(
             if anchor is None or not anchor.match(message):
                 continue
             searched, given = message, trust
-        if match := compiled.pattern.search(searched):
+        if (match := compiled.pattern.search(searched)) and not counts_none(match, compiled.rule):
             yield Hit(compiled, match, searched, told.head, told.node, given)

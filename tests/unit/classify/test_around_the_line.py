@@ -179,7 +179,7 @@ def test_a_traceback_that_breaks_off_is_judged_by_its_frames(
 
 def test_a_traceback_that_breaks_off_says_nothing_beside_what_is_said() -> None:
     cut = traceback(MAIN, (f"{SITE}/torch/distributed/launcher/api.py", "launch_agent", "raise failed"))
-    killed = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 (pid: 26) of binary: p\n"
+    killed = "[E api.py] torch.distributed.elastic.multiprocessing.api: failed (exitcode: -9) local_rank: 0 (pid: 26)\n"
     assert judge(killed + cut).cause is judge(killed).cause
     stack = traceback(MAIN).replace("Traceback", "Stack")
     assert judge(stack).cause is Cause.UNKNOWN  # a logger's, where it was called from

@@ -7,14 +7,13 @@ language itself failed: a bug in the code of that frame, or a wrong release of i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from sentinel.classify.damaged_content import NAMED, of_content, read_there
+from sentinel.classify.exceptions.damaged_content import NAMED, of_content, read_there
+from sentinel.classify.exceptions.places import PLACES, STANDARD, Weights, first_of
 from sentinel.model.records import Cause, Evidence
 from sentinel.model.vocabulary import CRASH_STACK
 
 C = Cause
-Weights = Mapping[Cause, float]
 # Installed packages, what an image or an administrator put into /opt (SageMaker's user code lies in ml and program), and
 # trees of frameworks that are run from a checkout.
 _LIBRARY = re.compile(
@@ -107,6 +106,10 @@ _OWN_SETTINGS = re.compile(
     r"\b(?:(?:Train(?:er|ing)?|Model|Data(?:set|[Ll]oader)?|Optim(?:izer)?|Exp(?:eriment)?|Run|Job|Main|App|Eval|Base|Global)"
     r"?(?:Config|Cfg|Args|Options|Settings|Params|Hparams|HParams))(?:\.__init__)?\(\) got an unexpected keyword"
 )
+# The file of a module that has not what is asked of it, as Python names it.
+_NAME_OF = re.compile(r"\bcannot import name '[^'\n]{1,80}' from [^\n]{1,160}\((/[^()\n]{1,240}\.py)\)")
+_OF_PYTHON = re.compile(r"/python\d[\d.]{0,6}/")
+OWN_NAME = 3.6  # natural-log odds that the program is at fault whose own module lacks a name that it imports
 CRASHED = 3.0  # natural-log odds for whose code the innermost frame of that stack is
 COMPILED = 4.0  # natural-log odds that a kernel is wrong, of whose code launches it
 SOURCE = 3.0  # natural-log odds that what the data come from is at fault
@@ -182,61 +185,6 @@ _HANDS_STATUS_ON = re.compile(
 _BEFORE_ITS_BEGIN = re.compile(r"\bOSError: \[Errno 22\] Invalid argument\s*$")  # of no path
 _ZIP_READER = "/torch/serialization.py"
 _SAVES = re.compile(r"save|write|__exit__")
-# What a library's FILE:FUNCTION is for, and what an exception there speaks for. The first that fits counts.
-_PLACES: tuple[tuple[re.Pattern[str], Weights], ...] = (
-    # Packages that unpack samples.
-    (
-        re.compile(
-            r"/webdataset/(?:autodecode|tariterators|gopen|tenbin|cache|compat)\.py:"
-            r"|/lhotse/(?:audio|shar)/[\w/]{1,60}\.py:_?(?:read|load|decode|open)"
-        ),
-        {C.DATALOADER: 3.2, C.USER_CONFIG: 1.0},
-    ),
-    # Compilers of kernels and graphs: what they cannot build, or read back from their cache.
-    (
-        re.compile(
-            r"/torch/(?:_inductor|_dynamo|_functorch|_higher_order_ops|_subclasses|_export|fx)/"
-            r"|/triton/(?:compiler|runtime|backends)/"
-        ),
-        {C.SOFTWARE_ENV: 4.2},
-    ),
-    # Optional kernels: what no release of theirs serves on this GPU.
-    (re.compile(r"/torch/_ops\.py:|/(?:xformers|flash_attn|apex|transformer_engine)/"), {C.SOFTWARE_ENV: 2.4}),
-    # Checkpoints: what a file lacks that its index names.
-    (
-        re.compile(
-            r"(?i)/torch/distributed/checkpoint/|/dist_checkpointing/|/checkpoint/(?:\w{1,24}_)?load\w{0,8}\.py:"
-            r"|/torch/(?:serialization|_weights_only_unpickler)\.py:\w{0,8}load|/safetensors/torch\.py:(?:safe_)?load"
-        ),
-        {C.CHECKPOINT_CORRUPT: 3.6, C.USER_CONFIG: 1.6},
-    ),
-    (
-        re.compile(r"(?i)/torch/serialization\.py:(?:\w{0,8}save|__exit__|__init__)|/safetensors/torch\.py:save"),
-        {C.DISK_FULL: 3.4, C.FILESYSTEM_STORAGE: 2.6},
-    ),
-    (
-        re.compile(
-            r"/torch/distributed/(?:elastic/)?rendezvous|:(?:_create_c10d_store|_create_tcp_store|init_process_group)$"
-        ),
-        {C.NETWORK_BOOTSTRAP: 2.6},
-    ),
-    # Where arguments, settings and names of things are looked up or checked.
-    (
-        re.compile(
-            r"(?i)/(?:arg(?:ument)?s?|training_args|\w{0,32}config\w{0,32}|\w{0,16}cli|\w{0,12}argparser|registry|factory)\.py:"
-            r"|/(?:hydra|omegaconf|pydantic\w{0,8}|jsonargparse|click|typer|tyro)/"
-            r"|:_{0,2}(?:validate|check|verify|sanity|parse|resolve|ensure)\w{0,60}$|:__post_init__$"
-        ),
-        {C.USER_CONFIG: 3.0},
-    ),
-)
-# What the program was doing when the standard library raised for it: FILE:FUNCTION.
-_STANDARD: tuple[tuple[re.Pattern[str], Weights], ...] = (
-    (re.compile(r"^os\.py:(?:__getitem__|__delitem__)$"), {C.USER_CONFIG: 4.4}),
-    (re.compile(r"^argparse\.py:|^configparser\.py:"), {C.USER_CONFIG: 3.4}),
-    (re.compile(r"^shared_memory\.py:"), {C.DATALOADER: 4.0}),  # a name that another run, or process, left behind
-    (re.compile(r"^importlib|^<frozen importlib|_bootstrap"), {C.SOFTWARE_ENV: 2.6}),
-)
 
 
 def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> Weights:
@@ -247,8 +195,10 @@ def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> 
     frame, standard = str(evidence.data.get("frame") or ""), str(evidence.data.get("standard") or "")
     if _NOT_TOLD.search(evidence.text):
         return {cause: NOT_TOLD * weight for cause, weight in weights.items()}
-    if standard and (said := _first(_STANDARD, standard)):
+    if standard and (said := first_of(STANDARD, standard)):
         return _moved(weights, said)
+    if (asked := _NAME_OF.search(evidence.text)) and not _LIBRARY.search(asked[1]) and not _OF_PYTHON.search(asked[1]):
+        return {C.USER_CODE: OWN_NAME, C.SOFTWARE_ENV: STATE}
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
         return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
     if evidence.data.get("settings") is True and standard:
@@ -285,7 +235,7 @@ def by_frame_alone(evidence: Evidence) -> Weights:
     if reads := read_there(evidence):
         return reads
     place = f"{frame}:{evidence.data.get('function') or ''}"
-    if said := _first(_STANDARD, standard) or _first(_PLACES, place) or (WRITING if _WRITES.search(place) else None):
+    if said := first_of(STANDARD, standard) or first_of(PLACES, place) or (WRITING if _WRITES.search(place) else None):
         return {cause: HALF_TOLD * weight for cause, weight in said.items()}
     return IN_LIBRARY if _LIBRARY.search(frame) else IN_PROGRAM if frame else {}
 
@@ -316,7 +266,7 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     own = _OWN_FAULT.search(evidence.text) is not None
     if _fails_to_load(evidence, frame):
         return _moved(weights, {C.SOFTWARE_ENV: IMPORTED})
-    said = _first(_PLACES, place)
+    said = first_of(PLACES, place)
     if said and refused and C.NETWORK_BOOTSTRAP in said and _BAD_ARGUMENT.search(evidence.text):
         said = None
     if said and not own and not status:
@@ -379,10 +329,6 @@ def _of_kernel(evidence: Evidence, weights: Weights) -> Weights:
     if _RESOURCES.search(evidence.text):
         return {C.USER_CONFIG: COMPILED, C.USER_CODE: 2.4, C.SOFTWARE_ENV: 0.8}
     return {C.USER_CODE: COMPILED, C.SOFTWARE_ENV: 0.8}
-
-
-def _first(places: tuple[tuple[re.Pattern[str], Weights], ...], place: str) -> Weights | None:
-    return next((weights for pattern, weights in places if pattern.search(place)), None)
 
 
 def _of_settings(weights: Weights) -> Weights:
