@@ -16,10 +16,12 @@ from sentinel.model.vocabulary import CAUGHT, RUN_START
 
 _LABEL = re.compile(r"\d{1,6}: ")
 TIME_LIMIT = "time-limit"  # rule
-LOSSES_AFTER = 3  # steps with a loss after an error, and nothing else until the log's end
-FEW_STEPS = 2  # that were made after an error where the log's end is told otherwise
+TRAINED_AFTER = 3  # steps after an error until the log's end, or until Slurm ended the job
+FEW_STEPS = 2  # steps after an error until the program raised another one
+_BAR = "step-bar"  # rule
 _PYTHON = re.compile(r"\b[A-Za-z_][\w.]{0,80}(?:Error|Exception|Exit)\b")
-_OF_GPUS = re.compile(r"(?i)\b(?:cuda|hip|nccl|rccl|cublas|cudnn|gpu|device-side)")
+_MESSAGE = 60  # characters of an error's end by which it is known
+_NOT_OF_STORAGE = FAMILIES[0] - {Cause.DATALOADER, Cause.CHECKPOINT_CORRUPT}
 _ONE_EVENT = 12  # lines: an error, and the traceback that says it again
 _PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
 _NO_ANSWER, _ANSWERS = "nfs", "nfs-answers"  # rules
@@ -41,20 +43,20 @@ _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     """``readings``, of which those that a program printed and that ended nothing weigh a fifth; bad numbers keep theirs."""
     steps: dict[str | None, list[int]] = {}  # their lines, by log
-    losses: dict[str | None, list[int]] = {}  # of these, those with a loss: no bar of a download
-    ends: dict[str | None, int] = {}  # of the program's word that it finished, by log
+    trained: dict[str | None, list[Evidence]] = {}  # of these, those of a training: no bar of a download
+    ends: dict[str | None, list[Evidence]] = {}  # the program's words that it finished, by log
     begun: dict[str | None, int] = {}  # where the log begins anew the last time
-    caught: dict[tuple[str | None, str], list[int]] = {}  # lines of what the program went on without, by log and rule
+    caught: dict[tuple[str | None, str], list[Evidence]] = {}  # what the program went on without, by log and rule
     stopped = _stopped_by_slurm(readings)
     for evidence in incident.evidence:
         if evidence.kind == Kind.STEP and evidence.line is not None:
             steps.setdefault(evidence.where.path, []).append(evidence.line)
-            if evidence.data.get("loss") is not None:
-                losses.setdefault(evidence.where.path, []).append(evidence.line)
+            if evidence.rule != _BAR:
+                trained.setdefault(evidence.where.path, []).append(evidence)
         if evidence.kind == FINISHED:
-            ends[evidence.where.path] = max(ends.get(evidence.where.path, 0), evidence.line or 0)
+            ends.setdefault(evidence.where.path, []).append(evidence)
         if evidence.data.get(CAUGHT) is True:
-            caught.setdefault((evidence.where.path, evidence.rule or ""), []).append(evidence.line or 0)
+            caught.setdefault((evidence.where.path, evidence.rule or ""), []).append(evidence)
         if evidence.kind == RUN_START and (
             evidence.data.get("followed") is True or _stopped_between(evidence, 1, evidence.line or 0, stopped)
         ):
@@ -64,20 +66,37 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
         log = reading.evidence.where.path
         printed = reading.evidence.trust is Trust.USER and reading.evidence.line is not None
         asked = printed and reading.evidence.kind != "nan"
+        end = max((e.line or 0 for e in ends.get(log, []) if _may_be_of(e, reading)), default=0)
         went_on = asked and (
-            _went_on(reading, steps.get(log, []), ends.get(log, 0), readings)
-            or _trained_on(reading, losses.get(log, []), readings)
-            or any(0 < line - (reading.evidence.line or 0) <= _ONE_EVENT for line in caught.get((log, reading.key), []))
+            _went_on(reading, steps.get(log, []), end, readings)
+            or _trained_on(reading, trained.get(log, []), readings)
+            or any(_says_again(e, reading) for e in caught.get((log, reading.key), []))
             or _of_an_earlier_run(reading, begun.get(log, 0), steps.get(log, []), readings, stopped)
         )
         kept.append(_lowered(reading) if went_on or _answers_again(reading, readings) else reading)
-    hot = {
-        _notice(reading) for reading in kept if reading.survived
-    }  # told all along: what the job ended in is another thing
-    kept = [_lowered(r) if not r.survived and (n := _notice(r)) is not None and n in hot else r for r in kept]
+    if any(reading.key == TIME_LIMIT for reading in stopped):  # throttled all along, it ran into its limit
+        hot = {_notice(reading) for reading in kept if reading.survived} - {None}
+        kept = [_lowered(r) if not r.survived and _notice(r) in hot else r for r in kept]
     # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
     final = {reading.key for reading in kept if not reading.survived}
     return [reading for reading in kept if not (reading.survived and reading.key in final)]
+
+
+def _may_be_of(evidence: Evidence, reading: Reading) -> bool:
+    """Whether both may be of one rank."""
+    ranks = evidence.where.rank, reading.evidence.where.rank
+    return None in ranks or ranks[0] == ranks[1]
+
+
+def _says_again(caught: Evidence, reading: Reading) -> bool:
+    """Whether what the program went on without is the error that ``reading`` told of right above it."""
+    lines = (caught.line or 0) - (reading.evidence.line or 0)
+    same = _same_end(caught.text, reading.evidence.text)
+    return 0 < lines <= _ONE_EVENT and same and _may_be_of(caught, reading)
+
+
+def _same_end(one: str, other: str) -> bool:
+    return one.endswith(other[-_MESSAGE:]) or other.endswith(one[-_MESSAGE:])
 
 
 def _answers_again(one: Reading, readings: Sequence[Reading]) -> bool:
@@ -88,8 +107,8 @@ def _answers_again(one: Reading, readings: Sequence[Reading]) -> bool:
     below = [r for r in readings if (lines_below(r, one) or 0) > 0]
     told = [r for r in below if r.key in {_NO_ANSWER, _ANSWERS} and r.evidence.data.get("peer") == peer]
     last = max(told, key=lambda r: r.evidence.line or 0, default=one)
-    others = [r for r in readings if points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED]
-    return last.key == _ANSWERS and any((lines_below(r, last) or 1) > 0 for r in others)
+    others = (r for r in below if points_to(r) in _NOT_OF_STORAGE and r.strength >= LEADS and r.role in _RAISED)
+    return last.key == _ANSWERS and any((lines_below(r, last) or 0) > 0 for r in others)
 
 
 def _notice(reading: Reading) -> tuple[object, ...] | None:
@@ -112,41 +131,54 @@ def _went_on(reading: Reading, steps: Sequence[int], end: int, readings: Sequenc
     after_end = (torn_down or reading.warned) and not any(step > end for step in steps)
     if end > 0 and (end > line or after_end):
         return True
-    after = [step for step in steps if step > line]
-    if len(after) >= STEPS_AFTER or (len(after) >= FEW_STEPS and _ended_otherwise(reading, after, readings)):
+    if sum(step > line for step in steps) >= STEPS_AFTER:
         return True
     return _of_the_script(reading, readings) or _long_before_its_limit(reading, readings)
 
 
-def _trained_on(one: Reading, losses: Sequence[int], readings: Sequence[Reading]) -> bool:
-    """Whether losses follow it and no other error does. Ranks that wait for one that failed print one more, at most two."""
-    if (points_to(one) in FAMILIES[4] and one.form is Form.SLURM) or points_to(one) in FAMILIES[1]:
-        return False  # Slurm ends a job some time after it says so, and a machine may fail slowly
-    line = one.evidence.line or 0
-    later = (r for r in readings if (lines_below(r, one) or 0) > 0 and r.strength >= LEADS and not r.warned)
-    return sum(loss > line for loss in losses) >= LOSSES_AFTER and not any(r.role in _RAISED for r in later)
+def _trained_on(one: Reading, trained: Sequence[Evidence], readings: Sequence[Reading]) -> bool:
+    """Whether the training went on after it: to the log's end, or until another error or Slurm ended it.
 
-
-def _ended_otherwise(one: Reading, after: Sequence[int], readings: Sequence[Reading]) -> bool:
-    """Whether the program raised another error, or met its time limit, once it had made some steps after this one.
-
-    One rank may fail while another prints a last step; the others wait for it then, and a broken machine's failure is told
-    by what runs on it.
+    A machine may fail slowly, and Slurm ends a job some time after it says so. Where nothing more is told, only warnings and
+    errors of the program between two steps were outlived: steps that were buffered may be written below an error.
     """
     cause = points_to(one)
-    of_machine = cause in FAMILIES[1] or cause in FAMILIES[2]
-    for other in readings:
-        below = lines_below(other, one)
-        if below is None or below <= 0 or other.strength < LEADS or points_to(other) is cause or other.warned:
+    if cause in FAMILIES[1] or cause in FAMILIES[4]:
+        return False
+    beyond = _beyond(one, trained)
+    if len(beyond) < (1 if one.warned else FEW_STEPS):
+        return False
+    few = FEW_STEPS if cause in FAMILIES[0] or one.warned else TRAINED_AFTER
+    later = [r for r in readings if (lines_below(r, one) or 0) > 0 and not r.warned]
+    if not any(r.weights and r.role is not Role.CONTEXT for r in later):
+        known = cause in FAMILIES[0] and any((e.line or 0) < (one.evidence.line or 0) for e in trained)
+        return one.warned or (known and len(beyond) >= TRAINED_AFTER)
+    for other in later:
+        made = sum(line < (other.evidence.line or 0) for line in beyond)
+        if other.strength < LEADS or other.role not in _RAISED or points_to(other) is cause:
             continue
-        made = sum(step < (other.evidence.line or 0) for step in after)
-        stopped = other.form is Form.SLURM and points_to(other) in FAMILIES[4] and other.role in _RAISED
-        if stopped and made > FEW_STEPS and not of_machine:
+        if made >= TRAINED_AFTER and other.form is Form.SLURM and points_to(other) in FAMILIES[4]:
             return True
-        raised = other.role in _RAISED and points_to(other) in FAMILIES[0] and _PYTHON.search(other.evidence.text)
-        if raised and made >= FEW_STEPS and not (of_machine and _OF_GPUS.search(other.evidence.text)):
+        if made >= few and points_to(other) in FAMILIES[0] and _PYTHON.search(other.evidence.text):
             return True
     return False
+
+
+def _beyond(one: Reading, trained: Sequence[Evidence]) -> list[int]:
+    """Lines of the steps after it that go beyond the last one before it: each number once, of its rank where that is told.
+
+    One rank may fail while the others print the step they are in.
+    """
+    line = one.evidence.line or 0
+    own = sorted((e for e in trained if _may_be_of(e, one)), key=lambda e: e.line or 0)
+    numbers = [(e.line or 0, e.data.get("step")) for e in own]
+    reached = max((n for at, n in numbers if at < line and isinstance(n, (int, float))), default=-1.0)
+    lines = []
+    for at, number in numbers:
+        if at > line and (not isinstance(number, (int, float)) or number > reached):
+            reached = number if isinstance(number, (int, float)) else reached
+            lines.append(at)
+    return lines
 
 
 def _of_an_earlier_run(

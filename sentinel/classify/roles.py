@@ -11,7 +11,7 @@ from sentinel.model.records import Cause, Kind, Trust
 
 CLOCKS_S = 30.0  # by which the times of two sources may differ
 LOST_WITHIN_S = 60.0  # a driver's deadlines, from its first unanswered command until it finds the GPU gone
-GONE_WITHIN_S = 1800.0  # from a machine's last words until Slurm sets it DOWN: SlurmdTimeout is 300 s, sites set more
+GONE_WITHIN_S = 900.0  # from a machine's last words until Slurm sets it DOWN: SlurmdTimeout is 300 s, sites set more
 _OF_MACHINES = frozenset({Form.KERNEL, Form.DCGM, Form.FABRIC})
 WAITED = 2.0  # strength from which a line says that ranks waited, and does not only echo that a peer is gone
 _JOINED = re.compile(r"\b\d{1,6}/\d{1,6} clients joined\b|\bwaiting for clients\b|\bworker_count=\d")
@@ -96,7 +96,7 @@ def _announces(one: Reading, gone: Reading) -> bool:
 def _of_lost_nodes(readings: Sequence[Reading]) -> list[Reading]:
     """What says only that a node is gone, where its own log had said why. A program's word explains no word of Slurm's."""
     gone = [r for r in readings if r.role is Role.CAUSE and points_to(r) is Cause.NODE_FAILURE]
-    why = [r for r in readings if gone and r.role is Role.CAUSE and r.drain.convicts and r.form in _OF_MACHINES]
+    why = [r for r in readings if gone and r.role is Role.CAUSE and r.drain is Drain.YES and r.form in _OF_MACHINES]
     explained = [reading for reading in gone if any(_took_down(broke, reading) for broke in why)]
     named = [reading for reading in gone if reading.evidence.where.node is not None]
     rest = [reading for reading in gone if reading.evidence.where.node is None]  # "DUE TO NODE FAILURE" names none

@@ -13,7 +13,7 @@ from sentinel.classify.history import History
 from sentinel.classify.outlived import TIME_LIMIT
 from sentinel.classify.readings import WARNED, Reading, lines_below, of_context
 from sentinel.classify.roles import LEADS, points_to
-from sentinel.config.rules import Role, Rules
+from sentinel.config.rules import Form, Role, Rules
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
 from sentinel.text import whole_number
 
@@ -92,7 +92,7 @@ def ended_from_outside(
     ended = next((r for r in told if r.key in _SIGNALS or r.strength >= ASKED), None)
     if ended is None or not (_of_a_person(ended) or (ended.key == _STEP_CANCELLED and not _task_failed(told))):
         return []
-    if any(r.key == _WAITING for r in told):
+    if any(r.key == _WAITING or (r.evidence.kind == "watchdog" and ended.key == _STEP_CANCELLED) for r in told):
         return []
     path, line = ended.evidence.where.path, ended.evidence.line or 0
     steps = [e.line or 0 for e in incident.evidence if e.kind == Kind.STEP and e.where.path == path]
@@ -115,7 +115,7 @@ def _of_a_person(reading: Reading) -> bool:
 
 def _task_failed(readings: Sequence[Reading]) -> bool:
     """Whether a task ended by itself: its step is cancelled then, too."""
-    reasons = (r for r in readings if points_to(r) not in _AFTER_AN_END)
+    reasons = (r for r in readings if points_to(r) not in _AFTER_AN_END or r.form is Form.SLURM)
     return any(r.key == "task-exit" or r.key in _DIED or _says_what_failed(r) for r in reasons)
 
 

@@ -87,6 +87,11 @@ class Rule:
         return bool(self.weights) and max(self.weights, key=self.weights.__getitem__) in _OF_USERS
 
     @property
+    def says_well(self) -> bool:
+        """Whether it knows a line of a service's or tool's that means nothing, whatever words of other rules are in it."""
+        return self.role is Role.CONSEQUENCE and not self.weights and self.form is Form.TOOL
+
+    @property
     def strength(self) -> float:
         return max((w for w in self.weights.values()), default=0.0)
 

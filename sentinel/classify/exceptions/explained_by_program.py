@@ -14,6 +14,7 @@ from sentinel.model.records import Cause, Incident
 from sentinel.model.vocabulary import INTERPRETED
 
 C = Cause
+_LOOKED_UP = re.compile(r"\b(?:KeyError|IndexError|AttributeError|StopIteration|ModuleNotFoundError)\b")
 RAISED_WITHIN = 40  # lines between an exception and the one that its handler raises
 # Warnings of PyTorch and TensorFlow why they use no GPU.
 _NOT_STARTED = re.compile(
@@ -47,10 +48,13 @@ def interpreted(
     """An exception of the language's that a handler caught, and for which it raised one that says what is wrong."""
     added = []
     for caught in readings:
-        if caught.evidence.data.get(INTERPRETED) is not True or not caught.generic or caught.strength < LEADS:
+        if caught.evidence.data.get(INTERPRETED) is not True or caught.strength < LEADS:
             continue
-        near = (r for r in readings if 0 < (lines_below(r, caught) or 0) <= RAISED_WITHIN and r.strength >= LEADS)
-        raised = next(near, None)
+        if not caught.generic or not _LOOKED_UP.search(caught.evidence.text):
+            continue
+        rank = caught.evidence.where.rank
+        own = (r for r in readings if r.evidence.where.rank == rank and r.strength >= LEADS)
+        raised = next((r for r in own if 0 < (lines_below(r, caught) or 0) <= RAISED_WITHIN), None)
         deliberate = raised is not None and raised.evidence.data.get("refused") is True and raised.role is Role.CAUSE
         if raised is not None and deliberate and points_to(raised) is not points_to(caught):
             weights = {cause: -0.7 * weight for cause, weight in caught.weights.items() if weight > 0}

@@ -147,6 +147,9 @@ _INSIDE = re.compile(r"\bAssertionError:?\s*$|\bKeyError: ")
 # A data worker that runs a library's data set or transform, and a sample that lacks what that looks for.
 _IN_WORKER = re.compile(r"/torch/utils/data/_utils/(?:worker|fetch)\.py$")
 _LACKS = re.compile(r"\b(?:KeyError|IndexError): (?!Caught )")
+_WAITS = re.compile(
+    r"^_{0,2}(?:wait|barrier|poll|sleep|join|backward|synchronize|recv|result|all_?reduce|broadcast)(?:_\w{1,40})?$"
+)
 _WRITES = re.compile(r":_{0,2}(?:save|write|dump|flush)(?:_\w{1,40})?$")
 _TAKES_DATA = re.compile(r"(?i)collat|dataset|tokeniz|processor|preprocess|/data/")
 # What a class of a library has not in this release, and a method called with what it does not take; the built-in types have
@@ -232,6 +235,8 @@ def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> 
 def by_frame_alone(evidence: Evidence) -> Weights:
     """What the innermost frame says where the traceback breaks off before its exception."""
     frame, standard = str(evidence.data.get("frame") or ""), str(evidence.data.get("standard") or "")
+    if _WAITS.search(str(evidence.data.get("function") or "")):
+        return {}
     if reads := read_there(evidence):
         return reads
     place = f"{frame}:{evidence.data.get('function') or ''}"

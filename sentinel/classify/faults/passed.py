@@ -25,14 +25,16 @@ TEST_BROKE = "dcgm-test-broke"  # DCGM's word that the test has an internal erro
 FAILED = "dcgm-failed"  # DCGM's name and a word of failure in one line
 ADVICE = "dcgm-advice"  # what it advises then
 BEFORE_BOOT = 0.2  # share of the weight beside what failed after it
+BOOTED_FOR_S = 1800.0  # a job that ran before the boot is told to have failed soon after it
 _MESSAGE = 4  # lines below the row of a failed test in which the table says why
 _BELOW = 4  # lines in which srun says it of the nodes that failed: no job ran on them yet
-PORT_DOWN, LINK_UP = "port-down", "link-up"
+PORT_DOWN, LINK_UP, CABLE = "port-down", "link-up", "cable"
 _TELLING = (
     RESET_DONE,
     GOING_DOWN,
     BOOTED,
     PORT_DOWN,
+    CABLE,
     LINK_UP,
     STILL_BOOTS,
     TEST_BROKE,
@@ -85,13 +87,13 @@ def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequ
     ):
         note = "the driver reset it, and it works again"
     elif points_to(reading) in _OF_A_BOOT and any(
-        _after(boot, reading) and not _failed_again(boot, every) for boot in told[BOOTED]
+        _after(boot, reading) and not _failed_again(boot, every) and any(_of_later(r, boot) for r in every)
+        for boot in told[BOOTED]
     ):
-        note = "the machine was booted since"
-        if any(r.strength >= LEADS and r.role in LEADING and _later(r, told[BOOTED][-1]) for r in every):
-            reading = replace(
-                reading, weights={c: BEFORE_BOOT * w for c, w in reading.weights.items()}, role=Role.CONTEXT
-            )
+        note = "the machine was booted since, before what failed"
+        reading = replace(reading, weights={c: BEFORE_BOOT * w for c, w in reading.weights.items()}, role=Role.CONTEXT)
+    elif reading.key in {PORT_DOWN, CABLE} and _starting(reading):
+        note = "while the machine was starting"  # also of ports without a cable
     elif reading.key == PORT_DOWN:
         note = _of_link(reading, [*told[PORT_DOWN], *told[LINK_UP]])
     elif reading.key == NODE_FAILED and any(
@@ -107,11 +109,10 @@ def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequ
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
 
 
-def _later(one: Reading, boot: Reading) -> bool:
-    """Whether it was said after the boot, by this log or by the times of another."""
-    return (
-        _after(one, boot) if one.evidence.where.path == boot.evidence.where.path else one.evidence.at > boot.evidence.at
-    )
+def _of_later(one: Reading, boot: Reading) -> bool:
+    """Whether it names a cause a while after the boot, by a time of its own."""
+    told = one.evidence.at < one.evidence.seen_at and one.strength >= LEADS and one.role in LEADING
+    return told and (one.evidence.at - boot.evidence.at).total_seconds() >= BOOTED_FOR_S
 
 
 def _is_why(broke: Reading, failed: Reading, every: Sequence[Reading]) -> bool:
@@ -132,8 +133,6 @@ def _failed_again(reset: Reading, every: Sequence[Reading]) -> bool:
 
 def _of_link(down: Reading, links: Sequence[Reading]) -> str:
     """Why a link that was lost convicts no more: it came up again, or was not up yet."""
-    if _starting(down):
-        return "while the machine was starting"
     nic = down.evidence.where.nic
     same = [link for link in links if nic is not None and link.evidence.where.nic == nic and _same_log(link, down)]
     downs = [link for link in same if link.key == PORT_DOWN and not _starting(link)]

@@ -20,15 +20,12 @@ _DONE = (
     r"|\bworker group (?:successfully finished\b|finished \((?:WorkerState\.)?SUCCEEDED\))"
     r"|\btrain_runtime\b"
     r"|\"run_stop\"[^\n]{0,200}\"status\": \"success\""  # MLPerf's logging
-    r"|\bend of training\b|\b(?:all )?\d{0,6} ?epochs? (?:are )?done\b"
-    r"|\bfinished \d{1,9} (?:epochs|iterations|steps)\b"
-    r"|\b(?:max_iters|max_steps|(?:target|final|last|maximum) (?:step|iteration|epoch)s?(?: \d{1,9})?)(?: was)? reached\b"
-    r"|\breached (?:the )?(?:target|final|last|max(?:imum)?|end)[ _](?:number of )?(?:step|iter|epoch)\w{0,8}\b"
-    r"|\bfinished; best\b|\b(?:study|sweep) (?:is )?(?:finished|done|completed)\b"
-    r"|\bcompleted after \d{1,9} iterations?\b"
-    r"|\brun of \d{1,9} (?:steps|iterations) passed\b"
-    r"|\bJob (?:'[^'\n]{1,60}' |\S{1,60} )?(?:finished: )?(?:succeeded|SUCCESS)\b"
-    r"|\btrain\w{0,8}\b[^\n]{0,60}\bexit(?:ed)?(?: with)?(?: code| status)?[ =:]{0,2}0$"
+    r"|\ball \d{1,6} epochs (?:are )?done\b|\bfinished; best\b|\brun of \d{1,9} (?:steps|iterations) passed\b"
+    r"|\b(?:max_(?:iters|steps)|(?:target|final|last|maximum) (?:step|iteration|epoch)s?(?: \d{1,9})?) reached(?:$|[,.;!])"
+    r"|\breached (?:the )?(?:target|final|last|max(?:imum)?)[ _](?:number of )?(?:step|iter|epoch)\w{0,8}\b"
+    r"|\b(?:trainer|train\w{0,3}\.py)\b[^\n]{0,60}\bexit(?:ed)?(?: with)?(?: code| status)?[ =:]{0,2}0$"
+    r"|\bdone training in \d|^=+ \d{1,6} passed\b[^\n]{0,60} in [\d.]{1,12}s\b"
+    r"|\bJob 'raysubmit_\w{1,40}' succeeded\b|\b(?:sweep|study) done: "
     r"|\b(?:done|finished|completed|success\w{0,6})[,;:.]? (?:exit(?:ing|ed)?|rc)(?: with)?(?: code| status)?[ =:]{0,2}0$"
 )
 

@@ -67,7 +67,7 @@ _COMPILED = re.compile(rb"^(\w{1,60})/(?:\w{1,60}/){0,8}\w{1,60}\.pyx$")
 # What faulthandler prints of the thread in which a process crashed: the innermost frame first.
 STACK = 2048  # bytes behind its headline that are looked at
 _OF_STACK = re.compile(rb'[^\n]{0,100}?  File "([^"\n]{1,300})", line \d{1,7} in ')
-_CHECKS = re.compile(rb"(?:^| {2,}|\t)(?:raise|assert)\b")  # a page takes what a line begins with
+_CHECKS = re.compile(rb"(?:^| {2}|\t)(?:raise|assert)\b")  # a page takes what a line begins with
 
 
 @dataclass(frozen=True, slots=True)

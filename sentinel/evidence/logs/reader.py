@@ -18,7 +18,7 @@ from sentinel.evidence.logs.broken_off import broken_off
 from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored, text_before, what_was_read
 from sentinel.evidence.logs.json_records import unwrapped
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
-from sentinel.evidence.logs.lines_below import with_lines_below
+from sentinel.evidence.logs.lines_around import with_lines_around
 from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.python_lines import OUTRIGHT, is_python_output, is_source
 from sentinel.evidence.logs.rank_states import rank_states
@@ -245,6 +245,8 @@ class LogReader:
         self, block: bytes, start: int, end: int, batch: list[tuple[int, int]], line: int, now: datetime
     ) -> list[Evidence]:
         hits = (self._said if self._own else self._printed)(block, start, end, batch)
+        if not self._own and (said_well := [hit for hit in hits if hit.compiled.rule.says_well]):
+            hits = said_well
         known = any(hit.compiled.rule.role not in _SAYS_LITTLE for hit in hits)
         found = []
         for hit in hits:
@@ -255,7 +257,7 @@ class LogReader:
             evidence = self._evidence(hit, text, before, line, now)
             if evidence is not None:
                 found.append(
-                    evidence if self._own else with_lines_below(evidence, hit.compiled.rule, block, start, end)
+                    evidence if self._own else with_lines_around(evidence, hit.compiled.rule, block, start, end)
                 )
         return found
 

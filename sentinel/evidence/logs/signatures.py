@@ -18,10 +18,17 @@ OWN_LINE = (
     8192  # bytes of a line of a machine's own log that are read; the kernel's end at 1024, Slurm's lists are longer
 )
 
-# Behind the words of a fault: a counter that stands at zero. Behind the latter words stands the number of one, from 0 on.
-_AT_ZERO = re.compile(rb"(?:[A-Za-z_%()][\w%()]{0,23})?['\"]?\s{0,40}([:=]|\bdelta\b)\s{0,4}['\"]?0(?![\d.:x])")
-_NAMED_BY_NUMBER = re.compile(
-    rb"(?i)(?:gpu|rank|device|dev|port|link|lane|node|index|idx|id|nvlink|socket|bank|cpu|slot|channel|no|num|code|bus)s?$"
+# Behind the words of a fault: a counter of faults at zero, which ends its field; or the word no, which ends the line.
+_AT_ZERO = re.compile(
+    rb"(?:[A-Za-z_%()][\w%()]{0,23})?['\"]?\s{0,40}([:=]|\bdelta\b)\s{0,4}['\"]?0['\"]?\s{0,8}"
+    rb"(?:$|[|;)\]}]|, {0,2}[A-Za-z_'\"]| [A-Za-z_]\w{1,40}[:=])"
+)
+_AT_NONE = re.compile(rb"(?i)[^\n:=]{0,40}(?:[:=]|\.{2,4})\s{0,4}(?:no|none|ok|false|passed)\.?\s{0,8}$")
+_QUOTING = re.compile(rb"[a-z]{2,} ['\"`][^'\"`\n]{0,60}$|::test_\w{1,80}\[[^\]\n]{0,60}$")
+_TOLD = re.compile(rb"(?i:\b(?:info|debug|example|prompt|sample|completion)\b)|::test_")
+_METRIC_AT_ZERO = re.compile(rb"\{[^{}\n]{1,400}\} {1,4}0(?:\.0{1,6})?\s{0,4}$")
+_OF_FAULTS = re.compile(
+    rb"(?i)(?:err(?:or)?s?|counts?|counters?|totals?|downed|failures?|violations?|events?|retries|drop(?:s|ped)|uncorrectable|dbe|sbe)$"
 )
 
 Matcher = Callable[[Sequence[str]], Screen]
@@ -70,14 +77,23 @@ class Signatures:
 
 
 def counts_none(match: re.Match[bytes], rule: Rule) -> bool:
-    """Whether what a rule of a machine's words knows is a counter at zero (``link_downed=0``): nothing happened."""
-    if rule.form is Form.PROGRAM or not rule.weights:
+    """Whether the line says that what the rule knows did not happen: a counter at zero (``link_downed=0``), a check: no."""
+    if not rule.weights and rule.kind != Kind.XID:
         return False
-    zero = _AT_ZERO.match(match.string, match.end())
+    if _AT_NONE.match(match.string, match.end()) or (rule.form is not Form.PROGRAM and _is_quoted(match)):
+        return True
+    zero = _AT_ZERO.match(match.string, match.end()) if rule.form is not Form.PROGRAM else None
     if zero is None:
         return False
     name = match.string[match.start() : zero.start(1)].rstrip(b" \t'\"")
-    return not name[-1:].isdigit() and _NAMED_BY_NUMBER.search(name) is None
+    return _OF_FAULTS.search(name) is not None
+
+
+def _is_quoted(match: re.Match[bytes]) -> bool:
+    """Whether it stands in a quotation within a sentence, in a test's name, or with a metric that is 0."""
+    text, at = match.string, match.start()
+    told = _TOLD.search(text, 0, at) is not None and _QUOTING.search(text, max(0, at - 100), at + 1) is not None
+    return told or _METRIC_AT_ZERO.search(text, at) is not None
 
 
 def own_hits(

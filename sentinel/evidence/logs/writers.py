@@ -59,6 +59,23 @@ def line_above(block: bytes, start: int, longest: int) -> bytes:
     return b""
 
 
+def line_below(block: bytes, start: int, end: int, longest: int) -> bytes:
+    """The beginning of the first line with text that the writer of the line from ``start`` to ``end`` wrote below it.
+
+    Empty where none of the ``LINES`` lines below is its writer's.
+    """
+    label, begin = label_of(block, start), end + 1
+    for _ in range(LINES if label else 3):
+        if begin >= len(block):
+            break
+        stop = block.find(b"\n", begin)
+        stop = len(block) if stop < 0 else stop
+        if stop > begin and (not label or label_of(block, begin) == label):
+            return block[begin : min(stop, begin + longest)]
+        begin = stop + 1
+    return b""
+
+
 def text_below(block: bytes, start: int, end: int, most: int) -> bytes:
     """The first ``most`` bytes that the writer of the line from ``start`` to ``end`` wrote below it; without a label all."""
     label = label_of(block, start)

@@ -84,7 +84,7 @@ def test_a_reset_brings_back_no_gpu_that_is_gone() -> None:
         ("ixgbe 0000:08:00.1 eth9: NIC Link is Down", "ixgbe 0000:08:00.1 eth9: NIC Link is Up 10 Gbps"),
         ("i40e 0000:08:00.1: eth9: NIC Link is Down", "i40e 0000:08:00.1: eth9: NIC Link is Up 10 Gbps Full Duplex"),
         ("bnxt_en 0000:1a:00.0 enp26s0: NIC Link is Down", "bnxt_en 0000:1a:00.0 enp26s0: NIC Link is Up, 100000 Mbps"),
-        ("e1000e: eth0 NIC Link is Down", "e1000e: eth0 NIC Link is Up 1000 Mbps Full Duplex, Flow Control: Rx/Tx"),
+        ("ice 0000:08:00.1: eth9: NIC Link is Down", "ice 0000:08:00.1: eth9: NIC Link is Up 25 Gbps, Full Duplex"),
     ],
 )  # fmt: skip
 def test_a_link_that_came_up_again_makes_a_suspect(down: str, up: str) -> None:

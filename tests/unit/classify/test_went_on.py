@@ -87,9 +87,13 @@ def test_a_machine_s_fault_is_not_outlived_by_few_steps_where_what_runs_on_it_fa
 
 
 def test_three_losses_and_nothing_more_are_enough() -> None:
-    verdict = judge(*read(BROKEN_SAVE + steps(1, 3)))
+    verdict = judge(*read(steps(1, 2) + BROKEN_SAVE + steps(3, 5)))
     assert (verdict.cause, verdict.unknown_kind) == (Cause.UNKNOWN, UnknownKind.NO_FAILURE)
-    assert cause(BROKEN_SAVE + steps(1, 2)) is Cause.CHECKPOINT_CORRUPT  # another rank may print them
+    assert cause(steps(1, 2) + BROKEN_SAVE + steps(3, 4)) is Cause.CHECKPOINT_CORRUPT
+    assert (
+        cause(steps(1, 2) + BROKEN_SAVE + steps(2, 2) * 7) is Cause.CHECKPOINT_CORRUPT
+    )  # other ranks print the same step
+    assert cause(BROKEN_SAVE + steps(1, 5)) is Cause.CHECKPOINT_CORRUPT  # what was buffered is written below it
     bars = "".join(f"Loading modules: {n}/4 [00:15<00:00,  3.85s/it]\n" for n in range(4))
     assert cause(FULL + bars) is Cause.APP_OOM_GPU
     assert cause(TIME_LIMIT + steps(1, 4)) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT  # a program that ignores SIGTERM
@@ -103,7 +107,6 @@ def test_three_losses_and_nothing_more_are_enough() -> None:
         "2025-01-22 10:05:45,331 INFO train.py:241 exit status 0",
         "sweep done: 6 trials (3 complete, 1 pruned, 2 failed); best 0.8107 (trial 5)",
         "Job 'raysubmit_7Yd1Xv' succeeded",
-        "[train.py:355] finished 1500 iterations, ema weights at /runs/d/ema.pt",
         "speech.train:main:210 - all 4 epochs done, 1 file blocklisted",
     ],
 )
@@ -149,7 +152,7 @@ def test_a_fault_that_a_reboot_ended_is_no_later_job_s() -> None:
     assert with_kernel(before, BOOT, after).drain == ("n01",)
     assert with_kernel(f"2026-02-20T10:00:01+00:00 {WORN}", BOOT).cause is not Cause.APP_OOM_GPU  # memory stays worn
     alone = judge(*read(kernel(before, BOOT), Source.KERNEL))
-    assert (alone.cause, alone.drain, alone.suspect) == (Cause.GPU_FALLEN_OFF_BUS, (), ("n01",))
+    assert (alone.cause, alone.drain) == (Cause.GPU_FALLEN_OFF_BUS, ("n01",))
 
 
 GONE = {

@@ -60,15 +60,17 @@ def test_trusted_evidence_drains() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beside", "broken"), [((), ()), ((BUS,), ("n1",)), ((REMAP,), ())], ids=["only gone", "off the bus", "remapped"]
+    ("beside", "cause", "broken"),
+    [((), Cause.NODE_FAILURE, ()), ((BUS,), Cause.GPU_FALLEN_OFF_BUS, ("n1",)), ((REMAP,), Cause.NODE_FAILURE, ())],
+    ids=["only gone", "off the bus", "remapped"],
 )
 def test_the_judgement_says_what_convicts_a_node_without_its_absence(
-    beside: tuple[Evidence, ...], broken: tuple[str, ...]
+    beside: tuple[Evidence, ...], cause: Cause, broken: tuple[str, ...]
 ) -> None:
     gone = [evidence(kind, node="n1", source=Source.PROBE) for kind in sorted(ABSENCE)]
     happened = incident(*gone, *beside, nodes=("n1",))
     made = judging.decide(happened, situation(), history=EMPTY, rules=RULES, settings=ACT, now=AT).verdict
-    assert (made.cause, made.drain, made.broken) == (Cause.NODE_FAILURE, ("n1",), broken)
+    assert (made.cause, made.drain, made.broken) == (cause, ("n1",), broken)
 
 
 RULE_IDS = [rule.id for rule in RULES.rules]
