@@ -6,7 +6,7 @@ A node left out of the job's retry and tested costs little; a drain waits for pe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 
@@ -56,7 +56,12 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
             told[reading.key].append(reading)
     if not any(told.values()):
         return list(readings)
-    kept = [_lowered(reading, readings, told) for reading in readings]
+    convicting = [reading for reading in readings if reading.drain.convicts]
+    for key in (RESET_DONE, BOOTED):
+        told[key] = [mended for mended in told[key] if not _failed_again(mended, convicting)]
+    told[BOOTED] = [boot for boot in told[BOOTED] if any(_of_later(reading, boot) for reading in readings)]
+    broken_tests = {id(test) for broke in told[TEST_BROKE] for test in _told_of(broke, convicting)}
+    kept = [_lowered(reading, told, broken_tests) for reading in readings]
     # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
     return [
         reading
@@ -76,20 +81,15 @@ def _device(reading: Reading) -> tuple[object, ...]:
     return where.gpu, where.nic, reading.evidence.data.get("pci")
 
 
-def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequence[Reading]]) -> Reading:
+def _lowered(reading: Reading, told: Mapping[str, Sequence[Reading]], broken_tests: Set[int]) -> Reading:
     note = ""
     if not reading.drain.convicts:
         return reading
     if any(_after(reading, stop) and _before_it_was_off(stop, reading) for stop in told[GOING_DOWN]):
         note = "while the machine was being shut down"
-    elif points_to(reading) is Cause.GPU_GSP_OR_DRIVER and any(
-        _after(reset, reading) and not _failed_again(reset, every) for reset in told[RESET_DONE]
-    ):
+    elif points_to(reading) is Cause.GPU_GSP_OR_DRIVER and any(_after(reset, reading) for reset in told[RESET_DONE]):
         note = "the driver reset it, and it works again"
-    elif points_to(reading) in _OF_A_BOOT and any(
-        _after(boot, reading) and not _failed_again(boot, every) and any(_of_later(r, boot) for r in every)
-        for boot in told[BOOTED]
-    ):
+    elif points_to(reading) in _OF_A_BOOT and any(_after(boot, reading) for boot in told[BOOTED]):
         note = "the machine was booted since, before what failed"
         reading = replace(reading, weights={c: BEFORE_BOOT * w for c, w in reading.weights.items()}, role=Role.CONTEXT)
     elif reading.key in {PORT_DOWN, CABLE} and _starting(reading):
@@ -100,7 +100,7 @@ def _lowered(reading: Reading, every: Sequence[Reading], told: Mapping[str, Sequ
         0 < (lines_below(boot, reading) or 0) <= _BELOW for boot in told[STILL_BOOTS]
     ):
         note = "a node of the allocation did not start"
-    elif any(_is_why(broke, reading, every) for broke in told[TEST_BROKE]) or any(
+    elif id(reading) in broken_tests or any(
         lines_below(advice, reading) == 0 and reading.key == FAILED for advice in told[ADVICE]
     ):
         note = "the test itself broke"
@@ -115,20 +115,20 @@ def _of_later(one: Reading, boot: Reading) -> bool:
     return told and (one.evidence.at - boot.evidence.at).total_seconds() >= BOOTED_FOR_S
 
 
-def _is_why(broke: Reading, failed: Reading, every: Sequence[Reading]) -> bool:
-    """Whether DCGM says it of this failed test: of the nearest line above that convicts."""
+def _told_of(broke: Reading, convicting: Sequence[Reading]) -> list[Reading]:
+    """The failed test of which DCGM says it: the nearest line above that convicts."""
     above = [
-        lines
-        for reading in every
-        if reading.form is Form.DCGM and reading.drain.convicts
-        if 0 < (lines := lines_below(broke, reading) or 0) <= _MESSAGE
+        (lines, reading)
+        for reading in convicting
+        if reading.form is Form.DCGM and 0 < (lines := lines_below(broke, reading) or 0) <= _MESSAGE
     ]
-    return bool(above) and failed.form is Form.DCGM and lines_below(broke, failed) == min(above)
+    nearest = min((lines for lines, _ in above), default=0)
+    return [reading for lines, reading in above if lines == nearest]
 
 
-def _failed_again(reset: Reading, every: Sequence[Reading]) -> bool:
+def _failed_again(mended: Reading, convicting: Sequence[Reading]) -> bool:
     """Whether a line after it convicts the machine: a reset that succeeds may be followed by a start that fails."""
-    return any(_after(reading, reset) and reading.drain.convicts for reading in every)
+    return any(_after(reading, mended) for reading in convicting)
 
 
 def _of_link(down: Reading, links: Sequence[Reading]) -> str:
