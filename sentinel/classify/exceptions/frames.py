@@ -218,6 +218,8 @@ def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> 
         return {**weights, C.SOFTWARE_ENV: max(weights.get(C.SOFTWARE_ENV, 0.0), OWN_FAULT + UNSEEN)}
     if evidence.kind == CRASH_STACK:
         return {C.SOFTWARE_ENV if _LIBRARY.search(frame) else C.USER_CODE: CRASHED} if frame else {}
+    if _GENERATED.search(frame):
+        return _moved(weights, {C.SOFTWARE_ENV: INVARIANT})
     if not _LIBRARY.search(frame):
         if evidence.data.get("spread") is True and _OWN_SETTINGS.search(evidence.text):
             return _of_settings(weights)

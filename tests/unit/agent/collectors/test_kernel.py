@@ -257,7 +257,7 @@ def test_of_last_words_only_the_kernels_count(tmp_path: Path, by_rules: Any) -> 
     made = watch(tmp_path, kept)
     made._reader = by_rules
     made.panics()
-    assert {item.rule for item in kept} == {"kernel-panic", None}
+    assert {item.rule for item in kept} == {"kernel-panic", "overlay-refused", None}
 
 
 def test_no_pstore_is_nothing_to_tell(tmp_path: Path) -> None:
