@@ -13,7 +13,7 @@ from sentinel.classify.exceptions.explained_by_program import backend_failed, ca
 from sentinel.classify.history import History
 from sentinel.classify.ranks.op_counts import differing_calls
 from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
-from sentinel.classify.readings import GPU_CAUSES, Reading, lines_below, of_context
+from sentinel.classify.readings import GPU_CAUSES, WARNED, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.roles import LEADS, points_to
 from sentinel.classify.unanswered import FINISHED
@@ -318,7 +318,8 @@ _RAN_OUT = re.compile(r"(?i)\btimed? ?out\b|\bstore->get\('[^'\n]{1,40}'\) got e
 def _ran_out(reading: Reading) -> bool:
     """Whether a rank waited for the others' store, or for them to meet, until its limit."""
     text = reading.evidence.text
-    waited = reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) >= MET and _RAN_OUT.search(text) is not None
+    least = MET * WARNED if reading.warned else MET
+    waited = reading.weights.get(C.NETWORK_BOOTSTRAP, 0.0) >= least and _RAN_OUT.search(text) is not None
     return waited and "waiting for clients" not in text  # of these nobody knows whether they were started
 
 

@@ -17,7 +17,7 @@ _LEVEL = re.compile(
     r"|\b(?:INFO|DEBUG):(?:jax[\w.]{0,60}:|\d{4}-\d\d-\d\d )|:\d\d[.,]\d{3,9} [DIW] [a-z][\w.]{1,80}\] "  # of JAX, absl
     r"|\d\d:\d\d:\d\d\.\d{3,9}: I [\w./-]{0,120}/(?:cuda_diagnostics|cudart_stub|dso_loader|gpu_device)\.cc:\d"
     r"|\]:[WI]\d{4} \d\d:\d\d:[\d.]{2,9} \d{1,8} [\w./-]{1,120}\.py:\d"  # torch's own logger, behind the rank's number
-    r"|(?:^|[\s\]>)])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)"
+    r"|(?:^|[\s\]>):])\[?[WI]\d{0,4} (?:\w+\.(?:cpp|cc|py)|\d\d:\d\d:)"
     r"|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:|DEBUG:)(?:\W|$)"  # not behind Ray's tab: its word for a dead node, too
     r"|(?:^|[\s\]])\[[DIW]\] "
     # TensorFlow's and XLA's W is the level of an allocation that fails, too: only what they find at their start.

@@ -20,7 +20,8 @@ OWN_LINE = (
 
 # Behind the words of a fault: a counter of faults at zero, which ends its field; or the word no, which ends the line.
 _AT_ZERO = re.compile(
-    rb"(?:[A-Za-z_%()][\w%()]{0,23})?['\"]?\s{0,40}([:=]|\bdelta\b)\s{0,4}['\"]?0['\"]?\s{0,8}"
+    rb"(?:[A-Za-z_%()][\w%()]{0,23})?((?: (?:last|in|since) \w{1,8}(?: \w{1,8})?)?)"
+    rb"['\"]?\s{0,40}([:=]|\bdelta\b)\s{0,4}['\"]?0['\"]?\s{0,8}"
     rb"(?:$|[|;)\]}]|, {0,2}[A-Za-z_'\"]| [A-Za-z_]\w{1,40}[:=])"
 )
 _AT_NONE = re.compile(rb"(?i)[^\n:=]{0,40}(?:[:=]|\.{2,4})\s{0,4}(?:no|none|ok|false|passed)\.?\s{0,8}$")
@@ -28,7 +29,7 @@ _QUOTING = re.compile(rb"[a-z]{2,} ['\"`][^'\"`\n]{0,60}$|::test_\w{1,80}\[[^\]\
 _TOLD = re.compile(rb"(?i:\b(?:info|debug|example|prompt|sample|completion)\b)|::test_")
 _METRIC_AT_ZERO = re.compile(rb"\{[^{}\n]{1,400}\} {1,4}0(?:\.0{1,6})?\s{0,4}$")
 _OF_FAULTS = re.compile(
-    rb"(?i)(?:err(?:or)?s?|counts?|counters?|totals?|downed|failures?|violations?|events?|retries|drop(?:s|ped)|uncorrectable|dbe|sbe)$"
+    rb"(?i)(?:err(?:or)?s?|counts?|counters?|totals?|downed|failures?|violations?|events?|retries|drop(?:s|ped)|uncorrectable|dbe|sbe|throttled?|brake)$"
 )
 
 Matcher = Callable[[Sequence[str]], Screen]
@@ -85,7 +86,7 @@ def counts_none(match: re.Match[bytes], rule: Rule) -> bool:
     zero = _AT_ZERO.match(match.string, match.end()) if rule.form is not Form.PROGRAM else None
     if zero is None:
         return False
-    name = match.string[match.start() : zero.start(1)].rstrip(b" \t'\"")
+    name = match.string[match.start() : zero.start(1)].rstrip(b" \t'\"")  # without "last 24h"
     return _OF_FAULTS.search(name) is not None
 
 
