@@ -100,12 +100,14 @@ def _same_end(one: str, other: str) -> bool:
 
 
 def _answers_again(one: Reading, readings: Sequence[Reading]) -> bool:
-    """Whether the server that did not answer did so later, no more was said of it, and then a program failed otherwise."""
+    """Whether the server that did not answer did so later in the same log, by the same writer's word, and then a program
+    failed otherwise."""
     peer = one.evidence.data.get("peer")
     if one.key != _NO_ANSWER or not peer:
         return False
     below = [r for r in readings if (lines_below(r, one) or 0) > 0]
     told = [r for r in below if r.key in {_NO_ANSWER, _ANSWERS} and r.evidence.data.get("peer") == peer]
+    told = [r for r in told if r.evidence.trust is one.evidence.trust]
     last = max(told, key=lambda r: r.evidence.line or 0, default=one)
     others = (r for r in below if points_to(r) in _NOT_OF_STORAGE and r.strength >= LEADS and r.role in _RAISED)
     return last.key == _ANSWERS and any((lines_below(r, last) or 0) > 0 for r in others)

@@ -61,6 +61,8 @@ def _comes_of(symptom: Reading, known: Reading, role: Role) -> bool:
     """Whether ``known`` explains a symptom. A watchdog waits for minutes: no clocks reverse that."""
     if points_to(symptom) is points_to(known):
         return False
+    if symptom.drain is not Drain.NO and (known.evidence.trust, symptom.evidence.trust) == (Trust.USER, Trust.SYSTEM):
+        return False  # what a program prints takes no suspicion from a node
     return _follows(symptom, known) if role in {Role.CAUSE, Role.FALLBACK} else before(known, symptom)
 
 
@@ -98,9 +100,10 @@ def _of_lost_nodes(readings: Sequence[Reading]) -> list[Reading]:
     gone = [r for r in readings if r.role is Role.CAUSE and points_to(r) is Cause.NODE_FAILURE]
     why = [r for r in readings if gone and r.role is Role.CAUSE and r.drain is Drain.YES and r.form in _OF_MACHINES]
     explained = [reading for reading in gone if any(_took_down(broke, reading) for broke in why)]
-    named = [reading for reading in gone if reading.evidence.where.node is not None]
-    rest = [reading for reading in gone if reading.evidence.where.node is None]  # "DUE TO NODE FAILURE" names none
-    return explained + rest if explained and len(explained) == len(named) else explained
+    if not explained or any(r.evidence.where.node is not None for r in gone if r not in explained):
+        return explained
+    sure = any(reading.evidence.trust is Trust.SYSTEM for reading in explained)  # "DUE TO NODE FAILURE" names no node
+    return explained + [r for r in gone if r not in explained and (sure or r.evidence.trust is Trust.USER)]
 
 
 def _took_down(broke: Reading, gone: Reading) -> bool:

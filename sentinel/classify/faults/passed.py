@@ -1,7 +1,8 @@
 """Lowers to a suspicion what convicts a machine whose own log says that it passed, that the machine started or stopped,
 or that the test itself broke.
 
-A node left out of the job's retry and tested costs little; a drain waits for people. Only the log that convicts can say so.
+A node left out of the job's retry and tested costs little; a drain waits for people. Only the log that convicts can say
+so, and of a boot the system's other logs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import datetime
 from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.roles import LEADING, LEADS, points_to
 from sentinel.config.rules import Drain, Form, Role
-from sentinel.model.records import Cause
+from sentinel.model.records import Cause, Trust
 
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
@@ -25,7 +26,7 @@ TEST_BROKE = "dcgm-test-broke"  # DCGM's word that the test has an internal erro
 FAILED = "dcgm-failed"  # DCGM's name and a word of failure in one line
 ADVICE = "dcgm-advice"  # what it advises then
 BEFORE_BOOT = 0.2  # share of the weight beside what failed after it
-BOOTED_FOR_S = 1800.0  # a job that ran before the boot is told to have failed soon after it
+BOOTED_FOR_S = 1800.0  # what failed sooner may have begun before the boot
 _MESSAGE = 4  # lines below the row of a failed test in which the table says why
 _BELOW = 4  # lines in which srun says it of the nodes that failed: no job ran on them yet
 PORT_DOWN, LINK_UP, CABLE = "port-down", "link-up", "cable"
@@ -59,7 +60,7 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
     convicting = [reading for reading in readings if reading.drain.convicts]
     for key in (RESET_DONE, BOOTED):
         told[key] = [mended for mended in told[key] if not _failed_again(mended, convicting)]
-    told[BOOTED] = [boot for boot in told[BOOTED] if any(_of_later(reading, boot) for reading in readings)]
+    told[BOOTED] = [boot for boot in told[BOOTED] if _ran_well(boot, readings)]
     broken_tests = {id(test) for broke in told[TEST_BROKE] for test in _told_of(broke, convicting)}
     kept = [_lowered(reading, told, broken_tests) for reading in readings]
     # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
@@ -109,10 +110,17 @@ def _lowered(reading: Reading, told: Mapping[str, Sequence[Reading]], broken_tes
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
 
 
-def _of_later(one: Reading, boot: Reading) -> bool:
-    """Whether it names a cause a while after the boot, by a time of its own."""
-    told = one.evidence.at < one.evidence.seen_at and one.strength >= LEADS and one.role in LEADING
-    return told and (one.evidence.at - boot.evidence.at).total_seconds() >= BOOTED_FOR_S
+def _ran_well(boot: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether the system says that something failed a while after the boot, and nothing that a boot mends.
+
+    What programs print has the times that they choose, and ends no machine's fault.
+    """
+    later = [r for r in readings if r.evidence.trust is Trust.SYSTEM and r.strength >= LEADS and r.role in LEADING]
+    later = [r for r in later if (r.evidence.at - boot.evidence.at).total_seconds() > 0]
+    again = (r for r in later if points_to(r) in _OF_A_BOOT and r.drain is not Drain.NO)
+    if any(r.evidence.where.node in {boot.evidence.where.node, None} for r in again):
+        return False
+    return any((r.evidence.at - boot.evidence.at).total_seconds() >= BOOTED_FOR_S for r in later)
 
 
 def _told_of(broke: Reading, convicting: Sequence[Reading]) -> list[Reading]:

@@ -15,6 +15,7 @@ _FRAME = re.compile(rb'(?m)^([^\n]{0,160}?)  File "[^"\n]{1,300}", line \d{1,7},
 _HEAD = re.compile(rb"(?m)^[^\n]{0,160}?Traceback \(most recent call last\)")
 _RAISES = re.compile(rb"^raise ([A-Za-z_][\w.]{2,80})(?:\(f?(['\"])?([^\n]{0,400}))?")
 _CLASS = re.compile(rb"(?:^|\.)[A-Z]\w+$")
+PADDING = b"\r\n \t\0"  # what may stand behind the last line: a file system fills up with NUL after a crash
 _MOST_LINES = 8  # of source and marks below the innermost frame
 
 
@@ -28,11 +29,15 @@ class BrokenOff:
 
 def broken_off(end: bytes) -> BrokenOff | None:
     """Of a log that ends with ``end``; None where no traceback breaks off there."""
-    end = end.rstrip(b"\r\n \t\0")
+    end = end.rstrip(PADDING)
     frame = next(reversed(list(_FRAME.finditer(end))), None)
-    if frame is None or not _HEAD.search(end, 0, frame.start()):
+    head = next(reversed(list(_HEAD.finditer(end, 0, frame.start()))), None) if frame is not None else None
+    if frame is None or head is None:
         return None
     prefix, further_in = frame[1], frame[1] + b"    "
+    above = end[head.end() : frame.start()].split(b"\n")[1:-1]
+    if not all(begins_as(line, prefix + b"  ") for line in above if begins_as(line, prefix)):
+        return None  # that traceback ended
     below = end[frame.end() + 1 :].split(b"\n") if frame.end() < len(end) else []
     if below and (begins_as(below[-1], prefix + b"  File") or begins_as(further_in, below[-1])):  # cut within a line
         below.pop()

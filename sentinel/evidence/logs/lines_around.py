@@ -50,22 +50,23 @@ def with_lines_around(evidence: Evidence, rule: Rule, block: bytes, start: int, 
     if _INTERPRETED.match(below):
         return replace(evidence, data={**evidence.data, INTERPRETED: True})
     going_on = _MOVED if rule.form is Form.SLURM else _CAUGHT
-    above = _above_traceback(block, start) if rule.form is Form.PROGRAM else b""
+    above = _above_traceback(block, start, end) if rule.form is Form.PROGRAM else b""
     if any(going_on.search(line) and not _GAVE_UP.search(line) for line in (below, above)):
         return replace(evidence, data={**evidence.data, CAUGHT: True})
     return evidence
 
 
-def _above_traceback(block: bytes, start: int) -> bytes:
-    """The record above the traceback that the line at ``start`` ends, as a logger prints both; empty where there is none."""
+def _above_traceback(block: bytes, start: int, end: int) -> bytes:
+    """The record above the traceback that the line ends, as a logger prints both; empty where there is none."""
     head = block.rfind(_HEADER, max(0, start - REACH), start)
     begin = block.rfind(b"\n", 0, max(head, 0)) + 1
     prefix = block[begin:head]
-    if head < 0 or not _EXCEPTION.search(block, start, min(len(block), start + NEXT)):
+    if head < 0 or not _EXCEPTION.search(block, start, min(end, start + NEXT)):
         return b""
     own = [line for line in block[head:start].split(b"\n")[1:-1] if begins_as(line, prefix)]
     if not all(begins_as(line, prefix + b"  ") for line in own):
         return b""
     above = line_above(block, begin, NEXT).rstrip(b"\n")
-    further = line_above(block, begin - len(above) - 1, NEXT) if begin > len(above) else b""
+    its_begin = block.rfind(b"\n", 0, max(block.rfind(above, 0, begin), 0)) + 1
+    further = line_above(block, its_begin, NEXT) if above else b""
     return above if _RECORD.search(above) and not _EXCEPTION.search(further) else b""

@@ -14,7 +14,7 @@ from datetime import datetime
 from itertools import islice
 
 from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
-from sentinel.evidence.logs.broken_off import broken_off
+from sentinel.evidence.logs.broken_off import PADDING, broken_off
 from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored, text_before, what_was_read
 from sentinel.evidence.logs.json_records import unwrapped
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
@@ -25,7 +25,7 @@ from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
 from sentinel.evidence.logs.screen.prefilter import PlainScreen
-from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, counts_none, own_hits
+from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, first_match, not_silenced, own_hits
 from sentinel.evidence.logs.step_numbers import numbers_of, only_read_back, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.logs.writers import REACH, text_above
@@ -83,7 +83,7 @@ class LogReader:
     ) -> None:
         """``own_times``: trust a line's own time even without a zone (an old file); a live log is timed as it is read.
         ``bare``: nothing stands before the messages of a machine's own log.
-        ``beginning``: the log's first bytes where what is fed begins later; None where they are not known.
+        ``beginning``: the log's first bytes where what is fed begins later (empty: it begins there); None: not known.
         ``last_steps``: only so many step lines, the last ones, are wanted, and only when the log is read to its end."""
         self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
         self._source = source
@@ -138,7 +138,11 @@ class LogReader:
         end = broken_off(self._above)
         if end is None:
             return []
-        self._above, self._line, self.lines_read = self._above.rstrip() + b"\n", self._line - 1, self.lines_read - 1
+        self._above, self._line, self.lines_read = (
+            self._above.rstrip(PADDING) + b"\n",
+            self._line - 1,
+            self.lines_read - 1,
+        )
         before, frame = (
             text_above(self._above + end.exception, len(self._above), BEFORE),
             end.frame.decode("utf-8", "replace"),
@@ -245,8 +249,6 @@ class LogReader:
         self, block: bytes, start: int, end: int, batch: list[tuple[int, int]], line: int, now: datetime
     ) -> list[Evidence]:
         hits = (self._said if self._own else self._printed)(block, start, end, batch)
-        if not self._own and (said_well := [hit for hit in hits if hit.compiled.rule.says_well]):
-            hits = said_well
         known = any(hit.compiled.rule.role not in _SAYS_LITTLE for hit in hits)
         found = []
         for hit in hits:
@@ -284,10 +286,10 @@ class LogReader:
                 continue
             low, high = max(start, at - WINDOW), min(end, at + WINDOW)
             window = block[low:high]
-            if (match := compiled.pattern.search(window)) and not counts_none(match, compiled.rule):
+            if match := first_match(compiled, window, own=False):
                 text = window.decode("utf-8", "replace")
                 hits.append(Hit(compiled, match, window, text, prefix_of(text).node, self._trust))
-        return hits
+        return not_silenced(hits)
 
     def _said(self, block: bytes, start: int, end: int, batch: list[tuple[int, int]]) -> list[Hit]:
         """Rules that know a line of a machine's own log."""
@@ -317,8 +319,7 @@ class LogReader:
             return None
         searched = hit.searched.decode("utf-8", "replace")
         where, data = self._place(hit, fields, searched, kind)
-        if kind == Kind.XID:
-            data = {**data, **xid_data(fields, searched)}
+        data = {**data, **xid_data(fields, searched)} if kind == Kind.XID else data
         taken = True if rule.role is Role.PROGRESS else self._kept.takes(hit.trust, rule.id, where, data)
         line_hit = _LineHit(hit, line_text, before, line, now, where, data, self._log_line(line))
         if taken is None:  # a log may hold several runs: what the last one says is still to come

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from sentinel.config.rules import Form, Rule, Rules
+from sentinel.config.rules import Drain, Form, Rule, Rules
 from sentinel.evidence.logs.machine_logs import said
 from sentinel.evidence.logs.screen.line_templates import LineTemplates
 from sentinel.evidence.logs.screen.prefilter import PlainScreen, Screen
@@ -25,11 +25,12 @@ _AT_ZERO = re.compile(
     rb"(?:$|[|;)\]}]|, {0,2}[A-Za-z_'\"]| [A-Za-z_]\w{1,40}[:=])"
 )
 _AT_NONE = re.compile(rb"(?i)[^\n:=]{0,40}(?:[:=]|\.{2,4})\s{0,4}(?:no|none|ok|false|passed)\.?\s{0,8}$")
-_QUOTING = re.compile(rb"[a-z]{2,} ['\"`][^'\"`\n]{0,60}$|::test_\w{1,80}\[[^\]\n]{0,60}$")
+_QUOTING = re.compile(rb"\b[a-z]{2,} ['\"`][^'\"`\n]{0,60}$|::test_\w{1,80}\[[^\]\n]{0,60}$")
 _TOLD = re.compile(rb"(?i:\b(?:info|debug|example|prompt|sample|completion)\b)|::test_")
 _METRIC_AT_ZERO = re.compile(rb"\{[^{}\n]{1,400}\} {1,4}0(?:\.0{1,6})?\s{0,4}$")
 _OF_FAULTS = re.compile(
-    rb"(?i)(?:err(?:or)?s?|counts?|counters?|totals?|downed|failures?|violations?|events?|retries|drop(?:s|ped)|uncorrectable|dbe|sbe|throttled?|brake)$"
+    rb"(?i)(?:err(?:or)?s?|counts?|counters?|totals?|downed|failures?|violations?|events?|retries|drop(?:s|ped)|uncorrectable"
+    rb"|dbe|sbe|throttled?|brake)$"
 )
 
 Matcher = Callable[[Sequence[str]], Screen]
@@ -66,6 +67,22 @@ class Hit:
     trust: Trust
 
 
+def not_silenced(hits: list[Hit]) -> list[Hit]:
+    """Of the rules that know a line those that one which says that all is well does not silence.
+
+    What can drain it silences only where both know the same words: "2 corrected ECC errors, 3 uncorrectable ECC errors".
+    """
+    well = [hit for hit in hits if hit.compiled.rule.says_well]
+    return [hit for hit in hits if hit in well or not any(_silences(other, hit) for other in well)] if well else hits
+
+
+def _silences(well: Hit, hit: Hit) -> bool:
+    if hit.compiled.rule.drain is Drain.NO:
+        return True
+    same = hit.searched == well.searched
+    return same and hit.match.start() < well.match.end() and well.match.start() < hit.match.end()
+
+
 class Signatures:
     """Rules compiled for reading: make one, share it between readers."""
 
@@ -77,17 +94,26 @@ class Signatures:
         self.screen = LineTemplates([rule.pattern for rule in rules.rules], matcher, steps)
 
 
-def counts_none(match: re.Match[bytes], rule: Rule) -> bool:
-    """Whether the line says that what the rule knows did not happen: a counter at zero (``link_downed=0``), a check: no."""
-    if not rule.weights and rule.kind != Kind.XID:
-        return False
-    if _AT_NONE.match(match.string, match.end()) or (rule.form is not Form.PROGRAM and _is_quoted(match)):
+def counts_none(match: re.Match[bytes], rule: Rule, *, own: bool) -> bool:
+    """Whether the line says that what the rule knows did not happen: a counter at zero (``link_downed=0``), a check: no.
+
+    ``own``: the line is of a machine's own log, where nobody quotes.
+    """
+    if rule.form is Form.PROGRAM or (not rule.weights and rule.kind != Kind.XID):
+        return False  # an exception may end so: "unsupported type: None"
+    if _AT_NONE.match(match.string, match.end()) or (not own and _is_quoted(match)):
         return True
-    zero = _AT_ZERO.match(match.string, match.end()) if rule.form is not Form.PROGRAM else None
+    zero = _AT_ZERO.match(match.string, match.end())
     if zero is None:
         return False
     name = match.string[match.start() : zero.start(1)].rstrip(b" \t'\"")  # without "last 24h"
     return _OF_FAULTS.search(name) is not None
+
+
+def first_match(compiled: Compiled, text: bytes, *, own: bool) -> re.Match[bytes] | None:
+    """The first place in a line that the rule knows and that is no counter at zero, no check that passed."""
+    found = compiled.pattern.finditer(text)
+    return next((match for match in found if not counts_none(match, compiled.rule, own=own)), None)
 
 
 def _is_quoted(match: re.Match[bytes]) -> bool:
@@ -116,5 +142,5 @@ def own_hits(
             if anchor is None or not anchor.match(message):
                 continue
             searched, given = message, trust
-        if (match := compiled.pattern.search(searched)) and not counts_none(match, compiled.rule):
+        if match := first_match(compiled, searched, own=True):
             yield Hit(compiled, match, searched, told.head, told.node, given)

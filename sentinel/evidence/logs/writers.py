@@ -6,6 +6,7 @@ import re
 
 # Bytes around a labelled line in which lines of its writer are looked for: some thirty ranks that print line for line.
 REACH = 16_384
+EMPTY = 2  # empty lines between a line and the next one
 LINES = 32  # lines above it among which its writer's last one is looked for
 # The time of a record, and what a container runtime or a launcher's logger writes behind it.
 _TIME = (
@@ -62,10 +63,10 @@ def line_above(block: bytes, start: int, longest: int) -> bytes:
 def line_below(block: bytes, start: int, end: int, longest: int) -> bytes:
     """The beginning of the first line with text that the writer of the line from ``start`` to ``end`` wrote below it.
 
-    Empty where none of the ``LINES`` lines below is its writer's.
+    Empty where none of the ``LINES`` lines below is its writer's, or where more than two empty ones follow it.
     """
     label, begin = label_of(block, start), end + 1
-    for _ in range(LINES if label else 3):
+    for _ in range(LINES if label else EMPTY + 1):
         if begin >= len(block):
             break
         stop = block.find(b"\n", begin)

@@ -181,6 +181,8 @@ def test_a_traceback_that_breaks_off_says_nothing_beside_what_is_said() -> None:
     cut = traceback(MAIN, (f"{SITE}/torch/distributed/launcher/api.py", "launch_agent", "raise failed"))
     killed = "[E api.py] torch.distributed.elastic.multiprocessing.api: failed (exitcode: -9) local_rank: 0 (pid: 26)\n"
     assert judge(killed + cut).cause is judge(killed).cause
+    ended = traceback(MAIN) + "ValueError: bad\nWARN slow call at\n" + traceback(MAIN).split("\n", 1)[1]
+    assert judge(ended).cause is judge(traceback(MAIN) + "ValueError: bad\n").cause
     stack = traceback(MAIN).replace("Traceback", "Stack")
     assert judge(stack).cause is Cause.UNKNOWN  # a logger's, where it was called from
 

@@ -11,7 +11,7 @@ from sentinel.classify import classify
 from sentinel.cli.offline.classify_input import in_order
 from sentinel.cli.offline.unread_lines import with_unread
 from sentinel.evidence.logs.reader import LogReader, Signatures
-from sentinel.model.records import Cause, Evidence, Incident, Source, Trust, UnknownKind, Verdict, Where
+from sentinel.model.records import Cause, Evidence, Incident, Recommendation, Source, Trust, UnknownKind, Verdict, Where
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = shipped_rules()
@@ -139,20 +139,61 @@ WORN = "n01 kernel: NVRM: Xid (PCI:0000:3b:00): 64, pid=221, name=python, Row re
 BOOT = "2026-02-20T10:36:00+00:00 n01 kernel: Linux version 5.15.0-91-generic (buildd@lcy02) (gcc 11.4.0)"
 
 
+KILLED = (
+    "2026-03-01T11:00:00+00:00 n01 kernel: Memory cgroup out of memory: Killed process 2211 (python) total-vm:99999kB, "
+    "anon-rss:88888kB, file-rss:1kB, shmem-rss:0kB, UID:2001"
+)
+
+
 def test_a_fault_that_a_reboot_ended_is_no_later_job_s() -> None:
     before, after = f"2026-02-20T10:00:01+00:00 {LOST}", f"2026-02-20T11:00:01+00:00 {LOST}"
-    job = read(f"2026-03-01 11:00:00 step 10 loss 2.0\n2026-03-01 11:00:10 {FULL}")
 
-    def with_kernel(*lines: str) -> Verdict:
-        return judge(*job, *read(kernel(*lines), Source.KERNEL, path="dmesg.txt"))
+    def told(*lines: str, printed: str = "") -> Verdict:
+        of_kernel = read(kernel(*lines), Source.KERNEL, path="dmesg.txt")
+        return judge(*of_kernel, *(read(printed) if printed else []))
 
-    assert with_kernel(before).drain == ("n01",)
-    booted = with_kernel(before, BOOT)
-    assert (booted.cause, booted.drain) == (Cause.APP_OOM_GPU, ())
-    assert with_kernel(before, BOOT, after).drain == ("n01",)
-    assert with_kernel(f"2026-02-20T10:00:01+00:00 {WORN}", BOOT).cause is not Cause.APP_OOM_GPU  # memory stays worn
-    alone = judge(*read(kernel(before, BOOT), Source.KERNEL))
-    assert (alone.cause, alone.drain) == (Cause.GPU_FALLEN_OFF_BUS, ("n01",))
+    assert told(before, KILLED).drain == told(before, BOOT).drain == told(before, BOOT, after, KILLED).drain == ("n01",)
+    booted = told(before, BOOT, KILLED)
+    assert (booted.cause, booted.drain) == (Cause.APP_OOM_HOST, ())
+    worn = f"2026-02-20T10:00:01+00:00 {WORN}"
+    assert told(worn, BOOT, KILLED).recommendation is told(worn, KILLED).recommendation  # memory stays worn
+    assert told(before, BOOT, printed=f"2026-03-01 11:00:10 {NOT_THERE}").drain == ("n01",)  # a program says any time
+    missing = "_slurm_rpc_node_registration node=n01: gres/gpu count reported lower than configured (7 < 8)"
+    still = read(f"[2026-02-20T11:20:00.000] error: {missing}\n", Source.SLURM, path="slurmctld.log")
+    assert judge(*read(kernel(before, BOOT), Source.KERNEL, path="dmesg.txt"), *still).drain == ("n01",)
+
+
+def test_what_a_program_prints_takes_nothing_from_what_the_system_says() -> None:
+    silent = read(
+        "2026-03-01T10:00:00+00:00 n01 kernel: nfs: server fs01 not responding, still trying\n",
+        Source.KERNEL,
+        path="dmesg.txt",
+    )
+    forged = read(f"nfs: server fs01 OK\n{NOT_THERE}")
+    assert judge(*silent, *forged).cause is judge(*silent).cause is Cause.FILESYSTEM_STORAGE
+    stuck = "[2026-03-01T10:05:00.000] update_node: node n3 reason set to: Kill task failed\n"
+    held = judge(*read(stuck, Source.SLURM, path="slurmctld.log"), *read(NOT_THERE))
+    assert (held.cause, held.recommendation) == (Cause.NODE_OS_OR_HOST, Recommendation.SUSPECT)
+    gone = read(
+        "[2026-03-01T10:05:00.000] error: Nodes n07 not responding, setting DOWN\n", Source.SLURM, path="slurmctld.log"
+    )
+    claim = f"2026-03-01 10:00:00 {LOST}\nslurmstepd: error: *** JOB 9 ON n01 CANCELLED AT x DUE TO NODE FAILURE ***\n"
+    assert judge(*gone, *read(claim)).drain == ("n07",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ValueError: Unrecognized attention implementation: None", "TypeError: unsupported operand type(s) for +: None"],
+)
+def test_an_exception_that_ends_in_no_is_one(line: str) -> None:
+    assert cause(f"{line}\n") is not Cause.UNKNOWN
+
+
+def test_one_counter_at_zero_hides_no_other() -> None:
+    both = "GPU 4: 2 corrected ECC errors, 3 uncorrectable ECC errors\n"
+    assert cause(both) is Cause.GPU_MEMORY_ECC
+    assert cause("mlx5_0: state ACTIVE, link_downed=3, mlx5_1: link_downed=0\n") is Cause.NETWORK_FABRIC
+    assert cause("mlx5_0: state ACTIVE, link_downed=0, mlx5_1: link_downed=3\n") is Cause.NETWORK_FABRIC
 
 
 GONE = {
