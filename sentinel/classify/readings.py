@@ -86,12 +86,11 @@ def read(
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights, content=rule.content), rule.role, False
         # A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered.
-        if rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(_printed(evidence.text, before)):
+        told = rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(_printed(evidence.text, before))
+        if told or (evidence.data.get(CAUGHT) is True and evidence.trust is Trust.USER):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
-            warned, note = rule.kind != "nan", f"{note} (told as a warning)"
-        elif evidence.data.get(CAUGHT) is True and evidence.trust is Trust.USER:
-            weights, role, warned = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT, True
-            note = f"{note} (the program went on without it)"
+            warned = not told or rule.kind != "nan"
+            note = f"{note} ({'told as a warning' if told else 'the program went on without it'})"
         return Reading(
             evidence,
             rule.id,

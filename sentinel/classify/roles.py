@@ -61,7 +61,7 @@ def _comes_of(symptom: Reading, known: Reading, role: Role) -> bool:
     """Whether ``known`` explains a symptom. A watchdog waits for minutes: no clocks reverse that."""
     if points_to(symptom) is points_to(known):
         return False
-    if symptom.drain is not Drain.NO and (known.evidence.trust, symptom.evidence.trust) == (Trust.USER, Trust.SYSTEM):
+    if symptom.drain is not Drain.NO and _only_claims(known, symptom):
         return False  # what a program prints takes no suspicion from a node
     return _follows(symptom, known) if role in {Role.CAUSE, Role.FALLBACK} else before(known, symptom)
 
@@ -108,19 +108,19 @@ def _of_lost_nodes(readings: Sequence[Reading]) -> list[Reading]:
 
 def _took_down(broke: Reading, gone: Reading) -> bool:
     a, b = broke.evidence, gone.evidence
-    if (
-        points_to(broke) in {Cause.NODE_FAILURE, None}
-        or broke.passed
-        or (a.trust, b.trust) == (Trust.USER, Trust.SYSTEM)
-    ):
+    if points_to(broke) in {Cause.NODE_FAILURE, None} or broke.passed or _only_claims(broke, gone):
         return False
-    unnamed = (
-        a.where.node is None and a.trust is Trust.USER and a.where.path == b.where.path
-    )  # a job's log rarely names it
+    # A job's log rarely names it.
+    unnamed = a.where.node is None and a.trust is Trust.USER and a.where.path == b.where.path
     if not unnamed and (a.where.node is None or a.where.node != b.where.node):
         return False
     within = -CLOCKS_S <= (b.at - a.at).total_seconds() <= GONE_WITHIN_S
     return within and (a.where.path != b.where.path or not before(gone, broke))
+
+
+def _only_claims(one: Reading, other: Reading) -> bool:
+    """Whether a program said the one and the system the other."""
+    return one.evidence.trust is Trust.USER and other.evidence.trust is Trust.SYSTEM
 
 
 def _follows(one: Reading, other: Reading) -> bool:

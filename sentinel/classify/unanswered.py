@@ -12,7 +12,7 @@ from sentinel.model.vocabulary import RUN_START
 
 UNREAD = "unread_error"  # kind of a line that looks like an error and that no rule knows
 FINISHED = "finished"  # kind of a line that says that the training came to its end
-STEPS_AFTER = 8
+STEPS_AFTER = 8  # so many step lines after an error show that the job survived it
 _QUIET = frozenset(
     {Kind.STEP, Kind.CHECKPOINT_SAVED, UNREAD, FINISHED, RUN_START, "pause", "preparing", "resumed", "straggler"}
 )

@@ -58,11 +58,13 @@ def with_lines_around(evidence: Evidence, rule: Rule, block: bytes, start: int, 
 
 def _above_traceback(block: bytes, start: int, end: int) -> bytes:
     """The record above the traceback that the line ends, as a logger prints both; empty where there is none."""
-    head = block.rfind(_HEADER, max(0, start - REACH), start)
-    begin = block.rfind(b"\n", 0, max(head, 0)) + 1
-    prefix = block[begin:head]
-    if head < 0 or not _EXCEPTION.search(block, start, min(end, start + NEXT)):
+    if not _EXCEPTION.search(block, start, min(end, start + NEXT)):
         return b""
+    head = block.rfind(_HEADER, max(0, start - REACH), start)
+    if head < 0:
+        return b""
+    begin = block.rfind(b"\n", 0, head) + 1
+    prefix = block[begin:head]
     own = [line for line in block[head:start].split(b"\n")[1:-1] if begins_as(line, prefix)]
     if not all(begins_as(line, prefix + b"  ") for line in own):
         return b""
