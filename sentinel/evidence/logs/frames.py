@@ -34,9 +34,10 @@ _HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$"
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
 _IGNORING = re.compile(rb"Exception ignored (?:in|while)\b|Error in atexit\._run_exitfuncs")
 _IGNORED = re.compile(rb"(?:%s)[^\n]{0,240}\n[^\n]{0,40}$" % _IGNORING.pattern)
-# Its last frame, and the source that it shows: the exception itself is the next line.
+# Its last frame, and the source that it shows: the exception itself is the next line. A line can be taken in one way only:
+# with several, those of sixteen lines multiply.
 _ENDS_TRACEBACK = re.compile(
-    rb"File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,120}\n(?:[^\n]{0,100}?[ \t]{4,}[^\n]{0,400}\n){0,16}$"
+    rb"File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,120}\n(?:(?=[^\n]{0,100}?[ \t]{4})[^\n]{1,504}\n){0,16}$"
 )
 # Python asks it for what an object has not: who asked stands above (torch/nn/modules/module.py, and others alike).
 _LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
