@@ -22,14 +22,17 @@ _LEVEL = re.compile(
     r"|(?:^|[\s\]])\[[DIW]\] "
     # TensorFlow's and XLA's W is the level of an allocation that fails, too: only what they find at their start.
     r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/(?:dso_loader|gpu_device|py_utils|nvptx_compiler)\.cc:\d"
-    r"|\b\w*Warning: |^(?:\S{1,8} )?(?:WARN|INFO|DEBUG) {1,5}\d{4}-\d\d|\[[DIW] \d{4}-\d\d-\d\d[ T]"  # of optuna, tornado
+    r"|\b\w*Warning: |^(?:\S{1,8} )?(?:WARN|INFO|DEBUG) {1,5}\d{2,4}-\d\d[ -]"
+    r"|\[[DIW] \d{4}-\d\d-\d\d[ T]"  # of optuna, tornado
     r"|\)[,;] using (?:the )?(?:step|previous|last|default|older|local|cached)"
-    r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b"  # what is tried again has ended nothing yet
+    r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b|\bretry [1-9]\d?/\d"
+    # What is tried again has ended nothing yet.
 )
 # What it says that it goes on without, where it raises nothing.
 _GOES_ON = re.compile(
-    r"(?i)\bfall(?:s|ing)? back (?:to|on)\b|\b(?:going to|using) \S{1,80} instead\b|\bcaught in \w{1,20}, "
-    r"|\(skipped\b|\bretries with\b"
+    r"(?i)\bUsing the latest cached version\b"
+    r"|\bfall(?:s|ing)? back (?:to|on)\b|\b(?:going to|using) \S{1,80} instead\b|\bcaught in \w{1,20}, "
+    r"|\bresetting TMPDIR=|\(skipped\b|\bretries with\b"
     r"|\bregistered handlers? for\b|\(only needed (?:for|by|with)\b"
     r"|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
     # The shell runs the next line of its script.

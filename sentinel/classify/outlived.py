@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 
 from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.roles import LEADS, points_to
@@ -19,6 +20,7 @@ TIME_LIMIT = "time-limit"  # rule
 TRAINED_AFTER = 3  # steps after an error until the log's end, or until Slurm ended the job
 FEW_STEPS = 2  # steps after an error until the program raised another one
 _BAR = "step-bar"  # rule
+NAN = "nan"  # kind
 _PYTHON = re.compile(r"\b[A-Za-z_][\w.]{0,80}(?:Error|Exception|Exit)\b")
 _MESSAGE = 60  # characters of an error's end by which it is known
 _NOT_OF_STORAGE = FAMILIES[0] - {Cause.DATALOADER, Cause.CHECKPOINT_CORRUPT}
@@ -41,7 +43,10 @@ _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 
 
 def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
-    """``readings``, of which those that a program printed and that ended nothing weigh a fifth; bad numbers keep theirs."""
+    """``readings``, of which those that a program printed and that ended nothing weigh a fifth.
+
+    Bad numbers keep their weight until they are finite again: a training goes on with them.
+    """
     steps: dict[str | None, list[int]] = {}  # their lines, by log
     trained: dict[str | None, list[Evidence]] = {}  # of these, those of a training: no bar of a download
     ends: dict[str | None, list[Evidence]] = {}  # the program's words that it finished, by log
@@ -57,15 +62,20 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
             ends.setdefault(evidence.where.path, []).append(evidence)
         if evidence.data.get(CAUGHT) is True:
             caught.setdefault((evidence.where.path, evidence.rule or ""), []).append(evidence)
-        if evidence.kind == RUN_START and (
-            evidence.data.get("followed") is True or _stopped_between(evidence, 1, evidence.line or 0, stopped)
+        if (
+            evidence.kind == RUN_START
+            and evidence.rule is None
+            and (evidence.data.get("followed") is True or _stopped_between(evidence, 1, evidence.line or 0, stopped))
         ):
             begun[evidence.where.path] = max(begun.get(evidence.where.path, 0), evidence.line or 0)
+    for log, line in _last_attempts(incident).items():
+        begun[log] = max(begun.get(log, 0), line)
     kept = []
     for reading in readings:
         log = reading.evidence.where.path
         printed = reading.evidence.trust is Trust.USER and reading.evidence.line is not None
-        asked = printed and reading.evidence.kind != "nan"
+        numbers = reading.evidence.kind == NAN
+        asked = printed and not numbers
         end = max((e.line or 0 for e in ends.get(log, []) if _may_be_of(e, reading)), default=0)
         went_on = asked and (
             _went_on(reading, steps.get(log, []), end, readings)
@@ -73,13 +83,25 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
             or any(_says_again(e, reading) for e in caught.get((log, reading.key), []))
             or _of_an_earlier_run(reading, begun.get(log, 0), steps.get(log, []), readings, stopped)
         )
-        kept.append(_lowered(reading) if went_on or _answers_again(reading, readings) else reading)
+        well = numbers and printed and _finite_again(reading, trained.get(log, []), readings)
+        kept.append(_lowered(reading) if went_on or well or _answers_again(reading, readings) else reading)
     if any(reading.key == TIME_LIMIT for reading in stopped):  # throttled all along, it ran into its limit
         hot = {_notice(reading) for reading in kept if reading.survived} - {None}
         kept = [_lowered(r) if not r.survived and _notice(r) in hot else r for r in kept]
     # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
     final = {reading.key for reading in kept if not reading.survived}
     return [reading for reading in kept if not (reading.survived and reading.key in final)]
+
+
+def _last_attempts(incident: Incident) -> dict[str | None, int]:
+    """By log the line at which its last attempt begins, where attempts are numbered: each task may say so."""
+    last: dict[str | None, tuple[int, int]] = {}  # the number, and the first line with it below 0
+    for evidence in incident.evidence:
+        number = evidence.data.get("text")
+        if evidence.kind == RUN_START and evidence.rule is not None and evidence.line is not None and number:
+            told = int(str(number)), -evidence.line
+            last[evidence.where.path] = max(last.get(evidence.where.path, told), told)
+    return {log: -line for log, (_, line) in last.items()}
 
 
 def _may_be_of(evidence: Evidence, reading: Reading) -> bool:
@@ -111,6 +133,21 @@ def _answers_again(one: Reading, readings: Sequence[Reading]) -> bool:
     last = max(told, key=lambda r: r.evidence.line or 0, default=one)
     others = (r for r in below if points_to(r) in _NOT_OF_STORAGE and r.strength >= LEADS and r.role in _RAISED)
     return last.key == _ANSWERS and any((lines_below(r, last) or 0) > 0 for r in others)
+
+
+def _finite_again(one: Reading, trained: Sequence[Evidence], readings: Sequence[Reading]) -> bool:
+    """Whether the numbers that were bad are finite in the steps below it, and stay so: mixed precision begins like that."""
+    line = one.evidence.line or 0
+    below = [_numbers(e) for e in trained if (e.line or 0) > line and _may_be_of(e, one)]
+    told = [numbers for numbers in below if numbers]
+    again = any(r.evidence.kind == NAN and (lines_below(r, one) or 0) > 0 for r in readings)
+    return not again and len(told) >= TRAINED_AFTER and all(isfinite(value) for numbers in told for value in numbers)
+
+
+def _numbers(step: Evidence) -> list[float]:
+    """What a step line printed of the loss and of the norm of the gradients."""
+    found = (step.data.get("loss"), step.data.get("grad_norm"))
+    return [float(value) for value in found if isinstance(value, (int, float)) and not isinstance(value, bool)]
 
 
 def _notice(reading: Reading) -> tuple[object, ...] | None:

@@ -26,7 +26,8 @@ def roles_of(readings: Sequence[Reading], peers: Set[int], rules: Rules) -> dict
     """By id of the reading the part that it plays beside the others: a symptom is a cause or a consequence."""
     xids = {r.evidence.data.get("xid") for r in readings if r.evidence.kind == Kind.XID}
     roles = {id(r): _role(r, xids, rules) for r in readings}
-    roles.update((id(r), Role.CONSEQUENCE) for r in (*_of_lost_gpus(readings), *_of_lost_nodes(readings)))
+    explained = (*_of_lost_gpus(readings), *_of_lost_nodes(readings), *_of_dead_links(readings))
+    roles.update((id(r), Role.CONSEQUENCE) for r in explained)
     known = next((r for r in readings if r.strength >= LEADS and _explains(r, roles[id(r)])), None)
     for reading in readings:
         if roles[id(reading)] is Role.SYMPTOM:
@@ -93,6 +94,21 @@ def _announces(one: Reading, gone: Reading) -> bool:
     parts = one.evidence.data.get("pci"), gone.evidence.data.get("pci")
     other = points_to(one) is Cause.GPU_GSP_OR_DRIVER and None not in parts and parts[0] != parts[1]
     return not other and 0 <= (gone.evidence.at - one.evidence.at).total_seconds() <= LOST_WITHIN_S
+
+
+def _of_dead_links(readings: Sequence[Reading]) -> list[Reading]:
+    """What a network adapter's driver said right after a PCIe link had failed for good: the adapter was below it."""
+    fatal = [r for r in readings if r.role is Role.CAUSE and r.drain is Drain.YES and points_to(r) is Cause.PCIE]
+    return [reading for reading in readings if any(_below(reading, link) for link in fatal)]
+
+
+def _below(one: Reading, link: Reading) -> bool:
+    a, b = one.evidence, link.evidence
+    if one.form is not Form.FABRIC or points_to(one) is not Cause.NETWORK_FABRIC or _only_claims(link, one):
+        return False
+    if (a.where.node, a.where.path) != (b.where.node, b.where.path) or not before(link, one):
+        return False
+    return (a.at - b.at).total_seconds() <= LOST_WITHIN_S
 
 
 def _of_lost_nodes(readings: Sequence[Reading]) -> list[Reading]:

@@ -14,7 +14,7 @@ from datetime import datetime
 from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.roles import LEADING, LEADS, points_to
 from sentinel.config.rules import Drain, Form, Role
-from sentinel.model.records import Cause, Trust
+from sentinel.model.records import Cause, Kind, Trust
 
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again
 GOING_DOWN = "going-down"  # the kernel is about to stop
@@ -22,6 +22,8 @@ BOOTED = "booted"  # the first line of a boot
 # What a reboot mends: driver and firmware start anew. Worn memory and slots stay what they were.
 _OF_A_BOOT = frozenset({Cause.GPU_FALLEN_OFF_BUS, Cause.GPU_GSP_OR_DRIVER, Cause.GPU_NVLINK, Cause.GPU_THERMAL_POWER})
 NODE_FAILED, STILL_BOOTS = "node-failure", "srun-nodes-boot"  # Slurm's words: a node is out; one has not started yet
+CONTAINED, UNCONTAINED = 94, frozenset({48, 63, 64, 95, 140, 171, 172})  # Xids of the memory
+CUDA_ECC = "ecc-uncorrectable"  # what a program is told of either
 TEST_BROKE = "dcgm-test-broke"  # DCGM's word that the test has an internal error
 FAILED = "dcgm-failed"  # DCGM's name and a word of failure in one line
 ADVICE = "dcgm-advice"  # what it advises then
@@ -55,14 +57,19 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
     for reading in readings:
         if reading.key in told:
             told[reading.key].append(reading)
-    if not any(told.values()):
+    xids = {reading.evidence.data.get("xid") for reading in readings if reading.evidence.kind == Kind.XID}
+    contained = CONTAINED in xids and xids.isdisjoint(UNCONTAINED)
+    if not any(told.values()) and not contained:
         return list(readings)
     convicting = [reading for reading in readings if reading.drain.convicts]
+    starting = {id(reading) for reading in readings if _starting(reading, told[BOOTED])}
     for key in (RESET_DONE, BOOTED):
         told[key] = [mended for mended in told[key] if not _failed_again(mended, convicting)]
     told[BOOTED] = [boot for boot in told[BOOTED] if _ran_well(boot, readings)]
     broken_tests = {id(test) for broke in told[TEST_BROKE] for test in _told_of(broke, convicting)}
-    kept = [_lowered(reading, told, broken_tests) for reading in readings]
+    kept = [_lowered(reading, told, broken_tests, starting) for reading in readings]
+    if contained:
+        kept = [_suspected(r, "the driver contained it") if _tells_of_memory(r) else r for r in kept]
     # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
     return [
         reading
@@ -82,7 +89,9 @@ def _device(reading: Reading) -> tuple[object, ...]:
     return where.gpu, where.nic, reading.evidence.data.get("pci")
 
 
-def _lowered(reading: Reading, told: Mapping[str, Sequence[Reading]], broken_tests: Set[int]) -> Reading:
+def _lowered(
+    reading: Reading, told: Mapping[str, Sequence[Reading]], broken_tests: Set[int], starting: Set[int]
+) -> Reading:
     note = ""
     if not reading.drain.convicts:
         return reading
@@ -93,10 +102,10 @@ def _lowered(reading: Reading, told: Mapping[str, Sequence[Reading]], broken_tes
     elif points_to(reading) in _OF_A_BOOT and any(_after(boot, reading) for boot in told[BOOTED]):
         note = "the machine was booted since, before what failed"
         reading = replace(reading, weights={c: BEFORE_BOOT * w for c, w in reading.weights.items()}, role=Role.CONTEXT)
-    elif reading.key in {PORT_DOWN, CABLE} and _starting(reading):
+    elif reading.key in {PORT_DOWN, CABLE} and id(reading) in starting:
         note = "while the machine was starting"  # also of ports without a cable
     elif reading.key == PORT_DOWN:
-        note = _of_link(reading, [*told[PORT_DOWN], *told[LINK_UP]])
+        note = _of_link(reading, [*told[PORT_DOWN], *told[LINK_UP]], starting)
     elif reading.key == NODE_FAILED and any(
         0 < (lines_below(boot, reading) or 0) <= _BELOW for boot in told[STILL_BOOTS]
     ):
@@ -105,9 +114,16 @@ def _lowered(reading: Reading, told: Mapping[str, Sequence[Reading]], broken_tes
         lines_below(advice, reading) == 0 and reading.key == FAILED for advice in told[ADVICE]
     ):
         note = "the test itself broke"
-    if not note:
-        return reading
+    return _suspected(reading, note) if note else reading
+
+
+def _suspected(reading: Reading, note: str) -> Reading:
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
+
+
+def _tells_of_memory(reading: Reading) -> bool:
+    """Whether it is a program's word of an error in a GPU's memory, which the driver's own line says more of."""
+    return reading.key == CUDA_ECC and reading.drain.convicts and "CUDA" in reading.evidence.text
 
 
 def _ran_well(boot: Reading, readings: Sequence[Reading]) -> bool:
@@ -139,19 +155,23 @@ def _failed_again(mended: Reading, convicting: Sequence[Reading]) -> bool:
     return any(_after(reading, mended) for reading in convicting)
 
 
-def _of_link(down: Reading, links: Sequence[Reading]) -> str:
+def _of_link(down: Reading, links: Sequence[Reading], starting: Set[int]) -> str:
     """Why a link that was lost convicts no more: it came up again, or was not up yet."""
     nic = down.evidence.where.nic
     same = [link for link in links if nic is not None and link.evidence.where.nic == nic and _same_log(link, down)]
-    downs = [link for link in same if link.key == PORT_DOWN and not _starting(link)]
+    downs = [link for link in same if link.key == PORT_DOWN and id(link) not in starting]
     if len(downs) >= _FLAPS or not same or max(same, key=_place).key != LINK_UP:
         return ""
     return "the link came up again"
 
 
-def _starting(reading: Reading) -> bool:
+def _starting(reading: Reading, boots: Sequence[Reading]) -> bool:
+    """Whether the machine had just begun to start: by the line's own uptime, or by the boot that its log shows."""
     uptime_s = reading.evidence.data.get("uptime_s")
-    return isinstance(uptime_s, float) and uptime_s < STARTED_AFTER_S
+    if isinstance(uptime_s, float):
+        return uptime_s < STARTED_AFTER_S
+    after_s = ((reading.evidence.at - boot.evidence.at).total_seconds() for boot in boots if _after(reading, boot))
+    return any(seconds < STARTED_AFTER_S for seconds in after_s)
 
 
 def _after(one: Reading, other: Reading) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sentinel.config.rules import Form, Rule
 from sentinel.evidence.logs.frames import STACK, crashed_in
 from sentinel.evidence.logs.launcher import BLOCK, named
-from sentinel.evidence.logs.python_lines import OUTRIGHT
+from sentinel.evidence.logs.source_lines import OUTRIGHT
 from sentinel.evidence.logs.writers import REACH, begins_as, line_above, line_below, text_below
 from sentinel.model.records import Evidence
 from sentinel.model.vocabulary import CAUGHT, CRASH_STACK, INTERPRETED

@@ -20,12 +20,12 @@ from sentinel.evidence.logs.json_records import unwrapped
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.lines_around import with_lines_around
 from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
-from sentinel.evidence.logs.python_lines import OUTRIGHT, is_python_output, is_source
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
 from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, first_match, not_silenced, own_hits
+from sentinel.evidence.logs.source_lines import OUTRIGHT, is_source, says_nothing
 from sentinel.evidence.logs.step_numbers import numbers_of, only_read_back, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.logs.writers import REACH, text_above
@@ -280,7 +280,7 @@ class LogReader:
                 continue
             if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
                 continue
-            if is_python_output(block, start, min(end, start + 400), compiled.rule):
+            if says_nothing(block, start, min(end, start + 400), compiled.rule):
                 continue
             if not self._counted(compiled.rule):
                 continue

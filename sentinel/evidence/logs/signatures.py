@@ -24,9 +24,18 @@ _AT_ZERO = re.compile(
     rb"['\"]?\s{0,40}([:=]|\bdelta\b)\s{0,4}['\"]?0['\"]?\s{0,8}"
     rb"(?:$|[|;)\]}]|, {0,2}[A-Za-z_'\"]| [A-Za-z_]\w{1,40}[:=])"
 )
-_AT_NONE = re.compile(rb"(?i)[^\n:=]{0,40}(?:[:=]|\.{2,4})\s{0,4}(?:no|none|ok|false|passed)\.?\s{0,8}$")
+_AT_NONE = re.compile(
+    rb"(?i)[^\n:=]{0,40}(?:[:=]|\.{2,4})\s{0,4}(?:no|none|ok|false|passed)\.?\s{0,8}$"
+    rb"|[^\n|]{0,40}\| {0,4}(?:pass|skip|ok)(?:ed)?(?: - all)?\s{0,80}\|?\s{0,8}$"  # a cell of DCGM's table
+)
 _QUOTING = re.compile(rb"\b[a-z]{2,} ['\"`][^'\"`\n]{0,60}$|::test_\w{1,80}\[[^\]\n]{0,60}$")
 _TOLD = re.compile(rb"(?i:\b(?:info|debug|example|prompt|sample|completion)\b)|::test_")
+_WOULD = re.compile(rb"\b(?:otherwise|would (?:abort|fail|stop|exit|end|be|mean)\b[^\n.;]{0,30}:) $")
+# A machine's words in a template, or of what was mended long ago.
+_NOT_SAID = re.compile(rb"\{\{ ?[.$\w]")
+_MENDED = re.compile(
+    rb"\b(?:swapped|exchanged|replaced|resolved|repaired|(?:back|returned) (?:in|to) service|burn-?in ok)\b"
+)
 _METRIC_AT_ZERO = re.compile(rb"\{[^{}\n]{1,400}\} {1,4}0(?:\.0{1,6})?\s{0,4}$")
 _OF_FAULTS = re.compile(
     rb"(?i)(?:err(?:or)?s?|counts?|counters?|totals?|downed|failures?|violations?|events?|retries|drop(?:s|ped)|uncorrectable"
@@ -99,6 +108,8 @@ def counts_none(match: re.Match[bytes], rule: Rule, *, own: bool) -> bool:
 
     ``own``: the line is of a machine's own log, where nobody quotes.
     """
+    if not own and _WOULD.search(match.string, max(0, match.start() - 100), match.start()):
+        return True
     if rule.form is Form.PROGRAM or (not rule.weights and rule.kind != Kind.XID):
         return False  # an exception may end so: "unsupported type: None"
     if _AT_NONE.match(match.string, match.end()) or (not own and _is_quoted(match)):
@@ -120,7 +131,8 @@ def _is_quoted(match: re.Match[bytes]) -> bool:
     """Whether it stands in a quotation within a sentence, in a test's name, or with a metric that is 0."""
     text, at = match.string, match.start()
     told = _TOLD.search(text, 0, at) is not None and _QUOTING.search(text, max(0, at - 100), at + 1) is not None
-    return told or _METRIC_AT_ZERO.search(text, at) is not None
+    elsewhen = _MENDED.search(text, match.end()) or _NOT_SAID.search(text, match.end())
+    return told or elsewhen is not None or _METRIC_AT_ZERO.search(text, at) is not None
 
 
 def own_hits(

@@ -10,7 +10,7 @@ from shipped import shipped_rules, shipped_signatures
 from sentinel.classify import classify
 from sentinel.config.rules import Drain, Role
 from sentinel.evidence.logs.reader import LogReader
-from sentinel.model.records import Incident, Recommendation, Source, Verdict, Where
+from sentinel.model.records import Cause, Incident, Recommendation, Source, Verdict, Where
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = shipped_rules()
@@ -172,3 +172,58 @@ def test_a_diagnostic_that_broke_makes_a_suspect() -> None:
     broke = ("Warning", "There was an internal error during the test:")
     assert asked_by(*memory, failed, broke) is Recommendation.DRAIN
     assert asked_by(*memory[:1], failed, broke) is Recommendation.DRAIN  # of the other test
+
+
+def of_journal(*lines: str) -> Verdict:
+    reader = LogReader(SIGNATURES, source=Source.KERNEL, where=Where(node="c4", path="kern.log"), own_times=True)
+    text = "".join(f"2026-03-04T06:{line}\n" for line in lines)
+    found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+    return classify(Incident("i1", NOW, NOW, nodes=("c4",), evidence=tuple(found)), rules=RULES, now=NOW)
+
+
+def test_a_port_without_a_cable_that_a_boot_finds_makes_a_suspect() -> None:
+    boot = "02:11+00:00 c4 kernel: Linux version 5.14.0-427.13.1.el9_4.x86_64 (gcc 11.4.1)"
+    ports = (
+        "{}:15+00:00 c4 kernel: mlx5_core 0000:9c:00.1: Port module event: module 1, Cable unplugged",
+        "{}:16+00:00 c4 kernel: mlx5_core 0000:9c:00.1 ens9f1np1: Link down",
+    )
+    told = [
+        of_journal(*lines)
+        for lines in ((boot, *(p.format("02") for p in ports)), (boot, *(p.format("22") for p in ports)))
+    ]
+    assert [verdict.recommendation for verdict in told] == [Recommendation.SUSPECT, Recommendation.DRAIN]
+
+
+def test_a_contained_error_that_the_program_is_told_of_makes_a_suspect() -> None:
+    contained = (
+        7.0,
+        "NVRM: Xid (PCI:0000:c3:00): 94, pid=10388, name=python3, Contained: SM (0x1). RST: No, D-RST: No",
+    )
+    worse = (7.1, "NVRM: Xid (PCI:0000:c3:00): 95, pid=10388, name=python3, Uncontained: FBHUB. RST: Yes, D-RST: No")
+    told = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    reader = LogReader(SIGNATURES, where=Where(path="out.txt"))
+    by_program = tuple(reader.feed(told.encode(), NOW) + reader.finish(NOW))
+
+    def judged(*lines: tuple[float, str]) -> Recommendation:
+        text = "".join(f"[{at:12.6f}] {line}\n" for at, line in lines)
+        kernel = LogReader(SIGNATURES, source=Source.KERNEL, where=Where(node="c4", path="dmesg"))
+        found = tuple(kernel.feed(text.encode(), NOW) + kernel.finish(NOW))
+        return classify(Incident("i1", NOW, NOW, evidence=found + by_program), rules=RULES, now=NOW).recommendation
+
+    assert judged(contained) is Recommendation.SUSPECT
+    assert judged(contained, worse) is Recommendation.DRAIN
+    assert judged() is Recommendation.DRAIN
+
+
+def test_an_adapter_below_a_pcie_link_that_failed_is_not_the_cause() -> None:
+    link = (
+        7.0,
+        "pcieport 0000:42:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+    )
+    adapter = [
+        (7.5, "mlx5_core 0000:44:00.0: mlx5_error_sw_reset:237:(pid 1210): start"),
+        (7.6, "mlx5_core 0000:44:00.0: assert_var[0] 0x00000000"),
+    ]
+    assert judge(*adapter).cause is Cause.NETWORK_FABRIC
+    assert judge(link, *adapter).cause is Cause.PCIE
+    assert judge(*adapter, (90.0, link[1])).cause is Cause.NETWORK_FABRIC

@@ -295,3 +295,53 @@ def test_what_a_number_names_is_not_zero_of_it() -> None:
     )
     later = NOW - timedelta(hours=1)
     assert read("step 1 loss 2.0\n", at=later)[0].at <= later
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [
+        "sentinel: job 99 attempt {} begins",
+        "SLURM_JOB_ID=99 SLURM_RESTART_COUNT={} nodes=n[1-2]",
+        "[2026-03-04 01:50:00] try {} / nodes n[3-4]",
+    ],
+)
+def test_of_attempts_that_are_numbered_the_last_one_counts(begins: str) -> None:
+    first, second = (begins.format(number) + "\n" for number in (0, 1))
+    log = first + steps(1, 9) + FULL + second + steps(5, 6) + NOT_THERE
+    assert cause(log) is Cause.USER_CODE
+    assert cause(log.replace(NOT_THERE, TIME_LIMIT)) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert cause(log.replace(NOT_THERE, TIME_LIMIT).replace(second, "")) is Cause.APP_OOM_GPU
+    assert cause(first + steps(1, 9) + FULL + second) is Cause.APP_OOM_GPU  # nothing came of the second
+
+
+def test_the_mark_of_an_attempt_that_each_task_prints_begins_it_once() -> None:
+    begins = "sentinel: job 99 attempt {} begins\n".format
+    log = begins(0) + steps(1, 9) + begins(1) + steps(5, 6) + FULL + begins(1) + NOT_THERE
+    assert cause(log) is Cause.APP_OOM_GPU
+
+
+def test_numbers_that_are_finite_again_ended_nothing() -> None:
+    bad = "step 1 | loss 9.1 | grad_norm nan\n"
+    fine = "".join(f"step {step} | loss 8.{step} | grad_norm 1.{step}\n" for step in (2, 3, 4))
+    assert cause(bad + fine + NOT_THERE) is Cause.USER_CODE
+    assert cause(bad + fine.replace("1.4", "nan") + NOT_THERE) is Cause.NUMERICAL_NAN
+    assert cause(fine + bad + NOT_THERE) is Cause.NUMERICAL_NAN
+
+
+@pytest.mark.parametrize(
+    ("clean", "other"),
+    [
+        ("d01 2023-08-15_00:00:00 wrf: SUCCESS COMPLETE WRF", "d01 2023-08-15_00:00:00 wrf: SUCCESS"),
+        ("JOB 30077 finished: exit 0:0 elapsed 05:12:44", "JOB 30077 finished: exit 1:0 elapsed 05:12:44"),
+        ("[prep] export finished without a problem", "[prep] export finished with a problem"),
+        ("0: finished all 90000 steps", "0: finished 90000 steps"),
+        ("+ exit 0", "+ exit 3"),
+        ("Benchmark complete: 3 cases, 0 failures", "Benchmark complete: 3 cases, 1 failures"),
+        ("job 30441: State=COMPLETED ExitCode=0:0", "job 30441: State=FAILED ExitCode=1:0"),
+        ("Finished mdrun on rank 0 Mon Mar  4 05:06:07 2026", "rank 0 of mdrun finished"),
+    ],
+)
+def test_a_clean_end_outlives_what_was_told_before_it(clean: str, other: str) -> None:
+    assert judge(*read(f"{FULL}{clean}\n")).unknown_kind is UnknownKind.NO_FAILURE
+    assert cause(f"{clean}\n{FULL}") is Cause.APP_OOM_GPU
+    assert cause(f"{FULL}{other}\n") is Cause.APP_OOM_GPU

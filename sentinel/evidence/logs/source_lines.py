@@ -1,4 +1,4 @@
-"""Lines of a log that are Python's: source that a traceback quotes, exceptions that a check or the language raised."""
+"""Lines of a log that are source text, and exceptions that Python or a check raised: no word of what a machine did."""
 
 from __future__ import annotations
 
@@ -27,10 +27,32 @@ RAISED = re.compile(
 # The same of any exception's class; a rule that names it knows the words, one of role fallback only suspects them.
 _RAISED_ANY = re.compile(rb"(?:^|[\s\]:>.])[A-Z]\w{2,60}(?:Error|Exception)(?:: |$)", re.MULTILINE)
 _FRAME = re.compile(rb"[^\n]{0,100}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}$", re.MULTILINE)
+# What a shell is about to run (set -x), lines of a script that is shown, an option in a help text.
+_OF_A_SHELL = re.compile(
+    rb"(?:\d{1,5}: )?\+{1,4} (?!exited|killed)[\w\[./(]"  # not strace's last word
+    rb"|\s{0,12}(?:#SBATCH\b|(?:if|elif|while|until) {1,8}(?:! )?(?:\[|grep\b|test\b)|echo {1,4}[\"']|trap {1,4}[\"'])"
+    rb"|\s{1,8}-{1,2}[A-Za-z][\w-]{1,40}(?:[ =,][A-Z{<\[][^\n]{0,60})? {2,40}[a-z]"
+)
+_COMMENT = re.compile(rb"\s{0,8}#{1,8} ")
 NEAR = 2400  # bytes above a line in which its statement's lines are looked for, among other writers'
 STATEMENT = 1200  # bytes of a statement's source that are looked at
 _FURTHER_IN = re.compile(rb"[^\n]{0,100}?(?: {4,}|\t)\S")
 _FRAME_LINE = re.compile(rb"([^\n]{0,100}?)File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}\n$")
+
+
+def says_nothing(block: bytes, start: int, end: int, rule: Rule) -> bool:
+    """Whether the line is no place for what the rule looks for."""
+    return is_python_output(block, start, end, rule) or is_shell(block, start, end, rule)
+
+
+def is_shell(block: bytes, start: int, end: int, rule: Rule) -> bool:
+    """Whether the line is a shell's source, or a remark behind a hash that names what a machine says.
+
+    A program may print its own words behind a hash, as Java does when it crashes.
+    """
+    if (rule.role in OUTRIGHT or rule.form in MACHINES) and _OF_A_SHELL.match(block, start, end):
+        return True
+    return rule.form in MACHINES and _COMMENT.match(block, start, end) is not None
 
 
 def is_source(block: bytes, start: int, end: int) -> bool:
