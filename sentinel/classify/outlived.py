@@ -284,5 +284,9 @@ def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
     ]
     if _NOT_FOUND.search(one.evidence.text):
         return any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
+    if _SHELL.search(one.evidence.text) and any(
+        below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) and points_to(r) not in _OF_A_SCRIPT for r in raised
+    ):
+        return True  # what was to be loaded was there: the program failed otherwise
     tasks = [r for r in same if _LABEL.match(r.evidence.text)]
     return all(below[id(r)] > 0 for r in tasks) and any(r in tasks for r in raised)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import accumulate
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,16}m")
@@ -61,6 +62,9 @@ DAEMON = re.compile(
 )
 
 
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     rank: int | None = None
@@ -83,6 +87,16 @@ def clean(block: bytes) -> bytes:
     if b"\0" in block:
         block = block.replace(b"\0", b"")
     return block
+
+
+def lines_of_log(block: bytes) -> list[int]:
+    """For each line that ``clean`` makes of the block which of its own lines it is of; empty where all are the same.
+
+    An editor counts a progress bar as one line, whatever was drawn over it.
+    """
+    if block.count(b"\r") == block.count(b"\r\n"):
+        return []
+    return list(accumulate((end != b"\r" for end in _LINE_END.findall(block)), initial=0))
 
 
 def clean_own(block: bytes) -> bytes:

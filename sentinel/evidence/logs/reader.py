@@ -19,7 +19,7 @@ from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored, text_befor
 from sentinel.evidence.logs.json_records import unwrapped
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.lines_around import with_lines_around
-from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, prefix_of, time_of, uptime_of
+from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, lines_of_log, prefix_of, time_of, uptime_of
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
@@ -61,7 +61,7 @@ class _LineHit:
     now: datetime
     where: Where
     data: dict[str, Scalar]
-    log_line: int | None = None  # its line in the log, where records of several lines made ``line`` another one
+    log_line: int | None = None  # its line in the log, where ``line`` is another one
 
 
 class LogReader:
@@ -101,6 +101,7 @@ class LogReader:
         self._above = b""  # the end of what was read, of a program's log: a traceback may stand in two blocks
         self._line = first_line
         self._records: list[int] = []  # of a block with unwrapped records: which of them each line was
+        self._of_log: list[int] = []  # of a block with carriage returns: which of the log's lines each one is of
         self._kept = Limits()
         self._kept_since: datetime | None = None
         self._latest: dict[tuple[Trust, str, Where, Scalar], _LineHit] = {}  # of units that have enough, the last one
@@ -109,7 +110,7 @@ class LogReader:
         self._timed_at: dict[str, datetime] = {}  # by form of report
         self.counts: dict[str, int] = {}  # hits per rule, also of those not kept
         self.lines_read = 0
-        self.lines_added = 0  # of these, what unwrapped records have more than the log has
+        self.lines_added = 0  # of these, what unwrapped records, and bars, have more than the log has
 
     def feed(self, data: bytes, now: datetime) -> list[Evidence]:
         cut = data.rfind(b"\n")
@@ -138,19 +139,15 @@ class LogReader:
         end = broken_off(self._above)
         if end is None:
             return []
-        self._above, self._line, self.lines_read = (
-            self._above.rstrip(PADDING) + b"\n",
-            self._line - 1,
-            self.lines_read - 1,
-        )
-        before, frame = (
-            text_above(self._above + end.exception, len(self._above), BEFORE),
-            end.frame.decode("utf-8", "replace"),
-        )
+        self._above = self._above.rstrip(PADDING) + b"\n"
+        self._line, self.lines_read = self._line - 1, self.lines_read - 1
+        before = text_above(self._above + end.exception, len(self._above), BEFORE)
+        frame = end.frame.decode("utf-8", "replace")
         unfinished = self._found(BROKEN_OFF, visible(frame.strip(), None), self._line, now, now, "", {})
         return self._read(end.exception, now, whole=True) or [framed(unfinished, before)]
 
     def _read(self, block: bytes, now: datetime, *, whole: bool) -> list[Evidence]:
+        self._of_log = [] if self._own else lines_of_log(block)
         block = clean_own(block) if self._own else clean(block)
         count = block.count(b"\n") + (whole and not block.endswith(b"\n"))
         block, self._records = unwrapped(block) if whole and not self._own else (block, [])
@@ -159,6 +156,7 @@ class LogReader:
         timers = self._signatures.timers  # their lines are read as one report
         said = [line for line in lines if any(index not in timers for index, _ in line.hits)]
         added = len(self._records) - count if self._records else 0
+        bars = len(self._of_log) - 1 - self._of_log[-1] if self._of_log else 0
         found = self._begun(block, count + added, now) + (
             self._confirm(block, said, steps, now) if said or steps else []
         )
@@ -170,7 +168,7 @@ class LogReader:
         self._above = b"" if self._own else (self._above + block if len(block) < REACH else block)[-REACH:]
         self._line += count + added
         self.lines_read += count + added
-        self.lines_added += added
+        self.lines_added += added + bars
         return found
 
     def _timed(self, reports: list[Timed], now: datetime) -> list[Evidence]:
@@ -223,11 +221,12 @@ class LogReader:
         return found
 
     def _log_line(self, line: int) -> int | None:
-        """The line's number in the log, where records of several lines made it another one; of this block only."""
+        """The line's number in the log, where records of several lines, or bars, made it another one; of this block only."""
         number = line - self._line
-        if (not self._records and not self.lines_added) or number < 0:
+        if not (self._records or self._of_log or self.lines_added) or number < 0:
             return None
-        of_log = line - self.lines_added - (number - self._records[number] if self._records else 0)
+        own = self._records[number] if self._records else number  # of the block's own lines
+        of_log = line - self.lines_added - number + (self._of_log[own] if self._of_log else own)
         return of_log if of_log != line else None
 
     def _wanted_steps(self, numbers: Iterator[int]) -> Iterable[int]:

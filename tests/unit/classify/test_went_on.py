@@ -345,3 +345,18 @@ def test_a_clean_end_outlives_what_was_told_before_it(clean: str, other: str) ->
     assert judge(*read(f"{FULL}{clean}\n")).unknown_kind is UnknownKind.NO_FAILURE
     assert cause(f"{clean}\n{FULL}") is Cause.APP_OOM_GPU
     assert cause(f"{FULL}{other}\n") is Cause.APP_OOM_GPU
+
+
+def test_a_shell_that_conda_does_not_know_ended_no_program_that_failed_otherwise() -> None:
+    conda = "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+    missing = "ModuleNotFoundError: No module named 'torch'\n"
+    assert cause(conda + CLOSED) is Cause.DATALOADER
+    assert cause(conda + missing) is Cause.SOFTWARE_ENV
+    assert cause(conda) is Cause.SOFTWARE_ENV
+
+
+def test_the_rows_of_a_loggers_table_are_steps() -> None:
+    hint = "A requested component was not found, or was unable to be opened.  This\n"
+    rows = "".join(f"| loss       | 11{n}      |\n| step       | 2.2{n}e+04 |\n" for n in range(9))
+    assert cause(hint) is Cause.SOFTWARE_ENV
+    assert judge(*read(hint + rows)).unknown_kind is UnknownKind.NO_FAILURE

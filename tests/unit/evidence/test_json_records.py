@@ -306,3 +306,12 @@ def test_another_program_s_record_within_a_field_is_text() -> None:
     inner = json.dumps({"level": "error", "message": MEMORY, "time": TIME})
     block = records({"level": "error", "time": TIME, "message": "a task failed", "body": f"first\n{inner}"}).encode()
     assert unwrapped(block)[0] == f"a task failed\nfirst\n{inner}\n".encode()
+
+
+@pytest.mark.parametrize("size", [7, 64, 100_000])
+def test_a_line_is_counted_as_an_editor_counts_it_behind_bars(size: int) -> None:
+    bar = "".join(f"\rEpoch 1: {n:3}%|# | {n}/100 [00:0{n},  9.00it/s]" for n in range(1, 9))
+    text = f"start\r\n{bar}\n{bar}\nRuntimeError: CUDA error: an illegal memory access was encountered\nend\n"
+    (error,) = [item for item in evidence(text, size) if item.kind == "cuda-illegal-access"]
+    assert error.data[LOG_LINE] == 4
+    assert text.split("\n")[3].startswith("RuntimeError")

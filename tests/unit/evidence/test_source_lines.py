@@ -52,6 +52,7 @@ LOST = "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus."
         'elif grep -q "{}" kern.log; then exit 79',
         'echo "{}" >> report.txt',
         "  --on-xid LIST         stop with {} as the reason",
+        "   88 |        print *, '{}'",
         "#  * 09 Jan  n17: {}",
         "GpuLost | increase(errors[5m]) > 0 | {} on {{{{ $labels.host }}}}",
         "2024-01: n17 {} board exchanged, burn-in ok",
