@@ -53,6 +53,7 @@ LOST = "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus."
         'echo "{}" >> report.txt',
         "  --on-xid LIST         stop with {} as the reason",
         "   88 |        print *, '{}'",
+        "[1/3] c++ -MMD -MF x.o.d '-DWHY=\"{}\"' -c /home/u/x.cpp -o x.o",
         "#  * 09 Jan  n17: {}",
         "GpuLost | increase(errors[5m]) > 0 | {} on {{{{ $labels.host }}}}",
         "2024-01: n17 {} board exchanged, burn-in ok",
