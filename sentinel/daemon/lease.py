@@ -27,10 +27,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sentinel.adapters.store.lease import DaemonRow, LeaseView
+from sentinel.adapters.threads import Threads
 from sentinel.errors import SentinelError, Superseded, Unavailable
 from sentinel.log import Log
 
 _RENEWALS = 5  # renewals per length of a lease: a few may fail
+_CONFIRMING = 4  # requests to Slurm that ask the database at once whether they may change something
 _ACTING_FRACTION = (
     0.9  # share of the length for which the holder acts; the rest covers clocks that run at different speeds
 )
@@ -110,6 +112,7 @@ class Lease:
         self.address = own.address
         self.peers: tuple[Peer, ...] = ()
         self._store = store
+        self._threads = Threads("confirm-lease", _CONFIRMING)
         self._own = own
         self._log = log
         self._seconds = seconds
@@ -182,7 +185,7 @@ class Lease:
         """
         self._require()
         try:
-            await asyncio.to_thread(self._store.require_lease)
+            await self._threads.call(self._store.require_lease)
         except Superseded as error:
             self._superseded(error)
             raise

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
+from sentinel.adapters.threads import Threads
 from sentinel.daemon.measure import measure
 from sentinel.engine import Engine, Transition
 from sentinel.engine.audit import AUDITED, AuditTrail
@@ -86,6 +87,7 @@ class Runner:
         self.engine = engine
         self.state = engine.state
         self._store = store
+        self._threads = Threads("commit", 1)  # a daemon that cannot save must not go on because others' calls hang
         self._clock = clock
         self._telemetry = telemetry
         self._log = log
@@ -254,7 +256,7 @@ class Runner:
         """
         while changes:
             try:
-                await asyncio.to_thread(self._store.commit, changes)
+                await self._threads.call(self._store.commit, changes)
             except Unavailable as error:
                 if self._stopping:
                     raise

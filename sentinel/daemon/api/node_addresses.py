@@ -12,11 +12,13 @@ import socket
 from collections.abc import Callable, Collection
 from functools import lru_cache
 
+from sentinel.adapters.threads import Threads
 from sentinel.model.records import Fleet
 
 _RESOLVED_S = 300.0  # how long resolved addresses are cached; nodes keep theirs for months
 _UNRESOLVED_S = 30.0  # pause after which a failed look-up is tried again
 _DEADLINE_S = 2.0  # of one look-up, for which a heartbeat waits
+_AT_ONCE = 8  # look-ups; where no name server answers, each of them hangs for up to half a minute
 
 Resolve = Callable[[str], frozenset[str]]
 
@@ -43,6 +45,7 @@ class NodeAddresses:
         self._fleet = fleet
         self._seconds = seconds
         self._resolve = resolve
+        self._threads = Threads("node-addresses", _AT_ONCE)
         self._known: dict[str, tuple[float, frozenset[str]]] = {}  # name -> (valid until, monotonic s; addresses)
 
     async def may_speak(self, node: str, addresses: Collection[str]) -> bool | None:
@@ -78,7 +81,7 @@ class NodeAddresses:
             return known
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                found = await asyncio.to_thread(self._resolve, name)
+                found = await self._threads.call(self._resolve, name)
         except TimeoutError:
             found = frozenset()
         self._known[name] = (self._seconds() + (_RESOLVED_S if found else _UNRESOLVED_S), found or known)

@@ -23,6 +23,7 @@ from in_memory.slurm import FakeClock, FakeSlurm
 from sentinel import policy
 from sentinel.actions import Means, Task
 from sentinel.adapters.store import tables
+from sentinel.adapters.threads import Threads
 from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.errors import Timeout
 from sentinel.model.intent import Intent
@@ -321,7 +322,7 @@ class FakeSleep:
 
 
 async def in_step(call: Callable[..., T], /, *arguments: Any, **named: Any) -> T:
-    """Stands in for asyncio.to_thread: others have their turn, then it is done before anything else happens."""
+    """Stands in for asyncio.to_thread and ``Threads.call``: others have their turn, then it is done before anything else."""
     await _real_sleep(0)
     return call(*arguments, **named)
 
@@ -330,3 +331,4 @@ def without_time(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> None:
     """Waiting moves ``clock`` and takes no time, and no thread does anything."""
     monkeypatch.setattr(asyncio, "sleep", FakeSleep(clock))
     monkeypatch.setattr(asyncio, "to_thread", in_step)
+    monkeypatch.setattr(Threads, "call", lambda _self, call, *arguments: in_step(call, *arguments))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from pathlib import Path
 
 import pytest
+from hanging_threads import all_threads_hang
 
 from sentinel.adapters import resume_file
 from sentinel.adapters.resume_file import ResumeFiles
@@ -94,6 +96,42 @@ async def test_frozen_file_system_is_not_waited_for(tmp_path: Path, monkeypatch:
             await asyncio.wait_for(ResumeFiles(tmp_path, deadline_s=0.01).write(101, VALUES), 30.0)
     finally:
         thaw.set()
+
+
+async def test_nothing_is_written_while_an_earlier_write_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries would take a thread each, and one that thaws late would put an older resume point over a newer one."""
+    thaw, begun, real = threading.Event(), list[str](), resume_file._replace
+
+    def frozen(folder: Path, name: str, text: str) -> None:
+        begun.append(name)
+        thaw.wait(60.0)
+        real(folder, name, text)
+
+    monkeypatch.setattr(resume_file, "_replace", frozen)
+    files = ResumeFiles(tmp_path, deadline_s=0.2)
+    try:
+        with pytest.raises(Timeout):
+            await files.write(101, {"A": "old"})
+        for job in (101, 102, 103):
+            with pytest.raises(Unavailable, match="an earlier write has not ended") as caught:
+                await files.write(job, VALUES)
+            assert not isinstance(caught.value, Timeout)
+        assert begun == ["101.env"]
+    finally:
+        thaw.set()
+    files.deadline_s = 60.0
+    async with asyncio.timeout(60.0):
+        while begun == ["101.env"]:
+            await asyncio.sleep(0)
+            with contextlib.suppress(Unavailable):  # until the thread has come back
+                await files.write(101, VALUES)
+    assert (tmp_path / "101.env").read_text() == TEXT
+
+
+async def test_a_folder_that_hangs_takes_no_thread_of_others_and_waits_for_none(tmp_path: Path) -> None:
+    hanging = all_threads_hang()
+    await asyncio.wait_for(ResumeFiles(tmp_path).write(101, VALUES), 30.0)
+    assert (tmp_path / "101.env").read_text() == TEXT and not hanging.asked
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757, 0o775, 0o2775])

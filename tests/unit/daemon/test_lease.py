@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from hanging_threads import all_threads_hang
 
 from sentinel.adapters.store.lease import DaemonRow, LeaseView
 from sentinel.daemon.lease import Lease, died_here, this_place
@@ -164,6 +165,16 @@ def test_one_that_wakes_up_is_told_and_changes_nothing(pair: tuple[Host, Host], 
         asyncio.run(first.lease.confirm())
     assert first.gone and not first.acts
     assert database.holder == "b:1"
+
+
+async def test_whether_it_is_ours_is_found_out_while_threads_hang_elsewhere(pair: tuple[Host, Host]) -> None:
+    """Its own thread goes on renewing: no other daemon takes over from one that cannot ask any more."""
+    first, second = pair
+    all_threads_hang()
+    await asyncio.wait_for(first.lease.confirm(), 30.0)
+    turns(8, second)
+    with pytest.raises(Superseded):
+        await asyncio.wait_for(first.lease.confirm(), 30.0)
 
 
 def test_a_cut_database_stops_the_one_that_is_cut_off(pair: tuple[Host, Host], database: Database) -> None:

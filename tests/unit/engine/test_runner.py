@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from hanging_threads import all_threads_hang
 from in_memory.daemon import RULES, SETTINGS
 from made_records import AT, evidence
 from prometheus_client import CollectorRegistry
@@ -86,6 +87,15 @@ async def test_no_effect_before_its_changes_are_saved(monkeypatch: pytest.Monkey
     assert case.store.saved == [EvidenceAdded((XID,))]
     await case.quiet()
     assert case.done and all(saved >= 1 for _, saved in case.done)
+
+
+async def test_what_is_saved_waits_for_no_thread_that_hangs_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a shared folder, or a resolver: the daemon would stay active and save nothing."""
+    case = Case(monkeypatch)
+    all_threads_hang()
+    await asyncio.wait_for(case.runner.observe([XID]), 30.0)
+    assert case.store.saved == [EvidenceAdded((XID,))]
+    await case.quiet()
 
 
 async def test_a_store_that_is_away_is_said_once_refuses_evidence_and_loses_none(

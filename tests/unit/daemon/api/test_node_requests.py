@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from hanging_threads import all_threads_hang
 from in_memory.server import Served, serving
 from in_memory.world import World
 from made_records import evidence, later
@@ -135,6 +136,14 @@ async def test_addresses_are_kept_for_a_while() -> None:
     assert await addresses.may_speak("n1", {OTHER}) is True  # its last ones, while no name server answers
     assert await addresses.may_speak("n1", {"198.51.100.1"}) is False
     assert await addresses.may_speak("n1", set()) is None and await addresses.may_speak("n9", {OTHER}) is None
+
+
+async def test_look_ups_that_hang_take_no_thread_of_others_and_wait_for_none() -> None:
+    """Where no name server answers, each of a thousand nodes is looked up: nothing else would get a thread."""
+    hanging = all_threads_hang()
+    fleet = Fleet(at=later(0.0), nodes={"n1": NodeView(name="n1", state="idle", address="hsn")}, jobs={})
+    addresses = NodeAddresses(lambda: fleet, lambda: 0.0, lambda _name: frozenset({OTHER}))
+    assert await addresses.may_speak("n1", {OTHER}) is True and not hanging.asked
 
 
 async def stored(served: Served, node: str, *items: Any, acknowledged: int | None = None) -> list[str]:
