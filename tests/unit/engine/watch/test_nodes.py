@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import os
-import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -15,7 +11,6 @@ from in_memory.world import World
 from made_records import AT, fleet, node
 
 from sentinel.daemon.effects import perform
-from sentinel.daemon.effects.slurmd_probe import slurmd_answers
 from sentinel.detect.visibility import is_sufficient
 from sentinel.engine.events import EffectCompleted, SlurmReported
 from sentinel.engine.transition import ObserveFleet, Transition
@@ -380,62 +375,7 @@ async def test_a_probe_whose_answer_is_lost_is_given_up(opened: Open, ports: Por
     assert len(scene.reported) == 1, "it comes too late to count"
 
 
-# --- the port ----------------------------------------------------------------------------------------------------------
-
-
-async def test_port_that_listens_and_port_that_does_not() -> None:
-    server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    assert await slurmd_answers(node("n1", port=port), 30.0) is None
-    server.close()
-    await server.wait_closed()
-    assert await slurmd_answers(node("n1", port=port), 30.0) == "Connection refused"
-
-
-@pytest.mark.parametrize(("late_s", "said"), [(0.0, "no answer"), (0.6, None)])
-async def test_port_that_says_nothing_in_time_as_far_as_a_busy_daemon_can_tell(
-    monkeypatch: pytest.MonkeyPatch, late_s: float, said: str | None
-) -> None:
-    loop = asyncio.get_running_loop()
-    began_s = now_s = loop.time()
-
-    async def never(*_where: object) -> None:
-        nonlocal now_s
-        now_s = began_s + 30.0 + late_s  # the loop notices the deadline so late
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(loop, "time", lambda: now_s)
-    monkeypatch.setattr(asyncio, "open_connection", never)
-    assert await slurmd_answers(node("n1"), 30.0) == said
-
-
-async def test_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unknown(*_where: object) -> None:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(asyncio, "open_connection", unknown)
-    assert await slurmd_answers(node("n1"), 30.0) is None  # what our resolver does not know is no node that is gone
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EADDRNOTAVAIL])
-async def test_we_who_ran_out_of_something_learn_nothing_about_a_node(
-    monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    async def exhausted(*_where: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(asyncio, "open_connection", exhausted)
-    with pytest.raises(Unavailable, match=os.strerror(number)):
-        await slurmd_answers(node("n1"), 30.0)
-
-
-@pytest.mark.parametrize("number", [errno.ENETUNREACH, errno.EPERM, errno.EACCES])
-async def test_no_way_out_of_this_machine_is_no_answer_of_a_node(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    async def barred(*_where: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(asyncio, "open_connection", barred)
-    assert await slurmd_answers(node("n1"), 30.0) is None
+# --- the daemon's own troubles ---------------------------------------------------------------------------------------
 
 
 async def test_silent_nodes_are_not_lost_while_we_have_no_descriptors_left(
