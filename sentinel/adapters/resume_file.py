@@ -10,25 +10,31 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sentinel.adapters.atomic_file import replace_file
 from sentinel.errors import Refused, Timeout, Unavailable
 
-_AT_ONCE = 4  # writes: one takes hundredths of a second on a file system that answers
+T = TypeVar("T")
+_AT_ONCE = 4  # calls: one takes hundredths of a second on a file system that answers
 
 
 class ResumeFiles:
     """Implements ``sentinel.actions.means.ResumePoints``."""
 
-    def __init__(self, folder: Path | None, *, deadline_s: float = 10.0) -> None:
-        """``deadline_s``: of one write."""
-        self.folder = folder
+    def __init__(self, folder: Path | str | None, *, deadline_s: float = 10.0) -> None:
+        """
+        Args:
+            folder: as ``[daemon] resume`` names it; None or empty: there is none.
+            deadline_s: of one call to the file system.
+        """
+        self.folder = Path(folder) if folder else None
         self.deadline_s = deadline_s
         self._executor = ThreadPoolExecutor(_AT_ONCE, "resume-points")
-        self._late: list[Future[None]] = []  # writes that hang beyond their deadline
+        self._late: list[Future[Any]] = []  # calls that hang beyond their deadline
 
     async def write(self, job: int, values: Mapping[str, str]) -> None:
         """
@@ -43,23 +49,43 @@ class ResumeFiles:
             if not value.isprintable():
                 raise Refused(f"{name} holds a character that cannot go into a resume file: {value!r:.80}")
         text = "".join(f"{name}={value}\n" for name, value in values.items())
-        # Tried again and again, writes that hang would take all threads. And what thaws late must not replace a newer one.
+        try:
+            await self._called(_replace, self.folder, f"{job}.env", text)
+        except TimeoutError as error:
+            raise Timeout(f"writing to {self.folder} took longer than {self.deadline_s:g} s") from error
+        except OSError as error:
+            raise Unavailable(f"{self.folder} cannot be written: {error.strerror}") from error
+
+    async def writable(self) -> bool | None:
+        """Whether the folder can be written; None: there is none, or it does not answer."""
+        if self.folder is None:
+            return None
+        try:
+            return await self._called(os.access, self.folder, os.W_OK | os.X_OK)
+        except (TimeoutError, Unavailable):
+            return None
+
+    async def _called(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call what waits for the file system.
+
+        Raises:
+            TimeoutError: it has not ended within the deadline.
+            Unavailable: an earlier call has not ended either.
+        """
+        # Tried again and again, calls that hang would take all threads. And a write that thaws late must not replace a
+        # newer one.
         self._late = [late for late in self._late if not late.done()]
         if self._late:
             raise Unavailable(
                 f"{self.folder} does not answer: an earlier write has not ended",
                 fix="mend its mount; if it answers again and this remains, restart the daemon",
             )
-        writing = self._executor.submit(_replace, self.folder, f"{job}.env", text)
+        calling = self._executor.submit(function, *arguments)
         try:
-            await asyncio.wait_for(asyncio.wrap_future(writing), self.deadline_s)
-        except TimeoutError as error:
-            raise Timeout(f"writing to {self.folder} took longer than {self.deadline_s:g} s") from error
-        except OSError as error:
-            raise Unavailable(f"{self.folder} cannot be written: {error.strerror}") from error
+            return await asyncio.wait_for(asyncio.wrap_future(calling), self.deadline_s)
         finally:
-            if not writing.cancel():  # it has begun
-                self._late.append(writing)
+            if not calling.cancel():  # it has begun
+                self._late.append(calling)
 
 
 def _replace(folder: Path, name: str, text: str) -> None:

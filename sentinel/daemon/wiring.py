@@ -130,7 +130,7 @@ def engine_runner(
             orders=base.orders, live=base.live, fleets=base.fleets, store=base.store, recovery=settings.recovery,
             log=base.log,
         ),
-        resume=ResumeFiles(Path(settings.daemon.resume) if settings.daemon.resume else None),
+        resume=ResumeFiles(settings.daemon.resume),
         progress=runner,
         pending_s=settings.recovery.pending_s,
         refused_s=settings.recovery.refused_s,

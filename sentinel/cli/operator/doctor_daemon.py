@@ -99,6 +99,9 @@ def _resume(seen: Mapping[str, Any]) -> Finding:
     if not seen["resume"]:
         fix = "set [daemon] resume to a folder on the shared file system"
         return Finding("resume folder", BAD, "not set: restarted jobs are told no checkpoint", fix)
+    if seen["resume_writable"] is None:
+        words, fix = f"{seen['resume']} does not answer the daemon", "mend its mount: resume points cannot be written"
+        return Finding("resume folder", NOT_KNOWN, words, fix)
     if not seen["resume_writable"]:
         from sentinel.cli.operator.doctor_host import resume_folder
 

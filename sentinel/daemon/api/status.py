@@ -68,19 +68,14 @@ def overall(modes: Modes, by_partition: dict[str, dict[str, Any]], *, paused: bo
 
 
 def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str, Any]:
-    """For ``sentinel doctor``: the running daemon's account, settings and write access.
-
-    Blocking: the folder of resume points lies on a shared file system.
-    """
-    resume = settings.daemon.resume
+    """For ``sentinel doctor``: the running daemon's account and settings. Blocking: reads the store."""
     return {
         "account": name_of(os.getuid()),
         "uid": os.getuid(),
         "settings": settings_digest(settings),
         "modes": to_json(settings.modes),
         "partitions": modes_by_partition(settings.modes, fleet, paused=bool(store.get("paused", False))),
-        "resume": resume,
-        "resume_writable": os.access(resume, os.W_OK | os.X_OK) if resume else None,
+        "resume": settings.daemon.resume,
         "database": store.engine.dialect.name,
         "wire": settings.daemon.wire,
         "audit_syslog": settings.daemon.audit_syslog,

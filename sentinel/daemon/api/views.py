@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel import __version__
+from sentinel.adapters.resume_file import ResumeFiles
 from sentinel.adapters.store.store import Store
 from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.config.settings import Settings
@@ -47,6 +48,7 @@ _ATTEMPTS = 2000  # newest attempts in a view
 _SEARCHED = 5000  # newest incidents searched for those of one researcher, one node or one id
 _NODE_MAX_AGE_S = 0.5  # greatest age of the snapshot when one node is shown, as it may be drained or released next
 _LISTING_S = 5.0  # greatest age of the snapshot for listings
+_FOLDER_S = 2.0  # after which it is not known whether the resume folder can be written
 
 
 class Views:
@@ -75,6 +77,7 @@ class Views:
         self._fleets = fleets
         self._orders = orders
         self._settings = settings
+        self._resume = ResumeFiles(settings.daemon.resume, deadline_s=_FOLDER_S)
         self._operators = operators
         self._clock = clock
         self._attempts = JobAttempts(store, live, clock)
@@ -357,6 +360,7 @@ class Views:
             **state_of.unread_records(fleet),
             "dependents": state_of.dependents(fleet),
             **await asyncio.to_thread(state_of.own_state, self._settings, self._store, fleet),
+            "resume_writable": await self._resume.writable(),
             "nodes": {name: self._agent(name) for name in sorted(fleet.nodes if fleet else {})},
         }
 

@@ -11,6 +11,7 @@ from made_records import AT, ended, evidence, incident, job, verdict
 
 from in_memory.daemon import SETTINGS, Daemon
 from in_memory.world import World
+from sentinel.config.settings import Settings
 from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.prologs import Prologs
@@ -35,13 +36,13 @@ def name_people(monkeypatch: pytest.MonkeyPatch) -> None:
 class Shown:
     """Views over a world in which ada's and bob's jobs failed on n1, and a node failed under no job."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, settings: Settings = SETTINGS) -> None:
         self.world = world
         self.daemon = Daemon(world)
         self.prologs = Prologs()
         self.views = Views(
             store=world.store, live=self.daemon.live, fleets=self.daemon.fleets,
-            orders=OrderBook(), settings=SETTINGS, operators={OPERATOR}, clock=world.slurm.clock,
+            orders=OrderBook(), settings=settings, operators={OPERATOR}, clock=world.slurm.clock,
             prologs=self.prologs,
         )  # fmt: skip
         for number, (name, user) in enumerate({"aaa1": "ada", "bbb1": "bob"}.items()):

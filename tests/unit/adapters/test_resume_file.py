@@ -128,6 +128,28 @@ async def test_nothing_is_written_while_an_earlier_write_hangs(tmp_path: Path, m
     assert (tmp_path / "101.env").read_text() == TEXT
 
 
+async def test_whether_the_folder_can_be_written_is_not_known_while_it_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``sentinel doctor`` asks it: each time that somebody does would take a thread of the store's."""
+    thaw, begun = threading.Event(), list[Path]()
+    hanging = all_threads_hang()
+    assert await ResumeFiles(tmp_path).writable() is True and await ResumeFiles(None).writable() is None
+    assert await ResumeFiles(tmp_path / "gone").writable() is False
+
+    def frozen(folder: Path, _mode: int) -> bool:
+        begun.append(folder)
+        return thaw.wait(60.0)
+
+    monkeypatch.setattr(os, "access", frozen)
+    files = ResumeFiles(tmp_path, deadline_s=0.2)
+    try:
+        assert [await files.writable() for _ in range(3)] == [None, None, None]
+        assert begun == [tmp_path] and not hanging.asked
+    finally:
+        thaw.set()
+
+
 async def test_a_folder_that_hangs_takes_no_thread_of_others_and_waits_for_none(tmp_path: Path) -> None:
     hanging = all_threads_hang()
     await asyncio.wait_for(ResumeFiles(tmp_path).write(101, VALUES), 30.0)

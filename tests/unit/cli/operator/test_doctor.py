@@ -259,6 +259,7 @@ def test_daemon_that_has_all_it_needs(asked: Asked, cluster: Cluster, config: Pa
         ({"settings": "other", "modes": {}}, "settings in force", "bad", "the modes differ"),
         ({"resume": ""}, "resume folder", "bad", "not set"),
         ({"resume_writable": False}, "resume folder", "bad", "the daemon cannot write"),
+        ({"resume_writable": None}, "resume folder", "not known", "does not answer the daemon"),
         ({"operators_unknown": ["adda"]}, "operators", "bad", "nobody is called adda"),
         ({"partitions": {"gpuu": {"mode": "act", "known": False}}}, "partitions", "bad", "no partition gpuu"),
         (

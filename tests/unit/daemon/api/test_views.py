@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,6 +244,13 @@ async def test_doctor_and_past(world: Worlds) -> None:
     past = await shown("past", ADA, days=2)
     assert [failure["cause"] for failure in past["failures"]] == ["gpu_memory_ecc"] * 2
     assert "ada" not in json.dumps(past)
+
+
+async def test_doctor_tells_whether_the_resume_folder_can_be_written(world: Worlds, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, daemon=dataclasses.replace(SETTINGS.daemon, resume=str(tmp_path)))
+    assert (await Shown(world(), settings)("doctor"))["resume_writable"] is True
+    tmp_path.rmdir()
+    assert (await Shown(world(), settings)("doctor"))["resume_writable"] is False
 
 
 async def test_history_reaches_back_as_far_as_asked(world: Worlds) -> None:
