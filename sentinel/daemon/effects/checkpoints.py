@@ -17,6 +17,7 @@ from sentinel.checkpoints.fleet_parts import is_unread_root, may_not_exist, rank
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
+from sentinel.daemon.effects.earlier_restarts import EarlierRestarts
 from sentinel.daemon.effects.folder_listings import Check, FolderListings
 from sentinel.daemon.effects.other_runs import folders_of_others, may_be_anothers, without_others
 from sentinel.daemon.ingest.fleets import FleetSnapshots
@@ -25,7 +26,7 @@ from sentinel.errors import ProtocolError, Refused, Unavailable
 from sentinel.log import Log
 from sentinel.model.intent import Intent, intent_of
 from sentinel.model.orders import MOST_PATHS, MoveAside, Root
-from sentinel.model.records import Cause, Fleet, JobView, Result, Scalar, StepKind, Task
+from sentinel.model.records import Fleet, JobView, Result, Scalar, StepKind, Task
 from sentinel.model.vocabulary import ANYWHERE, BY_SCRIPT
 from sentinel.ports import Orders
 from sentinel.text import names
@@ -64,7 +65,7 @@ class FleetCheckpoints:
         self._listings = FolderListings(orders, fleets, recovery.inventory_s)
         self._live = live
         self._fleets = fleets
-        self._store = store
+        self._earlier = EarlierRestarts(store, live)
         self._recovery = recovery
         self._log = log
         self._seen: dict[tuple[str, int], Seen] = {}  # by incident and job
@@ -107,9 +108,10 @@ class FleetCheckpoints:
         seen = replace(seen, candidates=tuple(own), problems=(*seen.problems, *mixed))
         reached = self._live.last_step(task.job, task.attempt)
         survivors = await self._survivors(task, job, bad)
-        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached)
+        rejected = await self._earlier.rejected(task)
+        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached, rejected)
         if decision.chosen is None:
-            self._require_known(task, intent, seen.parts)
+            await self._require_known(task, intent, seen.parts)
         self._log.info(
             "checkpoint-choice",
             incident=task.incident.id,
@@ -148,13 +150,13 @@ class FleetCheckpoints:
             )
             if other is None or other.id == job.id or other.het != job.het:
                 continue
-            made = self._store.outcome(task.incident.id, step)
+            made = await self._earlier.outcome(task.incident.id, step)
             same = intent_of(other.comment, other.id).global_roots == intent.global_roots
             if same and made is not None and made.result is Result.DONE:
                 return made.data
         return None
 
-    def _require_known(self, task: Task, intent: Intent, parts: Sequence[Part]) -> None:
+    async def _require_known(self, task: Task, intent: Intent, parts: Sequence[Part]) -> None:
         """There is no checkpoint to choose: that must be known of the shared folders, and not only look so on these nodes.
 
         Raises:
@@ -162,19 +164,13 @@ class FleetCheckpoints:
         """
         here = [part for part in parts if part.tier == "global"]
         unread = list(filter(is_unread_root, here))
-        saved = self._store.tiers_saved(task.job) - {"local"} if unread else frozenset()
+        saved = await self._earlier.saved_to(task.job) - {"local"} if unread else frozenset()
         for part in unread:
             if saved or not may_not_exist(part):
                 raise Unavailable(f"{part.host}: {part.root} {part.reason}")
         if here or not intent.global_roots:
             return
-        moved = [
-            row["attempt"]
-            for row in self._store.steps_done([StepKind.QUARANTINE], job=task.job)
-            if row["data"].get("moved")
-        ]
-        # What an earlier restart has moved aside may have been all that there was.
-        if "global" in self._store.tiers_saved(task.job, after=max(moved, default=None)):
+        if "global" in await self._earlier.left_in(task.job):
             raise Unavailable(f"saves were seen in {', '.join(intent.global_roots)}, and nothing is there now")
 
     def _decide(
@@ -185,6 +181,7 @@ class FleetCheckpoints:
         survivors: tuple[str, ...],
         bad: frozenset[str],
         reached: int | None,
+        rejected: frozenset[str],
     ) -> tuple[Decision, tuple[str, ...]]:
         """The cheapest choice over the allocations that the job could get again, with that allocation."""
         attempt = self._live.attempts.get((task.job, task.attempt))
@@ -204,7 +201,7 @@ class FleetCheckpoints:
                 ),
                 onset_step=onset,
                 rank_hosts=rank_hosts(seen.world, nodes) if homes else None,
-                rejected=self._rejected(task),
+                rejected=rejected,
                 level=None if onset is not None else parse_level(self._recovery.checkpoint_level),
                 local_survives=self._recovery.local_survives,
                 run=_run(attempt),
@@ -282,17 +279,6 @@ class FleetCheckpoints:
         moved = sorted({part.path for parts in moves.values() for part in parts})
         words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
         return {"moved": len(moved), "explanation": "; ".join([words, *said])}
-
-    def _rejected(self, task: Task) -> frozenset[str]:
-        """Checkpoints from which this job failed to resume: chosen before, and the next attempt printed no step."""
-        if task.verdict.cause is not Cause.CHECKPOINT_CORRUPT:
-            return frozenset()
-        rows = self._store.steps_done([StepKind.CHOOSE_CHECKPOINT], job=task.job)
-        return frozenset(
-            f"{row['data']['path']}@{row['data'].get('step')}"
-            for row in rows
-            if row["data"].get("path") and self._live.first_step(task.job, row["attempt"] + 1) is None
-        )
 
     # --- asking the nodes ---------------------------------------------------------------------------------------------
 
