@@ -20,9 +20,10 @@ from sentinel.config.settings import Recovery
 from sentinel.daemon.effects.earlier_restarts import EarlierRestarts
 from sentinel.daemon.effects.folder_listings import Check, FolderListings
 from sentinel.daemon.effects.other_runs import folders_of_others, may_be_anothers, without_others
+from sentinel.daemon.effects.patience import Patience
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
-from sentinel.errors import ProtocolError, Refused, Unavailable
+from sentinel.errors import ProtocolError, Refused, SentinelError, Unavailable
 from sentinel.log import Log
 from sentinel.model.intent import Intent, intent_of
 from sentinel.model.orders import MOST_PATHS, MoveAside, Root
@@ -60,7 +61,7 @@ class FleetCheckpoints:
         seconds: Callable[[], float] | None = None,
     ) -> None:
         """``seconds``: a monotonic clock; the default is the system's."""
-        self._seconds = seconds or time.monotonic
+        self._patience = Patience(seconds or time.monotonic)
         self._orders = orders
         self._listings = FolderListings(orders, fleets, recovery.inventory_s)
         self._live = live
@@ -69,13 +70,13 @@ class FleetCheckpoints:
         self._recovery = recovery
         self._log = log
         self._seen: dict[tuple[str, int], Seen] = {}  # by incident and job
-        self._tried_s: dict[tuple[str, str], float] = {}
 
     async def choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
+        step = task.step.key(task.incident.id)
         try:
-            return await self._choose(task, job)
+            made = await self._choose(task, job)
         except Unavailable as error:
-            if self._waited_s(task) < self._recovery.storage_s:
+            if self._patience.lasts(step, self._recovery.storage_s):
                 raise
             if task.verdict.onset_step is not None:
                 raise Refused(
@@ -86,11 +87,11 @@ class FleetCheckpoints:
             # The nodes do not answer and the job has waited long enough: let its script resume as it would by default.
             words = f"not checked, the job resumes as its script does: {error.message}"
             return {"explanation": words, BY_SCRIPT: True}
-
-    def _waited_s(self, task: Task) -> float:
-        """Seconds since this step of this incident was first tried."""
-        now_s = self._seconds()
-        return now_s - self._tried_s.setdefault((task.incident.id, f"{task.step.kind} {task.job}"), now_s)
+        except SentinelError:
+            self._patience.ended(step)
+            raise
+        self._patience.ended(step)
+        return made
 
     async def _choose(self, task: Task, job: JobView) -> Mapping[str, Scalar]:
         intent = intent_of(job.comment, job.id)
@@ -249,7 +250,10 @@ class FleetCheckpoints:
         seen = self._seen.get((task.incident.id, task.job))
         if seen is None:
             homes = await self._homes(task, job, bad)
-            seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
+            try:
+                seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
+            except Unavailable as error:
+                raise self._not_moved(task, error.message) from error
         invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
         step = chosen.get("step")
         moves: dict[tuple[str, str], list[Part]] = {}
@@ -268,17 +272,29 @@ class FleetCheckpoints:
             moves.setdefault((part.host, part.root), []).append(part)
         said = sorted(left)
         if not moves:
+            self._move_ended(task)
             return {"moved": 0, "explanation": "; ".join(said)} if said else {"moved": 0}
         asked = [self._move(task, job, host, root, parts) for (host, root), parts in moves.items()]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         problems = [str(answer) for answer in answers if isinstance(answer, BaseException)]
-        if problems and self._waited_s(task) < self._recovery.quarantine_s:
-            raise Unavailable(f"not moved: {'; '.join(problems)[:500]}")
         if problems:
-            raise Refused(f"not moved after {self._recovery.quarantine_s:g} s: {'; '.join(problems)[:500]}")
+            raise self._not_moved(task, "; ".join(problems))
+        self._move_ended(task)
         moved = sorted({part.path for parts in moves.values() for part in parts})
         words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
         return {"moved": len(moved), "explanation": "; ".join([words, *said])}
+
+    def _not_moved(self, task: Task, why: str) -> Unavailable | Refused:
+        """The error of a move that failed: it is tried again, or given up."""
+        if self._patience.lasts(task.step.key(task.incident.id), self._recovery.quarantine_s):
+            return Unavailable(f"not moved: {why[:500]}")
+        self._move_ended(task)
+        return Refused(f"not moved after {self._recovery.quarantine_s:g} s: {why[:500]}")
+
+    def _move_ended(self, task: Task) -> None:
+        """Moving ended. What was listed before it is out of date."""
+        self._patience.ended(task.step.key(task.incident.id))
+        self._seen.pop((task.incident.id, task.job), None)
 
     # --- asking the nodes ---------------------------------------------------------------------------------------------
 
