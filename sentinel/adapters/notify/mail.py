@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import format_datetime
+from functools import cache
 
 from sentinel.adapters.notify.markup import Markup, escaped
 from sentinel.adapters.notify.wording import Wording
@@ -31,6 +32,12 @@ class MailServer:
     sender: str = ""
     user: str = ""
     password: str = ""
+
+
+@cache
+def own_name() -> str:
+    """This host's full name. Blocking, once: without an answer of a name server for up to half a minute."""
+    return socket.getfqdn()
 
 
 class Mail:
@@ -57,30 +64,37 @@ class Mail:
         self._wording = wording
         self._deadline_s = deadline_s
         self._executor = executor
-        self.sender = server.sender or f"sentinel@{socket.getfqdn()}"
+
+    @property
+    def sender(self) -> str:
+        """The address in From. Blocking where the settings name none, see ``own_name``."""
+        return self._server.sender or f"sentinel@{own_name()}"
 
     async def send(self, notice: Notice) -> None:
-        mail = self.mail_of(notice)
         loop = asyncio.get_running_loop()
-        sending = loop.run_in_executor(self._executor, self.deliver, mail)
+        sending = loop.run_in_executor(self._executor, self._send, notice)
         try:
             await asyncio.wait_for(sending, self._deadline_s * _EXCHANGES)
         except TimeoutError as error:
             raise Timeout(f"channel {self.name}: the mail server did not answer in time") from error
 
+    def _send(self, notice: Notice) -> None:
+        self.deliver(self.mail_of(notice))
+
     def mail_of(self, notice: Notice) -> EmailMessage:
-        """
+        """Blocking, as ``sender``.
+
         Raises:
             Refused: the owner's account cannot stand in an address.
         """
         title, text = self._wording.of(notice)
         link = self._wording.link_of(notice)
-        mail = EmailMessage()
-        mail["From"] = self.sender
+        mail, sender = EmailMessage(), self.sender
+        mail["From"] = sender
         mail["To"] = ", ".join(self._address(address, notice) for address in self._to)
         mail["Date"] = format_datetime(notice.at)
         mail["Subject"] = plain(escaped(f"[Sentinel] {title}", Markup.PLAIN))
-        domain = self.sender.partition("@")[2]
+        domain = sender.partition("@")[2]
         mail["Message-ID"] = f"<{notice.id}.{self.name}@{domain}>"
         if notice.incident:
             mail["References"] = mail["In-Reply-To"] = f"<incident.{notice.incident}@{domain}>"
@@ -122,11 +136,12 @@ class Mail:
 
     def _connected(self) -> smtplib.SMTP:
         server, deadline_s = self._server, self._deadline_s
+        name = own_name() if "." in own_name() else None  # smtplib would look it up for each mail
         if server.security == "tls":
             context = ssl.create_default_context()
-            made: smtplib.SMTP = smtplib.SMTP_SSL(server.host, server.port, timeout=deadline_s, context=context)
+            made: smtplib.SMTP = smtplib.SMTP_SSL(server.host, server.port, name, timeout=deadline_s, context=context)
         else:
-            made = smtplib.SMTP(server.host, server.port, timeout=deadline_s)
+            made = smtplib.SMTP(server.host, server.port, name, timeout=deadline_s)
         try:
             if server.security == "starttls":
                 made.starttls(context=ssl.create_default_context())

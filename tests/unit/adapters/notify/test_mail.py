@@ -6,6 +6,8 @@ import concurrent.futures
 import contextlib
 import email
 import email.policy
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from made_records import AT
 from servers.ports import free_ports
 
-from sentinel.adapters.notify.mail import Mail, MailServer
+from sentinel.adapters.notify.mail import Mail, MailServer, own_name
 from sentinel.adapters.notify.wording import Wording
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Notice
@@ -123,3 +125,25 @@ async def test_server_without_the_encryption_that_is_asked_for_gets_nothing(box:
 async def test_server_that_is_not_there(executor: Any) -> None:
     with pytest.raises(Unavailable):
         await mail(MailServer("127.0.0.1", 9), ["ops@alps.example"], executor).send(notice())
+
+
+async def test_the_name_of_this_host_is_looked_up_once_and_not_on_the_event_loop(
+    box: Any, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no name server answers that takes half a minute; users' channels are made anew for each message."""
+    there, server = box
+    looked_up: list[str] = []
+
+    def getfqdn(name: str = "") -> str:
+        looked_up.append(threading.current_thread().name)
+        return "ctl.alps.example"
+
+    monkeypatch.setattr(socket, "getfqdn", getfqdn)
+    own_name.cache_clear()
+    for number in (1, 2):
+        await mail(MailServer(server.host, server.port), ["ops@alps.example"], executor).send(notice(number))
+    assert [message["From"] for _, message in there.got] == ["sentinel@ctl.alps.example"] * 2
+    assert there.got[0][1]["References"] == "<incident.inc1@ctl.alps.example>"
+    ours = [name for name in looked_up if not name.startswith("Thread-")]  # the SMTP server asks, too
+    assert len(ours) == 1 and ours[0].startswith("ThreadPoolExecutor")
+    own_name.cache_clear()
