@@ -31,7 +31,7 @@ _LEVEL = re.compile(
 # What it says that it goes on without, where it raises nothing.
 _GOES_ON = re.compile(
     r"(?i)\bUsing the latest cached version\b"
-    r"|\bfall(?:s|ing)? back (?:to|on)\b|\b(?:going to|using) \S{1,80} instead\b|\bcaught in \w{1,20}, "
+    r"|\bfall(?:s|ing)? back (?:to|on)\b|\b(?:going to|using) \S{1,80} instead\b|\bcaught (?:in \w{1,20}, |by \w)"
     r"|\bresetting TMPDIR=|\(skipped\b|\bretries with\b"
     r"|\bregistered handlers? for\b|\(only needed (?:for|by|with)\b"
     r"|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"

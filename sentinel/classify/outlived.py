@@ -31,9 +31,10 @@ _NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
 # Words of the batch script itself, which goes on after them: of its shell, of conda and of environment modules. A shell that
 # is named itself runs what a task gave it (`bash -c`).
 _BATCH = r"^\S{0,200}slurm_script: line \d{1,6}: "
+_ENVIRONMENT = re.compile(r"\bconda (?:init|activate)\b|'(?:conda|mamba|micromamba) |\bLmod\b|\bmodulefile\b")
 _SHELL = re.compile(
     rf"{_BATCH}|^(?!-?(?:ba|da|k|z)?sh: )[\w./-]{{1,200}}: line \d{{1,6}}: \S{{1,200}}: command not found"
-    r"|\bconda (?:init|activate)\b|'(?:conda|mamba|micromamba) |\bLmod\b|\bmodulefile\b"
+    rf"|{_ENVIRONMENT.pattern}"
 )
 _ENDED_BY_IT = 12  # lines between a command that a task did not find and srun's word of its exit status, 127
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
@@ -284,7 +285,7 @@ def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
     ]
     if _NOT_FOUND.search(one.evidence.text):
         return any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
-    if _SHELL.search(one.evidence.text) and any(
+    if _ENVIRONMENT.search(one.evidence.text) and any(
         below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) and points_to(r) not in _OF_A_SCRIPT for r in raised
     ):
         return True  # what was to be loaded was there: the program failed otherwise

@@ -21,14 +21,15 @@ OWN_LINE = (
 # Behind the words of a fault: a counter of faults at zero, which ends its field; or the word no, which ends the line.
 _AT_ZERO = re.compile(
     rb"(?:[A-Za-z_%()][\w%()]{0,23})?((?: (?:last|in|since) \w{1,8}(?: \w{1,8})?)?)"
-    rb"['\"]?\s{0,40}([:=]|\bdelta\b)\s{0,4}['\"]?0['\"]?\s{0,8}"
+    rb"(?:['\"]?\s{0,40}([:=]|\bdelta\b)\s{0,4}['\"]?0['\"]?\s{0,8}"
     rb"(?:$|[|;)\]}]|, {0,2}[A-Za-z_'\"]| [A-Za-z_]\w{1,40}[:=])"
+    rb"| 0\b\s{0,60}(?:$|[|;)\]}]|, {0,2}[A-Za-z_'\"]|PASS\b|OK\b))"
 )
 _AT_NONE = re.compile(
     rb"(?i)[^\n:=]{0,40}(?:[:=]|\.{2,4})\s{0,4}(?:no|none|ok|false|passed)\.?\s{0,8}$"
     rb"|[^\n|]{0,40}\| {0,4}(?:pass|skip|ok)(?:ed)?(?: - all)?\s{0,80}\|?\s{0,8}$"  # a cell of DCGM's table
 )
-_QUOTING = re.compile(rb"\b[a-z]{2,} ['\"`][^'\"`\n]{0,60}$|::test_\w{1,80}\[[^\]\n]{0,60}$")
+_QUOTING = re.compile(rb"\b[a-z]{2,}:? ['\"`][^'\"`\n]{0,60}$|::test_\w{1,80}\[[^\]\n]{0,60}$")
 _TOLD = re.compile(rb"(?i:\b(?:info|debug|example|prompt|sample|completion)\b)|::test_")
 _WOULD = re.compile(rb"\b(?:otherwise|would (?:abort|fail|stop|exit|end|be|mean)\b[^\n.;]{0,30}:) $")
 # A machine's words in a template, or of what was mended long ago.
@@ -38,9 +39,11 @@ _MENDED = re.compile(
 )
 _METRIC_AT_ZERO = re.compile(rb"\{[^{}\n]{1,400}\} {1,4}0(?:\.0{1,6})?\s{0,4}$")
 _OF_FAULTS = re.compile(
-    rb"(?i)(?:err(?:or)?s?|counts?|counters?|totals?|downed|failures?|violations?|events?|retries|drop(?:s|ped)|uncorrectable"
+    rb"(?i)(?:err(?:or)?s?|counts?|counters?|totals?|downed|failures?|violations?|events?|retries|drop(?:s|ped)|uncorrect(?:able|ed)"
     rb"|dbe|sbe|throttled?|brake)$"
 )
+# Without a sign between them a number behind one fault may be its code: "Receive error 0".
+_SEVERAL = re.compile(rb"(?i)(?:errors|counts|totals|downed|failures|violations|events|retries|drops|uncorrected)$")
 
 Matcher = Callable[[Sequence[str]], Screen]
 
@@ -118,7 +121,7 @@ def counts_none(match: re.Match[bytes], rule: Rule, *, own: bool) -> bool:
     if zero is None:
         return False
     name = match.string[match.start() : zero.start(1)].rstrip(b" \t'\"")  # without "last 24h"
-    return _OF_FAULTS.search(name) is not None
+    return (_OF_FAULTS if zero[2] else _SEVERAL).search(name) is not None
 
 
 def first_match(compiled: Compiled, text: bytes, *, own: bool) -> re.Match[bytes] | None:

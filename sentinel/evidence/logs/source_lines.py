@@ -27,11 +27,12 @@ RAISED = re.compile(
 # The same of any exception's class; a rule that names it knows the words, one of role fallback only suspects them.
 _RAISED_ANY = re.compile(rb"(?:^|[\s\]:>.])[A-Z]\w{2,60}(?:Error|Exception)(?:: |$)", re.MULTILINE)
 _FRAME = re.compile(rb"[^\n]{0,100}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^\n]{1,80}$", re.MULTILINE)
-# What a shell (set -x) or ninja is about to run, lines of a script that is shown, of source that a compiler quotes, an option
-# in a help text.
+# What a shell (set -x), NHC or ninja is about to run, lines of a script that is shown, of source that a compiler quotes, an
+# option in a help text.
 _OF_A_SHELL = re.compile(
     rb"(?:\d{1,5}: )?\+{1,4} (?!exited|killed)[\w\[./(]"  # not strace's last word
     rb"|\s{0,12}(?:#SBATCH\b|(?:if|elif|while|until) {1,8}(?:! )?(?:\[|grep\b|test\b)|echo {1,4}[\"']|trap {1,4}[\"'])"
+    rb"|[^\n]{0,60}\bRunning check: {1,4}\"?check_"
     rb"|\[\d{1,4}/\d{1,4}\] (?:/\S{1,200}/)?(?:ccache |c\+\+|g\+\+|gcc|cc|clang|nvcc|hipcc)\S{0,12} -"
     rb"|\s{0,8}\d{1,6} \|  |\s{1,8}-{1,2}[A-Za-z][\w-]{1,40}(?:[ =,][A-Z{<\[][^\n]{0,60})? {2,40}[a-z]"
 )

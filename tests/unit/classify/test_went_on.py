@@ -280,6 +280,7 @@ def test_what_is_told_as_a_warning_yields_to_the_end(level: str) -> None:
     [
         ("mlx5_0: state ACTIVE, LinkUp, link_downed={}", True),
         ("mlx5_0: link_downed delta {}, symbol_error delta 0", True),
+        ("post: ibstat all ports Active 400, LinkDowned {}; nvidia-smi 8/8 on each", True),
         ("NHC: check_ps_kswapd: {}", False),
     ],
 )
@@ -303,6 +304,8 @@ def test_what_a_number_names_is_not_zero_of_it() -> None:
         "sentinel: job 99 attempt {} begins",
         "SLURM_JOB_ID=99 SLURM_RESTART_COUNT={} nodes=n[1-2]",
         "[2026-03-04 01:50:00] try {} / nodes n[3-4]",
+        "##### attempt {}  job 99 nodes n[3-4]",
+        "[job 99] start (restart count {}), n7",
     ],
 )
 def test_of_attempts_that_are_numbered_the_last_one_counts(begins: str) -> None:

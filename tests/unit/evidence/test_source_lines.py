@@ -55,13 +55,15 @@ LOST = "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus."
         "   88 |        print *, '{}'",
         "[1/3] c++ -MMD -MF x.o.d '-DWHY=\"{}\"' -c /home/u/x.cpp -o x.o",
         "#  * 09 Jan  n17: {}",
+        "20250217 03:10:34 [slurm] Running check:  \"check_dmesg_errors '{}'\"",
+        '[sample 0] PROMPT: Explain this kernel message: "{}"',
         "GpuLost | increase(errors[5m]) > 0 | {} on {{{{ $labels.host }}}}",
         "2024-01: n17 {} board exchanged, burn-in ok",
     ],
 )
 def test_what_a_shell_runs_a_help_text_and_a_remark_say_is_no_event(line: str) -> None:
     assert of_machines(f"{LOST}\n") != []
-    assert of_machines(line.format(LOST) + "\n") == []
+    assert [e.rule for e in of_machines(line.format(LOST) + "\n") if e.rule != "nhc-runs"] == []
 
 
 @pytest.mark.parametrize(
