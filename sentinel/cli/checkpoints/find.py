@@ -7,7 +7,8 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.verified_files import Memory, default_folder
 from sentinel.cli.checkpoints.deadline import check_within, listings, parts_within
 from sentinel.cli.checkpoints.nodes import Spread, expand_nodes, local_folders, this_host
-from sentinel.cli.checkpoints.progress_bar import bar
+from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
 from sentinel.cli.checkpoints.show import echo_decision, part_line, show_decision, show_validity
 from sentinel.cli.operator.arguments import missing
 from sentinel.cli.operator.output import say, unbroken
@@ -44,6 +45,11 @@ from sentinel.text import visible
 EAGER_BYTES = 8 << 30
 _DEADLINE = "Give a folder so long: a frozen file system is then not known."
 _NEXT = "The nodes of the next attempt in Slurm's order: each rank must find its shard on its own, or by replication."
+_FIND_LEVEL = "How closely to check (default checksum; content with --onset-step; structural is a quick look)."
+_QUICK = (
+    "Checksums were not read: bytes that were damaged in place are not seen at level structural. Leave --level out to read"
+    " them."
+)
 _LEVELS = click.Choice(["structural", "checksum", "content"])
 
 
@@ -61,7 +67,7 @@ def _settings(no_cache: bool) -> Settings:
 @click.option("--step-last", type=int, help="The last step that was completed (default: the newest checkpoint's).")
 @click.option("--step-time", "step_time_s", type=float, default=10.0, show_default=True, help="Seconds per step.")
 @click.option("--world-size", type=int, help="Ranks of the next attempt.")
-@click.option("--level", type=_LEVELS, help="How closely to check (default structural; content with --onset-step).")
+@click.option("--level", type=_LEVELS, help=_FIND_LEVEL)
 @click.option("--rejected", multiple=True, metavar="PATH", help="A checkpoint that failed to load already.")
 @click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
 @click.option("--all", "everything", is_flag=True, help="Read all candidates at that level, not only the best ones.")
@@ -101,7 +107,7 @@ def find(
     names = expand_nodes(nodes)
     gone = frozenset(expand_nodes(lost))
     ordered = [name for name in expand_nodes(following) if name not in gone]
-    wanted: Level = parse_level(level) if level else ("content" if onset_step is not None else "structural")
+    wanted: Level = parse_level(level) if level else ("content" if onset_step is not None else "checksum")
     roots: list[tuple[Tier, str, Path]] = [("global", "", Path(text)) for text in global_]
     roots += [("local", host, path) for host, path in local_folders(local, [*names, *sorted(gone - set(names))])]
     _require_one([path for _, _, path in roots])
@@ -115,13 +121,14 @@ def find(
         "costs": Costs(),
         "rejected": frozenset(rejected),
     }
-    candidates, decision, lower = _search(
-        roots, wanted, (names, ordered), limit, everything, _settings(no_cache), question, deadline_s
-    )
+    look = _Look(wanted, limit, everything, _settings(no_cache), deadline_s, watched=not as_json and deadline_s is None)
+    candidates, decision, lower = _search(roots, look, (names, ordered), question)
     if as_json:
         echo_decision(decision, lower)
     else:
         show_decision(decision)
+        if wanted == "structural":
+            say(_QUICK)
     if decision.chosen is None:
         raise Refused(f"no checkpoint was chosen: {decision.explanation}", fix=advice(candidates, wanted, lower))
 
@@ -136,27 +143,55 @@ def _require_one(folders: Sequence[Path]) -> None:
         raise missing(folders[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How the folders are looked at. ``watched``: what is read at a level is counted on a terminal."""
+
+    level: Level
+    limit: int
+    everything: bool
+    settings: Settings
+    deadline_s: float | None
+    watched: bool
+
+    def listed(self, roots: Sequence[tuple[Tier, str, Path]], level: Level, size: int = 0) -> list[Part]:
+        with bar("reading", lambda: size, self.watched and level != "structural") as advance:
+            settings = replace(self.settings, progress=advance)
+            found = listings(roots, level, settings, self.limit, self.deadline_s)
+        return [part for parts in found for part in parts]
+
+    def closer(self, parts: list[Part], chosen: Candidate) -> list[Part]:
+        """The chosen one's parts read at that level; not known where the deadline passes."""
+        with bar("reading", lambda: chosen.bytes, self.watched) as advance:
+            settings = replace(self.settings, progress=advance)
+            work = partial(stock.deepen, parts, chosen, self.level, settings=settings)
+            deeper = parts_within(self.deadline_s, work)
+        if deeper is not None:
+            return deeper
+        reason = f"was not read within {self.deadline_s:g} s"
+        ours = (chosen.key, chosen.tier)
+        return [
+            replace(p, valid=None, level=self.level, reason=reason) if (p.key, p.tier) == ours else p for p in parts
+        ]
+
+
 def _search(
     roots: Sequence[tuple[Tier, str, Path]],
-    level: Level,
+    look: _Look,
     nodes: tuple[Sequence[str], Sequence[str]],
-    limit: int,
-    everything: bool,
-    settings: Settings,
     question: dict[str, Any],
-    deadline_s: float | None,
 ) -> tuple[list[Candidate], Decision, Decision | None]:
     """List, choose, and read what was chosen; while it does not hold, the next. Little data is read at once.
 
     The last value: what would be chosen by structure among those that are not invalid, where nothing is proven.
     """
-    here = this_host()
+    here, level = this_host(), look.level
     names, ordered = nodes
     spread = names if here not in names else ()
-    parts = [part for listed in listings(roots, "structural", settings, limit, deadline_s) for part in listed]
-    by_structure = parts
-    if level != "structural" and (everything or sum(part.bytes for part in parts) <= EAGER_BYTES):
-        parts = [part for listed in listings(roots, level, settings, limit, deadline_s) for part in listed]
+    parts = by_structure = look.listed(roots, "structural")
+    size = sum(part.bytes for part in parts)
+    if level != "structural" and (look.everything or size <= EAGER_BYTES):
+        parts = look.listed(roots, level, size)
     read: set[tuple[str, int | None]] = set()
 
     def decide(parts: list[Part]) -> tuple[list[Candidate], Decision]:
@@ -175,7 +210,7 @@ def _search(
         if (chosen.path, chosen.step) in read:
             raise AssertionError(f"{chosen.path} was read at level {level} and says {chosen.level}")
         read.add((chosen.path, chosen.step))
-        parts = _read_closer(parts, chosen, level, settings, deadline_s)
+        parts = look.closer(parts, chosen)
 
 
 def _places(candidates: Sequence[Candidate], ordered: Sequence[str], world: int | None) -> dict[str, Any]:
@@ -191,18 +226,6 @@ def _places(candidates: Sequence[Candidate], ordered: Sequence[str], world: int 
     share = ranks // len(ordered)
     replicated = any(c.format == nvrx.NAME and any(len(hosts) > 1 for hosts in c.shards.values()) for c in local)
     return {"rank_hosts": {rank: ordered[rank // share] for rank in range(ranks)}, "fetch_peers": replicated}
-
-
-def _read_closer(
-    parts: list[Part], chosen: Candidate, level: Level, settings: Settings, deadline_s: float | None
-) -> list[Part]:
-    """The chosen one's parts read at that level; not known where the deadline passes."""
-    deeper = parts_within(deadline_s, lambda: stock.deepen(parts, chosen, level, settings=settings))
-    if deeper is not None:
-        return deeper
-    reason = f"was not read within {deadline_s:g} s"
-    ours = (chosen.key, chosen.tier)
-    return [replace(p, valid=None, level=level, reason=reason) if (p.key, p.tier) == ours else p for p in parts]
 
 
 def _unproven(by_structure: list[Part], read: list[Part]) -> list[Part]:
@@ -270,7 +293,9 @@ def validate(
 
         answers = validate_shared(paths, wanted, nodes, extra=extra, deadline_s=deadline_s or DEADLINE_S)
     else:
-        with bar("reading", paths, not as_json and wanted != "structural" and deadline_s is None) as advance:
+        with bar(
+            "reading", partial(bytes_of, paths), not as_json and wanted != "structural" and deadline_s is None
+        ) as advance:
             settings = replace(settings, progress=advance)
             answers = [check_within(path, wanted, settings, deadline_s) for path in paths]
     for answer in answers:

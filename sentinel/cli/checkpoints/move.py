@@ -20,7 +20,7 @@ from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.validate import Settings
 from sentinel.cli.checkpoints.deadline import bounded, check_within
 from sentinel.cli.checkpoints.nodes import expand_nodes
-from sentinel.cli.checkpoints.progress_bar import bar
+from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
 from sentinel.cli.operator.arguments import ExistingPath
 from sentinel.cli.operator.output import counted, say
 from sentinel.errors import Refused, UserError
@@ -315,7 +315,7 @@ def _copy_all(
     _require_known(paths, deadline_s)
     for path in [path.absolute() for path in paths]:
         # Bounded, the copying is done in a child, whose progress nobody sees; so is looking at the size beforehand.
-        with bar("copying", [path], not as_json and deadline_s is None) as advance:
+        with bar("copying", partial(bytes_of, [path]), not as_json and deadline_s is None) as advance:
             if through is not None:
                 work = partial(through, path, target, pace=pace, progress=advance)
             else:

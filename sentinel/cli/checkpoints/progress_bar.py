@@ -11,8 +11,11 @@ from sentinel.checkpoints.files import NotKnown, scan
 
 
 @contextmanager
-def bar(what: str, paths: Sequence[Path], wanted: bool) -> Iterator[Callable[[int], None]]:
-    """Yields what is told the bytes that were done. Nothing is drawn where ``wanted`` is false or nobody watches."""
+def bar(what: str, size: Callable[[], int], wanted: bool) -> Iterator[Callable[[int], None]]:
+    """Yields what is told the bytes that were done. Nothing is drawn where ``wanted`` is false or nobody watches.
+
+    ``size``: bytes in all, asked for only where it is drawn, since finding out may take a listing of every file.
+    """
     if not wanted or not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -21,8 +24,13 @@ def bar(what: str, paths: Sequence[Path], wanted: bool) -> Iterator[Callable[[in
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=sum(_size(path) for path in paths))
+        task = progress.add_task(what, total=size())
         yield lambda count: progress.advance(task, count)
+
+
+def bytes_of(paths: Sequence[Path]) -> int:
+    """What lies there; nothing for what cannot be listed."""
+    return sum(_size(path) for path in paths)
 
 
 def _size(path: Path) -> int:

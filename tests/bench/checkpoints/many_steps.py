@@ -35,6 +35,7 @@ def main() -> None:
         # By another process: a child's memory is counted from that of its parent on, and torch is large.
         subprocess.run([sys.executable, __file__, "--make-in", folder, "--steps", str(options.steps)], check=True)
         words = ["checkpoints", "find", "--global", folder, "--limit", str(options.steps + 1), "--no-cache", "--json"]
+        words += ["--level", "structural"]
         began_s = time.monotonic()
         with subprocess.Popen([sys.executable, "-m", "sentinel", *words], cwd=ROOT, stdout=subprocess.PIPE) as found:
             output = found.stdout.read() if found.stdout else b""
