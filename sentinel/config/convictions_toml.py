@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sentinel.config.convictions import CONDITIONS, RECOVERY_ACTIONS, Conviction, Drain, Key, Remedy
-from sentinel.config.rules_document import Document
+from sentinel.config.rules_document import Document, Origins
 from sentinel.errors import FileError
 
 Bad = Callable[[str, str, str], FileError]  # makes the error for a key, what is wrong with it, and the fix
@@ -17,11 +17,11 @@ _LEAST_WORDS = 6  # letters: fewer are in too many messages
 _NAMES = {"recovery_action": frozenset(RECOVERY_ACTIONS), "condition": CONDITIONS}
 
 
-def read_convictions(document: Document, rows: dict[Key, Conviction], *, override: bool) -> None:
+def read_convictions(document: Document, rows: dict[Key, Conviction], origins: Origins) -> None:
     """Add the rows of one file.
 
     Raises:
-        FileError: a row is refused, or two rows of the shipped files are about the same thing.
+        FileError: a row is refused, or two rows of this file or of the shipped ones are about the same thing.
     """
     for index, table in enumerate(document.tables("conviction")):
 
@@ -29,8 +29,7 @@ def read_convictions(document: Document, rows: dict[Key, Conviction], *, overrid
             return document.error("conviction", index, key, message, fix)
 
         for key, row in _rows(table, bad):
-            if key in rows and not override:
-                raise bad(key[0], f"{key[1]} is listed twice", "one row for each")
+            origins.take(document, "conviction", index, key[0], key, f"{key[0]} {key[1]}")
             rows[key] = row
 
 

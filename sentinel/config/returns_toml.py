@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.config.returns import OTHER, Remedial, ReturnRow
-from sentinel.config.rules_document import Document
+from sentinel.config.rules_document import Document, Origins
 from sentinel.errors import FileError
 from sentinel.model.records import Cause
 
@@ -16,11 +16,11 @@ _MOST_FAILURES = 10
 Bad = Callable[[str, str, str], FileError]
 
 
-def read_returns(document: Document, rows: dict[str, ReturnRow], *, override: bool) -> None:
+def read_returns(document: Document, rows: dict[str, ReturnRow], origins: Origins) -> None:
     """Add the rows of one file.
 
     Raises:
-        FileError: a row is refused, or two rows of the shipped files are about the same cause.
+        FileError: a row is refused, or two rows of this file or of the shipped ones are about the same cause.
     """
     for index, table in enumerate(document.tables("return")):
 
@@ -34,8 +34,7 @@ def read_returns(document: Document, rows: dict[str, ReturnRow], *, override: bo
         given = table.get("cause")
         for cause in given if isinstance(given, list) and given else [given]:
             name = _cause(cause, bad)
-            if name in rows and not override:
-                raise bad("cause", f"{name} is listed twice", "one row for each cause")
+            origins.take(document, "return", index, "cause", name, name)
             rows[name] = row
 
 

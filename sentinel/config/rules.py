@@ -160,6 +160,18 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """A row that a site's file put in the place of one read before: of a shipped file, or of an earlier one of the site."""
+
+    table: str
+    row: str  # what it is about: an id, an Xid, a cause
+    file: str
+    line: int | None
+    before: str  # the file whose row no longer holds
+    before_line: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     rules: tuple[Rule, ...] = ()
     xids: Mapping[int, Xid] = field(default_factory=dict, hash=False)
@@ -169,6 +181,7 @@ class Rules:
     judgement: Judgement = Judgement()
     convictions: Convictions = field(default_factory=Convictions)
     returns: Returns = field(default_factory=Returns)
+    replaced: tuple[Replaced, ...] = field(default=(), compare=False)
     _by_id: dict[str, Rule] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sentinel.config.rules import Replaced
 from sentinel.errors import FileError
 from sentinel.given_files import toml_of
 
@@ -14,8 +15,9 @@ TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5"
 class Document:
     """One TOML text that knows at which line each table and key stands."""
 
-    def __init__(self, name: str, text: str, *, trying: bool = True) -> None:
+    def __init__(self, name: str, text: str, *, trying: bool = True, site: bool = False) -> None:
         self.name = name
+        self.site = site  # whether its rows may take the place of those read before
         self.trying = trying  # whether patterns are compiled and held to their examples
         self.lines = text.splitlines()
         self._starts: dict[str, list[int]] = {}  # headers of tables -> their lines, counted from 1
@@ -53,3 +55,26 @@ class Document:
             if i > start and line.startswith("[["):
                 break
         return start + 1
+
+
+class Origins:
+    """Where the row stands that is in force for each thing; no row vanishes without a word."""
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[str, object], tuple[str, int | None]] = {}
+        self.replaced: list[Replaced] = []
+
+    def take(self, document: Document, table: str, index: int, key: str, subject: object, row: str) -> None:
+        """The row of ``document`` with this number is in force for ``subject``, whose name is ``row``, from now on.
+
+        Raises:
+            FileError: the same file has said it before, or another one that no site's row may replace.
+        """
+        place = (document.name, document.header(table, index))
+        before = self._at.get((table, subject))
+        if before is not None and (before[0] == document.name or not document.site):
+            first = f"{before[0]}:{before[1]}" if before[1] else before[0]
+            raise document.error(table, index, key, f"{row} is listed twice, first in {first}", "keep one of the two")
+        if before is not None:
+            self.replaced.append(Replaced(table, row, *place, *before))
+        self._at[table, subject] = place

@@ -8,7 +8,7 @@ from pathlib import Path
 from sentinel.config.convictions import Conviction, Convictions, Key
 from sentinel.config.convictions_toml import read_convictions
 from sentinel.config.rules import Rules
-from sentinel.config.rules_document import Document
+from sentinel.config.rules_document import Document, Origins
 from sentinel.config.rules_toml import parse_rules
 from sentinel.errors import FileError
 from sentinel.given_files import file_text
@@ -51,9 +51,10 @@ def load_convictions(site: Path | None = None) -> Convictions:
         FileError: a file cannot be read, or one of its rows is refused; names file, line and key.
     """
     rows: dict[Key, Conviction] = {}
-    read_convictions(Document(*read_file(rules_folder() / "convictions.toml")), rows, override=False)
+    origins = Origins()
+    read_convictions(Document(*read_file(rules_folder() / "convictions.toml")), rows, origins)
     for path in _site_files(site):
-        read_convictions(Document(*read_file(path)), rows, override=True)
+        read_convictions(Document(*read_file(path), site=True), rows, origins)
     return Convictions(rows)
 
 

@@ -18,7 +18,7 @@ from sentinel.config.nvlink_toml import nvlink5_rows
 from sentinel.config.returns import ReturnRow, Returns
 from sentinel.config.returns_toml import read_returns
 from sentinel.config.rules import OWN_LOG, CauseEntry, Curve, Form, Judgement, NvLink5, Role, Rule, Rules, Xid
-from sentinel.config.rules_document import Document
+from sentinel.config.rules_document import Document, Origins
 from sentinel.errors import FileError
 from sentinel.evidence.logs.machine_logs import said
 from sentinel.model.records import Cause, Scope, Source
@@ -57,7 +57,8 @@ def parse_rules(
     ``try_first``: whether the patterns of ``texts`` are checked and their examples tried; those of ``site`` always are.
 
     Raises:
-        FileError: bad TOML, unknown key, bad or forbidden pattern, duplicate id, missing or failing example.
+        FileError: bad TOML, unknown key, bad or forbidden pattern, missing or failing example, two rows about one thing
+            in one file or in two of ``texts``.
     """
     rules: dict[str, Rule] = {}
     xids: dict[int, Xid] = {}
@@ -66,26 +67,31 @@ def parse_rules(
     judgement = Judgement()
     convictions: dict[Key, Conviction] = {}
     returns: dict[str, ReturnRow] = {}
+    origins = Origins()
     for override, (name, text) in [(False, pair) for pair in texts] + [(True, pair) for pair in site]:
-        document = Document(name, text, trying=override or try_first)
+        document = Document(name, text, trying=override or try_first, site=override)
         for index, table in enumerate(document.tables("rule")):
             rule = _rule(document, index, table)
-            if rule.id in rules and not override:
-                raise document.error("rule", index, "id", f"{rule.id!r} is already taken by {rules[rule.id].file}")
+            origins.take(document, "rule", index, "id", rule.id, repr(rule.id))
             rules[rule.id] = rule
         for index, table in enumerate(document.tables("xid")):
             xid = _xid(document, index, table)
-            if xid.number in xids and not override:
-                raise document.error("xid", index, "number", f"Xid {xid.number} is listed twice")
+            origins.take(document, "xid", index, "number", xid.number, str(xid.number))
             xids[xid.number] = xid
         for index, table in enumerate(document.tables("cause")):
             entry = _cause(document, index, table)
+            origins.take(document, "cause", index, "id", entry.cause, entry.cause.value)
             causes[entry.cause] = entry
-        read_convictions(document, convictions, override=override)
-        read_returns(document, returns, override=override)
-        nvlink5.update(nvlink5_rows(document.name, document.data))
-        judgement = _judgement(document, judgement)
-    return Rules(tuple(rules.values()), xids, causes, nvlink5, judgement, Convictions(convictions), Returns(returns))
+        read_convictions(document, convictions, origins)
+        read_returns(document, returns, origins)
+        for key, row in nvlink5_rows(document.name, document.data).items():
+            origins.take(document, "nvlink5", 0, "nvlink5", key, " ".join(map(str, key)))
+            nvlink5[key] = row
+        judgement = _judgement(document, judgement, origins)
+    return Rules(
+        tuple(rules.values()), xids, causes, nvlink5, judgement, Convictions(convictions), Returns(returns),
+        tuple(origins.replaced),
+    )  # fmt: skip
 
 
 def _rule(document: Document, index: int, table: dict[str, Any]) -> Rule:
@@ -350,7 +356,7 @@ def _cause(document: Document, index: int, table: dict[str, Any]) -> CauseEntry:
     )
 
 
-def _judgement(document: Document, before: Judgement) -> Judgement:
+def _judgement(document: Document, before: Judgement, origins: Origins) -> Judgement:
     table = document.data.get("judgement")
     if table is None:
         return before
@@ -361,6 +367,7 @@ def _judgement(document: Document, before: Judgement) -> Judgement:
         raise FileError(document.name, "not a table", key="judgement", fix="write [judgement]")
     curves = {"program_curve": before.program_curve, "machine_curve": before.machine_curve}
     for key, value in table.items():
+        origins.take(document, "judgement", 0, key, key, key)
         if key in curves:
             curves[key] = _curve(document.name, key, value)
             continue

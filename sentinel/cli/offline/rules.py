@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import click
 from sentinel.cli.operator.arguments import rules_option
 from sentinel.cli.operator.output import say, table
 from sentinel.errors import FileError
+from sentinel.text import visible
 
 if TYPE_CHECKING:
     from sentinel.config.rules import Rule, Rules
@@ -111,7 +113,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_SITE
 def test_rules(as_json: bool, rules_path: Path | None) -> None:
-    """Read every rule strictly, try its examples, and hold the fast screen against the plain one."""
+    """Read every rule strictly, try its examples, and hold the fast screen against the plain one.
+
+    Rows of a site's file that take the place of shipped ones are named.
+    """
     from sentinel.adapters.hyperscan import best_screen
     from sentinel.config.rules_files import load_rules
     from sentinel.evidence.logs.screen.line_templates import LineTemplates
@@ -137,6 +142,7 @@ def test_rules(as_json: bool, rules_path: Path | None) -> None:
         "xids": len(loaded.xids),
         "causes": len(loaded.causes),
         "screen": fast.name,
+        "replaced": [asdict(row) for row in loaded.replaced],
     }
     if as_json:
         click.echo(json.dumps(result))
@@ -145,6 +151,13 @@ def test_rules(as_json: bool, rules_path: Path | None) -> None:
         f"{result['rules']} rules, {examples} examples, {result['xids']} Xids, {result['causes']} causes: all hold "
         f"(screen: {fast.name})"
     )
+    for row in loaded.replaced:
+        before = _place(row.before, row.before_line)
+        say(f"{_place(row.file, row.line)}: [[{row.table}]] {visible(row.row)} takes the place of the one in {before}")
+
+
+def _place(file: str, line: int | None) -> str:
+    return visible(f"{file}:{line}" if line else file)
 
 
 @rules.command("explain")
@@ -157,7 +170,6 @@ def explain(line: tuple[str, ...], as_json: bool, rules_path: Path | None) -> No
     from sentinel.config.rules_files import load_rules
     from sentinel.evidence.logs.reader import LogReader
     from sentinel.evidence.logs.timers import TIMERS
-    from sentinel.text import visible
     from sentinel.wire import to_json
 
     loaded = load_rules(site=rules_path)

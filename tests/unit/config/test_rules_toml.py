@@ -138,7 +138,7 @@ def test_broken_toml_names_the_line() -> None:
 
 
 def test_a_second_rule_with_the_same_id_is_refused_but_a_site_may_override() -> None:
-    with pytest.raises(FileError, match="already taken"):
+    with pytest.raises(FileError, match=r"'boiler' is listed twice, first in a.toml:2"):
         parse_rules([("a.toml", GOOD), ("b.toml", GOOD)])
     changed = GOOD.replace("2.0", "3.5")
     rules = parse_rules([("a.toml", GOOD)], site=[("site.toml", changed)])
@@ -175,3 +175,29 @@ def test_a_missing_folder_is_an_error_with_a_fix(tmp_path) -> None:
     with pytest.raises(FileError) as caught:
         load_rules([tmp_path / "nothing"])
     assert caught.value.fix
+
+
+ROWS = {
+    "rule": GOOD,
+    "xid": '[[xid]]\nnumber = 94\nname = "contained"\n',
+    "cause": '[[cause]]\nid = "user_code"\n',
+    "conviction": '[[conviction]]\nxid = 94\ndrain = "no"\nsource = "us"\n',
+    "return": '[[return]]\ncause = "other"\ntests = [1]\nsource = "us"\n',
+}
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_two_rows_about_one_thing_in_a_sites_file_are_refused(table: str) -> None:
+    text = ROWS[table].lstrip()
+    with pytest.raises(FileError, match=r"is listed twice, first in site.toml:1") as caught:
+        parse_rules([], site=[("site.toml", f"{text}\n{text}")])
+    assert caught.value.line is not None and caught.value.line > len(text.splitlines())
+    assert caught.value.key and caught.value.fix
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_what_a_sites_row_replaces_is_told(table: str) -> None:
+    text = ROWS[table].lstrip()
+    rules = parse_rules([("a.toml", text)], site=[("site.toml", f"# ours\n{text}"), ("z.toml", text)])
+    told = [(row.table, row.file, row.line, row.before, row.before_line) for row in rules.replaced]
+    assert told == [(table, "site.toml", 2, "a.toml", 1), (table, "z.toml", 1, "site.toml", 2)]
