@@ -19,7 +19,15 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan
 from sentinel.checkpoints.formats import marks
-from sentinel.checkpoints.own_folders import below, exists, half_of, opened_folder, opened_half, own_store
+from sentinel.checkpoints.own_folders import (
+    below,
+    exists,
+    half_of,
+    opened_folder,
+    opened_half,
+    own_store,
+    require_parent,
+)
 from sentinel.checkpoints.validate import validate
 from sentinel.errors import Denied, Refused, Unavailable, UserError
 from sentinel.text import visible
@@ -60,7 +68,8 @@ class Pace:
 
 @dataclass(slots=True)
 class Copied:
-    """What a copy did. ``complete``: the checkpoint is in its place; else other nodes' shards are still to come."""
+    """What a copy did. ``complete``: the checkpoint is in its place; else other nodes' shards are still to come, or it is
+    ``damaged`` for this reason, which no other node mends."""
 
     target: str
     files: int = 0
@@ -69,6 +78,7 @@ class Copied:
     seconds: float = 0.0
     complete: bool = False
     waiting_for: str = ""
+    damaged: str = ""
 
     def to_json(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -145,13 +155,13 @@ def copy(
 def _folder_of(final: Path, target_root: Path, in_place: bool) -> Iterator[tuple[int, Path]]:
     """A descriptor of the folder in which the checkpoint is put together, and that folder's path."""
     root = target_root.absolute()
+    require_parent(root)
     try:
         if in_place:
             final.parent.mkdir(parents=True, exist_ok=True)
             with opened_folder(final.parent) as folder:
                 yield folder, final.parent
         else:
-            root.parent.mkdir(parents=True, exist_ok=True)
             inside = final.parent.relative_to(root)
             with (
                 own_store(root.parent, (FOLDER, root.name), make=True) as store,
@@ -243,7 +253,7 @@ def read_back(fd: int, size: int) -> int:
 
 
 def _finish(folder: int, stage: Path, final: Path, done: Copied) -> None:
-    """Rename what is complete. What is not waits for the other nodes.
+    """Rename what is complete. What is not waits for the other nodes, unless every file is there and one's bytes are wrong.
 
     Args:
         folder: descriptor of the folder that ``stage`` is in.
@@ -252,9 +262,11 @@ def _finish(folder: int, stage: Path, final: Path, done: Copied) -> None:
         done.complete = os.path.lexists(final)
         return
     shape, answer = validate(stage, "structural"), validate(stage, "checksum")
-    whole = shape.valid is True and answer.valid is not False
-    if not whole:
-        done.waiting_for = answer.reason if shape.valid else shape.reason
+    if shape.valid is not True:
+        done.waiting_for = shape.reason
+        return
+    if answer.valid is False:
+        done.damaged = answer.reason
         return
     try:
         final.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentinel.errors import Denied, Refused
+from sentinel.errors import Denied, Refused, UserError
 from sentinel.text import visible
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -56,6 +56,19 @@ def opened_folder(path: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def require_parent(root: Path) -> None:
+    """The folder above a target must be there: made in the place of a file system that is not mounted, it would be filled.
+
+    Raises:
+        UserError: it is not there.
+    """
+    if not root.parent.is_dir():
+        raise UserError(
+            f"{visible(str(root.parent))} is no folder that is there: is its file system mounted?",
+            fix=f"Mount it; if the folder is meant to be new, make it: mkdir -p {visible(str(root.parent), None)}",
+        )
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from sentinel.checkpoints.copying import PIECE_BYTES, Copied, Pace, order_of, read_back, same, write_all
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan
-from sentinel.checkpoints.own_folders import check_own, half_of, opened_half, own_store
-from sentinel.errors import Denied, ProtocolError, Refused, Unavailable
+from sentinel.checkpoints.own_folders import check_own, half_of, opened_half, own_store, require_parent
+from sentinel.errors import Denied, ProtocolError, Refused, Unavailable, UserError
 from sentinel.text import visible
 
 _LINE_BYTES = 64 << 20
@@ -88,7 +88,7 @@ def receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
     """The other side: puts what comes under ``root``. Errors are told to the sender and raised."""
     try:
         _receive(root, source, back)
-    except (Refused, Denied, ProtocolError, Unavailable) as error:
+    except (UserError, Refused, Denied, ProtocolError, Unavailable) as error:
         _say(back, {"error": type(error).__name__, "message": error.message, "fix": error.fix})
         raise
 
@@ -99,6 +99,7 @@ def _receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
     if not isinstance(name, str) or not _is_inside(name) or "/" in name:
         raise ProtocolError("a checkpoint without a sound name")
     target = root / name
+    require_parent(root.absolute())
     _check_target(target)
     places = {file: target if single else target / file for file in files}
     have, parts = [], {}
@@ -118,7 +119,7 @@ def _receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
         if file not in parts or head.get("offset") != parts[file]:
             raise ProtocolError("a file that was not announced")
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(exist_ok=True)
             # Where others may write, too, a folder, link or file of theirs may come in the way meanwhile.
             above = places[file].relative_to(root).parts[:-1]
             with own_store(root, above, make=True, mode=0o755) as folder:
@@ -211,7 +212,7 @@ def _hear(stream: IO[bytes]) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise ProtocolError("the other side said what is no object")
     if "error" in told:
-        kinds = {kind.__name__: kind for kind in (Refused, Denied, Unavailable, ProtocolError)}
+        kinds = {kind.__name__: kind for kind in (UserError, Refused, Denied, Unavailable, ProtocolError)}
         kind = kinds.get(str(told["error"]), ProtocolError)
         raise kind(f"on the other side: {visible(str(told.get('message')))}", fix=visible(str(told.get("fix", ""))))
     return told

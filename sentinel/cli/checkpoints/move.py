@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import sys
 from collections.abc import Callable
@@ -16,9 +15,10 @@ from sentinel.checkpoints import copying
 from sentinel.checkpoints import manifest as manifests
 from sentinel.checkpoints import quarantine as aside
 from sentinel.checkpoints.inventory import find
+from sentinel.checkpoints.records import Validity
 from sentinel.checkpoints.steps import step_of
-from sentinel.checkpoints.validate import Settings
-from sentinel.cli.checkpoints.deadline import bounded, check_within
+from sentinel.checkpoints.validate import Settings, validate_part
+from sentinel.cli.checkpoints.deadline import bounded, check_within, parts_within
 from sentinel.cli.checkpoints.nodes import expand_nodes
 from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
 from sentinel.cli.operator.arguments import ExistingPath
@@ -26,24 +26,25 @@ from sentinel.cli.operator.output import counted, say
 from sentinel.errors import Refused, UserError
 from sentinel.text import visible
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
 
 def parse_rate(text: str | None) -> float | None:
-    """``200M``, ``1.5GB/s``, ``800 MiB/s`` in bytes per second."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?(?:/s)?\s*", text.lower())
-    rate = float(match.group(1)) * _UNITS[match.group(2) or ""] if match else 0.0
-    if rate <= 0:
-        raise UserError(f"{visible(text)} is no rate", fix="Write it like 200MB/s or 1.5GiB/s.")
-    return rate
+    """``200MB/s``, ``1.5GiB/s``, ``8Gbit/s`` in bytes per second.
+
+    Raises:
+        UserError: no rate, or one whose unit is not said.
+    """
+    from sentinel.cli.plan.inputs import answering
+    from sentinel.planning import quantities
+
+    with answering():
+        return None if text is None else quantities.rate(text, "--rate").value
 
 
+_ABOVE_ZERO = click.FloatRange(0, min_open=True)
 _DEADLINE = click.option(
     "--deadline",
     "deadline_s",
-    type=click.FloatRange(0, min_open=True),
+    type=_ABOVE_ZERO,
     metavar="SECONDS",
     help="Give up after so long: a frozen file system must not hold you. Run again, it goes on where it stopped.",
 )
@@ -157,33 +158,37 @@ def manifest(paths: tuple[Path, ...], deadline_s: float | None) -> None:
         click.echo(visible(written))
 
 
-def _require_known(paths: tuple[Path, ...], deadline_s: float | None) -> None:
-    """
+def _require_known(paths: tuple[Path, ...], deadline_s: float | None) -> list[Validity]:
+    """What each of them is by its structure.
+
     Raises:
         Refused: one of them is no checkpoint of a known format: nothing could ever be said of its copy or its checksums.
     """
-    for path in paths:
-        found = check_within(path, "structural", Settings(), deadline_s)
+    answers = [check_within(path, "structural", Settings(), deadline_s) for path in paths]
+    for path, found in zip(paths, answers, strict=True):
         if found.format == "unknown":
             raise Refused(
                 f"{visible(str(path))} is no checkpoint that is known here: {visible(found.reason)}",
                 fix="Name the folder of one save; `sentinel checkpoints inventory --global DIR` lists those in a folder.",
             )
+    return answers
 
 
 def _manifest(path: Path) -> str:
     return str(manifests.write(path))
 
 
+_TO = "The run's folder on the shared tier. It is made; the folder above it must be there."
+_TO_PEER = "The peer's folder; %P or {peer} is its name. It is made; the folder above it must be there."
 _RATE = click.option("--rate", metavar="RATE", help="At most so fast, like 200MB/s.")
-_INTERVAL = click.option("--interval", "interval_s", type=float, metavar="SECONDS", help="Time between checkpoints.")
+_INTERVAL = click.option(
+    "--interval", "interval_s", type=_ABOVE_ZERO, metavar="SECONDS", help="Time between checkpoints."
+)
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=ExistingPath(), metavar="PATH...")
-@click.option(
-    "--to", "target", required=True, type=click.Path(path_type=Path), help="The run's folder on the shared tier."
-)
+@click.option("--to", "target", required=True, type=click.Path(path_type=Path), help=_TO)
 @_RATE
 @_INTERVAL
 @_DEADLINE
@@ -199,6 +204,7 @@ def drain(
     """Copy this node's local checkpoints to the shared tier: bounded rate, resumable, verified, never overwriting.
 
     When shards lie on several nodes, run it on each: the one that completes the checkpoint puts it in its place.
+    Exit status 4 when what lies here is damaged.
 
     \b
     sentinel checkpoints drain /nvme/run7/step-1200 --to /lustre/run7 --rate 500MB/s --interval 600
@@ -208,7 +214,7 @@ def drain(
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=ExistingPath(), metavar="PATH...")
-@click.option("--to", "target", required=True, metavar="DIR", help="The peer's folder; %P or {peer} is its name.")
+@click.option("--to", "target", required=True, metavar="DIR", help=_TO_PEER)
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes, to choose a peer among.")
 @click.option("--domain", multiple=True, metavar="NODES=NAME", help="Nodes that fail together (switch, rack).")
 @click.option("--host", help="The name of this host (default: its own).")
@@ -312,8 +318,8 @@ def _copy_all(
     through: Callable[..., copying.Copied] | None = None,
 ) -> None:
     pace = copying.Pace(parse_rate(rate))
-    _require_known(paths, deadline_s)
-    for path in [path.absolute() for path in paths]:
+    damaged = 0
+    for path, found in zip([path.absolute() for path in paths], _require_known(paths, deadline_s), strict=True):
         # Bounded, the copying is done in a child, whose progress nobody sees; so is looking at the size beforehand.
         with bar("copying", partial(bytes_of, [path]), not as_json and deadline_s is None) as advance:
             if through is not None:
@@ -321,7 +327,9 @@ def _copy_all(
             else:
                 place = Path(path.name)
                 work = partial(copying.copy, path, target, place, pace=pace, progress=advance, in_place=not whole)
-            copied = _copied(deadline_s, path, work)
+            why = _damage(path, deadline_s) if found.valid is False else ""
+            copied = copying.Copied(str(target / path.name), damaged=why) if why else _copied(deadline_s, path, work)
+        damaged += bool(copied.damaged)
         line = copied.to_json()
         if interval_s is not None:
             line["overlap_fraction"] = round(copying.overlap_fraction(copied.seconds, interval_s), 4)
@@ -336,6 +344,15 @@ def _copy_all(
                 f" (warned at {copying.OVERLAP_WARNING:.0%})",
                 err=True,
             )
+    if damaged:
+        raise Refused(f"{damaged} of {counted(len(paths), 'checkpoint')} damaged", fix="The reasons are above.")
+
+
+def _damage(path: Path, deadline_s: float | None) -> str:
+    """Why what lies here would be no part of a whole checkpoint, whatever other nodes hold; empty: nothing says so."""
+    part = partial(validate_part, path, "structural", tier="local", host="", root=path.parent)
+    parts = parts_within(deadline_s, lambda: [part()])
+    return parts[0].reason if parts and parts[0].valid is False else ""
 
 
 def _copied(deadline_s: float | None, path: Path, work: Callable[[], copying.Copied]) -> copying.Copied:
@@ -344,6 +361,7 @@ def _copied(deadline_s: float | None, path: Path, work: Callable[[], copying.Cop
 
 def _line(copied: copying.Copied) -> str:
     state = "complete" if copied.complete else f"waiting for other nodes: {visible(copied.waiting_for)}"
+    state = f"damaged here: {visible(copied.damaged)}" if copied.damaged else state
     speed = f", {copied.bytes / copied.seconds / 1e6:.0f} MB/s" if copied.seconds > 0 and copied.bytes else ""
     return (
         f"{visible(copied.target)}: {counted(copied.files, 'file')}, {counted(copied.bytes, 'byte')} copied,"

@@ -99,7 +99,7 @@ def test_a_damaged_source_does_not_become_a_checkpoint(make, source, shared):
     shard.write_bytes(data)
     make.age(shard, 3600)
     done = copy(source, shared, STEP)
-    assert not done.complete and "CRC" in done.waiting_for and not (shared / STEP).exists()
+    assert not done.complete and "CRC" in done.damaged and not (shared / STEP).exists()
 
 
 def test_four_nodes_drain_one_checkpoint(make, shared):

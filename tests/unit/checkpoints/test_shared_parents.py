@@ -224,6 +224,7 @@ def test_a_copy_takes_up_nothing_where_others_can_write(run, tmp_path):
 def test_a_copy_is_put_together_in_the_folder_that_was_checked(run, tmp_path, monkeypatch):
     target, theirs = tmp_path / "global/run", tmp_path / "theirs"
     theirs.mkdir()
+    target.parent.mkdir()
     copy_file = copying._copy_file
 
     def swapped(*arguments):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sentinel.checkpoints import transfer
 from sentinel.checkpoints.transfer import receive, send
 from sentinel.cli.checkpoints.commands import checkpoints
-from sentinel.errors import ProtocolError, Refused, SentinelError, Unavailable
+from sentinel.errors import ProtocolError, Refused, SentinelError, Unavailable, UserError
 
 
 class Line:
@@ -192,3 +192,11 @@ def test_through_srun(make, monkeypatch, tmp_path):
     assert json.loads(done.stdout)["complete"] is True
     assert "--nodelist=n2" in seen.read_text() and "--jobid=7" in seen.read_text()
     same(path, peer / "step-5")
+
+
+def test_a_disk_that_is_not_mounted_on_the_peer_is_told_to_the_sender(make):
+    path = make.dcp("run/step-5", step=5)
+    line = Line(make.root / "nvme/run")
+    with pytest.raises(UserError, match="is its file system mounted"):
+        line.send(path)
+    assert isinstance(line.error, UserError) and not (make.root / "nvme").exists()

@@ -1,0 +1,109 @@
+"""Draining and replicating what is damaged, to what is not mounted, and at a rate without a unit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from sentinel.cli.checkpoints.commands import checkpoints
+from sentinel.cli.checkpoints.move import parse_rate
+from sentinel.errors import Refused, UserError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(*words):
+    return CliRunner(env={"COLUMNS": "400"}).invoke(checkpoints, [str(word) for word in words], standalone_mode=False)
+
+
+def rows(result):
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("deadline", [(), ("--deadline", "60")])
+@pytest.mark.parametrize("command", ["drain", "replicate"])
+def test_a_file_system_that_is_not_mounted_is_not_filled_in_its_place(make, command, deadline):
+    path = make.dcp("nvme/run/step-10", step=10)
+    result = run(command, path, "--to", make.root / "lustre/mnt/run", *deadline)
+    assert isinstance(result.exception, UserError) and result.exception.exit_status == 2
+    assert str(make.root / "lustre/mnt") in result.exception.message and "mkdir" in result.exception.fix
+    assert not (make.root / "lustre").exists()
+    (make.root / "lustre/mnt").mkdir(parents=True)
+    assert run(command, path, "--to", make.root / "lustre/mnt/run").exception is None
+    assert (make.root / "lustre/mnt/run/step-10/.metadata").exists()
+
+
+def cut_short(path):
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("command", ["drain", "replicate"])
+def test_what_is_damaged_here_waits_for_no_other_node(make, command):
+    """And those beside it are copied all the same."""
+    (make.root / "shared").mkdir()
+    paths = [make.dcp(f"nvme/run/step-{step}", step=step) for step in (10, 20)]
+    cut_short(paths[0] / "__0_0.distcp")
+    make.age(paths[0] / "__0_0.distcp", 3600)
+    result = run(command, *paths, "--to", make.root / "shared/run", "--json")
+    torn, whole = rows(result)
+    assert "__0_0.distcp" in torn["damaged"] and not torn["complete"] and not torn["waiting_for"]
+    assert whole["complete"] and not whole["damaged"]
+    assert isinstance(result.exception, Refused) and result.exception.exit_status == 4
+    assert not (make.root / "shared/run/step-10").exists()
+    (make.root / "shared/run2").mkdir()
+    assert "damaged here" in run(command, *paths, "--to", make.root / "shared/run2").stdout
+
+
+def test_a_wrong_checksum_among_all_files_waits_for_no_other_node(make):
+    (make.root / "shared").mkdir()
+    path = make.dcp("nvme/run/step-10", step=10)
+    shard = path / "__1_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[data.index(b"archive/data/0") + 100] ^= 1
+    shard.write_bytes(data)
+    make.age(shard, 3600)
+    result = run("drain", path, "--to", make.root / "shared/run", "--json")
+    assert "CRC" in rows(result)[0]["damaged"] and isinstance(result.exception, Refused)
+    assert not (make.root / "shared/run/step-10").exists()
+
+
+def test_the_shards_of_one_node_wait_for_the_others(make):
+    (make.root / "shared").mkdir()
+    whole = make.dcp("all/step-10", per_rank=True)
+    mine = make.root / "nvme/run/step-10"
+    mine.mkdir(parents=True)
+    for file in whole.glob("__0[._]*"):
+        shutil.copy2(file, mine / file.name)
+    result = run("drain", mine, "--to", make.root / "shared/run", "--json")
+    assert result.exception is None and rows(result)[0]["waiting_for"] and not rows(result)[0]["damaged"]
+
+
+@pytest.mark.parametrize("text", ["5", "200", "1.5", "0MB/s", "-3MB/s", "fast", "200M"])
+def test_a_rate_says_its_unit(make, text):
+    with pytest.raises(UserError) as refused:
+        parse_rate(text)
+    assert refused.value.fix
+    path = make.dcp("nvme/run/step-10", step=10)
+    (make.root / "shared").mkdir()
+    result = run("drain", path, "--to", make.root / "shared/run", f"--rate={text}")
+    assert result.exception.exit_status == 2 and not (make.root / "shared/run").exists()
+
+
+def test_rates():
+    assert parse_rate(None) is None
+    assert [parse_rate(text) for text in ("500MB/s", "1.5 GiB/s", "8Gbit/s")] == [500e6, 1.5 * 2**30, 1e9]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5"])
+def test_no_time_between_checkpoints_is_no_argument(make, seconds):
+    path = make.dcp("nvme/run/step-10", step=10)
+    (make.root / "shared").mkdir()
+    result = run("drain", path, "--to", make.root / "shared/run", "--interval", seconds)
+    assert getattr(result.exception, "exit_code", None) == 2
