@@ -30,7 +30,8 @@ class RecordedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecordedIncident:
-    """One incident with its newest verdict and plan; None where none was made, or it could not be read."""
+    """One incident with its newest verdict and plan; None where none was made, it could not be read, or is not in the
+    recording: of an incident beside those that were asked for only the evidence may be there."""
 
     incident: Incident  # without its evidence
     evidence: tuple[str, ...] = ()  # ids, in order of time
@@ -39,6 +40,11 @@ class RecordedIncident:
     plan: Plan | None = None
     steps: tuple[StoredStep, ...] = ()
     corrections: tuple[Correction, ...] = ()  # the newest last
+
+    @property
+    def decided(self) -> bool:
+        """Whether what was decided of it is known here."""
+        return self.verdict is not None and self.plan is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Comparison:
     was: dict[str, Any] | None
     now: dict[str, Any] | None
     reasons: tuple[str, ...]  # why they differ, one sentence each; empty: the same
+    decided: bool = True  # whether what was decided then is known: if not, there is nothing to compare with
 
     @property
     def same(self) -> bool:
@@ -36,18 +37,21 @@ def compare(recording: Recording, replayed: Sequence[Replayed]) -> list[Comparis
         for evidence in item.incident.evidence:
             holders[evidence.id].append(item.incident.id)
     found = []
-    for recorded in recording.incidents:
-        if recorded.verdict is None or recorded.plan is None:
-            continue  # never judged, or not readable
+    # What was decided is compared first: of evidence that several incidents share, the others have what is left.
+    for recorded in sorted(recording.incidents, key=lambda one: not one.decided):
         shared = Counter(
             name for evidence in set(recorded.evidence) for name in holders.get(evidence, ()) if name in left
         )
         # Of several with as much in common the earliest, whatever the order of the evidence.
         best = min(shared, key=lambda name: (-shared[name], left[name].incident.opened_at, name), default=None)
         now = left.pop(best) if best is not None else None
-        found.append(_compared(recorded, now))
+        if recorded.decided:
+            found.append(_compared(recorded, now))
+        elif now is not None:
+            at, is_ = recorded.incident.opened_at.isoformat(), _shown(now.verdict, now.plan)
+            found.append(Comparison(recorded.incident.id, at, None, is_, (), decided=False))
     found += [
-        Comparison(item.incident.id, item.incident.opened_at.isoformat(), None, now, (_only_now(now),))
+        Comparison(item.incident.id, item.incident.opened_at.isoformat(), None, now, _only_now(now))
         for item, now in ((item, _shown(item.verdict, item.plan)) for item in left.values())
     ]
     return sorted(found, key=lambda item: item.at)
@@ -83,11 +87,13 @@ def _counted(sides: Sequence[dict[str, Any]]) -> dict[str, int]:
     }
 
 
-def _only_now(now: dict[str, Any]) -> str:
-    done = (
-        f"now: {', '.join(now['steps'])}" if now["steps"] else f"now nothing is done: {now['explanation'] or 'no step'}"
-    )
-    return f"nothing was decided then; {done}"
+def _only_now(now: dict[str, Any]) -> tuple[str, ...]:
+    """No difference where nothing is done now, either, and nothing would be if a limit or a mode allowed it."""
+    if now["steps"]:
+        return (f"nothing was decided then; now: {', '.join(now['steps'])}",)
+    if now["refusal"] or now["held_back"]:
+        return (f"nothing was decided then; now nothing is done: {now['explanation'] or 'no step'}",)
+    return ()
 
 
 def _compared(recorded: RecordedIncident, now: Replayed | None) -> Comparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -36,6 +36,9 @@ def read_recording(
     node: str | None = None,
 ) -> Recording:
     """Incidents opened from ``since`` to ``until``, with their evidence, verdicts, plans, steps, and the jobs' attempts.
+
+    Evidence that comes with them belongs in part to incidents that were not asked for: those are named without what was
+    decided of them, so that nobody takes it for evidence of which nothing was made.
 
     Args:
         readable: see ``sentinel.adapters.store.loading``.
@@ -79,8 +82,29 @@ def read_recording(
                 tuple(readable(Correction, row.corrections or ())),
             )
             for row in sorted(rows, key=lambda row: row.opened_at)
-        ),
+        )
+        + (_around(connection, names, order, since, until) if rows else ()),
         attempts=tuple(_attempts(connection, since, until, jobs if about is not None else None)),
+    )
+
+
+def _around(
+    connection: sa.Connection, names: set[str], order: Mapping[str, int], since: datetime, until: datetime
+) -> tuple[RecordedIncident, ...]:
+    """Incidents beside ``names`` to which some of the evidence in ``order`` belongs, without what was decided of them."""
+    near = sa.select(t.incident).where(
+        t.incident.c.state.in_([state.value for state in IncidentState]),
+        t.incident.c.updated_at >= since - LOOK_BACK,
+        t.incident.c.opened_at <= until + 2 * LOOK_BACK,  # it may be opened later than its first evidence was seen
+    )
+    rows = {row.id: row for row in connection.execute(near) if row.id not in names}
+    shared = defaultdict(list)
+    for link in by_id(connection, t.incident_evidence, t.incident_evidence.c.incident, rows.keys()):
+        if link.evidence in order:
+            shared[link.incident].append(link.evidence)
+    return tuple(
+        RecordedIncident(incident_from(rows[name], ()), tuple(sorted(ids, key=order.__getitem__)))
+        for name, ids in sorted(shared.items(), key=lambda pair: rows[pair[0]].opened_at)
     )
 
 

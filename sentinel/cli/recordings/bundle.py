@@ -63,10 +63,14 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
     lines = lines_of(recording)
     names = Pseudonyms(recording) if anonymise else None
     count = write_bundle(made, lines if names is None else map(names.line, lines), anonymised=anonymise)
+    around = sum(not item.decided for item in recording.incidents)
+    decided = len(recording.incidents) - around
     say(
-        f"{made}: {counted(len(recording.incidents), 'incident')}, {counted(len(recording.evidence), 'item')} of evidence, "
+        f"{made}: {counted(decided, 'incident')}, {counted(len(recording.evidence), 'item')} of evidence, "
         f"{counted(count, 'record')}, {counted(made.stat().st_size, 'byte')}"
     )
+    if around:
+        say(f"{counted(around, 'incident')} beside, of which it has evidence, but not what was decided")
     if names is not None:
         say(
             f"{counted(len(names), 'name')} replaced. Not replaced: names that only people recognise; lines that users' "

@@ -49,8 +49,9 @@ def replay(
     or journal with the node's name behind that (dmesg-n7.txt) or as that of their folder (n7/kern.log); and a file
     sacct*.txt (as sentinel import --from takes it) for nodes and times of jobs. Bundles and logs are taken whole, without
     --since. It is only read; nothing is done anywhere. Steps of plans end as the recorded ones did. With --against or
-    --against-rules the past is judged twice, and a difference is due to what differs between the two. Exit status: 0 all
-    the same, 1 some differ, 2 a wrong argument.
+    --against-rules the past is judged twice, and a difference is due to what differs between the two. Incidents of which
+    only the evidence is there, as those beside the one that a bundle is of, are not compared. Exit status: 0 all the same,
+    1 some differ, 2 a wrong argument.
 
     \b
     Examples:
@@ -78,17 +79,22 @@ def replay(
             other = against_rules or (Path(before.judgement.rules) if against and before.judgement.rules else site)
             then = Replay(recording, rules=load_rules(site=other), settings=before).run(progress)
             recording = as_decided(recording, then)
-        found = compare(recording, run.run(progress))
+        everything = compare(recording, run.run(progress))
+    found = [item for item in everything if item.decided]
+    without = len(everything) - len(found)
     differing = [item for item in found if not item.same]
     if as_json:
         for item in differing:
             click.echo(json.dumps(_as_json(item)))
         last = {"incidents": len(found), "same": len(found) - len(differing), "different": len(differing)}
-        click.echo(json.dumps({**last, "unreadable": recording.unreadable, **counts(found)}))
+        more = {"not_compared": without, "unreadable": recording.unreadable}
+        click.echo(json.dumps({**last, **more, **counts(found)}))
     else:
         for item in differing:
             _print(item)
         _print_sums(counts(found), len(found), len(differing), recording.unreadable)
+        if without:
+            say(f"{counted(without, 'more incident')} not compared: what was decided then is not in {shown(source)}")
     if differing:
         raise SystemExit(1)
 

@@ -624,3 +624,29 @@ def test_corrections_are_appended_and_a_later_verdict_keeps_them(store: DirectSt
     for number in range(30):
         store.commit([changes.VerdictCorrected("inc1", dataclasses.replace(first, note=str(number)))])
     assert len(store.incident_rows(ids=["inc1"])[0]["corrections"]) == 20
+
+
+def test_a_recording_names_the_incidents_whose_evidence_comes_with_it(store: DirectStore) -> None:
+    """Without what was decided of them, which was not asked for. One that has nothing of it is left out."""
+    items = [evidence(Kind.XID, node=node, job=number, at_s=at) for node, number, at in (("n1", 7, 0), ("n1", 8, 60))]
+    items += [evidence(Kind.XID, node="n2", job=9, at_s=30.0), evidence(Kind.XID, node="n1", job=7, at_s=1.0)]
+    store.append(items)
+    for name, item in zip(("inc1", "inc2", "inc3"), items, strict=False):
+        at_s = (item.at - AT).total_seconds()
+        store.save_incident(
+            incident(item, id=name, job=item.where.job, nodes=(item.where.node,), opened_s=at_s, updated_s=at_s)
+        )
+        store.save_verdict(name, verdict(), item.at)
+        store.save_plan(dataclasses.replace(PLAN, id=f"plan-{name}", incident=name))
+    found = store.recording(since=AT, until=AT, incident="inc1")
+    assert [(one.incident.id, one.decided, one.evidence) for one in found.incidents] == [
+        ("inc1", True, (items[0].id,)), ("inc2", False, (items[1].id,)),
+    ]  # fmt: skip
+    assert {item.id for item in found.evidence} == {items[0].id, items[1].id, items[3].id}
+    everything = store.recording(since=AT, until=later(100.0))
+    assert [one.decided for one in everything.incidents] == [True, True, True]
+    late = store.recording(since=later(50.0), until=later(100.0))
+    assert [(one.incident.id, one.decided) for one in late.incidents] == [
+        ("inc2", True), ("inc1", False), ("inc3", False),
+    ]  # fmt: skip
+    assert not store.recording(since=later(7200.0), until=later(7300.0)).incidents

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -14,8 +16,10 @@ from in_memory.world import World
 from made_records import evidence
 
 from sentinel.cli import cli
+from sentinel.cli.recordings.sources import recording_of
 from sentinel.errors import Unavailable, UserError
 from sentinel.model.records import Kind
+from sentinel.replay.bundle import lines_of, write_bundle
 
 BUS = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid (PCI:0000:3b:00): 79, pid=7")
 LONG = "--since=36500d"  # the worlds of the tests have a time of their own
@@ -48,7 +52,7 @@ def counts(output: str) -> dict[str, object]:
 
 def test_a_store_and_its_bundle_replay_the_same(store: str, tmp_path: Path) -> None:
     done = {"incidents": 1, "drains": 1, "restarts": 1, "holds": 0, "refused": 0}
-    same = {"incidents": 1, "same": 1, "different": 0, "unreadable": 0, "was": done, "now": done}
+    same = {"incidents": 1, "same": 1, "different": 0, "not_compared": 0, "unreadable": 0, "was": done, "now": done}
     status, output = call("replay", store, LONG, "--json")
     assert (status, counts(output)) == (0, same)
     _, told = call("bundle", "n1", LONG, "--store", store, "--out", "plain")
@@ -203,3 +207,17 @@ def test_a_store_is_only_read(store: str) -> None:
     before = Path(store).read_bytes()
     call("replay", store, LONG)
     assert Path(store).read_bytes() == before
+
+
+def test_incidents_beside_the_one_that_is_exported_are_no_differences(store: str) -> None:
+    """Of a bundle that has their evidence, and not what was decided of it."""
+    whole = recording_of(store, since=datetime(2000, 1, 1, tzinfo=UTC))
+    bare = tuple(replace(one, verdict=None, plan=None, steps=()) for one in whole.incidents)
+    write_bundle(Path("beside"), lines_of(replace(whole, incidents=bare)), anonymised=False)
+    status, output = call("replay", "beside")
+    assert status == 0 and "0 incidents: 0 the same, 0 differ" in output, output
+    assert "1 more incident not compared: what was decided then is not in beside" in output
+    status, output = call("replay", "beside", "--json")
+    assert status == 0 and counts(output)["not_compared"] == 1 and counts(output)["different"] == 0
+    _, told = call("bundle", "--store", "beside", "--out", "again")
+    assert "0 incidents" in told and "1 incident beside, of which it has evidence, but not what was decided" in told

@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from in_memory.daemon import RULES, SETTINGS, Daemon, FakeSink
 from in_memory.world import World
-from made_records import ended, evidence
+from made_records import ended, evidence, incident, plan, step, verdict
 
 from sentinel.adapters.store.recording import LOOK_BACK
 from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
-from sentinel.model.records import Evidence, Incident, Kind, Source
+from sentinel.model.records import Evidence, Incident, Kind, Plan, Source, StepKind
 from sentinel.replay.compare import Comparison, compare
-from sentinel.replay.run import PastCluster, Replay
+from sentinel.replay.run import PastCluster, Replay, Replayed
 
 Worlds = Callable[..., World]
 
@@ -148,3 +148,25 @@ def test_an_attempt_of_which_only_an_incident_is_kept_begins_after_the_one_befor
     past = PastCluster(Recording((), (RecordedIncident(about),), (first,)))
     restarts = [past.fleet(AT + timedelta(minutes=minute)).jobs[101].restarts for minute in (10, 49, 51)]
     assert restarts == [0, 0, 1]
+
+
+async def test_what_was_decided_elsewhere_is_not_compared(world: Worlds) -> None:
+    """A bundle of one incident has evidence of others beside it; that nothing was decided of that is not what it says."""
+    recording = await recorded(world(nodes=20), STORM)
+    first, *others = recording.incidents
+    bare = tuple(RecordedIncident(one.incident, one.evidence) for one in others)
+    found = replayed(dataclasses.replace(recording, incidents=(*bare, first)))
+    assert [(item.incident, item.same) for item in found if item.decided] == [(first.incident.id, True)]
+    rest = [item for item in found if not item.decided]
+    assert {item.incident for item in rest} == {one.incident.id for one in others}
+    assert all(item.was is None and item.now is not None and item.same for item in rest)
+
+
+@pytest.mark.parametrize(
+    ("made", "same"),
+    [(plan(), True), (plan(step(StepKind.DRAIN, node="n1")), False), (plan(refusal="drain-budget"), False)],
+    ids=["nothing", "a step", "a step that a limit forbids"],
+)
+def test_nothing_decided_then_and_nothing_done_now_is_the_same(made: Plan, same: bool) -> None:
+    (only,) = compare(Recording(), [Replayed(incident(), verdict(), made)])
+    assert (only.same, only.decided, only.was) == (same, True, None)
