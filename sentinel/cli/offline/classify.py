@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # What only announces lines that follow, or points elsewhere.
 _HEADLINE = re.compile(r"Traceback \(most recent call last\)|To enable traceback see|^\S{1,200} FAILED$")
+_NOTHING_READ = "Nothing was read: see the error."
+_NOTHING_WRITTEN = "Nothing is written in it: look at the job's other logs, and at Slurm's words on how it ended."
+MOST_FOR, MOST_AGAINST = 6, 3  # lines that are shown
 MOST_UNREAD = 8  # lines that are shown where none was recognised
 
 
@@ -96,19 +99,25 @@ def judge_paths(
     """The same for the paths of one failure together; the first one names the answer."""
     from sentinel.classify import classify as judge
     from sentinel.cli.offline.classify_input import read_path
-    from sentinel.model.records import Incident
+    from sentinel.model.records import Incident, Restart
 
     evidence: list[Evidence] = []
     problems: list[str] = []
+    empty = True
     for path in paths:
-        found, unreadable = read_path(path, signatures, now, source=source, node=node)
-        evidence += found
-        problems += unreadable
+        found = read_path(path, signatures, now, source=source, node=node)
+        evidence += found.evidence
+        problems += found.problems
+        empty = empty and found.empty
     nodes = tuple(dict.fromkeys(e.where.node for e in evidence if e.where.node))
     incident = Incident("offline", now, now, nodes=nodes, evidence=tuple(evidence))
     answer = answer_of(str(paths[0]), judge(incident, rules=signatures.rules, now=now), incident)
     if problems:
         answer["error" if not evidence else "unreadable"] = "; ".join(problems[:8])
+    elif empty:
+        answer["empty"] = True
+    if "error" in answer or "empty" in answer:  # nothing was judged: nothing says that a restart would help
+        answer |= {"restart": Restart.NONE.value, "advice": _NOTHING_READ if problems else _NOTHING_WRITTEN}
     return answer
 
 
@@ -174,8 +183,9 @@ def _print(answer: dict[str, Any]) -> None:
     """For people: the verdict, its grounds and what would change it. Names of files are somebody's text."""
     from sentinel.cli.operator.output import say
 
-    for number, line in enumerate(_lines(answer)):
-        say(line.strip(), "  " if number else "")
+    for line in _lines(answer):
+        text = line.lstrip(" ")
+        say(text, line[: len(line) - len(text)])
     if answer.get("error") and answer["path"] != "-":
         say("do: name a log, or a folder with the logs of one failure", "  ")
 
@@ -184,7 +194,9 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     from sentinel.text import visible
 
     path = visible(answer["path"])
-    if answer["unknown_kind"]:
+    if answer.get("empty"):
+        lines = [f"{path}: unknown: the log is empty"]
+    elif answer["unknown_kind"]:
         lines = [f"{path}: unknown: {answer['unknown_kind'].replace('_', ' ')}"]
     else:
         confidence = f"confidence {answer['confidence']:.2f}"
@@ -199,11 +211,37 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     if answer["suspect"]:
         lines.append(f"  suspect: {visible(', '.join(answer['suspect']))}")
     lines.append(f"  restart: {answer['restart']}; {answer['advice']}")
-    lines.extend(f"  + {g['weight']:5.2f}  line {g['line'] or '-'}: {g['text'][:120]}" for g in answer["evidence"][:6])
-    lines.extend(f"  - {-g['weight']:5.2f}  line {g['line'] or '-'}: {g['text'][:120]}" for g in answer["against"][:3])
-    lines.extend(f"  ?        line {u['line'] or '-'}: {u['text'][:120]}" for u in answer["unread"])
+    lines.extend(_ground_lines(answer))
+    lines.extend(f"  ?        {_place(answer, u)}: {u['text'][:120]}" for u in answer["unread"])
     if answer["alternatives"]:
         others = ", ".join(f"{a['cause']} {a['confidence']:.2f}" for a in answer["alternatives"])
         lines.append(f"  else: {others}")
     lines.extend(f"  would change it: {sentence}" for sentence in answer["would_change"])
     return lines
+
+
+def _ground_lines(answer: dict[str, Any]) -> list[str]:
+    """Each line of a log once, with the sum of what it weighs; below it what that is made of, where that is several."""
+    by_line: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for ground in (*answer["evidence"], *answer["against"]):
+        by_line.setdefault((ground["file"], ground["line"] or ground["text"]), []).append(ground)
+    sums = [(sum(ground["weight"] for ground in grounds), grounds) for grounds in by_line.values()]
+    shown = [pair for pair in sums if pair[0] >= 0][:MOST_FOR] + [pair for pair in sums if pair[0] < 0][:MOST_AGAINST]
+    lines = []
+    for weight, grounds in shown:
+        sign = "+" if weight >= 0 else "-"
+        lines.append(f"  {sign} {abs(weight):5.2f}  {_place(answer, grounds[0])}: {grounds[0]['text'][:120]}")
+        if len(grounds) > 1:
+            parts = "; ".join(f"{ground['weight']:+.2f} {ground['note'] or ground['rule']}" for ground in grounds)
+            lines.append(f"           = {parts}")
+    return lines
+
+
+def _place(answer: dict[str, Any], row: dict[str, Any]) -> str:
+    """The line, and of a folder its file."""
+    from sentinel.text import visible
+
+    file, line = row["file"], f"line {row['line'] or '-'}"
+    if not file or file == answer["path"]:
+        return line
+    return f"{visible(file.removeprefix(answer['path'].rstrip('/') + '/'))}, {line}"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from sentinel.cli.offline.parallel_logs import Log, may_be_parted, on_all_cores, read_log, read_parts, together
+from sentinel.cli.offline.parallel_logs import Log, may_be_parted, on_all_cores, read_parts, read_whole, together
 from sentinel.cli.offline.progress_bar import byte_bar
 from sentinel.errors import UserError
 from sentinel.evidence.logs.error_file import read_error_file
@@ -23,7 +23,23 @@ if TYPE_CHECKING:
     from sentinel.classify.hang.analyse import HangFinding
     from sentinel.model.collectives import RankTrace, Unreadable
 
-_Read = tuple[list[Evidence], str]  # evidence of a file, or why it could not be read
+
+class _Read(NamedTuple):
+    """Of one file."""
+
+    evidence: list[Evidence]
+    problem: str = ""  # why it could not be read
+    written: bool = True  # whether there is anything in it but white space and zeros
+
+
+class Found(NamedTuple):
+    """Of one path."""
+
+    evidence: list[Evidence]
+    problems: list[str]  # what could not be read
+    empty: bool  # everything was read, and nothing is written in any of it
+
+
 FILES_IN_FOLDER = 4096  # of one failure; more is not one failure's folder
 
 # Names that a machine gives its own logs. Content never makes a file trusted: a program can print anything.
@@ -37,8 +53,8 @@ DUMP_BYTES = 1 << 28  # of one flight-recorder dump
 
 def read_path(
     path: Path, signatures: Signatures, now: datetime, *, source: str = "auto", node: str | None = None
-) -> tuple[list[Evidence], list[str]]:
-    """Evidence of one path, and what could not be read. A folder is one failure; its dumps are analysed together."""
+) -> Found:
+    """Evidence of one path. A folder is one failure; its dumps are analysed together."""
     evidence: list[Evidence] = []
     problems: list[str] = []
     traces: list[RankTrace] = []
@@ -51,14 +67,16 @@ def read_path(
         except OSError as error:
             problems.append(_unreadable(file, error))
     read = partial(_read_file, signatures=signatures, now=now, source=source, node=node)
-    for found, problem in _read_all(logs, read):
-        evidence.extend(found)
-        problems.extend([problem] if problem else [])
+    written = bool(traces or torn or not logs)
+    for found in _read_all(logs, read):
+        evidence.extend(found.evidence)
+        problems.extend([found.problem] if found.problem else [])
+        written = written or found.written
     if traces:
         from sentinel.classify.hang.analyse import analyse
 
         evidence.append(_hang(analyse(traces, torn), path, now))
-    return evidence, problems
+    return Found(evidence, problems, not written)
 
 
 def _read_all(logs: list[Path], read: Callable[[Path], _Read]) -> Iterator[_Read]:
@@ -80,11 +98,11 @@ def _read_file(file: Path, signatures: Signatures, now: datetime, source: str, n
     """Evidence of one file, or why it could not be read."""
     try:
         written = _error_file(file, signatures, node, now) if source == "auto" else []
-        return written or _read(file, signatures, now, source, node), ""
+        return _Read(written) if written else _read(file, signatures, now, source, node)
     except OSError as error:
-        return [], _unreadable(file, error)
+        return _Read([], _unreadable(file, error))
     except UserError as error:
-        return [], error.message
+        return _Read([], error.message)
 
 
 def _unreadable(file: Path, error: OSError) -> str:
@@ -186,11 +204,12 @@ def source_of(file: Path, told: str = "auto") -> Source:
     return Source.JOB_LOG
 
 
-def _read(file: Path, signatures: Signatures, now: datetime, told: str, node: str | None) -> list[Evidence]:
+def _read(file: Path, signatures: Signatures, now: datetime, told: str, node: str | None) -> _Read:
     """Evidence of one file in constant memory; of step lines only the last few. A large file is read by all cores."""
     log = Log(file, source_of(file, told), node)
-    found = read_parts(log, signatures, now) if may_be_parted(file) else read_log(log, signatures, now)
-    return in_order(found, now)
+    parted = may_be_parted(file)
+    found, written = (read_parts(log, signatures, now), True) if parted else read_whole(log, signatures, now)
+    return _Read(in_order(found, now), written=written)
 
 
 def in_order(items: list[Evidence], now: datetime) -> list[Evidence]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sentinel.cli.offline.log_blocks import blocks, next_data
 from sentinel.cli.offline.progress_bar import byte_bar
@@ -26,6 +27,7 @@ LEAST_PARTED = 2 * PART_BYTES  # bytes of a file from which starting processes p
 LEAST_TOGETHER = 8 << 20  # bytes of several files from which it pays
 LONGEST_LINE = 1 << 20  # bytes in which a part looks for the end of a line
 MOST_PROCESSES = 32  # more wait for the disk
+_WRITTEN = re.compile(rb"[^\s\0]")
 _PROGRESS = frozenset({"pause", "resumed", "timers"})
 
 Task = TypeVar("Task")
@@ -45,7 +47,13 @@ class Log:
 
 def read_log(log: Log, signatures: Signatures, now: datetime) -> list[Evidence]:
     """Evidence of one log, by line."""
-    return _read(log, signatures, now)[0]
+    return _read(log, signatures, now).evidence
+
+
+def read_whole(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidence], bool]:
+    """The same, and whether there is anything in it but white space and zeros."""
+    read = _read(log, signatures, now)
+    return read.evidence, read.written
 
 
 def may_be_parted(file: Path) -> bool:
@@ -69,8 +77,8 @@ def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence
     size = log.file.stat().st_size
     with byte_bar(log.file.name, size, drawn=_function is None) as advance:  # not by several processes over each other
         results = on_all_cores(lambda part: _read(part, signatures, now), parts)
-        for part, (evidence, read, more) in zip(parts, results, strict=True):
-            moved = [_moved(item, lines, added) for item in evidence] if lines else evidence
+        for part, read in zip(parts, results, strict=True):
+            moved = [_moved(item, lines, added) for item in read.evidence] if lines else read.evidence
             steps = [*steps, *(item for item in moved if item.kind == Kind.STEP)][-KEEP_STEPS:]
             for item in moved:
                 if item.kind == Kind.STEP:
@@ -80,7 +88,7 @@ def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence
                     found.append(item)
                 elif taken is None:
                     latest[item.trust, item.rule, item.where] = item
-            lines, added = lines + read, added + more
+            lines, added = lines + read.lines, added + read.added
             advance((part.end or size) - part.start)
     return [*found, *latest.values(), *steps]
 
@@ -114,8 +122,14 @@ def _call(task: Any) -> Any:
     return _function(task)
 
 
-def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidence], int, int]:
-    """Evidence, how many lines were read, and how many of them are not lines of the log."""
+class _Read(NamedTuple):
+    evidence: list[Evidence]
+    lines: int
+    added: int  # of them, those that are not lines of the log
+    written: bool  # whether there is anything but white space and zeros
+
+
+def _read(log: Log, signatures: Signatures, now: datetime) -> _Read:
     where = Where(node=log.node, path=str(log.file))
     beginning = b"" if log.start == 0 else next(iter(blocks(log.file, 0, MOST)), None)
     reader = LogReader(
@@ -127,10 +141,12 @@ def _read(log: Log, signatures: Signatures, now: datetime) -> tuple[list[Evidenc
         beginning=beginning,
     )
     found: list[Evidence] = []
+    written = False
     for block in blocks(log.file, log.start, log.end):
+        written = written or _WRITTEN.search(block) is not None
         found.extend(item for item in reader.feed(block, now) if item.kind not in _PROGRESS)
     found.extend(item for item in reader.finish(now, ends=log.end is None) if item.kind not in _PROGRESS)
-    return found, reader.lines_read, reader.lines_added
+    return _Read(found, reader.lines_read, reader.lines_added, written)
 
 
 def _moved(item: Evidence, lines: int, added: int) -> Evidence:

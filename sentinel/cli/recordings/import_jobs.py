@@ -155,7 +155,7 @@ def _judged(
     with count_bar("logs", len(files), least=_BAR_FROM) as advance:
         for job, paths in sorted(files.items()):
             answer = judge_paths(paths, signatures, now, source="job")
-            if "error" not in answer:
+            if "error" not in answer and not answer.get("empty"):
                 found[job, last[job]] = Judged(str(answer["cause"]), str(answer["restart"]))
             advance(1)
     return found

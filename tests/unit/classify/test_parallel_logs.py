@@ -95,8 +95,8 @@ def test_the_files_of_a_folder_are_read_beside_each_other_and_in_order(
     one_by_one = read_path(folder, SIGNATURES, NOW)
     monkeypatch.setattr(parallel_logs, "LEAST_TOGETHER", 1)
     readers, here = [], os.getpid()
-    alone = parallel_logs.read_log
-    monkeypatch.setattr(classify_input, "read_log", lambda *given: readers.append(os.getpid()) or alone(*given))
+    alone = parallel_logs.read_whole
+    monkeypatch.setattr(classify_input, "read_whole", lambda *given: readers.append(os.getpid()) or alone(*given))
     beside = read_path(folder, SIGNATURES, NOW)
     assert beside == one_by_one and len(beside[1]) == 1 and "d.log" in beside[1][0]
     assert [path.rpartition("/")[2] for path in dict.fromkeys(item.where.path for item in beside[0])] == [
