@@ -7,11 +7,15 @@ do next.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import io
 import os
+import select
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -74,11 +78,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+PIPE_CLOSED = 141  # as a shell tells of tools that SIGPIPE ended: 128 and the signal's number
+
 help_text.use()
 
 
 class LazyGroup(click.Group):
     """A click group whose commands are imported on use."""
+
+    def make_context(self, *given: Any, **named: Any) -> click.Context:
+        with _ending_with_its_reader():
+            return super().make_context(*given, **named)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _ending_with_its_reader():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -101,6 +115,30 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="sentinel")
 def cli() -> None:
     """Sentinel keeps large training jobs alive on Slurm GPU clusters."""
+
+
+@contextlib.contextmanager
+def _ending_with_its_reader() -> Iterator[None]:
+    """Ends with `PIPE_CLOSED` where whoever reads the output is gone (``| head -1``): click's 1 means that something is bad.
+
+    SIGPIPE itself stays ignored: it would also end a command one of whose connections or children goes away.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is flushed into it at the exit
+        sys.exit(PIPE_CLOSED)
+
+
+def _reader_is_gone() -> bool:
+    try:
+        asked = select.poll()
+        asked.register(sys.stdout, 0)
+        return any(events & (select.POLLERR | select.POLLHUP) for _, events in asked.poll(0))
+    except (AttributeError, OSError, ValueError):  # no stream with a descriptor
+        return False
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sentinel import __version__
+from sentinel.cli import PIPE_CLOSED
 
 
 @click.command()
@@ -73,6 +74,10 @@ EXIT_STATUS = (
     ),
     (3, "the daemon, Slurm, the store or a device does not answer, or denies it; or the output cannot be written"),
     (4, "a limit or a promise forbids it, or nothing could be proven; nothing was done"),
+    (
+        PIPE_CLOSED,
+        "whoever read the output has gone away (`| head -1`), as with other tools; `set -o pipefail` sees it",
+    ),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -207,3 +209,21 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
         )
     assert found.returncode == 3 and "Traceback" not in found.stderr
     assert found.stderr.startswith("sentinel: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["manual", "commands"], ["--help"], ["config", "show", "--json"], ["jobs", "--help"]]
+)
+def test_a_reader_that_is_gone_ends_it_as_it_ends_other_tools(words: list[str]) -> None:
+    """``... | head -1``: no status of ours, and no word on stderr."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    found = subprocess.run(
+        [sys.executable, "-m", "sentinel", *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert (found.returncode, found.stderr) == (root.PIPE_CLOSED, "")
+
+
+def test_another_pipe_that_breaks_is_no_reader_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, BrokenPipeError(errno.EPIPE, "a child is gone")) != root.PIPE_CLOSED
