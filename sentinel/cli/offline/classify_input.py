@@ -118,12 +118,13 @@ def _size(file: Path) -> int:
 
 def _dump(file: Path, traces: list[RankTrace], torn: list[Unreadable]) -> bool:
     """Whether the file is a flight-recorder dump, readable or not."""
-    from sentinel.evidence.nccl.flight_recorder import named_as_dump, read_dump
+    from sentinel.cli.offline.hang_input import dump_of
+    from sentinel.evidence.nccl.flight_recorder import named_as_dump
     from sentinel.model.collectives import RankTrace, Unreadable
 
     if not named_as_dump(file.name) or file.stat().st_size > DUMP_BYTES:
         return False
-    found = read_dump(file.read_bytes(), str(file))
+    found = dump_of(file.read_bytes(), str(file))
     if isinstance(found, RankTrace):
         traces.append(found)
     elif isinstance(found, Unreadable):

@@ -141,6 +141,7 @@ def _as_json(finding: HangFinding, read: _Read) -> dict[str, object]:
         "ranks_read": len(ranks),
         "files_read": len(read.traces),
         "files_ignored": read.ignored,
+        "torn": [trace.source for trace in read.traces if trace.torn][:_LISTED],
         "unreadable": [{"path": item.source, "reason": item.reason} for item in read.unreadable[:_LISTED]],
         "call_sites": {
             str(rank): list(call.frames)
@@ -202,6 +203,8 @@ def _print(finding: HangFinding, read: _Read) -> None:
                 say(_visible(frame), "    ")
     if finding.without_dump:
         say(f"without a dump: {some(finding.without_dump)}")
+    for trace in [trace for trace in read.traces if trace.torn][:_LISTED]:
+        say(f"torn: {_visible(trace.source)} ends early; what stands before that was used")
     for item in read.unreadable[:_LISTED]:
         say(f"not read: {_visible(item.source)}: {_visible(item.reason)}")
     dumps, others = counted(len(read.traces), "dump"), counted(read.ignored, "other file")

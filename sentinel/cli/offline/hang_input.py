@@ -143,8 +143,16 @@ def _read(file: Path) -> Found:
             data = handle.read(MAX_BYTES + 1)
         except OSError as error:
             return Unreadable(name, rank_of_name(name), error.strerror or "cannot be read")
-    found = read_dump(data, name)
+    found = dump_of(data, name)
     return replace(found, groups=tuple(map(_shown, found.groups))) if isinstance(found, RankTrace) else found
+
+
+def dump_of(data: bytes, name: str) -> Found:
+    """The dump in these bytes. One of which neither calls nor states of groups are left tells nothing of its rank."""
+    found = read_dump(data, name)
+    if isinstance(found, RankTrace) and found.torn and not found.entries and not found.status_known:
+        return Unreadable(name, found.rank, f"torn: its {len(data)} bytes end before anything of use")
+    return found
 
 
 def _shown(group: GroupTrace) -> GroupTrace:

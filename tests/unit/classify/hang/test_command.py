@@ -79,3 +79,29 @@ def test_the_world_size_tells_of_ranks_that_no_dump_mentions(make, tmp_path):
     assert json.loads(run("--json", tmp_path).stdout)["kind"] == "stuck"
     answer = json.loads(run("--json", "--world-size", 4, tmp_path).stdout)
     assert (answer["kind"], answer["culprit_ranks"]) == ("missing", [3])
+
+
+def cut(folder, length):
+    """The first dump, cut to what ``length`` says of its bytes."""
+    path = sorted(path for path in folder.iterdir() if path.suffix != ".log")[0]
+    data = path.read_bytes()
+    path.write_bytes(data[: length(data)])
+    return str(path)
+
+
+def test_a_dump_of_which_nothing_of_use_is_left_is_named_as_torn(folder):
+    """Its first words alone, without calls and states, are no state of its rank."""
+    read = json.loads(run("--json", folder).stdout)["ranks_read"]
+    path = cut(folder, lambda data: data.index(b"pg_status"))
+    answer = json.loads(run("--json", folder).stdout)
+    assert [(item["path"], "torn" in item["reason"]) for item in answer["unreadable"]] == [(path, True)]
+    assert answer["ranks_read"] == read - 1
+    assert f"not read: {path}: torn" in run(folder).stdout
+
+
+def test_a_torn_dump_is_used_as_far_as_it_goes_and_named(folder):
+    assert json.loads(run("--json", folder).stdout)["torn"] == []
+    path = cut(folder, lambda data: len(data) * 9 // 10)
+    answer = json.loads(run("--json", folder).stdout)
+    assert (answer["torn"], answer["unreadable"]) == ([path], [])
+    assert f"torn: {path}" in run(folder).stdout
