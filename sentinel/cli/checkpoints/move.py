@@ -109,6 +109,11 @@ def quarantine(
         else:
             arrow = "<-" if undo else "->"
             click.echo(f"{visible(move.source)} {arrow} {visible(move.target)}")
+    if not moves and (undo or listed) and not as_json:
+        which = (
+            f"of {', '.join(visible(str(path)) for path in paths)}" if undo and paths else f"of {visible(str(root))}"
+        )
+        say(f"Nothing {which} is set aside in {visible(str(aside.store_of(root)))}.")
 
 
 def _moves(deadline_s: float | None, what: str, work: Callable[[], list[aside.Move]]) -> list[aside.Move]:

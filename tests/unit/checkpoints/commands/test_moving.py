@@ -1,4 +1,4 @@
-"""Draining and replicating what is damaged, to what is not mounted, and at a rate without a unit."""
+"""Moving and copying: what is damaged or not there, what is not mounted, and a rate without a unit."""
 
 from __future__ import annotations
 
@@ -107,3 +107,16 @@ def test_no_time_between_checkpoints_is_no_argument(make, seconds):
     (make.root / "shared").mkdir()
     result = run("drain", path, "--to", make.root / "shared/run", "--interval", seconds)
     assert getattr(result.exception, "exit_code", None) == 2
+
+
+def test_nothing_that_is_set_aside_is_said(make):
+    for step in (10, 20):
+        make.dcp(f"run/step-{step}", step=step, ranks=1)
+    root = make.root / "run"
+    run("quarantine", root, root / "step-20", "--yes")
+    assert "step-10" in run("quarantine", root, "--undo", root / "step-10").stdout
+    assert "<-" in run("quarantine", root, "--undo").stdout
+    for words in (("--undo",), ("--list",)):
+        again = run("quarantine", root, *words)
+        assert again.exception is None and f"Nothing of {root} is set aside" in again.stdout
+        assert run("quarantine", root, *words, "--json").stdout == ""
