@@ -15,7 +15,7 @@ import click
 from sentinel.cli.operator.arguments import asked_filters, since_option
 from sentinel.cli.operator.daemon_client import config_option, settings_of, view
 from sentinel.cli.operator.output import clock, counted, echo, say, span
-from sentinel.errors import FileError
+from sentinel.errors import FileError, UserError
 from sentinel.text import printable
 
 if TYPE_CHECKING:
@@ -35,13 +35,14 @@ _MOST_TEXT = 300  # characters of a quoted line
 )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
 @click.option("--mail", is_flag=True, help="Send it to [report] to of the settings, with the HTML beside it.")
+@click.option("--timer", is_flag=True, help="With --mail, for the timer: nobody named is no error.")
 @click.option("--anonymise", is_flag=True, help="Replace names of nodes, users, jobs, folders and addresses.")
 @config_option
-def report(since: str, form: str, out: Path | None, mail: bool, anonymise: bool, config: Path) -> None:
+def report(since: str, form: str, out: Path | None, mail: bool, timer: bool, anonymise: bool, config: Path) -> None:
     """Interruptions by cause and scope, time between and to recover, effective training time, hours lost, worst nodes.
 
     Beside each number stands that of the same length of time before. Intervals are 95 %. Operators get all jobs, others
-    their own.
+    their own. A file that is there is not overwritten.
 
     \b
     Examples:
@@ -52,7 +53,10 @@ def report(since: str, form: str, out: Path | None, mail: bool, anonymise: bool,
     """
     receivers = settings_of(config).report.to if mail else []
     if mail and not receivers:
-        say("Nothing is sent: [report] to is empty.")
+        nobody = "[report] to is empty: nobody is named to whom it goes"
+        if not timer:
+            raise UserError(nobody, fix=f'write [report] to = ["ops@example.org"] in {config}')
+        say(f"Nothing is sent: {nobody}.")
         return
     made = view(config, "report", deadline_s=_DEADLINE_S, **asked_filters(since=since))
     if anonymise:
@@ -65,7 +69,10 @@ def report(since: str, form: str, out: Path | None, mail: bool, anonymise: bool,
         echo(text.rstrip("\n"))
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise FileError(out, "is there already", fix="name another file with --out, or remove this one") from error
     except OSError as error:
         raise FileError(out, f"cannot be written: {error.strerror}", fix="name another file with --out") from error
 

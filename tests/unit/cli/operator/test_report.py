@@ -16,7 +16,7 @@ from in_memory.cli_asked import HOSTILE, Asked, harmless
 from sentinel.adapters.notify.mail import Mail
 from sentinel.cli.operator.report import quoted, report_mail
 from sentinel.config.settings import Settings, load
-from sentinel.errors import FileError, Unavailable
+from sentinel.errors import FileError, Unavailable, UserError
 
 EVIL = f"{HOSTILE} `x` @all http://evil.example | <script>alert(1)</script> [a](b) =cmd()"
 
@@ -159,6 +159,16 @@ def test_file_that_cannot_be_written_is_named(made: Asked, tmp_path: Path) -> No
     assert result.exit_code != 0 and "cannot be written" in str(result.exception)
 
 
+def test_a_file_that_is_there_is_not_overwritten(made: Asked, tmp_path: Path) -> None:
+    for form in ("html", "md"):
+        out = tmp_path / f"x.{form}"
+        assert made.run("report", "--format", form, "--out", str(out)).exit_code == 0
+        written = out.read_text()
+        error = made.run("report", "--format", form, "--out", str(out)).exception
+        assert isinstance(error, FileError) and "is there already" in error.message and "--out" in error.fix
+        assert out.read_text() == written
+
+
 # --- mail ------------------------------------------------------------------------------------------------------------
 
 
@@ -187,12 +197,17 @@ def test_a_clusters_name_adds_no_header(made: Asked, config: Path) -> None:
     assert mail["Bcc"] is None and "\n" not in mail["Subject"]
 
 
-def test_without_a_receiver_nothing_is_sent_and_nothing_is_wrong(made: Asked, tmp_path: Path) -> None:
-    """The timer runs on every controller."""
+def test_without_a_receiver_nothing_is_sent(made: Asked, tmp_path: Path) -> None:
+    """For a person that is wrong. The timer runs on every controller."""
     empty = tmp_path / "sentinel.toml"
     empty.write_text("")
-    found = made.run("report", "--mail", "--config", str(empty))
+    error = made.run("report", "--mail", "--config", str(empty)).exception
+    assert isinstance(error, UserError) and "[report] to" in error.fix and str(empty) in error.fix
+    found = made.run("report", "--mail", "--timer", "--config", str(empty))
     assert found.exit_code == 0 and "[report] to is empty" in found.output and made.seen == []
+    unit = next(folder / "deploy/systemd/sentinel-report.service" for folder in Path(__file__).parents
+                if (folder / "deploy").is_dir()).read_text()  # fmt: skip
+    assert " report --since 7d --mail --timer " in unit
 
 
 def test_a_server_that_is_away_is_status_3(made: Asked, config: Path) -> None:
