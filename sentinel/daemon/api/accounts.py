@@ -1,10 +1,22 @@
-"""Looks up accounts and groups of this host."""
+"""Looks up accounts and groups of this host.
+
+The directory that knows them may be another host's and not answer: on the event loop they are looked up in ``LOOK_UPS``.
+"""
 
 from __future__ import annotations
 
 import grp
 import pwd
 from collections.abc import Iterable
+
+from sentinel.adapters.threads import Threads
+
+LOOK_UPS = Threads("accounts", 4)  # of people, who are few at once
+
+
+async def account_of(uid: int) -> str:
+    """As ``name_of``, without waiting for it on the event loop."""
+    return await LOOK_UPS.call(name_of, uid)
 
 
 def name_of(uid: int) -> str:

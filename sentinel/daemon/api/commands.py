@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.adapters.store.store import Store
-from sentinel.daemon.api.accounts import name_of
+from sentinel.daemon.api.accounts import account_of
 from sentinel.daemon.api.explanation import by_id
 from sentinel.daemon.api.histories import named
 from sentinel.daemon.effects.messages import send_trials
@@ -77,7 +77,7 @@ class OperatorCommands:
             raise UserError(
                 f"no change {change!r}", fix="upgrade the daemon or the command line: their releases differ"
             )
-        who = name_of(uid)
+        who = await account_of(uid)
         self._log.info("change", change=change, by=who, arguments=str(arguments))
         return await self._changes[change](arguments, Person(who, origin))
 

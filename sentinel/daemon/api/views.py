@@ -19,7 +19,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.config.settings import Settings
 from sentinel.daemon.api import status as state_of
-from sentinel.daemon.api.accounts import name_of
+from sentinel.daemon.api.accounts import account_of
 from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, job_named, meant, others, shown_row
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import days_of, failure_filter, groups, job_of, node_list, nodes_of, since_of
@@ -100,7 +100,7 @@ class Views:
         }
 
     async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
-        return await self.show_to(view, arguments, None if uid in self._operators else name_of(uid))
+        return await self.show_to(view, arguments, None if uid in self._operators else await account_of(uid))
 
     async def show_to(self, view: str, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         """Make a view as ``user`` may see it; None: an operator, who sees everything."""

@@ -12,6 +12,7 @@ import socket
 import stat
 import struct
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -20,6 +21,7 @@ from aiohttp import web
 
 from sentinel.config.settings import Page
 from sentinel.daemon.acceptor import listening
+from sentinel.daemon.api.accounts import LOOK_UPS
 from sentinel.daemon.api.callers import DenialLog
 from sentinel.daemon.api.connections import Connections
 from sentinel.daemon.api.transport import CountingServer, http_log
@@ -155,7 +157,8 @@ class PageServer:
                 )
             if request.path == "/style.css":
                 return web.Response(body=self._style, content_type="text/css", charset="utf-8")
-            viewer = self._who.viewer(request.headers, address=request.remote or "", uid=_peer_uid(request))
+            asking = partial(self._who.viewer, request.headers, address=request.remote or "", uid=_peer_uid(request))
+            viewer = await LOOK_UPS.call(asking)
             self.connections.proved(request.protocol)
             page = self._pages.page_of(unquote(request.raw_path.partition("?")[0]))
             if page is None:

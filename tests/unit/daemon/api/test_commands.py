@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import pwd
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hanging_threads import fails_on_the_event_loop
 from in_memory.daemon import Daemon
 from in_memory.world import World
 from made_records import AT, incident, verdict
@@ -37,6 +39,14 @@ async def test_drain_and_release(world: Worlds) -> None:
     assert not (await change(there, "release", node="n1"))["drained"]
     assert not there.slurm.nodes["n1"].drained
     assert there.store.get("released") == {"n1": to_json(there.slurm.clock.now())}  # the agent is told, also later
+
+
+async def test_who_commands_is_looked_up_while_the_event_loop_goes_on(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = world()
+    asked = fails_on_the_event_loop(monkeypatch, pwd, "getpwuid")
+    assert (await change(there, "pause"))["by"] == "root" and asked == [0]
 
 
 async def test_nodes_that_are_released_at_once_are_all_remembered(world: Worlds) -> None:

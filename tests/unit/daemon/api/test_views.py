@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pwd
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hanging_threads import fails_on_the_event_loop
 from in_memory.daemon import SETTINGS
 from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
 from in_memory.world import World
@@ -227,6 +229,15 @@ async def test_running_job_with_how_often_it_saves(world: Worlds) -> None:
     assert row["interval_verdict"]
     (other,) = (await shown("jobs", job=201))["attempts"]
     assert "save_interval_s" not in other and other["last_step"] == 250
+
+
+async def test_who_asks_is_looked_up_while_the_event_loop_goes_on(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory of accounts that does not answer holds up who asks, and no heartbeat."""
+    shown = Shown(world())
+    asked = fails_on_the_event_loop(monkeypatch, pwd, "getpwuid")
+    assert ids((await shown("history", ADA))["incidents"]) == {"aaa1"} and asked == [ADA]
 
 
 async def test_doctor_and_past(world: Worlds) -> None:

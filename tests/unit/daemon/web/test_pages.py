@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hanging_threads import fails_on_the_event_loop
 from in_memory.page import ServedPage, serving_page
 from in_memory.world import World
 from made_records import AT, ended, evidence, incident, job, plan, step, verdict
@@ -200,6 +201,15 @@ async def test_nobody_without_a_name(served: ServedPage) -> None:
     status, text, headers = await served.get("/", headers={})
     assert status == 403 and "aaa1" not in text and "names nobody" in text and "WWW-Authenticate" not in headers
     assert "request-denied" in served.daemon.said
+
+
+async def test_who_asks_is_looked_up_while_the_event_loop_goes_on(
+    served: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the proxy's account is an operator: its directory may not answer."""
+    asked = fails_on_the_event_loop(monkeypatch, pwd, "getpwnam")
+    status, _, _ = await served.get("/", headers={"X-User": "somebody"})
+    assert status == 200 and asked == ["somebody"]
 
 
 async def test_another_site_s_name_is_refused_before_anything_else(served: ServedPage) -> None:
