@@ -112,7 +112,8 @@ class FleetMetrics:
         self._set(self._telemetry.ettr, {(partition,): share for partition, share in shares.items()})
 
     def _agents(self) -> None:
-        counts = Counter(seen.version or "unknown" for seen in self._live.nodes.values() if seen.state == "heard")
+        nodes = list(self._live.nodes.values())  # copied: the event loop adds others meanwhile
+        counts = Counter(seen.version or "unknown" for seen in nodes if seen.state == "heard")
         newest = dict(counts.most_common(_MOST_VERSIONS))
         self._set(self._telemetry.agents_by_version, {(version,): count for version, count in newest.items()})
 
@@ -124,7 +125,7 @@ class FleetMetrics:
     def _checkpoints(self, now: datetime) -> None:
         oldest: dict[str, float] = {}
         for seen in list(self._live.attempts.values()):
-            newest = max((item.at for item in seen.saves), default=None)
+            newest = max((item.at for item in list(seen.saves)), default=None)
             if newest is not None and not seen.ended and seen.view.state == "running":
                 age_s = max(0.0, (now - newest).total_seconds())
                 oldest[seen.view.partition] = max(age_s, oldest.get(seen.view.partition, 0.0))

@@ -90,7 +90,7 @@ class AttemptSeen:
 
     def save_interval_s(self) -> float | None:
         """Median time between saves in seconds; None before the third save."""
-        times = sorted(item.at for item in self.saves)
+        times = sorted(item.at for item in list(self.saves))  # copied: views read it in threads
         gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(times)]
         return statistics.median(gaps) if len(gaps) >= 2 else None
 
@@ -100,8 +100,8 @@ class AttemptSeen:
 
     def save_s(self) -> float | None:
         """Median duration of a save in seconds; None if the log does not print it."""
-        took = [float(s) for item in self.saves if isinstance(s := item.data.get("time_s"), (int, float)) and s > 0]
-        return statistics.median(took) if took else None
+        took = [s for item in list(self.saves) if isinstance(s := item.data.get("time_s"), (int, float)) and s > 0]
+        return float(statistics.median(took)) if took else None
 
 
 class ClusterView:

@@ -129,7 +129,8 @@ class VerdictKeeper:
         if at_s == self._released_s:
             return
         self._released_s = at_s
-        self._take_back([code for code in self._convictions if self._said_s.get(code, 0.0) <= at_s - daemon_ahead_s])
+        before_s = at_s - daemon_ahead_s
+        self._take_back([code for code in list(self._convictions) if self._said_s.get(code, 0.0) <= before_s])
 
     def _take_back(self, codes: Sequence[str]) -> None:
         known = [code for code in codes if code in self._convictions]
@@ -145,7 +146,8 @@ class VerdictKeeper:
 
     def now(self) -> NodeVerdict:
         at_s = int(self._clock())
-        kept = [Fact(code.partition("/")[0], sentence) for code, sentence in self._convictions.items()]
+        convictions = list(self._convictions.items())  # copied: other threads add to them, and scrapes read them
+        kept = [Fact(code.partition("/")[0], sentence) for code, sentence in convictions]
         if faults := [*self._facts(), *kept]:  # each names its GPU
             return NodeVerdict("BAD", at_s, faults[0].code, brief((fault.sentence for fault in faults), _MOST_SHOWN))
         reason = self._telemetry()

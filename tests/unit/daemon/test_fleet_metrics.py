@@ -16,7 +16,8 @@ from made_records import plan as made_plan
 from sentinel import __version__
 from sentinel.config.settings import Mode, Modes
 from sentinel.daemon.fleet_metrics import FleetMetrics
-from sentinel.model.records import Kind, Outcome, Result, Source, StepKind
+from sentinel.detect.cluster_view import NodeSeen
+from sentinel.model.records import Evidence, Kind, Outcome, Result, Source, StepKind
 
 Worlds = Callable[..., World]
 
@@ -92,6 +93,40 @@ async def test_for_how_long_a_step_is_under_way_or_tried_again(world: Worlds) ->
     store.record(plan, Outcome(again, Result.DONE, clock.now()))
     clock.advance(60.0)
     assert seen.read("step_under_way_seconds", kind="hold") == 0.0 and store.steps_under_way() == []
+
+
+async def test_agents_and_saves_that_come_while_they_are_counted(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics are read in a thread: at any moment the event loop may note another node, or another save."""
+    seen = Measured(world())
+    daemon, job = seen.shown.daemon, seen.shown.world.job
+    await seen.shown.daemon.fleets.take()
+
+    class Busy(NodeSeen):
+        """Whenever it is looked at, another agent has just come."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "state":
+                daemon.live.node(f"new{len(daemon.live.nodes)}")
+            return super().__getattribute__(name)
+
+    class Saved(Evidence):
+        """Whenever it is looked at, another save has just come."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("at", "data"):
+                daemon.live.attempts[job, 0].saves.append(later_save)
+            return super().__getattribute__(name)
+
+    for name in ("n1", "n2"):
+        daemon.live.nodes[name] = Busy(state="heard", version="1.0")
+    later_save = evidence(Kind.CHECKPOINT_SAVED, source=Source.JOB_LOG, job=job, attempt=0, data={"time_s": 20.0})
+    saves = [Saved(**{field.name: getattr(later_save, field.name) for field in dataclasses.fields(later_save)})] * 3
+    daemon.live.attempts[job, 0].saves.extend(saves)
+    assert seen.read("agents", version="1.0") == 2.0
+    attempt = daemon.live.attempts[job, 0]
+    assert attempt.save_s() == 20.0 and attempt.save_interval_s() == 0.0
 
 
 async def test_who_drained_what(world: Worlds) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.agent.health import verdict
 from sentinel.agent.health.verdict import VerdictKeeper
 from sentinel.config.convictions import Conviction, Convictions, Drain
 from sentinel.config.rules_files import load_convictions
@@ -63,6 +64,28 @@ def test_xids_that_convict_alone(tmp_path: Path, xid: int) -> None:
     made.consider(evidence(Kind.XID, Source.KERNEL, xid=xid, pci="0000:01:00"))
     assert made.now().code == f"xid_{xid}"
     assert (tmp_path / "verdict").read_text().startswith("BAD"), "written at once"
+
+
+def test_it_is_read_while_others_change_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrapes of metrics, heartbeats, the kernel's log and telemetry are threads of their own."""
+    made = keeper(tmp_path)
+    for pci in ("0000:01:00", "0000:02:00"):
+        made.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci=pci))
+
+    def comes(*arguments: Any) -> Fact:
+        made._convictions.setdefault(f"xid_95/{len(made._convictions)}", "Xid 95")
+        return Fact(*arguments)
+
+    class Said(dict[str, float]):
+        def get(self, *arguments: Any) -> Any:
+            comes("", "")
+            return super().get(*arguments)
+
+    monkeypatch.setattr(verdict, "Fact", comes)
+    assert made.now().code == "xid_79"
+    monkeypatch.setattr(made, "_said_s", Said(made._said_s))
+    made.released(1_900_000_000.9)
+    assert made.now().code == "xid_95", "what came meanwhile was not taken back"
 
 
 def test_what_users_claim_convicts_nobody(tmp_path: Path) -> None:
