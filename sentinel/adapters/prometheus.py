@@ -34,8 +34,11 @@ class Prometheus:
         self._deadline = aiohttp.ClientTimeout(total=settings.deadline_s)
         self._tls = _tls(settings) if self.url.startswith("https://") else None
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def close(self) -> None:
+        """End the connections. Queries from then on are ``Unavailable``."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
 
@@ -43,7 +46,8 @@ class Prometheus:
         """The answer of ``/api/v1/query_range``.
 
         Raises:
-            Unavailable: no answer in time, no connection, a server that says no for now, an answer that is too long.
+            Unavailable: no answer in time, no connection, a server that says no for now, an answer that is too long; or
+                it was closed.
             Refused: the query is wrong.
             ProtocolError: no JSON.
         """
@@ -55,6 +59,8 @@ class Prometheus:
             "timeout": f"{self._settings.deadline_s:g}s",
         }
         headers = await asyncio.to_thread(self._headers)
+        if self._closed:  # aiohttp's own error would be taken for a bug
+            raise Unavailable("Prometheus is not asked any more: the daemon stops")
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=self._deadline)
         try:

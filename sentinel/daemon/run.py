@@ -29,6 +29,7 @@ from sentinel.config.settings import Daemon, Settings
 from sentinel.config.signals_files import load_signals
 from sentinel.config.signals_toml import Signals as KnownSignals
 from sentinel.daemon.api.accounts import name_of
+from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.status import settings_digest
 from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.export import EVERY_S as EXPORT_S
@@ -47,6 +48,7 @@ from sentinel.daemon.lease import Lease, this_place
 from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.runner import Runner
 from sentinel.daemon.standby import StandbyServer, stand_by, start_listening
+from sentinel.daemon.web.server import PageServer
 from sentinel.daemon.wiring import (
     DaemonParts,
     api_server,
@@ -141,14 +143,26 @@ async def _act(
     if page is not None:
         await page.start()
     await _serve(base, runner, known, signals, syslog)
+    await _stop(runner, signals, page, server, store, clock)
+
+
+async def _stop(
+    runner: Runner,
+    signals: PrometheusSignals | None,
+    page: PageServer | None,
+    server: Server,
+    store: Store,
+    clock: Clock,
+) -> None:
+    """Stop the parts: the effects first, then what they ask."""
+    await runner.stop()
     if signals is not None:
         await signals.close()
-    await runner.stop()
     if page is not None:
         await page.stop()
     await server.stop()
     with suppress(Unavailable):
-        store.commit([Audited(_of_daemon(clock.now(), "stopped", {}, {}))])
+        await asyncio.to_thread(store.commit, [Audited(_of_daemon(clock.now(), "stopped", {}, {}))])
 
 
 def _of_daemon(now: datetime, action: str, before: dict[str, Any], after: dict[str, Any]) -> AuditEntry:

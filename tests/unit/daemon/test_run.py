@@ -12,7 +12,7 @@ from in_memory.world import World
 
 from sentinel.config.settings import Settings
 from sentinel.daemon.clock import SteadyClock
-from sentinel.daemon.run import _report_exhaustion
+from sentinel.daemon.run import _report_exhaustion, _stop
 from sentinel.daemon.standby import start_listening
 from sentinel.errors import UserError
 
@@ -59,3 +59,24 @@ async def test_address_that_cannot_be_had_is_one_line_with_the_fix(error: Except
     with pytest.raises(UserError) as caught:
         await start_listening(server, Settings().daemon.listen)
     assert words in caught.value.message and fix in caught.value.fix and server.stopped
+
+
+class Part:
+    """Notes when it is stopped."""
+
+    def __init__(self, name: str, ended: list[str]) -> None:
+        self._name, self._ended = name, ended
+
+    async def stop(self) -> None:
+        self._ended.append(self._name)
+
+    close = stop
+
+
+async def test_what_effects_ask_is_closed_after_them(world: Callable[..., World]) -> None:
+    """An incident may begin to ask Prometheus while the daemon stops."""
+    ended, there = list[str](), world()
+    runner, signals, page, server = (Part(name, ended) for name in ("effects", "prometheus", "page", "server"))
+    await _stop(runner, signals, page, server, there.store, there.slurm.clock)  # type: ignore[arg-type]
+    assert ended.index("effects") < ended.index("prometheus") and set(ended) >= {"page", "server"}
+    assert [one.entry.action for one in there.store.audit()] == ["stopped"]
