@@ -139,7 +139,9 @@ class Daemon:
         unit="s",
         least=0.5,
     )
-    probe_s: float = setting(1.0, "deadline of one connection attempt to slurmd's port", unit="s", least=0.05)
+    probe_s: float = setting(
+        1.0, "deadline of one connection attempt to slurmd's port, and of the look-up before it", unit="s", least=0.05
+    )
     probe_attempts: int = setting(
         3, "refused or silent this often in a row before a node counts as unreachable", least=1
     )
