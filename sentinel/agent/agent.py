@@ -93,7 +93,7 @@ class Agent:
         self.checks = PeriodicChecks(
             self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs)
         )
-        self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble, rules.convictions)
+        self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble, rules)
         self.gpus.on_change = self.verdict.write
         self.diagnosing = NodeDiagnostics(
             self.node,
@@ -321,7 +321,7 @@ class Agent:
                 "given_up": self.sender.given_up + self.orders.given_up,
             },
             "jobs": self.jobs.running(),
-            "verdict": {"word": verdict.word, "at_s": verdict.at_s, "code": verdict.code, "sentence": verdict.sentence},
+            "verdict": verdict.told,
             "logs": self.jobs.logs(self.spool.acknowledged),
             "clock_offset_s": self.heartbeats.clock_offset_s,
             "kernel_readable": self.kernel.readable,

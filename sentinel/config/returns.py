@@ -12,6 +12,7 @@ from enum import StrEnum
 from sentinel.model.records import Cause
 
 OTHER = "other"  # the row of every cause that has none
+DEEPEST = 4  # level of DCGM's diagnostic
 
 
 class Remedial(StrEnum):
@@ -47,5 +48,20 @@ class ReturnRow:
 class Returns:
     rows: Mapping[str, ReturnRow] = field(default_factory=dict, hash=False)  # by cause, or "other"
 
-    def of(self, cause: Cause) -> ReturnRow:
-        return self.rows.get(cause) or self.rows.get(OTHER) or ReturnRow()
+    def of(self, cause: Cause | None) -> ReturnRow:
+        """The row of the cause; None: it is not known."""
+        return self.rows.get(cause or OTHER) or self.rows.get(OTHER) or ReturnRow()
+
+    def proving_level(self, cause: Cause | None, failed: int = 0) -> int:
+        """The least level of the diagnostic whose pass on all GPUs disproves what was found: a lower one leaves tests out.
+
+        Args:
+            failed: the level that found it, if a diagnostic did and its level is known; else that of the cause counts.
+        """
+        return failed or self.of(cause).tests[-1]
+
+
+def level_told(value: object) -> int:
+    """The level of a diagnostic as an answer, evidence or a file tells it; 0 where that is none."""
+    known = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= DEEPEST
+    return value if known and isinstance(value, int) else 0

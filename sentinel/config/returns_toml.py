@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.config.returns import OTHER, Remedial, ReturnRow
+from sentinel.config.returns import DEEPEST, OTHER, Remedial, ReturnRow, level_told
 from sentinel.config.rules_document import Document, Origins
 from sentinel.errors import FileError
 from sentinel.model.records import Cause
@@ -48,10 +48,10 @@ def _cause(given: object, bad: Bad) -> str:
 def _tests(table: dict[str, Any], bad: Bad) -> tuple[int, ...]:
     """At least one: no node returns without proof."""
     given = table.get("tests")
-    fix = "levels from 1 to 4, each once, the quickest first, e.g. tests = [1, 2, 3]"
+    fix = f"levels from 1 to {DEEPEST}, each once, the quickest first, e.g. tests = [1, 2, 3]"
     if not isinstance(given, list) or not given:
         raise bad("tests", "missing: a node returns only after a test has passed", fix)
-    if any(isinstance(level, bool) or not isinstance(level, int) or not 1 <= level <= 4 for level in given):
+    if not all(map(level_told, given)):
         raise bad("tests", f"not levels: {given!r:.40}", fix)
     if given != sorted(set(given)):
         raise bad("tests", f"not in order: {given!r:.40}", fix)

@@ -4,6 +4,7 @@ A second line has the host's uptime in seconds, from which a hook computes the v
 
 BAD requires positive proof that is valid now: a fault that convicts a node on its own by ``rules/convictions.toml`` (an
 Xid, a lost GPU, a recovery action requested by the driver, memory that cannot be repaired, a failed diagnostic).
+It ends with a reboot, a return to service by a person, or a diagnostic on all GPUs that is deep enough to disprove it.
 Without readable telemetry the verdict is UNKNOWN, for which no hook refuses a node.
 """
 
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.agent.process.state_files import restore, save, write_atomically
-from sentinel.config.convictions import Convictions, Drain
+from sentinel.config.convictions import Drain
+from sentinel.config.returns import level_told
+from sentinel.config.rules import Rules
 from sentinel.evidence.dcgm import Fact
 from sentinel.evidence.dcgm_conditions import HOLDS
 from sentinel.model.records import Evidence, Kind, Source, Trust
@@ -34,6 +37,14 @@ class NodeVerdict:
     at_s: int
     code: str
     sentence: str
+    level: int = 0  # of the diagnostic whose pass on all GPUs takes back all that is kept; 0: nothing is
+
+    @property
+    def told(self) -> dict[str, object]:
+        """What a heartbeat tells of it."""
+        return {
+            "word": self.word, "at_s": self.at_s, "code": self.code, "sentence": self.sentence, "level": self.level
+        }  # fmt: skip
 
     @property
     def line(self) -> str:
@@ -47,8 +58,8 @@ class VerdictKeeper:
     Args:
         boot: id of this boot; a reboot clears the Xids before it.
         facts: hard faults that telemetry shows now.
-        convictions: the rules for evidence that convicts a node on its own.
         telemetry: None when GPU telemetry is fresh, else why it is not.
+        rules: what convicts a node on its own, and which test proves it good again.
     """
 
     def __init__(
@@ -58,7 +69,7 @@ class VerdictKeeper:
         boot: str,
         facts: Callable[[], Sequence[Fact]],
         telemetry: Callable[[], str | None],
-        convictions: Convictions,
+        rules: Rules,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = run_dir / "verdict"
@@ -70,12 +81,16 @@ class VerdictKeeper:
         self._boot = boot
         self._facts = facts
         self._telemetry = telemetry
-        self._rules = convictions
+        self._rules = rules
         self._clock = clock
         kept = restore(self._state)
         same_boot = isinstance(kept, dict) and kept.get("boot") == boot
         self._convictions: dict[str, str] = dict(kept["convictions"]) if same_boot else {}
         self._said_s: dict[str, float] = dict(kept.get("since_s") or {}) if same_boot else {}  # Unix time, the newest
+        levels, unknown = dict(kept.get("levels") or {}) if same_boot else {}, rules.returns.proving_level(None)
+        self._levels = {
+            code: level_told(levels.get(code)) or unknown for code in self._convictions
+        }  # that disprove them
         self._released_s: float | None = None  # the last return to service, by the daemon's clock
 
     def set_drain_mode(self, mode: str) -> None:
@@ -92,29 +107,31 @@ class VerdictKeeper:
             return
         if evidence.trust is not Trust.SYSTEM:
             return
-        convicts = self._rules.of(evidence) is Drain.YES
+        convicts = self._rules.convictions.of(evidence) is Drain.YES
         gpu = "" if evidence.where.gpu is None else f"GPU {evidence.where.gpu}"
         where = evidence.data.get("pci") or gpu or "a GPU"
         if evidence.kind == Kind.XID and isinstance(action := evidence.data.get("action"), str):
             if convicts:
-                self._convict(f"recovery_action/{where}", f"the driver asks for {action.replace('_', ' ')} of {where}")
+                words = f"the driver asks for {action.replace('_', ' ')} of {where}"
+                self._convict(f"recovery_action/{where}", words, evidence)
             elif action == "none":
                 self._take_back([f"recovery_action/{where}"])  # it was reset
         elif not convicts:
             return
         elif evidence.kind == Kind.XID:
-            self._convict(f"xid_{evidence.data['xid']}/{where}", f"Xid {evidence.data['xid']} on {where}")
+            self._convict(f"xid_{evidence.data['xid']}/{where}", f"Xid {evidence.data['xid']} on {where}", evidence)
         elif evidence.kind == Kind.DIAG_FAILED:
             part = str(evidence.data.get("part") or "")
-            self._convict(f"diagnostic/{part}", _named(part, evidence.text))
+            self._convict(f"diagnostic/{part}", _named(part, evidence.text), evidence)
         elif evidence.source in TELEMETRY and evidence.kind not in HOLDS:
             part = gpu or evidence.where.gpu_uuid or ""
-            self._convict(f"{evidence.kind}/{part}", _named(part, evidence.text))
+            self._convict(f"{evidence.kind}/{part}", _named(part, evidence.text), evidence)
 
     def diagnosed(self, result: Any) -> None:
-        """Take the result of an ordered diagnostic. A pass on all GPUs clears earlier convicting evidence."""
+        """Take the result of an ordered diagnostic. A pass on all GPUs clears what a test of its level can disprove."""
         if isinstance(result, dict) and result.get("result") == "pass" and result.get("gpus") is None:
-            self._take_back(list(self._convictions))
+            level = level_told(result.get("level"))
+            self._take_back([code for code in self._convictions if self._levels[code] <= level])
 
     def released(self, at_s: float, daemon_ahead_s: float = 0.0) -> None:
         """Clear Xids from before ``at_s``, when an operator returned the node to service.
@@ -136,20 +153,31 @@ class VerdictKeeper:
         known = [code for code in codes if code in self._convictions]
         for code in known:
             del self._convictions[code]
+            del self._levels[code]
             self._said_s.pop(code, None)
         if known:
             self._keep()
 
     def _keep(self) -> None:
-        save(self._state, {"boot": self._boot, "convictions": self._convictions, "since_s": self._said_s})
+        kept = {"convictions": self._convictions, "since_s": self._said_s, "levels": self._levels}
+        save(self._state, {"boot": self._boot, **kept})
         self.write()
+
+    def _proving_level(self, evidence: Evidence) -> int:
+        """The level of the diagnostic that disproves this: the one that failed, else the last that the Xid's cause asks for.
+        A recovery action, and telemetry, name no cause: what those ask for of which none is known."""
+        failed = level_told(evidence.data.get("level")) if evidence.kind == Kind.DIAG_FAILED else 0
+        number = evidence.data.get("xid") if evidence.kind == Kind.XID else None
+        xid = self._rules.xids.get(number) if isinstance(number, int) else None
+        return self._rules.returns.proving_level(xid.cause if xid is not None else None, failed)
 
     def now(self) -> NodeVerdict:
         at_s = int(self._clock())
         convictions = list(self._convictions.items())  # copied: other threads add to them, and scrapes read them
         kept = [Fact(code.partition("/")[0], sentence) for code, sentence in convictions]
         if faults := [*self._facts(), *kept]:  # each names its GPU
-            return NodeVerdict("BAD", at_s, faults[0].code, brief((fault.sentence for fault in faults), _MOST_SHOWN))
+            sentence = brief((fault.sentence for fault in faults), _MOST_SHOWN)
+            return NodeVerdict("BAD", at_s, faults[0].code, sentence, max(self._levels.values(), default=0))
         reason = self._telemetry()
         if reason is not None:
             return NodeVerdict("UNKNOWN", at_s, "telemetry", reason)
@@ -160,7 +188,8 @@ class VerdictKeeper:
         uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
         write_atomically(self._path, f"{verdict.line}{uptime_s}\n")
 
-    def _convict(self, code: str, sentence: str) -> None:
+    def _convict(self, code: str, sentence: str, evidence: Evidence) -> None:
+        self._levels[code] = max(self._proving_level(evidence), self._levels.get(code, 0))
         self._convictions.setdefault(code, sentence)
         self._said_s[code] = self._clock()
         self._keep()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -29,8 +29,14 @@ class DiagnosticRecord:
     suspect: datetime | None = None  # since when; None again after a diagnostic passed
     user: str | None = None  # whose programs' output alone made it a suspect last; "": of nobody known
     passed: datetime | None = None
+    passes: Mapping[int, datetime] = field(default_factory=dict, hash=False)  # by level, the newest
     tried: datetime | None = None  # when the last diagnostic was ordered or, if it did not pass, when it ended
     until: datetime | None = None  # latest end of the diagnostic that is running
+
+    def has_passed(self, since: datetime, level: int) -> bool:
+        """Whether a diagnostic of this level or a deeper one passed after ``since``; 0: of any, known or not."""
+        known = [at for deep, at in self.passes.items() if deep >= level] if level else [self.passed]
+        return any(at is not None and at > since for at in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +201,22 @@ def nodes_with_failed_diagnostic(incidents: Iterable[Incident]) -> set[str]:
     }
 
 
-def written(known: Mapping[str, DiagnosticRecord]) -> dict[str, dict[str, str]]:
+def written(known: Mapping[str, DiagnosticRecord]) -> dict[str, dict[str, Any]]:
     """JSON for the store."""
     return {
         name: {
-            field.name: value.isoformat() if isinstance(value, datetime) else value
-            for field in fields(tested)
-            if (value := getattr(tested, field.name)) is not None
+            one.name: _json(value)
+            for one in fields(tested)
+            if (value := getattr(tested, one.name)) is not None and value != {}
         }
         for name, tested in known.items()
     }
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(level): at.isoformat() for level, at in value.items()}
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def read(value: Any) -> dict[str, DiagnosticRecord]:
@@ -212,8 +224,13 @@ def read(value: Any) -> dict[str, DiagnosticRecord]:
     found = {}
     for name, entry in value.items() if isinstance(value, dict) else ():
         try:
-            fields = {key: str(of) if key == "user" else time_from(of) for key, of in entry.items()}
-            found[str(name)] = DiagnosticRecord(**fields)  # type: ignore[arg-type]  # by name, as written
+            found[str(name)] = DiagnosticRecord(**{key: _read(key, of) for key, of in entry.items()})
         except (TypeError, ValueError, AttributeError, SentinelError):
             continue
     return found
+
+
+def _read(key: str, value: Any) -> Any:
+    if key == "passes":
+        return {int(level): time_from(at) for level, at in value.items()}
+    return str(value) if key == "user" else time_from(value)

@@ -109,7 +109,9 @@ def ended(state: State, out: Transition, event: DiagnosticEnded) -> None:
     known = replace(tests.known.get(node, DiagnosticRecord()), until=None)
     if event.result == "pass":
         later = known.suspect is not None and known.tried is not None and known.suspect > known.tried
-        tests.known[node] = replace(known, passed=known.tried, suspect=known.suspect if later else None)
+        passes = {**known.passes, order.level: known.tried} if known.tried is not None else known.passes
+        suspect = known.suspect if later else None
+        tests.known[node] = replace(known, passed=known.tried, passes=passes, suspect=suspect)
     else:
         tests.known[node] = replace(known, tried=event.at)  # retry_s counts from the end of a test
     _save(state, out)

@@ -20,6 +20,7 @@ class NodeNow:
     heard: bool = False  # its agent
     good: bool = False  # what its agent says: nothing speaks against it
     sentence: str = ""  # why not
+    level: int = 0  # of the diagnostic whose pass takes back what it says; 0: none does
     commands: int = 0  # resets and reboots under way on all nodes
 
 
@@ -77,9 +78,11 @@ def next_step(
             return Wait(f"{seen.commands} other nodes are being reset or rebooted"), record.missing
         else:
             return Act(action), record.missing
-    levels = [level for level in row.tests if level <= settings.test_level]
-    if levels != list(row.tests):
-        missing.append(f"level {row.tests[-1]} of the diagnostic (returns.test_level)")
+    # Its agent may know of what only a deeper test disproves: a fault beside the cause, or one that was found deeper.
+    tests = [*row.tests, seen.level] if seen.level > row.tests[-1] else [*row.tests]
+    levels = [level for level in tests if level <= settings.test_level]
+    if levels != tests:
+        missing.append(f"level {tests[-1]} of the diagnostic (returns.test_level)")
     words = " and ".join(missing)
     if record.passed < len(levels):
         if not seen.heard:
@@ -90,7 +93,7 @@ def next_step(
 
 def _tested(settings: ReturnSettings, seen: NodeNow, missing: str) -> Needed:
     if missing:
-        return Wait(f"a person: the cause asks for {missing}, which is not allowed here", passed=True)
+        return Wait(f"a person: its fault asks for {missing}, which is not allowed here", passed=True)
     if not settings.automatic:
         return Wait("a person: sentinel release (returns.automatic is off)", passed=True)
     if not seen.heard:

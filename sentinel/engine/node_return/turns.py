@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sentinel.alerts import needs_repair
 from sentinel.config.modes import ACT as ACT_MODE
 from sentinel.config.return_settings import filled
-from sentinel.config.returns import Remedial
+from sentinel.config.returns import Remedial, level_told
 from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import notices
 from sentinel.engine.events import DiagnosticEnded, NodeReturnAnswered
@@ -194,8 +194,10 @@ def _seen(state: State, node: str, view: NodeView) -> NodeNow:
     heard = agent is not None and agent.state == "heard"
     word = str(agent.verdict.get("word", "")) if agent is not None else ""
     sentence = str(agent.verdict.get("sentence", ""))[:200] if agent is not None else ""
+    level = level_told(agent.verdict.get("level")) if agent is not None else 0
     commands = sum(1 for one in state.returns.known.values() if one.stage in (Stage.ACTING, Stage.STARTING))
-    return NodeNow(job, busy=busy, heard=heard, good=word == "OK", sentence=sentence, commands=commands)
+    good = word == "OK"
+    return NodeNow(job, busy=busy, heard=heard, good=good, sentence=sentence, level=level, commands=commands)
 
 
 def _boot(state: State, node: str) -> str:

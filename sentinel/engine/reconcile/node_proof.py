@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from sentinel.config.returns import level_told
 from sentinel.engine.node_return.put_back import drained_by_us
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
@@ -98,9 +99,13 @@ def cleared(state: State, incident: str, nodes: Iterable[str]) -> frozenset[str]
     return proven_good(state, known, named) | returned(state, known, named)
 
 
-def good_since(state: State, node: str, since: datetime) -> bool:
+def good_since(state: State, node: str, since: datetime, level: int) -> bool:
     """Whether the node was proven good after ``since``: released by an operator, passed a diagnostic, or its agent took its
-    verdict back."""
+    verdict back.
+
+    Args:
+        level: of the diagnostic, at least; 0: any (``proving_level``).
+    """
     seen = state.cluster.nodes.get(node)
     if seen is None:
         return False
@@ -112,9 +117,26 @@ def good_since(state: State, node: str, since: datetime) -> bool:
     if good is not None and good > since:
         return seen.verdict.get("word") != "BAD"
     tested = state.diagnostics.known.get(node)  # kept for good: evidence of nodes is forgotten within the hour
-    if tested is not None and tested.passed is not None and tested.passed > since and tested.suspect is None:
+    if tested is not None and tested.suspect is None and tested.has_passed(since, level):
         return True
-    return any(item.kind == Kind.DIAG_PASSED and happened_at(state, item) > since for item in seen.pool)
+    passes = (
+        item for item in seen.pool if item.kind == Kind.DIAG_PASSED and level_told(item.data.get("level")) >= level
+    )
+    return any(happened_at(state, item) > since for item in passes)
+
+
+def proving_level(state: State, incident: Incident | None, node: str) -> int:
+    """The least level of the diagnostic that proves this node good of what the incident convicts it for: the deepest that
+    failed there, and for all else the last that the cause asks for. 0: the node is a suspect at most, and any will do."""
+    verdict = state.verdicts.get(incident.id) if incident is not None else None
+    if incident is None or verdict is None or node not in verdict.drain:
+        return 0
+    failed = [
+        level_told(item.data.get("level")) if item.kind == Kind.DIAG_FAILED else 0
+        for item in incident.evidence
+        if item.where.node == node and item.trust is Trust.SYSTEM and item.kind != Kind.DIAG_PASSED
+    ]
+    return max(state.rules.returns.proving_level(verdict.cause, level) for level in failed or [0])
 
 
 def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
@@ -318,7 +340,7 @@ def _is_good(state: State, incident: Incident, node: str, against: Mapping[str |
     own = against.get(node, ())
     times = (happened_at(state, item) for items in (own, against.get(None, ())) for item in items)
     since = max(times, default=incident.opened_at)
-    return good_since(state, node, since) or _is_back(state, node, own)
+    return good_since(state, node, since, proving_level(state, incident, node)) or _is_back(state, node, own)
 
 
 def _is_back(state: State, node: str, own: Sequence[Evidence]) -> bool:

@@ -237,6 +237,7 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
     if job is None:
         return frozenset(), ()
     added: dict[str, datetime] = {}
+    levels: dict[str, int] = {}
     neighbours: set[str] = set()
     suspects: set[str] = set()
     for row in state.ledger.of_job(job, StepKind.EXCLUDE):
@@ -246,9 +247,12 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
         if row.incident in state.verdicts:
             suspects.update(state.verdicts[row.incident].suspect, state.verdicts[row.incident].drain)
         listed = row.outcome.data.get("added", row.step.data.get("nodes"))
-        added.update(dict.fromkeys(names(listed), row.outcome.at))
+        incident = state.incidents.get(row.incident)
+        for name in names(listed):
+            added[name] = row.outcome.at
+            levels[name] = max(levels.get(name, 0), node_proof.proving_level(state, incident, name))
     neighbours -= suspects
-    kept = [name for name, at in added.items() if not node_proof.good_since(state, name, at)]
+    kept = [name for name, at in added.items() if not node_proof.good_since(state, name, at, levels[name])]
     kept.sort(key=lambda name: (name in neighbours, -added[name].timestamp()))
     return frozenset(added), tuple(kept)
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shipped import shipped_rules
 
 from sentinel.agent.health.verdict import VerdictKeeper
 from sentinel.classify.readings import read
 from sentinel.config.convictions import CONDITIONS, Convictions, Drain, Remedy
+from sentinel.config.rules import Rules
 from sentinel.config.rules_files import load_convictions, load_rules
 from sentinel.config.rules_toml import parse_rules
 from sentinel.daemon.ingest.priority import ConvictingEvidence
@@ -35,7 +37,7 @@ def failed(code: int, severity: int) -> Evidence:
 
 
 def agent_says(evidence: Evidence, convictions: Convictions, folder: Path) -> bool:
-    keeper = VerdictKeeper(folder, folder, "boot", list, lambda: None, convictions)
+    keeper = VerdictKeeper(folder, folder, "boot", list, lambda: None, Rules(convictions=convictions))
     keeper.consider(evidence)
     return keeper.now().word == "BAD"
 
@@ -77,7 +79,7 @@ def test_all_who_ask_get_the_same_answer(tmp_path: Path, site: str) -> None:
 
 
 def test_an_action_that_the_driver_asks_for_holds_until_it_asks_for_none(tmp_path: Path) -> None:
-    keeper = VerdictKeeper(tmp_path, tmp_path, "boot", list, lambda: None, load_convictions())
+    keeper = VerdictKeeper(tmp_path, tmp_path, "boot", list, lambda: None, shipped_rules())
     keeper.consider(xid(154, action="reboot", pci="0000:3b:00"))
     assert keeper.now().line.split()[::2][:2] == ["BAD", "recovery_action"]
     keeper.consider(xid(154, action="none", pci="0000:5d:00"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes.diagnostic_answers import RULES, read
+from nodes.diagnostic_answers import read
 from shipped import shipped_rules
 
 from sentinel.agent.health import level1
@@ -105,14 +105,14 @@ def test_the_verdict_of_the_node_names_every_gpu(tmp_path: Path) -> None:
         (found((0, MEMORY), (3, MEMORY)), ["GPU 0", "GPU 3"]),
         ([_xid(f"0000:{bus}:00") for bus in ("3b", "5d")], ["0000:3b:00", "0000:5d:00"]),
     ):
-        keeper = VerdictKeeper(tmp_path, tmp_path, str(said), list, lambda: None, RULES)
+        keeper = VerdictKeeper(tmp_path, tmp_path, str(said), list, lambda: None, shipped_rules())
         for item in evidence:
             keeper.consider(item)
-        again = VerdictKeeper(tmp_path, tmp_path, str(said), list, lambda: None, RULES)  # after a restart of the agent
-        for one in (keeper, again):
+        again = VerdictKeeper(tmp_path, tmp_path, str(said), list, lambda: None, shipped_rules())
+        for one in (keeper, again):  # and after a restart of the agent
             assert one.now().word == "BAD"
             assert [word for word in said if word in one.now().line] == said
-    with_facts = VerdictKeeper(tmp_path, tmp_path, "b", lambda: facts, lambda: None, RULES)
+    with_facts = VerdictKeeper(tmp_path, tmp_path, "b", lambda: facts, lambda: None, shipped_rules())
     assert "GPU-1" in with_facts.now().line and "GPU-2" in with_facts.now().line
 
 
@@ -131,7 +131,9 @@ def test_the_health_check_names_every_gpu() -> None:
 
 
 def test_a_failure_of_one_gpu_reads_as_before(tmp_path: Path) -> None:
-    keeper = VerdictKeeper(tmp_path, tmp_path, "b", list, lambda: None, RULES, clock=lambda: utc(7).timestamp())
+    keeper = VerdictKeeper(
+        tmp_path, tmp_path, "b", list, lambda: None, shipped_rules(), clock=lambda: utc(7).timestamp()
+    )
     for _ in range(2):
         for item in found((3, (52, 2, "Found 1 faulty memory elements on GPU 3"))):
             keeper.consider(item)

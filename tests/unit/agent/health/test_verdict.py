@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -9,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shipped import shipped_rules
 
 from sentinel.agent.health import verdict
 from sentinel.agent.health.verdict import VerdictKeeper
 from sentinel.config.convictions import Conviction, Convictions, Drain
-from sentinel.config.rules_files import load_convictions
+from sentinel.config.rules import Rules
 from sentinel.evidence.dcgm import Fact
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, utc
 
-RULES = load_convictions()
+RULES = shipped_rules()
 AT = utc(1_900_000_000)
 
 
@@ -26,7 +28,7 @@ def evidence(kind: str, source: Source, **data: Any) -> Evidence:
 
 
 def keeper(
-    tmp_path: Path, facts: Any = (), trouble: str | None = None, boot: str = "b1", rules: Convictions = RULES
+    tmp_path: Path, facts: Any = (), trouble: str | None = None, boot: str = "b1", rules: Rules = RULES
 ) -> VerdictKeeper:
     return VerdictKeeper(
         tmp_path, tmp_path, boot, lambda: list(facts), lambda: trouble, rules, clock=lambda: 1_900_000_000.9
@@ -116,11 +118,53 @@ def test_a_conviction_outlives_the_agent_and_ends_with_the_boot(tmp_path: Path) 
 def test_a_diagnostic_of_all_gpus_that_passed_takes_it_back(tmp_path: Path) -> None:
     made = keeper(tmp_path)
     made.consider(evidence(Kind.XID, Source.DCGM, xid=95))
-    made.diagnosed({"result": "inconclusive", "gpus": None})
-    made.diagnosed({"result": "pass", "gpus": ["GPU-1"]})
+    made.diagnosed({"result": "inconclusive", "gpus": None, "level": 3})
+    made.diagnosed({"result": "pass", "gpus": ["GPU-1"], "level": 3})
+    made.diagnosed({"result": "pass", "gpus": None})  # which one is not known
     assert made.now().word == "BAD"
-    made.diagnosed({"result": "pass", "gpus": None})
+    made.diagnosed({"result": "pass", "gpus": None, "level": 3})
     assert made.now().word == "OK"
+
+
+GSP_CONVICTS = replace(RULES, convictions=Convictions({("xid", 119): Conviction(Drain.YES)}))
+
+
+@pytest.mark.parametrize(
+    ("item", "rules", "level"),
+    [
+        (evidence(Kind.XID, Source.KERNEL, xid=64, pci="0000:5d:00"), RULES, 3),  # as gpu_memory_ecc asks
+        (evidence(Kind.XID, Source.KERNEL, xid=119, pci="0000:5d:00"), GSP_CONVICTS, 2),  # as gpu_gsp_or_driver asks
+        (evidence(Kind.XID, Source.KERNEL, xid=154, action="reset", pci="0000:5d:00"), RULES, 3),  # of no cause
+        *((evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, code=80, part="GPU 3", level=n), RULES, n) for n in (1, 2, 4)),
+        (evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, code=80, part="GPU 3"), RULES, 3),  # which one is not known
+    ],
+)
+def test_a_pass_of_a_lower_level_than_what_it_must_disprove_takes_nothing_back(
+    tmp_path: Path, item: Evidence, rules: Rules, level: int
+) -> None:
+    keeper(tmp_path, rules=rules).consider(item)
+    made = keeper(tmp_path, rules=rules)  # started again
+    for lower in range(level):
+        made.diagnosed({"result": "pass", "gpus": None, "level": lower})
+        assert (made.now().word, made.now().level) == ("BAD", level)
+    made.diagnosed({"result": "pass", "gpus": None, "level": level})
+    assert (made.now().word, made.now().level) == ("OK", 0)
+
+
+def test_each_conviction_ends_with_its_own_level_and_the_verdict_tells_the_deepest(tmp_path: Path) -> None:
+    made = keeper(tmp_path)
+    for level in (2, 1):  # the same part: what failed deeper is not disproved by the lighter test
+        made.consider(evidence(Kind.DIAG_FAILED, Source.DIAGNOSTIC, code=80, part="GPU 3", level=level))
+    made.consider(evidence(Kind.XID, Source.KERNEL, xid=64, pci="0000:5d:00"))
+    assert (made.now().code, made.now().level) == ("diagnostic", 3)
+    made.diagnosed({"result": "pass", "gpus": None, "level": 2})
+    assert (made.now().code, made.now().level) == ("xid_64", 3)
+
+
+def test_a_conviction_that_an_agent_before_this_kept_ends_with_what_an_unknown_cause_asks_for(tmp_path: Path) -> None:
+    old = {"boot": "b1", "convictions": {"xid_64/0000:5d:00": "Xid 64 on 0000:5d:00"}, "since_s": {}}
+    (tmp_path / "convictions.json").write_text(json.dumps(old))
+    assert (keeper(tmp_path).now().word, keeper(tmp_path).now().level) == ("BAD", 3)
 
 
 def test_a_failed_diagnostic_convicts_only_with_proof(tmp_path: Path) -> None:
@@ -213,7 +257,7 @@ def test_the_sentence_names_all_of_sixteen_gpus(tmp_path: Path, text: str) -> No
 
 
 def test_a_condition_that_a_site_lets_convict_names_each_gpu(tmp_path: Path) -> None:
-    made = keeper(tmp_path, rules=Convictions({("condition", "ecc_dbe"): Conviction(Drain.YES)}))
+    made = keeper(tmp_path, rules=Rules(convictions=Convictions({("condition", "ecc_dbe"): Conviction(Drain.YES)})))
     for gpu in range(16):
         item = evidence("ecc_dbe", Source.DCGM)
         made.consider(replace(item, text="uncorrectable memory errors: 0 -> 1", where=Where(gpu=gpu)))

@@ -334,7 +334,7 @@ def test_a_suspect_is_tested_once_and_cleared_by_a_pass() -> None:
     assert len(site.asked) == 1, "under way"
     (remark,) = site.answers().remarks
     assert (remark.name, remark.fields["level"], remark.fields["result"]) == ("diagnostic-answered", 2, "pass")
-    assert site.known("n001") == DiagnosticRecord(passed=NOW, tried=NOW)
+    assert site.known("n001") == DiagnosticRecord(passed=NOW, passes={2: NOW}, tried=NOW)
     site.at += DAY
     site.turn()
     assert len(site.asked) == 1, "the same suspicion is answered"
@@ -351,7 +351,8 @@ def test_what_came_up_during_the_test_is_not_answered_by_it() -> None:
     site.suspected["n001"] = NOW + timedelta(seconds=10)
     site.turn()
     site.answers()
-    assert site.known("n001") == DiagnosticRecord(suspect=NOW + timedelta(seconds=10), passed=NOW, tried=NOW)
+    later = NOW + timedelta(seconds=10)
+    assert site.known("n001") == DiagnosticRecord(suspect=later, passed=NOW, passes={2: NOW}, tried=NOW)
 
 
 @pytest.mark.parametrize("result", ["fail", "inconclusive", "unknown"])

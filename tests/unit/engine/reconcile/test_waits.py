@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from in_memory.daemon import RULES, SETTINGS, Daemon, FakeSink, fail, incidents_of, states
 from in_memory.world import World
 from made_records import AT, OPTED_IN, ended, evidence, fleet, incident, later, node, plan, verdict
@@ -27,7 +28,7 @@ from sentinel.engine.reconcile import waits as reconcile_waits
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer
 from sentinel.log import Log
-from sentinel.model.records import Evidence, Fleet, Kind, NodeView, Plan, Source, Wait
+from sentinel.model.records import Evidence, Fleet, Kind, NodeView, Plan, Scalar, Source, Wait
 
 Worlds = Callable[..., World]
 
@@ -94,17 +95,24 @@ async def test_a_job_is_restarted_around_a_node_that_may_not_be_drained_which_go
     assert there.store.open_plans() == [] and daemon.bugs() == 0
 
 
-async def test_a_passed_test_of_a_node_that_waits_to_be_drained_ends_the_wait(world: Worlds) -> None:
-    """Its evidence comes to the incident that waits: it is no new word against the node."""
+@pytest.mark.parametrize(
+    ("data", "good"),
+    [({"level": 1}, False), ({"level": 2}, False), ({"level": 3}, True), ({"level": 4}, True), ({}, False)],
+)
+async def test_a_passed_test_of_a_node_that_waits_to_be_drained_ends_the_wait(
+    world: Worlds, data: dict[str, Scalar], good: bool
+) -> None:
+    """Its evidence comes to the incident that waits: it is no new word against the node. Its cause asks for level 3."""
     there = world(nodes=6)
     daemon = Daemon(there, settings=limited(drain_count=0))
     await fail(daemon, bus("n1"))
     assert states(there) == ["waiting"] and waits(there) == ["drain-budget"]
     await daemon.pass_time(600.0)
-    await daemon.observe([evidence(Kind.DIAG_PASSED, source=Source.DIAGNOSTIC, node="n1", at_s=590.0)])
+    await daemon.observe([evidence(Kind.DIAG_PASSED, source=Source.DIAGNOSTIC, node="n1", at_s=590.0, data=data)])
     await daemon.quiet()
     await daemon.pass_time(20.0)
-    assert drained(there) == set() and states(there) == ["closed"] and there.store.open_plans() == []
+    assert drained(there) == set() and states(there) == ["closed" if good else "waiting"]
+    assert (there.store.open_plans() == []) is good
 
 
 async def test_a_budget_of_an_hour_lets_go_when_the_hour_is_over_without_any_event(world: Worlds) -> None:
