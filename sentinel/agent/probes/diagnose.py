@@ -52,6 +52,8 @@ def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
         reason = f"{len(uuids)} GPUs were tested, {wanted} are {'promised' if wanted > known else 'known to DCGM'}"
         diagnosis = replace(diagnosis, answer=Answer.INCONCLUSIVE, reason=reason)
     evidence = evidence_of(diagnosis, arguments["node"], level, began, uuids)
+    if arguments.get("gpus") is not None:  # of the others it says nothing
+        evidence = [replace(item, data={**item.data, "gpus": len(arguments["gpus"])}) for item in evidence]
     if arguments.get("yields"):  # ordered, on an idle node
         evidence = [replace(item, data={**item.data, "idle": True}) for item in evidence]
     if arguments.get("tells_missing"):  # with an agent, its telemetry reports missing GPUs

@@ -119,10 +119,10 @@ def good_since(state: State, node: str, since: datetime, level: int) -> bool:
     tested = state.diagnostics.known.get(node)  # kept for good: evidence of nodes is forgotten within the hour
     if tested is not None and tested.suspect is None and tested.has_passed(since, level):
         return True
-    passes = (
-        item for item in seen.pool if item.kind == Kind.DIAG_PASSED and level_told(item.data.get("level")) >= level
-    )
-    return any(happened_at(state, item) > since for item in passes)
+    passes = [
+        item for item in seen.pool if item.kind == Kind.DIAG_PASSED and "gpus" not in item.data
+    ]  # of all its GPUs
+    return any(happened_at(state, item) > since for item in passes if level_told(item.data.get("level")) >= level)
 
 
 def proving_level(state: State, incident: Incident | None, node: str) -> int:

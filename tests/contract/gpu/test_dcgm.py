@@ -556,7 +556,8 @@ def test_an_order_to_diagnose(state: State, listener: str) -> None:
 
 def test_an_order_names_gpus_by_uuid(state: State, listener: str) -> None:
     state.write(diag={"errors": [{"test": "memory", "gpu": 3, "code": 52, "severity": 2}]})
-    assert diagnose(arguments(listener, level=2, gpus=["GPU-00000001"]))["result"] == "pass", (
+    made = diagnose(arguments(listener, level=2, gpus=["GPU-00000001"]))
+    assert (made["result"], made["evidence"][0]["data"]) == ("pass", {"level": 2, "gpus": 1}), (
         "of other GPUs it says nothing"
     )
     made = diagnose(arguments(listener, level=2, gpus=["GPU-00000003"]))

@@ -97,12 +97,19 @@ async def test_a_job_is_restarted_around_a_node_that_may_not_be_drained_which_go
 
 @pytest.mark.parametrize(
     ("data", "good"),
-    [({"level": 1}, False), ({"level": 2}, False), ({"level": 3}, True), ({"level": 4}, True), ({}, False)],
+    [
+        ({"level": 1}, False),
+        ({"level": 2}, False),
+        ({"level": 3}, True),
+        ({"level": 4}, True),
+        ({}, False),
+        ({"level": 3, "gpus": 1}, False),
+    ],
 )
 async def test_a_passed_test_of_a_node_that_waits_to_be_drained_ends_the_wait(
     world: Worlds, data: dict[str, Scalar], good: bool
 ) -> None:
-    """Its evidence comes to the incident that waits: it is no new word against the node. Its cause asks for level 3."""
+    """Its evidence comes to the incident that waits: no new word against the node. Its cause asks for level 3, all GPUs."""
     there = world(nodes=6)
     daemon = Daemon(there, settings=limited(drain_count=0))
     await fail(daemon, bus("n1"))
