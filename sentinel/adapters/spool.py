@@ -1,9 +1,7 @@
 """Queues evidence for the daemon on disk: in order, bounded, delivered at least once.
 
-A spool is a folder of segment files, named by the number of their first item; a line is
-``<crc32 of the rest, 8 hex digits> <number> <value> <json>``. A process that was killed leaves at most one torn line at
-the end of a segment: it is dropped and counted, and a new segment is begun. What the daemon acknowledged is behind the
-cursor, a small file replaced atomically; an acknowledgement whose cursor was not written any more is only sent again.
+Here is what is pending, and who waits for what; how it lies on the disk, ``spool_files`` knows. An acknowledgement that the
+disk did not get any more is only sent again.
 
 Full: the oldest items of the lowest value go first, and are counted. A disk that cannot be written keeps evidence in
 memory (bounded, counted) so that the daemon still gets it.
@@ -18,50 +16,19 @@ the last ``sync_s``, and of what has high value the last 50 ms.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import itertools
-import json
-import os
 import threading
 import time
-import zlib
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sentinel.text import json_with_bytes
+from sentinel.adapters.spool_files import Item, SpoolFiles, Value
 
 MEMORY_ITEMS = 10_000  # kept in memory while the disk cannot be written
 RECENT_ITEMS = 1_000  # written ones that are kept in memory as well, until they are acknowledged
-HIGH_SYNC_S = 0.05  # hardware evidence and a power failure come together; a burst of it shares one sync
 IDLE_S = 10.0  # after which the thread ends until there is something to do
-
-
-class Value(IntEnum):
-    """What goes first when the spool is full."""
-
-    LOW = 0  # progress: the next one replaces it
-    NORMAL = 1
-    HIGH = 2  # hardware: it decides
-
-
-@dataclass
-class _Segment:
-    path: Path
-    first: int
-    size: int = 0
-    counts: Counter[int] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    number: int
-    value: Value
-    content: Any  # JSON
 
 
 class Spool:
@@ -70,8 +37,7 @@ class Spool:
     Args:
         folder: made when it is missing.
         limit_bytes: what its files may take together.
-        segment_bytes: size at which a new file is begun.
-        sync_s: how long an item may stay in the kernel's memory alone; below 0 it is never forced to the disk.
+        segment_bytes, sync_s: as of ``SpoolFiles``.
         patience_s: how long a caller waits for the disk.
     """
 
@@ -86,32 +52,24 @@ class Spool:
     ) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
-        self.segment_bytes = segment_bytes
-        self.sync_s = sync_s
         self.patience_s = patience_s
         self.dropped = 0  # items given up because the spool was full, since this process began
-        self.corrupt = 0  # lines that could not be read back
-        self.write_errors = 0
+        self._files = SpoolFiles(folder, segment_bytes, sync_s)  # from here on the thread's own
         self._lock = threading.Condition()  # never held while the disk is touched
         self._recent: deque[Item] = deque()  # the newest items not acknowledged, without gaps
-        self._written = 0  # items up to this number are on disk, or were given up
-        self._backlog_to = 0  # up to this number there may be items that are on disk alone
-        self._cursor = 0  # items up to it are acknowledged
-        self._next = 1
-        self._pending = 0
+        self._written = self._files.last  # items up to this number are on disk, or were given up
+        self._backlog_to = self._written  # up to this number there may be items that are on disk alone
+        self._cursor = self._files.cursor  # items up to it are acknowledged
+        self._next = self._written + 1
+        self._pending = self._files.found
         self._in_flight: list[Item] = []
         self._closed = False
         # Asked of the thread, and what it is at.
         self._refused = False  # the disk did; not tried again before flush_memory
-        self._cleaned = 0  # cursor as the disk has it
+        self._cleaned = self._cursor  # as the disk has it
         self._wanted = 0  # size of a batch to be read back
         self._busy_since_s: float | None = None
-        # The thread's own.
-        self._segments: deque[_Segment] = deque()
-        self._fd: int | None = None  # of the newest segment
-        self._sync_at_s: float | None = None  # when what was written has to be on the disk
         self._thread: threading.Thread | None = None
-        self._load()
 
     # ---------------------------------------------------------------------------------------------------- callers
 
@@ -132,6 +90,16 @@ class Spool:
             if self._refused:
                 self._refused = False
                 self._ask(lambda: not self._has_new() or self._refused)
+
+    @property
+    def corrupt(self) -> int:
+        """Lines that could not be read back, since this process began."""
+        return self._files.corrupt
+
+    @property
+    def write_errors(self) -> int:
+        """Requests that the disk refused, since this process began."""
+        return self._files.write_errors
 
     @property
     def pending(self) -> int:
@@ -220,7 +188,8 @@ class Spool:
                     new = [] if self._refused else [item for item in self._recent if item.number > self._written]
                     cursor, wanted = self._cursor, self._wanted
                 self._write_all(new)
-                self._sync_when_due()
+                if self._closed or self._files.until_sync_s() == 0.0:
+                    self._files.sync()
                 if cursor > self._cleaned:
                     self._clean(cursor)
                 if wanted:
@@ -236,14 +205,13 @@ class Spool:
         with self._lock:
             self._busy_since_s = None
             self._lock.notify_all()
-            due_s = self._until_sync_s()
+            due_s = self._files.until_sync_s()
             self._lock.wait_for(lambda: self._asked() or self._closed, IDLE_S if due_s is None else due_s)
             if self._asked() or due_s is not None:
-                self._sync_at_s = time.monotonic() if self._closed and due_s is not None else self._sync_at_s
                 self._busy_since_s = time.monotonic()
                 return True
             if self._closed:
-                self._end()
+                self._files.end()
             self._thread = None
             self._lock.notify_all()
             return False
@@ -256,7 +224,7 @@ class Spool:
 
     def _write_all(self, items: Sequence[Item]) -> None:
         for item in items:
-            done = self._write(_line(item), item)
+            done = self._files.write(item)
             with self._lock:
                 self._refused = not done
                 self._written = item.number if done else self._written
@@ -266,78 +234,17 @@ class Spool:
             self._bound()
             self._lock.notify_all()
 
-    def _write(self, line: bytes, item: Item) -> bool:
-        try:
-            if self._fd is None:
-                self._begin(item.number)
-            assert self._fd is not None
-            written = os.write(self._fd, line)
-            if written != len(line):
-                raise OSError(errno.ENOSPC, "written only in part")
-        except OSError:
-            self._failed()
-            return False
-        wait_s = min(self.sync_s, HIGH_SYNC_S) if item.value is Value.HIGH else self.sync_s
-        due_s = time.monotonic() + wait_s
-        self._sync_at_s = due_s if self._sync_at_s is None else min(self._sync_at_s, due_s)
-        segment = self._segments[-1]
-        segment.size += len(line)
-        segment.counts[item.value] += 1
-        if segment.size >= self.segment_bytes:
-            self._sync()
-            self._end()
-        return True
-
-    def _until_sync_s(self) -> float | None:
-        """None when nothing has to be forced to the disk."""
-        if self._sync_at_s is None or self.sync_s < 0:
-            return None
-        return max(0.0, self._sync_at_s - time.monotonic())
-
-    def _sync_when_due(self) -> None:
-        if self._until_sync_s() == 0.0:
-            self._sync()
-
-    def _sync(self) -> None:
-        if self._fd is None or self._sync_at_s is None or self.sync_s < 0:
-            return
-        self._sync_at_s = None
-        try:
-            os.fdatasync(self._fd)
-        except OSError:
-            self._failed()
-
-    def _failed(self) -> None:
-        self.write_errors += 1
-        self._end()  # a line may be torn: go on in a new segment
-
-    def _begin(self, number: int) -> None:
-        path = self.folder / f"{number:020d}.seg"
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._segments.append(_Segment(path, number))
-
-    def _end(self) -> None:
-        self._sync_at_s = None
-        if self._fd is not None:
-            descriptor, self._fd = self._fd, None
-            with contextlib.suppress(OSError):  # counted when it was written
-                os.close(descriptor)
-
     def _clean(self, cursor: int) -> None:
         """Forget on disk what is acknowledged."""
-        while self._segments and self._last(0) <= cursor:
-            if len(self._segments) == 1:
-                self._end()
-            self._remove(self._segments.popleft().path)
-        self._save_cursor(cursor)
+        self._files.acknowledge(cursor)
         with self._lock:
             self._cleaned = cursor
 
     def _read_back(self, size: int, cursor: int) -> None:
         """The oldest items that are on disk alone."""
         last = self._backlog_to
-        old = (item for segment in list(self._segments) for item in self._items(segment.path))
-        found = list(itertools.islice((item for item in old if cursor < item.number <= last), size))
+        old = (item for item in self._files.items() if cursor < item.number <= last)
+        found = list(itertools.islice(old, size))
         with self._lock:
             if cursor == self._cursor:
                 self._in_flight = found
@@ -346,136 +253,18 @@ class Spool:
                     self._pending = sum(1 for item in self._recent if item.number > cursor)
             self._wanted = 0
 
-    def _last(self, index: int) -> int:
-        """Highest number that the segment at this place can hold."""
-        if index + 1 < len(self._segments):
-            return self._segments[index + 1].first - 1
-        return self._written
-
-    def _items(self, path: Path) -> Iterator[Item]:
-        try:
-            with path.open("rb") as stream:
-                for line in stream:
-                    item = _item(line)
-                    if item is None:
-                        self.corrupt += 1
-                    else:
-                        yield item
-        except OSError:
-            self.corrupt += 1
-
-    def _remove(self, path: Path) -> None:
-        with contextlib.suppress(OSError):  # it is tried again at the next start
-            path.unlink(missing_ok=True)
-
-    # ---------------------------------------------------------------------------------------------------- bounds
-
     def _shrink(self) -> None:
-        """Down to the limit: the lowest value first, the oldest of it first; never what is in flight."""
-        excess = sum(segment.size for segment in self._segments) - self.limit_bytes
-        if excess <= 0:
-            return
-        excess += self.limit_bytes // 10  # not again at once
-        with self._lock:
-            guarded = {item.number for item in self._in_flight}
-        for value in Value:
-            for segment in list(self._segments):
-                if excess <= 0:
-                    return
-                if segment.counts[value] and not (self._fd is not None and segment is self._segments[-1]):
-                    excess -= self._thin(segment, value, guarded)
+        """Down to the limit, but for what is in flight. Lost is what the files had and nobody has any more."""
+        for gone in self._files.shrink(self.limit_bytes, self._needed):
+            with self._lock:
+                sent = {item.number for item in self._in_flight}  # meanwhile
+                self._lost(sum(1 for number in gone if number > self._cursor and number not in sent))
+                self._recent = deque(item for item in self._recent if item.number not in gone)
 
-    def _thin(self, segment: _Segment, value: Value, guarded: set[int]) -> int:
-        """Rewrite a segment without the items up to this value; returns bytes gained."""
-        kept = [
-            item
-            for item in self._items(segment.path)
-            if item.number > self._cursor and (item.value > value or item.number in guarded)
-        ]
-        before, unread = segment.size, sum(segment.counts.values())
-        through = self._last(self._segments.index(segment))
-        content = b"".join(map(_line, kept))
-        temporary = segment.path.with_suffix(".tmp")
-        try:
-            if kept:
-                temporary.write_bytes(content)
-                temporary.replace(segment.path)
-            else:
-                segment.path.unlink(missing_ok=True)
-                self._segments.remove(segment)
-        except OSError:
-            return 0
-        segment.size = len(content)
-        segment.counts = Counter(item.value for item in kept)
+    def _needed(self) -> tuple[int, set[int]]:
         with self._lock:
-            self._lost(unread - len(kept))
-            left = {item.number for item in kept}
-            self._recent = deque(
-                item for item in self._recent if not segment.first <= item.number <= through or item.number in left
-            )
-        return before - segment.size
+            return self._cursor, {item.number for item in self._in_flight}
 
     def _lost(self, count: int) -> None:
         self.dropped += count
         self._pending = max(0, self._pending - count)
-
-    # ---------------------------------------------------------------------------------------------------- restart
-
-    def _load(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
-        self._cursor = self._read_cursor()
-        last = self._cursor
-        for path in sorted(self.folder.glob("*.seg")):
-            counts: Counter[int] = Counter()
-            highest = 0
-            for item in self._items(path):
-                highest = max(highest, item.number)
-                if item.number > self._cursor:
-                    counts[item.value] += 1
-            if not counts:
-                path.unlink(missing_ok=True)
-            else:
-                self._segments.append(_Segment(path, int(path.stem), path.stat().st_size, counts))
-                self._pending += sum(counts.values())
-            last = max(last, highest)
-        self._next = last + 1
-        self._written = self._backlog_to = last
-        self._cleaned = self._cursor
-
-    def _read_cursor(self) -> int:
-        try:
-            number = json_with_bytes((self.folder / "cursor").read_bytes())
-        except FileNotFoundError:
-            return 0
-        except (OSError, ValueError):
-            self.corrupt += 1
-            return 0  # everything is sent again, and dropped by id
-        return number if isinstance(number, int) else 0
-
-    def _save_cursor(self, cursor: int) -> None:
-        temporary = self.folder / "cursor.tmp"
-        try:
-            temporary.write_text(f"{cursor}\n", encoding="ascii")
-            temporary.replace(self.folder / "cursor")
-        except OSError:
-            self.write_errors += 1
-
-
-def _line(item: Item) -> bytes:
-    content = json.dumps(item.content, separators=(",", ":"))
-    rest = f"{item.number} {int(item.value)} {content}".encode()
-    return b"%08x %s\n" % (zlib.crc32(rest), rest)
-
-
-def _item(line: bytes) -> Item | None:
-    """None for a torn or damaged line."""
-    crc, _, rest = line.rstrip(b"\n").partition(b" ")
-    try:
-        if not line.endswith(b"\n") or int(crc, 16) != zlib.crc32(rest):
-            return None
-        number, value, content = rest.split(b" ", 2)
-        return Item(int(number), Value(int(value)), json_with_bytes(content))
-    except ValueError:
-        return None

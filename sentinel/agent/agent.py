@@ -23,7 +23,8 @@ from sentinel import __version__
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.daemon_addresses import Addresses
 from sentinel.adapters.host.kmsg import boot_id
-from sentinel.adapters.spool import Spool, Value
+from sentinel.adapters.spool import Spool
+from sentinel.adapters.spool_files import Value
 from sentinel.adapters.steady_schedule import keep_steady
 from sentinel.agent.collectors.gpus import GpuWatch
 from sentinel.agent.collectors.jobs import JobOnNode, Jobs

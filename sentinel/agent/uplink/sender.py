@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from sentinel.adapters.client import DaemonClient
-from sentinel.adapters.spool import Item, Spool, Value
+from sentinel.adapters.spool import Spool
+from sentinel.adapters.spool_files import Item, Value
 from sentinel.agent.process.retries import Retries
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
 from sentinel.log import Log

@@ -13,7 +13,8 @@ from shipped import shipped_signatures
 
 from sentinel.adapters.host.kmsg import Record
 from sentinel.adapters.host.logfile import Block
-from sentinel.adapters.spool import Spool, Value
+from sentinel.adapters.spool import Spool
+from sentinel.adapters.spool_files import Value
 from sentinel.agent.collectors.kernel_log import rules_reader
 from sentinel.agent.probes.joblog import Follower
 from sentinel.evidence.logs.reader import Signatures
