@@ -37,6 +37,7 @@ REQUEST_BYTES = (
 QUEUED_S = 2.0  # how long a request waits for a busy process: starting another one takes as long
 STUCK_LIMIT = 3  # children of one probe stuck in the kernel at which it is not started again
 STUCK_AFTER_S = 2.0  # a killed process that exists for longer counts as stuck in the kernel
+WORKED_S = 60.0  # one that worked for longer than the longest pause has no failures behind it
 STOOD_S = 2.0  # a turn this late: the agent itself was stopped, and perhaps its children too
 
 
@@ -83,6 +84,7 @@ class Children:
         with self._lock:
             self._due.pop(name, None)
             self._queued.pop(name, None)
+            self._failures.pop(name, None)
             child = self._running.pop(name, None)
             if child is not None:
                 self._kill(child)
@@ -311,6 +313,7 @@ class Children:
             del self._running[program.name]
             self._kill(child)
             reason = f"it said more than {program.most_bytes} bytes"
+            self._worked(child, now)
             self._ended(program, Ending(program.name, None, False, reason, ""))
         elif status is not None:
             for is_output in (True, False):  # read what is left in the pipes
@@ -323,8 +326,7 @@ class Children:
             if child.reused and not child.said_bytes:  # it was ending already when it got the request
                 self._spawn(program)
                 return
-            if now - child.began_s > 60:
-                self._failures.pop(program.name, None)
+            self._worked(child, now)
             self._ended(program, Ending(program.name, status, False, child.errors.decode("utf-8", "replace"), ""))
         elif child.finished:
             self._stay(child, now)
@@ -332,8 +334,13 @@ class Children:
             where = standing(child.process.pid)
             del self._running[program.name]
             self._kill(child)
-            silent = Ending(program.name, None, True, child.errors.decode("utf-8", "replace"), where)
-            self._ended(program, silent)
+            self._worked(child, child.heard_s)
+            self._ended(program, Ending(program.name, None, True, child.errors.decode("utf-8", "replace"), where))
+
+    def _worked(self, child: Child, until_s: float) -> None:
+        """Forget failures before this child, if it worked for long."""
+        if until_s - child.began_s > WORKED_S:
+            self._failures.pop(child.program.name, None)
 
     def _ended(self, program: Program, ending: Ending) -> None:
         if program.restart and not self._stopped:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,85 @@ def test_a_crashed_child_comes_back_with_pauses(children: Children, heard: Heard
     heard.until(lambda: len(heard.endings) >= 2)
     assert {ending.status for ending in heard.endings} == {3}
     assert children.running("p")
+
+
+class OnOurClock:
+    """Children whose turns are taken here, by a clock that is set here."""
+
+    def __init__(self, heard: Heard) -> None:
+        self.now_s, self.heard = 1000.0, heard
+        self.children = Children(clock=lambda: self.now_s)
+
+    def passes(self, seconds: float) -> None:
+        """In steps so short that nobody seems to have stood still."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s = min(end_s, self.now_s + module.STOOD_S)
+            self.children.turn(0.0)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(400):
+            if condition():
+                return
+            self.children.turn(0.05)
+        raise AssertionError((self.heard.messages, self.heard.endings))
+
+
+@pytest.fixture
+def timed(heard: Heard) -> Iterator[OnOurClock]:
+    made = OnOurClock(heard)
+    yield made
+    made.children.shut_down()
+    made.children.run()  # until those that were killed are gone
+
+
+LONGEST_FIRST_PAUSE_S = 1.25
+
+
+def test_one_that_worked_before_it_fell_silent_comes_back_soon_each_time(
+    timed: OnOurClock, heard: Heard, tmp_path: Path
+) -> None:
+    word = tmp_path / "word"
+    code = (
+        "import os, time\n"
+        "print('{\"began\": true}', flush=True)\n"
+        f"while not os.path.exists({str(word)!r}): time.sleep(0.01)\n"
+        f"os.unlink({str(word)!r})\n"
+        "print('{\"works\": true}', flush=True)\n"
+        "time.sleep(1000)"
+    )
+    timed.children.start(program(heard, code, silent_s=100.0, restart=True))
+    for times in range(1, 6):
+        timed.until(lambda times=times: heard.messages.count({"began": True}) == times)  # type: ignore[misc]
+        timed.passes(90.0)
+        word.touch()
+        timed.until(lambda times=times: heard.messages.count({"works": True}) == times)  # type: ignore[misc]
+        timed.passes(101.0)
+        assert [ending.silent for ending in heard.endings] == [True] * times
+        timed.passes(LONGEST_FIRST_PAUSE_S)
+
+
+def test_one_that_never_worked_comes_back_later_each_time(timed: OnOurClock, heard: Heard) -> None:
+    timed.children.start(program(heard, "import time; time.sleep(1000)", silent_s=100.0, restart=True))
+    ends_s: list[float] = []
+    while len(ends_s) < 5:
+        timed.passes(module.STOOD_S)
+        ends_s += [timed.now_s] * (len(heard.endings) - len(ends_s))
+    assert ends_s[4] - ends_s[3] > ends_s[1] - ends_s[0] >= 100.0
+
+
+def test_one_that_is_stopped_and_started_again_has_no_failures_behind_it(timed: OnOurClock, heard: Heard) -> None:
+    made = program(heard, "raise SystemExit(3)", silent_s=1e6, restart=True)
+    timed.children.start(made)
+    for times in range(1, 6):
+        timed.until(lambda times=times: len(heard.endings) >= times)  # type: ignore[misc]
+        timed.passes(60.0)
+    timed.children.stop("p")
+    before = len(heard.endings)
+    timed.children.start(made)
+    timed.until(lambda: len(heard.endings) == before + 1)
+    timed.passes(LONGEST_FIRST_PAUSE_S)
+    timed.until(lambda: len(heard.endings) == before + 2)
 
 
 def test_one_that_is_stopped_for_its_last_message_does_not_come_back(
