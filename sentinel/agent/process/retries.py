@@ -35,5 +35,5 @@ class Retries:
         return new
 
     def pause_s(self) -> float:
-        grown: float = FIRST_S * 2.0 ** min(self.failures, 12)
+        grown: float = FIRST_S * 2.0 ** min(max(self.failures - 1, 0), 12)
         return min(self._longest_s, grown, STANDBY_S if self._stands_by else grown) * (0.5 + random.random())  # noqa: S311 - spread, not secret

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.spool import Spool
-from sentinel.agent.process.retries import Retries
+from sentinel.agent.process.retries import FIRST_S, Retries
 from sentinel.agent.uplink.heartbeats import Heartbeats
 from sentinel.agent.uplink.sender import ITEM_BYTES, REQUEST_BYTES, Sender
 from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, Unavailable
@@ -113,12 +113,16 @@ def test_the_daemon_may_want_the_next_heartbeat_soon(scripted: Any, asked: dict[
     assert made._next_s == 2.0
 
 
-def test_pauses_grow_and_are_bounded() -> None:
-    made = Retries(10.0)
-    made.failures = 1
-    assert made.pause_s() <= 0.6
-    made.failures = 1000
-    assert 5 <= made.pause_s() <= 15
+def test_pauses_grow_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, pauses_s = Retries(10.0), []
+    monkeypatch.setattr("random.random", lambda: 0.5)
+    for _ in range(20):
+        made.failed(Unavailable("away"))
+        pauses_s.append(made.pause_s())
+    assert pauses_s[:7] == pytest.approx([FIRST_S * 2**n for n in range(6)] + [10.0]) and pauses_s[-1] == 10.0
+    for chance, factor in ((0.0, 0.5), (1.0, 1.5)):
+        monkeypatch.setattr("random.random", lambda chance=chance: chance)
+        assert made.pause_s() == factor * 10.0
 
 
 # --- what the daemon does not take ------------------------------------------------------------------------------------
