@@ -1,6 +1,7 @@
 """Finds what an ended job left in its user's files: flight-recorder dumps, torchelastic's error files, the end of its log.
 
-Runs as the job's user, in the collector's process that may hang. Bounded in files, bytes, directory entries and time.
+Runs as the job's user, in the collector's process that may hang. Bounded in files, bytes and time, and in the directory
+entries of each place: one that is full (a /tmp with the files of a thousand jobs) hides nothing that lies in another.
 Links are not followed; in a world-writable folder only the user's own files count; files older than the job are
 ignored.
 """
@@ -31,7 +32,8 @@ WORKER = re.compile(r"/attempt_\d{1,6}/\d{1,6}/error\.json$")
 SHARED = re.compile(r"^(nfs\d?|lustre|gpfs|mmfs|beegfs|ceph|fuse\..*|wekafs|cifs|smb3?|afs|panfs|pvfs2|9p|gluster.*)$")
 SKIPPED = frozenset({"__pycache__", "node_modules", "wandb", "site-packages", "tb", "tensorboard"})
 DEPTH = 4  # levels of folders searched below a work folder
-ENTRIES = 20_000  # most directory entries read below one folder
+ENTRIES = 20_000  # most directory entries read below one place
+_NAMED = 3  # places that are named as cut off
 CLOCK_S = 2.0  # how far a file server's clock may be behind
 
 Tell = Callable[[Mapping[str, Any], bytes], None]
@@ -49,12 +51,31 @@ class Limits:
     kept: int = 0
     bytes: int = 0
     read: int = 0
-    entries: int = 0
     seen: set[tuple[int, int]] = field(default_factory=set)
+    listed: dict[str, list[str]] = field(default_factory=dict)  # paths in folders in which names are looked for
+    cut: dict[str, None] = field(default_factory=dict)  # places with more than ENTRIES, in the order of the search
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() >= self.until_s
+
+
+@dataclass
+class _Place:
+    """A folder that is listed, or the top of a tree that is searched."""
+
+    path: str
+    limits: Limits
+    entries: int = 0
 
     @property
     def over(self) -> bool:
-        return self.entries >= ENTRIES or time.monotonic() >= self.until_s
+        return self.entries > ENTRIES or self.limits.late
+
+    def count(self) -> None:
+        self.entries += 1
+        if self.entries > ENTRIES:
+            self.limits.cut[self.path] = None
 
 
 def look(arguments: Mapping[str, Any], tell: Tell) -> None:
@@ -76,16 +97,17 @@ def look(arguments: Mapping[str, Any], tell: Tell) -> None:
         _error_file(path, uid, began_s, limits, tell)
     work = str(arguments.get("work_dir") or "")
     if work.startswith("/") and _ours(work, first):
-        for path in _below(work, limits, 0):
+        for path in _below(work, _Place(work, limits), 0):
             if path.endswith("/error.json"):
                 _error_file(path, uid, began_s, limits, tell)
             elif named_as_dump(path) and rank_of_name(path) is not None:
                 _dump(path, uid, began_s, limits, tell)
     if first and arguments.get("log"):
         _log(arguments, uid, tell)
-    if limits.entries >= ENTRIES:
-        tell({"note": f"more than {ENTRIES} files and folders: the rest was not looked at"}, b"")
-    elif limits.over:
+    if limits.cut:
+        where = ", ".join([*limits.cut][:_NAMED]) + (", ..." if len(limits.cut) > _NAMED else "")
+        tell({"note": f"more than {ENTRIES} files and folders below {where}: the rest was not looked at"}, b"")
+    if limits.late:
         tell({"note": f"looking took longer than {arguments['look_s']} s: the rest was not looked at"}, b"")
 
 
@@ -109,28 +131,28 @@ def _named(prefix: str, limits: Limits, first: bool) -> Iterator[str]:
     folder, _, name = prefix.rpartition("/")
     if not folder.startswith("/") or not _ours(folder, first):
         return
-    for entry in _entries(folder, limits):
-        if entry.name.startswith(name):
-            yield entry.path
+    if folder not in limits.listed:
+        limits.listed[folder] = [entry.path for entry in _entries(folder, _Place(folder, limits))]
+    yield from (path for path in limits.listed[folder] if path.rpartition("/")[2].startswith(name))
 
 
 def _error_files(places: Mapping[str, list[str]], limits: Limits, first: bool) -> Iterator[str]:
-    for path in places.get("errors", ()):
-        yield path
-        if WORKER.search(path):  # files beside it belong to the other workers of this node
-            run = path.rsplit("/", 3)[0]
-            if _ours(run, first):
-                yield from (found for found in _below(run, limits, DEPTH - 2) if WORKER.search(found))
+    named = places.get("errors", ())
+    yield from named
+    # Files beside them belong to the other workers of this node.
+    for run in dict.fromkeys(path.rsplit("/", 3)[0] for path in named if WORKER.search(path)):
+        if _ours(run, first):
+            yield from (found for found in _below(run, _Place(run, limits), DEPTH - 2) if WORKER.search(found))
     for prefix in (*ELASTIC, *(f"{folder}/torchelastic_" for folder in places.get("temporary", ()))):
         for path in _named(prefix, limits, first):
             if not os.path.islink(path):  # noqa: PTH114
-                yield from (found for found in _below(path, limits, 0) if WORKER.search(found))
+                yield from (found for found in _below(path, _Place(path, limits), 0) if WORKER.search(found))
 
 
-def _below(folder: str, limits: Limits, depth: int) -> Iterator[str]:
+def _below(folder: str, place: _Place, depth: int) -> Iterator[str]:
     """Files below a folder, ``depth`` levels deep; links are not followed."""
     folders = []
-    for entry in _entries(folder, limits):
+    for entry in _entries(folder, place):
         try:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
@@ -141,16 +163,16 @@ def _below(folder: str, limits: Limits, depth: int) -> Iterator[str]:
     for path in folders if depth < DEPTH else ():
         name = path.rpartition("/")[2]
         if name not in SKIPPED and not name.startswith("."):
-            yield from _below(path, limits, depth + 1)
+            yield from _below(path, place, depth + 1)
 
 
-def _entries(folder: str, limits: Limits) -> list[os.DirEntry[str]]:
+def _entries(folder: str, place: _Place) -> list[os.DirEntry[str]]:
     found: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                limits.entries += 1
-                if limits.over:
+                place.count()
+                if place.over:
                     break
                 found.append(entry)
     except OSError:
