@@ -66,7 +66,8 @@ class Follower:
         return self._pass(self._reader.finish(now), now_s) + self.due(now, now_s, last=True)
 
     def due(self, now: datetime, now_s: float, *, last: bool = False) -> list[Evidence]:
-        """Evidence to send now: the newest step, if one may be sent; at the end the count of suppressed lines."""
+        """Evidence to send now: the newest step, if one may be sent; how many lines were suppressed, once few are."""
+        self._fill(now_s)
         found: list[Evidence] = []
         if any(last or now_s - self._said_s.get(kind, float("-inf")) >= STEP_S for kind in self._steps):
             found = self._steps_left(now_s)
@@ -74,10 +75,13 @@ class Follower:
             found.append(self._count(now))
         return found
 
-    def _pass(self, evidence: list[Evidence], now_s: float) -> list[Evidence]:
+    def _fill(self, now_s: float) -> None:
         if self._filled_s is not None:
             self._allowance = min(self._burst, self._allowance + (now_s - self._filled_s) * self._lines_per_s)
         self._filled_s = now_s
+
+    def _pass(self, evidence: list[Evidence], now_s: float) -> list[Evidence]:
+        self._fill(now_s)
         found: list[Evidence] = []
         for item in evidence:
             if item.kind == Kind.STEP:

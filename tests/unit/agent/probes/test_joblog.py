@@ -152,6 +152,15 @@ def test_errors_pass_and_floods_are_counted(tmp_path: Path, follow: Any, followe
     assert [(item.kind, item.data["count"]) for item in found] == [("suppressed", 7)]
 
 
+def test_what_was_held_back_is_told_although_the_job_prints_nothing_more(
+    tmp_path: Path, follow: Any, follower: Follower
+) -> None:
+    (tmp_path / "job.out").write_bytes(b"".join(b"[rank%d]: %s" % (rank, ERROR) for rank in range(12)))
+    assert len(feed(follower, follow(), 0.0)) == 5
+    told = {now_s: follower.due(NOW, now_s) for now_s in (0.5, 1.0, 1.5, 2.0, 1000.0)}  # half of the 5, at 2 a second
+    assert [(now_s, item.data["count"]) for now_s, found in told.items() for item in found] == [(1.5, 7)]
+
+
 def test_evidence_says_which_line_of_which_attempt(tmp_path: Path, follow: Any, follower: Follower) -> None:
     (tmp_path / "job.out").write_bytes(b"hello\n" + ERROR)
     (found,) = feed(follower, follow(), 0.0)
