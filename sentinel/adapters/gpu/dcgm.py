@@ -34,7 +34,6 @@ XID_FIELD = 230
 KEEP_S = 300.0
 
 BAD_PARAMETER, TIMEOUT, NO_PERMISSION, GPU_LOST, NOT_VALID, NOT_SUPPORTED = -1, -11, -17, -18, -21, -22
-MODULE_MISSING = -33
 PROFILING = range(1001, 1100)  # fields of a module that a node may lack, or that a user's profiler holds
 OK = 1  # GetGpuStatus
 TOLD_EVENTS = 4096  # events remembered as told; a GPU that throws more within KEEP_S has said enough

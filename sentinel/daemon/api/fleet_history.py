@@ -15,7 +15,6 @@ from sentinel.wire import to_json
 
 # Scope whose failures are not counted: failures of programs do not depend on the fleet.
 _PROGRAMS = "application"
-_SHARED = "cluster"
 _GPUS_PER_NODE = 8  # assumed where Slurm's gres gives no count
 _MOST = 5000  # newest incidents of a month that are read
 _TOLD = (

@@ -43,6 +43,5 @@ OWN_BEFORE_END = re.compile(_OWN_BEFORE_END)
 # With what somebody's callback saves in the same step (pytorch_model_ema.bin), or a user adds later.
 _MORE_WEIGHTS = r"[^/]+\.safetensors|[^/]+\.index\.json|[^/]*fsdp[^/]*\.bin|(?:pytorch_model|adapter_model)[^/]*\.bin"
 BEFORE_END = re.compile(f"{_OWN_BEFORE_END}|{_MORE_WEIGHTS}")
-# Folders of FSDP, of which each holds a save of DCP.
-FSDP_FOLDER = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+")
+# Folder of FSDP, which holds a save of DCP.
 FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
