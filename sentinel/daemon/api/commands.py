@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
@@ -59,7 +60,7 @@ class OperatorCommands:
         self._writer = writer
         self._runner = runner
         self._log = log
-        self._releasing = asyncio.Lock()  # each release adds to what is stored of those before it
+        self._releasing = asyncio.Lock()  # each adds to what is stored of those before it, or takes back its own alone
         self._changes: dict[str, Callable[[dict[str, Any], Person], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -184,15 +185,36 @@ class OperatorCommands:
             )
 
         async def undrain() -> None:
-            self._live.node(name).released_at = now = self._clock.now()
             async with self._releasing:
-                released = await asyncio.to_thread(self._store.get, RELEASED, {})
-                await asyncio.to_thread(self._store.put, RELEASED, {**released, name: to_json(now)})
-            await self._writer.undrain(name)
+                before = self._live.node(name).released_at
+                await self._store_released(name, now := self._clock.now())
+                # Before the request: a snapshot that shows the node in service must find that a person returned it.
+                self._live.node(name).released_at = now
+                try:
+                    await self._writer.undrain(name)
+                except (Refused, Denied):  # after any other error it may be in service
+                    self._live.node(name).released_at = before
+                    await self._take_back_released(name, before)
+                    raise
 
         wanted = {"wanted": {"drained": False}}
         await self._audited(self._entry(by, "release", name, "", before=_before(node), after=wanted), undrain)
         return {"node": name, "drained": False}
+
+    async def _store_released(self, node: str, at: datetime | None) -> None:
+        """Store when an operator last returned the node; None: never."""
+        released = {**await asyncio.to_thread(self._store.get, RELEASED, {}), node: to_json(at)}
+        if at is None:
+            del released[node]
+        await asyncio.to_thread(self._store.put, RELEASED, released)
+
+    async def _take_back_released(self, node: str, before: datetime | None) -> None:
+        """Store again what was stored before a release that Slurm refused."""
+        try:
+            await self._store_released(node, before)
+        except Unavailable as error:  # Slurm's refusal is what the operator must hear
+            words = "the next daemon takes the node for released"
+            self._log.warning("release-not-taken-back", node=node, reason=error.message, effect=words)
 
 
 def _printable(text: object, most: int = 200) -> str:

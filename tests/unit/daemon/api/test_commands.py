@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pwd
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,19 +15,25 @@ from in_memory.world import World
 from made_records import AT, incident, verdict
 
 from sentinel.daemon.api.commands import OperatorCommands
-from sentinel.errors import Refused, Unavailable, UserError
+from sentinel.errors import Denied, Refused, Timeout, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
+EARLIER = datetime(2026, 2, 1, tzinfo=UTC)
 
 
-async def change(there: World, name: str, **arguments: Any) -> dict[str, Any]:
+def commands(there: World) -> tuple[Daemon, OperatorCommands]:
     daemon = Daemon(there)
     made = OperatorCommands(
         store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
         runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
+    return daemon, made
+
+
+async def change(there: World, name: str, **arguments: Any) -> dict[str, Any]:
+    daemon, made = commands(there)
     answer = await made.make(name, arguments, 0, "10.0.0.7")
     await daemon.quiet()
     return answer
@@ -52,15 +59,66 @@ async def test_who_commands_is_looked_up_while_the_event_loop_goes_on(
 async def test_nodes_that_are_released_at_once_are_all_remembered(world: Worlds) -> None:
     """Each is a request of its own, and their changes of the store overlap."""
     there = world()
-    daemon = Daemon(there)
+    _, made = commands(there)
     for name in ("n1", "n2", "n3"):
         there.slurm.person_drains(name, "sentinel: loose cable")
-    made = OperatorCommands(
-        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
-        runner=daemon.runner, log=Log(daemon.stream),
-    )  # fmt: skip
     await asyncio.gather(*(made.make("release", {"node": name}, 0) for name in ("n1", "n2", "n3")))
     assert sorted(there.store.get("released")) == ["n1", "n2", "n3"]
+
+
+@pytest.mark.parametrize("before", [None, EARLIER])
+@pytest.mark.parametrize("error", [Refused("Slurm does not resume n1"), Denied("Slurm refused us")])
+async def test_release_that_slurm_refuses_is_none(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, before: datetime | None, error: Exception
+) -> None:
+    """Else its agent would drop what convicts it, and a drain that slurmctld loses would not be repeated."""
+    there = world()
+    there.slurm.person_drains("n1", "sentinel: loose cable")
+    if before is not None:
+        there.store.put("released", {"n1": to_json(before), "n2": to_json(before)})
+    daemon, made = commands(there)
+    seen_meanwhile = []
+
+    async def undrain(_: str) -> None:
+        seen_meanwhile.append(daemon.live.node("n1").released_at)
+        raise error
+
+    monkeypatch.setattr(there.slurm, "undrain", undrain)
+    stored = there.store.get("released", {})
+    with pytest.raises(type(error)):
+        await made.make("release", {"node": "n1"}, 0)
+    assert seen_meanwhile == [there.slurm.clock.now()]  # a snapshot that shows it in service must find it released
+    assert daemon.live.node("n1").released_at == before and there.store.get("released", {}) == stored
+
+
+async def test_release_of_which_nobody_knows_whether_it_was_done_counts(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = world()
+    there.slurm.person_drains("n1", "sentinel: loose cable")
+    daemon, made = commands(there)
+
+    async def undrain(_: str) -> None:
+        raise Timeout("slurmctld does not answer")
+
+    monkeypatch.setattr(there.slurm, "undrain", undrain)
+    with pytest.raises(Timeout):
+        await made.make("release", {"node": "n1"}, 0)
+    assert daemon.live.node("n1").released_at == there.slurm.clock.now() and "n1" in there.store.get("released")
+
+
+async def test_release_that_cannot_be_stored_is_none(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = world()
+    there.slurm.person_drains("n1", "sentinel: loose cable")
+    daemon, made = commands(there)
+
+    def put(*_: object) -> None:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(there.store, "put", put)
+    with pytest.raises(Unavailable):
+        await made.make("release", {"node": "n1"}, 0)
+    assert daemon.live.node("n1").released_at is None and there.slurm.nodes["n1"].drained
 
 
 async def test_somebody_elses_drain_is_never_returned(world: Worlds) -> None:
