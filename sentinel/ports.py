@@ -59,8 +59,12 @@ class SlurmReader(Protocol):
 class SlurmWriter(Protocol):
     """Every method is one request. A repeated call that finds its effect in place succeeds."""
 
-    async def drain(self, node: str, reason: str) -> None:
-        """Take no new work. Raises Refused when the node already carries somebody else's drain reason."""
+    async def drain(self, node: str, reason: str, *, replace: bool = False) -> None:
+        """Take no new work. Raises Refused when the node already carries somebody else's drain reason.
+
+        Args:
+            replace: also the reason of an earlier drain of ours; else that stays as it is.
+        """
         ...
 
     async def down(self, node: str, reason: str) -> None:

@@ -86,17 +86,21 @@ class Writer:
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
-    async def drain(self, node: str, reason: str) -> None:
+    async def drain(self, node: str, reason: str, *, replace: bool = False) -> None:
         """Take no new work.
+
+        Args:
+            replace: also the reason of an earlier drain of ours; else that stays as it is.
 
         Raises:
             Refused: somebody else's drain is on the node, or there is no such node. Nothing was changed.
         """
         seen = await self._node(node)
         if _out_of_service(seen):
-            if seen.reason.startswith(OURS):
+            if seen.reason.startswith(OURS) and (not replace or seen.reason == one_line(reason)):
                 return
-            raise Refused(f"{node} is already drained by somebody else: {seen.reason or 'no reason given'}")
+            if not seen.reason.startswith(OURS):
+                raise Refused(f"{node} is already drained by somebody else: {seen.reason or 'no reason given'}")
         await self._set_node(node, "DRAIN", one_line(reason))
 
     async def down(self, node: str, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,24 @@ from sentinel.cli.operator.arguments import nodes_argument
 from sentinel.cli.operator.daemon_client import ask, config_option, view
 from sentinel.cli.operator.output import counted, echo, folded, json_option, print_json, shown
 from sentinel.errors import Refused, SentinelError, UserError
+from sentinel.model.records import OURS
 
 
 def _yes_option(command: Any) -> Any:
     return click.option("--yes", is_flag=True, help="Answer the question; limits stay in force.")(command)
 
 
-def _change(config: Path, change: str, as_json: bool, done: str, **arguments: object) -> None:
+def _change(
+    config: Path, change: str, as_json: bool, done: Callable[[dict[str, Any]], str], **arguments: object
+) -> None:
+    """Ask for the change. ``done``: its answer in words."""
     from sentinel.protocol import CHANGE
 
     result = ask(config, CHANGE, {"change": change, "arguments": arguments})
     if as_json:
         print_json([result])
     else:
-        echo(done)
+        echo(done(result))
 
 
 def _state_of(row: Mapping[str, Any]) -> str:
@@ -84,8 +89,24 @@ def drain(nodes: str, reason: str, yes: bool, config: Path, as_json: bool) -> No
     rows = _shown_first(config, nodes, as_json)
     if not yes:
         what = "It takes no new work until it is" if len(rows) == 1 else "They take no new work until they are"
-        click.confirm(f"Drain {_names(rows)}? {what} released", abort=True, err=as_json)
-    _each(rows, lambda node: _change(config, "drain", as_json, f"{node} is drained.", node=node, reason=reason))
+        out = [row for row in rows if (row["reason"] or "").startswith(OURS)]
+        replaced = f"; the reason of {_names(out)} is replaced" if out else ""
+        click.confirm(f"Drain {_names(rows)}? {what} released{replaced}", abort=True, err=as_json)
+    _each(rows, lambda node: _change(config, "drain", as_json, partial(_drained, node), node=node, reason=reason))
+
+
+def _drained(node: str, answer: Mapping[str, Any]) -> str:
+    """What Slurm holds after the drain. The answer of an earlier release's daemon does not say it."""
+    before, reason = answer.get("before"), str(answer.get("reason"))
+    if answer.get("drained") is False:
+        return f"{node} was drained, and is in service again by now."
+    if not before:
+        return f"{node} is drained."
+    was, now = (shown(words.removeprefix(OURS)) for words in (before, reason))
+    if before == reason:
+        return f"{node} is drained already ({now}); nothing was changed."
+    whose = " Only sentinel release returns it." if reason.startswith(OURS) else ""
+    return f"{node} was drained already ({was}); its reason is now {now}.{whose}"
 
 
 @click.command()
@@ -107,7 +128,7 @@ def release(nodes: str, yes: bool, config: Path, as_json: bool) -> None:
         bad = [row for row in rows if _bad(row)]
         own = "its own verdict is BAD" if len(rows) == 1 else f"the own verdict of {_names(bad)} is BAD"
         click.confirm(f"Return {_names(rows)} to work{f' although {own}' if bad else ''}?", abort=True, err=as_json)
-    _each(rows, lambda node: _change(config, "release", as_json, f"{node} is back.", node=node))
+    _each(rows, lambda node: _change(config, "release", as_json, lambda _: f"{node} is back.", node=node))
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -120,7 +141,8 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> str:
 @json_option
 def pause(config: Path, as_json: bool) -> None:
     """Stop acting; go on observing and judging. Plans under way stop after their current step."""
-    _change(config, "pause", as_json, "Paused: Sentinel observes and does nothing. sentinel resume ends it.")
+    done = "Paused: Sentinel observes and does nothing. sentinel resume ends it."
+    _change(config, "pause", as_json, lambda _: done)
 
 
 @click.command()
@@ -128,4 +150,4 @@ def pause(config: Path, as_json: bool) -> None:
 @json_option
 def resume(config: Path, as_json: bool) -> None:
     """Act again; plans that were stopped are carried on."""
-    _change(config, "resume", as_json, "Active again.")
+    _change(config, "resume", as_json, lambda _: "Active again.")

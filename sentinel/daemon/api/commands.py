@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.accounts import account_of
-from sentinel.daemon.api.explanation import by_id
+from sentinel.daemon.api.explanation import by_id, drained_for, kept_reason
 from sentinel.daemon.api.histories import named
 from sentinel.daemon.effects.messages import send_trials
 from sentinel.daemon.runner import Runner
@@ -138,12 +138,15 @@ class OperatorCommands:
         entry = self._runner.state.rules.causes.get(cause)
         return entry.scope if entry is not None else Scope.UNKNOWN
 
-    async def _audited(self, entry: AuditEntry, change: Callable[[], Awaitable[None]]) -> None:
-        """Make a change between two audit entries (begun, ended). Without the first entry nothing is changed."""
+    async def _audited(self, entry: AuditEntry, change: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Make a change between two audit entries (begun, ended), and return how it is after that, as ``change`` says.
+
+        Without the first entry nothing is changed.
+        """
         await asyncio.to_thread(self._store.commit, [Audited(entry)])
-        stage, why, after = Stage.DONE, "", dict(entry.after.get("wanted", {}))
+        stage, why = Stage.DONE, ""
         try:
-            await change()
+            after = await change()
         except SentinelError as error:
             stage, why, after = _stage_of(error), error.message, {}
             raise
@@ -153,6 +156,7 @@ class OperatorCommands:
                 await asyncio.to_thread(self._store.commit, [Audited(ended)])
             except Unavailable as error:  # the first entry records that it was begun
                 self._log.warning("audit-not-written", action=entry.action, target=entry.target, reason=error.message)
+        return after
 
     async def _drain(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
         node = str(arguments.get("node", ""))
@@ -160,10 +164,27 @@ class OperatorCommands:
         if (seen := await self._reader.node(node)) is None:
             raise UserError(f"Slurm knows no node {node!r}", fix="sinfo -N lists them")
         words = f"{OURS}{by.name}: {reason}"
-        wanted = {"wanted": {"drained": True, "reason": words}}
-        entry = self._entry(by, "drain", node, reason, before=_before(seen), after=wanted)
-        await self._audited(entry, lambda: self._writer.drain(node, words))
-        return {"node": node, "drained": True}
+        if seen.drained and (incident := drained_for(seen.reason)):
+            known = await asyncio.to_thread(self._store.incident_rows, ids=[incident])
+            words = kept_reason(words, incident) if known else words
+        wanted = {"drained": True, "reason": words}
+
+        async def drain() -> dict[str, Any]:
+            # A drain of ours gets the new reason: one that a person has named is theirs, and no test returns the node.
+            await self._writer.drain(node, words, replace=True)
+            return await self._held(node) or wanted
+
+        entry = self._entry(by, "drain", node, reason, before=_before(seen), after={"wanted": wanted})
+        after = await self._audited(entry, drain)
+        return {"node": node, **after, "before": seen.reason if seen.drained else None}
+
+    async def _held(self, node: str) -> dict[str, Any] | None:
+        """What Slurm holds of the node's drain after a change; None: not known, which makes no failure of the change."""
+        try:
+            seen = await self._reader.node(node)
+        except Unavailable:
+            return None
+        return {"drained": seen.drained, "reason": seen.reason} if seen is not None else None
 
     def _entry(
         self, by: Person, action: str, node: str, why: str, *, before: dict[str, Any], after: dict[str, Any]
@@ -184,7 +205,7 @@ class OperatorCommands:
                 fix=f"what is not ours is not returned by us; use scontrol update NodeName={name} State=RESUME",
             )
 
-        async def undrain() -> None:
+        async def undrain() -> dict[str, Any]:
             async with self._releasing:
                 before = self._live.node(name).released_at
                 await self._store_released(name, now := self._clock.now())
@@ -196,10 +217,11 @@ class OperatorCommands:
                     self._live.node(name).released_at = before
                     await self._take_back_released(name, before)
                     raise
+            return await self._held(name) or wanted
 
-        wanted = {"wanted": {"drained": False}}
-        await self._audited(self._entry(by, "release", name, "", before=_before(node), after=wanted), undrain)
-        return {"node": name, "drained": False}
+        wanted: dict[str, Any] = {"drained": False}
+        entry = self._entry(by, "release", name, "", before=_before(node), after={"wanted": wanted})
+        return {"node": name, **await self._audited(entry, undrain)}
 
     async def _store_released(self, node: str, at: datetime | None) -> None:
         """Store when an operator last returned the node; None: never."""

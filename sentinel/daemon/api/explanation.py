@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from sentinel.wire import to_json
 
 LAST = "last"
 _OTHERS = 20  # further incidents of a node or job that are listed
+_KEPT = re.compile(r" \[incident (\S+)\]\Z")  # as ``kept_reason`` adds it
 _STEP_KEYS = ("kind", "node", "job", "attempt", "intended_at", "result", "finished_at", "reason", "data")
 
 Row = Mapping[str, Any]
@@ -73,9 +75,21 @@ def by_id(name: str, rows: Sequence[Row]) -> Row:
 
 def _blamed_first(name: str, rows: Sequence[Row], node: NodeView | None) -> list[Row]:
     """Sort: the incident for which the node is drained, then those that blame it, then those that only mention it."""
-    reason = node.reason if node is not None and node.reason.startswith(OURS) else ""
-    drained_for = reason.removeprefix(OURS).partition(" ")[0]
-    return sorted(rows, key=lambda row: (not drained_for or row["id"] != drained_for, name not in nodes_of(row)))
+    incident = drained_for(node.reason) if node is not None else ""
+    return sorted(rows, key=lambda row: (not incident or row["id"] != incident, name not in nodes_of(row)))
+
+
+def drained_for(reason: str) -> str:
+    """The id of the incident for which a node with this reason was drained; empty, or no incident's, where there is none."""
+    if not reason.startswith(OURS):
+        return ""
+    kept = _KEPT.search(reason)
+    return kept[1] if kept is not None else reason.removeprefix(OURS).partition(" ")[0]
+
+
+def kept_reason(words: str, incident: str) -> str:
+    """A person's reason for a drain that was made for ``incident``: the node stays the one to repair for it."""
+    return f"{words} [incident {incident}]"
 
 
 def explained(store: Store, row: Row) -> dict[str, Any]:

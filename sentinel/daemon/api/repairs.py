@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.explanation import drained_for
 from sentinel.daemon.api.scores import Scores
 from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Trust, Verdict
 from sentinel.wire import to_json
@@ -40,7 +41,7 @@ def _row(node: NodeView, why: str) -> dict[str, Any]:
 
 def _drained(store: Store, node: NodeView, scores: Scores, all_texts: bool) -> dict[str, Any]:
     row = _row(node, "drained") | {"reasons": scores.shown(node.name)["suspect_reasons"]}
-    name = node.reason.removeprefix(OURS).partition(" ")[0]
+    name = drained_for(node.reason)
     incident, verdict = store.incident(name), store.last_verdict(name)
     if incident is None or verdict is None:
         return row | {"reasons": [node.reason, *row["reasons"]]}

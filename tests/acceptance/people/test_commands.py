@@ -90,11 +90,11 @@ def test_draining_and_releasing_by_hand(story: Story):
     assert "n2 is idle" in shown.stdout
     assert story.drains() == {}
     (answer,) = rows(story, "drain", "n2", "--reason", "fan is loud", "--yes")
-    assert answer == {"node": "n2", "drained": True}
+    assert (answer["node"], answer["drained"], answer["before"]) == ("n2", True, None)
     story.expect(drains=["n2"])
     assert "fan is loud" in story.lab.slurm("sinfo", "-h", "-N", "-n", "n2", "-o", "%E")
     (answer,) = rows(story, "release", "n2", "--yes")
-    assert answer == {"node": "n2", "drained": False}
+    assert (answer["node"], answer["drained"]) == ("n2", False)
     story.expect(returns=["n2"])
     assert "not drained" in story.sentinel("release", "n2", "--yes", code=4).stderr
     assert "no node" in story.sentinel("drain", "n99", "--reason", "x", "--yes", code=2).stderr

@@ -251,6 +251,14 @@ async def test_drain_and_undrain_twice_each(world: World) -> None:
     assert not seen.drained
 
 
+async def test_the_reason_of_a_drain_of_ours_is_replaced_where_that_is_asked_for(world: World) -> None:
+    node = world.names[1]
+    await world.writer.drain(node, "sentinel: i42 Xid 79")
+    await world.writer.drain(node, "sentinel:root: fan broken", replace=True)
+    seen = await world.node(node, lambda seen: seen.reason != "sentinel: i42 Xid 79")
+    assert seen.drained and seen.reason == "sentinel:root: fan broken"
+
+
 async def test_a_running_job_outlives_the_drain_of_its_node(world: World) -> None:
     job = world.submit()
     node = (await world.job(job, running)).nodes[0]
@@ -264,6 +272,8 @@ async def test_somebody_elses_drain_stays_theirs(world: World) -> None:
     world.person_drains(node, "cable is being replaced")
     with pytest.raises(Refused, match="cable is being replaced"):
         await world.writer.drain(node, "sentinel: i42")
+    with pytest.raises(Refused, match="cable is being replaced"):
+        await world.writer.drain(node, "sentinel:root: mine", replace=True)
     with pytest.raises(Refused, match="cable is being replaced"):
         await world.writer.undrain(node)
     assert (await world.node(node, lambda seen: seen.drained)).reason == "cable is being replaced"

@@ -318,6 +318,19 @@ async def test_reasons_stay_one_line(fake_slurm: FakeSlurm) -> None:
     assert one_line("  ünïcode ☃ ") == "ünïcode ☃"
 
 
+async def test_a_person_may_replace_the_reason_of_a_drain_of_ours(fake_slurm: FakeSlurm) -> None:
+    await fake_slurm.drain("n1", "sentinel:root: first")
+    await fake_slurm.drain("n1", "sentinel:root: second")  # a plan's, or a repeated one: it keeps what is there
+    assert fake_slurm.nodes["n1"].reason == "sentinel:root: first"
+    for _ in range(2):
+        await fake_slurm.drain("n1", "sentinel:root: third", replace=True)
+    assert fake_slurm.nodes["n1"].drained and fake_slurm.nodes["n1"].reason == "sentinel:root: third"
+    assert len(fake_slurm.calls) == 2  # it was there already
+    fake_slurm.person_drains("n2", "a person")
+    with pytest.raises(Refused, match="a person"):
+        await fake_slurm.drain("n2", "sentinel:root: mine", replace=True)
+
+
 @pytest.mark.parametrize(
     ("said", "answer"),
     [

@@ -45,6 +45,39 @@ def test_reason_must_be_given(asked: Asked) -> None:
     assert asked.run("drain", "n1", "--yes").exit_code == 2 and asked.made == []
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"reason": "sentinel:root: fan", "before": None}, "n1 is drained."),
+        (
+            {"reason": "sentinel:root: fan", "before": "sentinel:0f3a ecc n1:3"},
+            "n1 was drained already (0f3a ecc n1:3); its reason is now root: fan. Only sentinel release returns it.",
+        ),
+        (
+            {"reason": "sentinel:root: fan", "before": "sentinel:root: fan"},
+            "n1 is drained already (root: fan); nothing was changed.",
+        ),
+        (
+            {"reason": "mine now", "before": "sentinel:root: fan"},
+            "n1 was drained already (root: fan); its reason is now mine now.\n",
+        ),
+        ({"reason": "", "before": None, "drained": False}, "n1 was drained, and is in service again by now."),
+        ({"reason": f"sentinel:{HOSTILE}", "before": "sentinel:root: fan"}, "n1 was drained already (root: fan);"),
+    ],
+)
+def test_drain_says_what_slurm_holds(asked: Asked, answer: dict[str, Any], says: str) -> None:
+    asked.answer = {"node": "n1", "drained": True, **answer}
+    output = asked.run("drain", "n1", "--reason", "fan", "--yes").output
+    assert says in output and harmless(output)
+
+
+def test_drain_of_a_node_that_is_drained_says_so_before_the_question(asked: Asked) -> None:
+    drained = NODE | {"state": "drained", "job": None, "reason": "sentinel:0f3a ecc"}
+    asked.views["nodes"] = {"nodes": [drained, NODE | {"node": "n2"}]}
+    found = asked.run("drain", "n[1-2]", "--reason", "fan", says="n\n")
+    assert "until they are released; the reason of n1 is replaced [y/N]" in " ".join(found.output.split())
+
+
 def test_release_shows_whose_drain_it_is(asked: Asked) -> None:
     asked.views["nodes"] = {"nodes": [NODE | {"state": "drained", "job": None, "reason": "sentinel:0f3a ecc"}]}
     output = asked.run("release", "n1", says="y\n").output

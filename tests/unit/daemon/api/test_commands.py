@@ -15,6 +15,7 @@ from in_memory.world import World
 from made_records import AT, incident, verdict
 
 from sentinel.daemon.api.commands import OperatorCommands
+from sentinel.daemon.api.explanation import drained_for
 from sentinel.errors import Denied, Refused, Timeout, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.wire import to_json
@@ -179,6 +180,56 @@ async def test_each_change_is_in_the_audit_before_and_after_it(world: Worlds) ->
     assert there.store.check_audit().fault == ""
 
 
+@pytest.mark.parametrize("words", ["sentinel:root: fan", "sentinel:0f3a gpu_memory_ecc n1:3"])
+async def test_drain_of_a_node_that_sentinel_drained_gives_it_the_new_reason(world: Worlds, words: str) -> None:
+    """A drain whose reason a person changed is theirs from then on: no test of Sentinel's returns the node."""
+    there = world()
+    there.slurm.person_drains("n1", words)
+    answer = await change(there, "drain", node="n1", reason="pump")
+    assert answer == {"node": "n1", "drained": True, "reason": "sentinel:root: pump", "before": words}
+    assert there.slurm.nodes["n1"].reason == "sentinel:root: pump"
+    begun, done = (item.entry for item in there.store.audit())
+    assert begun.before["reason"] == words and done.after == {"drained": True, "reason": "sentinel:root: pump"}
+
+
+async def test_drain_of_a_node_that_is_out_for_an_incident_goes_on_naming_it(world: Worlds) -> None:
+    """Else nobody could tell any more which part of the node is to be repaired."""
+    there = world()
+    there.store.save_incident(incident(id="0f3a", nodes=("n1",), job=101))
+    there.slurm.person_drains("n1", "sentinel:0f3a gpu_memory_ecc n1:3")
+    for _ in range(2):
+        answer = await change(there, "drain", node="n1", reason="RMA 7")
+        assert answer["reason"] == "sentinel:root: RMA 7 [incident 0f3a]"
+    assert drained_for(there.slurm.nodes["n1"].reason) == "0f3a"
+
+
+async def test_answer_and_audit_say_what_slurm_holds(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = world()
+    drain = there.slurm.drain
+
+    async def changed_at_once(node: str, reason: str, *, replace: bool = False) -> None:
+        await drain(node, reason, replace=replace)
+        there.slurm.person_drains(node, "mine now")
+
+    monkeypatch.setattr(there.slurm, "drain", changed_at_once)
+    assert (await change(there, "drain", node="n1", reason="fan"))["reason"] == "mine now"
+    assert there.store.audit()[-1].entry.after == {"drained": True, "reason": "mine now"}
+
+
+async def test_what_cannot_be_read_again_is_as_asked_for(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm has said yes: that its next answer is missing makes no failure of it."""
+    there = world()
+    drain = there.slurm.drain
+
+    async def last_answer(node: str, reason: str, *, replace: bool = False) -> None:
+        await drain(node, reason, replace=replace)
+        there.slurm.answers = False
+
+    monkeypatch.setattr(there.slurm, "drain", last_answer)
+    assert (await change(there, "drain", node="n1", reason="fan"))["reason"] == "sentinel:root: fan"
+    assert audited(there)[-1][3] == "done" and there.slurm.nodes["n1"].drained
+
+
 async def test_a_refused_change_is_in_the_audit_too(world: Worlds) -> None:
     there = world()
     there.slurm.person_drains("n1", "a person")
@@ -202,7 +253,7 @@ async def test_without_the_audit_nothing_is_changed(world: Worlds, monkeypatch: 
 async def test_what_slurm_does_not_answer_is_not_known(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     there = world()
 
-    async def drain(*_: object) -> None:
+    async def drain(*_: object, **__: object) -> None:
         raise Unavailable("slurmctld does not answer")
 
     monkeypatch.setattr(there.slurm, "drain", drain)

@@ -81,13 +81,14 @@ def test_no_incident_yet() -> None:
 # --- asked of the daemon -------------------------------------------------------------------------------------------------
 
 
-async def test_node_with_the_incident_that_drained_it(world: Worlds) -> None:
+@pytest.mark.parametrize("reason", ["sentinel:bbb1 ecc", "sentinel:root: RMA 7 [incident bbb1]"])
+async def test_node_with_the_incident_that_drained_it(world: Worlds, reason: str) -> None:
     shown = Shown(world())
-    shown.world.slurm.nodes["n1"].drained, shown.world.slurm.nodes["n1"].reason = True, "sentinel:bbb1 ecc"
+    shown.world.slurm.person_drains("n1", reason)
     await shown.daemon.fleets.take()
     seen = await shown("why", what="n1")
     assert seen["asked"] == {"kind": "node", "name": "n1"} and seen["incident"]["id"] == "bbb1"
-    assert {item["id"] for item in seen["others"]} == {"aaa1", "ccc1"} and seen["node"]["reason"] == "sentinel:bbb1 ecc"
+    assert {item["id"] for item in seen["others"]} == {"aaa1", "ccc1"} and seen["node"]["reason"] == reason
     quiet = await shown("why", what="n4")
     assert quiet["incident"] is None and quiet["node"]["node"] == "n4" and quiet["evidence"] == []
 
@@ -175,14 +176,15 @@ async def test_names_for_a_shell(world: Worlds) -> None:
 # --- what to repair ------------------------------------------------------------------------------------------------------
 
 
-async def test_drained_node_with_gpu_serial_number_and_advice(world: Worlds) -> None:
+@pytest.mark.parametrize("reason", ["sentinel:ddd1 ecc n1:3", "sentinel:root: RMA 7 [incident ddd1]"])
+async def test_drained_node_with_gpu_serial_number_and_advice(world: Worlds, reason: str) -> None:
     shown = Shown(world())
     items = [evidence(Kind.XID, node="n1", id="with-serial", text="NVRM: Xid 48", data={"serial": "165052"})]
     items = [_on_gpu(item) for item in items]
     shown.world.store.append(items)
     shown.world.store.save_incident(_incident(*items), user="ada")
     shown.world.store.save_verdict("ddd1", verdict(drain=("n1",), gpus=("n1:3",), advice="replace the GPU"), later(0))
-    shown.world.slurm.nodes["n1"].drained, shown.world.slurm.nodes["n1"].reason = True, "sentinel:ddd1 ecc n1:3"
+    shown.world.slurm.person_drains("n1", reason)
     shown.world.slurm.person_drains("n2", "a person")
     shown.world.slurm.nodes["n3"].drained, shown.world.slurm.nodes["n3"].reason = True, "sentinel:ada: to look at it"
     rows = {row["node"]: row for row in (await shown("repairs"))["repairs"]}

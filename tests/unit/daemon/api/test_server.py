@@ -79,7 +79,7 @@ async def test_only_operators_change_state(served: Served, uid: int) -> None:
     assert (await served.post(protocol.CHANGE, change, uid=uid)).status == 403
     assert served.world.slurm.calls == []
     answer = await served.post(protocol.CHANGE, change, uid=OPERATOR)
-    assert (answer.status, answer.body) == (200, {"node": "n1", "drained": True})
+    assert answer.status == 200 and answer.body["drained"] is True
     assert served.world.slurm.nodes["n1"].drained
 
 
