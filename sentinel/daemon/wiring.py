@@ -207,6 +207,7 @@ def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
     changes = OperatorCommands(
         store=base.store,
         live=base.live,
+        fleets=base.fleets,
         clock=base.clock,
         reader=base.reader,
         writer=base.writer,

@@ -13,6 +13,7 @@ from sentinel.daemon.api.accounts import account_of
 from sentinel.daemon.api.explanation import by_id, drained_for, kept_reason
 from sentinel.daemon.api.histories import named
 from sentinel.daemon.effects.messages import send_trials
+from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.events import ApprovalGiven
@@ -45,6 +46,7 @@ class OperatorCommands:
         *,
         store: Store,
         live: ClusterView,
+        fleets: FleetSnapshots,
         clock: Clock,
         reader: SlurmReader,
         writer: SlurmWriter,
@@ -53,6 +55,7 @@ class OperatorCommands:
     ) -> None:
         self._store = store
         self._live = live
+        self._fleets = fleets
         self._clock = clock
         for name, at in store.get(RELEASED, {}).items():
             live.node(name).released_at = time_from(at)
@@ -151,6 +154,7 @@ class OperatorCommands:
             stage, why, after = _stage_of(error), error.message, {}
             raise
         finally:
+            self._fleets.changed_by_us()  # who looks next sees it; so does who gave the command twice
             ended = replace(entry, at=self._clock.now(), stage=stage, why=why, before={}, after=after)
             try:
                 await asyncio.to_thread(self._store.commit, [Audited(ended)])

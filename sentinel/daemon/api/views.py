@@ -109,7 +109,7 @@ class Views:
         return await self._views[view](arguments, user)
 
     async def _status(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        fleet = self._live.fleet
+        fleet = await self._fleets.after_changes()
         nodes = list(fleet.nodes.values()) if fleet else []
         rows = await self._seen_by(user)
         still_open = [row for row in rows if row["state"] != IncidentState.CLOSED]

@@ -43,21 +43,22 @@ class FleetSnapshots:
         self._log = log
         self._said: set[Unread] = set()  # unreadable records that were logged already
         self._lock = asyncio.Lock()
-        self._taken_s = self._tried_s = float("-inf")
+        self._taken_s = self._tried_s = self._changed_s = float("-inf")
         self._news = asyncio.Lock()
         self.observed: Callable[[Fleet], None] = live.see_fleet  # called with each new snapshot
         self.unanswered: Callable[[Unavailable], None] = lambda _error: None  # called for each failed one
         self.problem = ""  # why the last request failed; empty if it succeeded
 
     async def take(self, max_age_s: float = 0.0) -> Fleet:
-        """A snapshot that is at most ``max_age_s`` old at the time of the call.
+        """A snapshot that is at most ``max_age_s`` old at the time of the call, and was begun after ``changed_by_us``.
 
         Raises:
             Unavailable: Slurm did not answer: nothing is known.
         """
         asked_s = self._seconds()
         async with self._lock:
-            if self._live.fleet is not None and self._taken_s >= asked_s - max_age_s:
+            young = self._taken_s >= asked_s - max_age_s and not self._is_outdated()
+            if self._live.fleet is not None and young:
                 return self._live.fleet
             begun_s = self._tried_s = self._seconds()
             try:
@@ -88,6 +89,21 @@ class FleetSnapshots:
             with contextlib.suppress(Unavailable):
                 await self.take(max_age_s)
         return self._live.fleet.nodes.get(name)
+
+    def changed_by_us(self) -> None:
+        """Something was changed in Slurm for an operator: the next who looks must see it."""
+        self._changed_s = self._seconds()
+
+    def _is_outdated(self) -> bool:
+        """Whether the newest snapshot may be from before a change of ours."""
+        return self._taken_s <= self._changed_s > float("-inf")
+
+    async def after_changes(self) -> Fleet | None:
+        """The newest snapshot, whatever its age, but not one from before ``changed_by_us`` if Slurm answers."""
+        if self._is_outdated() and not self.problem:
+            with contextlib.suppress(Unavailable):
+                await self.take()
+        return self._live.fleet
 
     async def take_news(self) -> Fleet:
         """A snapshot begun after the call. Concurrent callers share it; at most one per second is taken.

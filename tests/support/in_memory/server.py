@@ -100,8 +100,8 @@ class Served:
                 orders=self.orders, settings=SETTINGS, operators={0, OPERATOR}, clock=clock, prologs=prologs,
             ),
             changes=OperatorCommands(
-                store=world.store, live=daemon.live, clock=clock, reader=world.slurm, writer=world.slurm,
-                runner=daemon.runner, log=log,
+                store=world.store, live=daemon.live, fleets=daemon.fleets, clock=clock, reader=world.slurm,
+                writer=world.slurm, runner=daemon.runner, log=log,
             ),
             telemetry=daemon.telemetry,
             log=log,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hanging_threads import fails_on_the_event_loop
 from in_memory.daemon import Daemon
+from in_memory.views import Shown
 from in_memory.world import World
 from made_records import AT, incident, verdict
 
@@ -24,11 +25,11 @@ Worlds = Callable[..., World]
 EARLIER = datetime(2026, 2, 1, tzinfo=UTC)
 
 
-def commands(there: World) -> tuple[Daemon, OperatorCommands]:
-    daemon = Daemon(there)
+def commands(there: World, daemon: Daemon | None = None) -> tuple[Daemon, OperatorCommands]:
+    daemon = daemon or Daemon(there)
     made = OperatorCommands(
-        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
-        runner=daemon.runner, log=Log(daemon.stream),
+        store=there.store, live=daemon.live, fleets=daemon.fleets, clock=there.slurm.clock, reader=there.slurm,
+        writer=there.slurm, runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
     return daemon, made
 
@@ -55,6 +56,38 @@ async def test_who_commands_is_looked_up_while_the_event_loop_goes_on(
     there = world()
     asked = fails_on_the_event_loop(monkeypatch, pwd, "getpwuid")
     assert (await change(there, "pause"))["by"] == "root" and asked == [0]
+
+
+async def test_who_looks_after_a_change_sees_it(world: Worlds) -> None:
+    shown = Shown(world())
+    _, made = commands(shown.world, shown.daemon)
+    assert [row["state"] for row in (await shown("nodes"))["nodes"]][:1] == ["mixed"]
+    await made.make("drain", {"node": "n1", "reason": "fan"}, 0)
+    assert [row["state"] for row in (await shown("nodes"))["nodes"]][:1] == ["draining"]
+    await made.make("release", {"node": "n1"}, 0)
+    assert (await shown("status"))["drained_by_us"] == []
+    assert [row["state"] for row in (await shown("nodes"))["nodes"]][:1] == ["mixed"]
+
+
+@pytest.mark.parametrize("name", ["drain", "release"])
+async def test_change_of_which_nobody_knows_whether_it_was_made_is_looked_for(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shown = Shown(world())
+    _, made = commands(shown.world, shown.daemon)
+    shown.world.slurm.person_drains("n1", "sentinel: fan")
+    await shown("nodes")
+    assert (await shown("status"))["drained_by_us"] == ["n1"]
+
+    async def lost_answer(node: str, *_: object, **__: object) -> None:
+        shown.world.slurm.person_resumes(node)
+        raise Timeout("slurmctld does not answer")
+
+    monkeypatch.setattr(shown.world.slurm, "drain", lost_answer)
+    monkeypatch.setattr(shown.world.slurm, "undrain", lost_answer)
+    with pytest.raises(Timeout):
+        await made.make(name, {"node": "n1", "reason": "fan"}, 0)
+    assert (await shown("status"))["drained_by_us"] == []
 
 
 async def test_nodes_that_are_released_at_once_are_all_remembered(world: Worlds) -> None:

@@ -27,8 +27,8 @@ class Deaf(FakeSink):
 def commands(daemon: Daemon) -> OperatorCommands:
     there = daemon.world
     return OperatorCommands(
-        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
-        runner=daemon.runner, log=Log(daemon.stream),
+        store=there.store, live=daemon.live, fleets=daemon.fleets, clock=there.slurm.clock, reader=there.slurm,
+        writer=there.slurm, runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
 
 

@@ -69,6 +69,48 @@ async def test_age_counts_from_the_request_and_not_from_the_answer(world: Worlds
     assert counted.count == 2
 
 
+async def test_snapshot_from_before_a_change_of_ours_is_too_old_for_everybody(world: Worlds, seconds: Seconds) -> None:
+    daemon, counted = wired(world(), seconds)
+    first = await daemon.fleets.take()
+    assert await daemon.fleets.after_changes() is first and counted.count == 1
+    daemon.fleets.changed_by_us()
+    seconds.now_s += 1.0
+    second = await daemon.fleets.take(5.0)
+    assert second is not first and await daemon.fleets.take(5.0) is second and counted.count == 2
+    assert await daemon.fleets.after_changes() is second and counted.count == 2
+
+
+async def test_snapshot_under_way_during_a_change_may_be_from_before_it(world: Worlds, seconds: Seconds) -> None:
+    daemon, counted = wired(world(), seconds)
+    answer = counted.fleet
+
+    async def changed_meanwhile() -> Fleet:
+        fleet = await answer()
+        seconds.now_s += 1.0
+        daemon.fleets.changed_by_us()
+        return fleet
+
+    counted.fleet = changed_meanwhile  # type: ignore[method-assign]
+    first = await daemon.fleets.take()
+    counted.fleet = answer  # type: ignore[method-assign]
+    seconds.now_s += 1.0
+    assert await daemon.fleets.after_changes() is not first and counted.count == 2
+
+
+async def test_without_an_answer_the_snapshot_from_before_a_change_is_all_there_is(
+    world: Worlds, seconds: Seconds
+) -> None:
+    there = world()
+    daemon, counted = wired(there, seconds)
+    assert await daemon.fleets.after_changes() is None and counted.count == 0  # nothing was seen or changed yet
+    first = await daemon.fleets.take()
+    daemon.fleets.changed_by_us()
+    there.slurm.answers = False
+    for _ in range(3):
+        assert await daemon.fleets.after_changes() is first
+    assert counted.count == 2  # who only looks does not wait for a slurmctld that is known not to answer
+
+
 async def test_who_asks_for_news_shares_a_request_that_is_under_way(world: Worlds, seconds: Seconds) -> None:
     """One that a listing began while the news waited their turn: slurmctld has not failed to answer it."""
     daemon, counted = wired(world(), seconds)

@@ -48,8 +48,8 @@ def waits(there: World) -> list[str]:
 async def answer(daemon: Daemon, word: str = "approve", what: list[str] | None = None, **how: Any) -> None:
     there = daemon.world
     made = OperatorCommands(
-        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
-        runner=daemon.runner, log=Log(daemon.stream),
+        store=there.store, live=daemon.live, fleets=daemon.fleets, clock=there.slurm.clock, reader=there.slurm,
+        writer=there.slurm, runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
     plan = open_plan(there)
     shown = {

@@ -69,8 +69,8 @@ def agent_says(daemon: Daemon, node: str, word: str) -> None:
 async def command(daemon: Daemon, name: str) -> None:
     there = daemon.world
     made = OperatorCommands(
-        store=there.store, live=daemon.live, clock=there.slurm.clock, reader=there.slurm, writer=there.slurm,
-        runner=daemon.runner, log=Log(daemon.stream),
+        store=there.store, live=daemon.live, fleets=daemon.fleets, clock=there.slurm.clock, reader=there.slurm,
+        writer=there.slurm, runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
     await made.make(name, {}, 0)
     await daemon.quiet()
