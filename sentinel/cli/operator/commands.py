@@ -36,7 +36,9 @@ def _change(
 def _state_of(row: Mapping[str, Any]) -> str:
     job = f", runs job {row['job']}" if row["job"] is not None else ""
     reason = f", reason: {shown(row['reason'])}" if row["reason"] else ""
-    return f"{row['node']} is {row['state']}{job}{reason}.{_bad(row)}"
+    absent = ", and ".join(_absent(row))
+    sentence = f" {absent[0].upper()}{absent[1:]}." if absent else ""
+    return f"{row['node']} is {row['state']}{job}{reason}.{sentence}{_bad(row)}"
 
 
 def _shown_first(config: Path, nodes: str, as_json: bool) -> list[dict[str, Any]]:
@@ -60,6 +62,13 @@ def _each(rows: Sequence[Mapping[str, Any]], change: Callable[[str], None]) -> N
             echo(f"{shown(row['node'])}: {shown(error.message)}", err=True)
     if refused:
         raise Refused(f"{len(refused)} of {counted(len(rows), 'node')} refused", fix=refused[0].fix)
+
+
+def _absent(row: Mapping[str, Any]) -> list[str]:
+    """What does not answer on the node, in words. What is not known is not held against it."""
+    agent = row.get("agent")
+    words = ["it does not answer Slurm"] if row.get("responds") is False else []
+    return [*words, *([f"its agent is {agent}"] if agent in ("silent", "unreachable") else [])]
 
 
 def _bad(row: Mapping[str, Any]) -> str:
@@ -125,10 +134,30 @@ def release(nodes: str, yes: bool, config: Path, as_json: bool) -> None:
     """
     rows = _shown_first(config, nodes, as_json)
     if not yes:
-        bad = [row for row in rows if _bad(row)]
-        own = "its own verdict is BAD" if len(rows) == 1 else f"the own verdict of {_names(bad)} is BAD"
-        click.confirm(f"Return {_names(rows)} to work{f' although {own}' if bad else ''}?", abort=True, err=as_json)
-    _each(rows, lambda node: _change(config, "release", as_json, lambda _: f"{node} is back.", node=node))
+        click.confirm(f"Return {_names(rows)} to work{_although(rows)}?", abort=True, err=as_json)
+    _each(rows, lambda node: _change(config, "release", as_json, partial(_released, node), node=node))
+
+
+def _although(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What speaks against the return of these nodes, as the end of a question."""
+    alone = len(rows) == 1
+    bad = [row for row in rows if _bad(row)]
+    dead = [row for row in rows if row.get("responds") is False]
+    unseen = [row for row in rows if _absent(row) and row not in dead]
+    words = [f"{'its own verdict' if alone else f'the own verdict of {_names(bad)}'} is BAD"] if bad else []
+    words += [f"{'it' if alone else _names(dead)} does not answer"] if dead else []
+    words += [f"{'its agent' if alone else f'the agent of {_names(unseen)}'} is {unseen[0]['agent']}"] if unseen else []
+    return f" although {' and '.join(words)}" if words else ""
+
+
+def _released(node: str, answer: Mapping[str, Any]) -> str:
+    """How the node is after its return. The answer of an earlier release's daemon does not say it."""
+    absent = ", and ".join(_absent(answer))
+    if answer.get("drained"):
+        return f"{node} was returned, and is drained again by now."
+    if answer.get("responds") is False:
+        return f"{node} is returned and gets no job yet: {absent}."
+    return f"{node} is back{f'; {absent}: Sentinel sees nothing of what happens there' if absent else ''}."
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> str:

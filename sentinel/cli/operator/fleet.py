@@ -183,12 +183,18 @@ def describe(row: dict[str, Any]) -> None:
         )
     if tested.get("passed"):
         say(f"Passed a diagnostic {when(tested['passed'])}.", "  ")
-    for sentence in return_words(row):
+    for sentence in (*released_words(row), *return_words(row)):
         say(sentence, "  ")
     if row["trends"]:
         columns = ("counter", "unit", "value", "per day", "90 %", "")
         table("Counters that grow", columns, [_trend_row(trend) for trend in row["trends"]],
               whole=("value", "per day", "90 %"))  # fmt: skip
+
+
+def released_words(row: dict[str, Any]) -> list[str]:
+    """That a person returned the node, if one did."""
+    known = row.get("released")
+    return [f"Returned to service by {shown(known['by'] or 'a person')}, {when(known['at'])}."] if known else []
 
 
 def return_words(row: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from sentinel.alerts.text import culprit_words
 from sentinel.cli.operator.arguments import INCIDENT, SUBJECT, asked_filters, filter_options, filter_words
 from sentinel.cli.operator.corrections import corrected_words
 from sentinel.cli.operator.daemon_client import config_option, view
-from sentinel.cli.operator.fleet import describe, drained_by, return_words
+from sentinel.cli.operator.fleet import describe, drained_by, released_words, return_words
 from sentinel.cli.operator.incident_table import incident_table, state_words
 from sentinel.cli.operator.jobs import attempts_table
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
@@ -101,7 +101,7 @@ def _subject(seen: dict[str, Any]) -> None:
             say("No incident names this node.")
         else:
             say(f"{shown(node['node'])} is {shown(node['state'])}{drained_by(node)}.")
-            for sentence in return_words(node):
+            for sentence in (*released_words(node), *return_words(node)):
                 say(sentence)
             if (node["reason"] or "").startswith(OURS):
                 say(f"Next: when it is mended, sentinel release {shown(node['node'])}")

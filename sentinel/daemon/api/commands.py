@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.accounts import account_of
 from sentinel.daemon.api.explanation import by_id, drained_for, kept_reason
 from sentinel.daemon.api.histories import named
+from sentinel.daemon.api.status import responds_to_slurm, shown_state
 from sentinel.daemon.effects.messages import send_trials
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.runner import Runner
@@ -21,7 +21,7 @@ from sentinel.engine.reconcile import approvals
 from sentinel.errors import Denied, Refused, SentinelError, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model.audit import AuditEntry, Stage
-from sentinel.model.changes import Audited
+from sentinel.model.changes import Audited, SettingChanged
 from sentinel.model.corrections import MOST_NOTE, Correction
 from sentinel.model.records import OURS, Cause, NodeView, Scope
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
@@ -30,6 +30,7 @@ from sentinel.wire import time_from, to_json
 _SEARCHED = 5000  # newest incidents searched for an id
 _MOST_PARTS = 1000  # most parts of one plan that one answer may cover
 RELEASED = "released"  # stored setting: node -> when an operator last returned it to service
+RELEASED_BY = "released_by"  # stored setting: node -> who that was
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,19 +177,19 @@ class OperatorCommands:
         async def drain() -> dict[str, Any]:
             # A drain of ours gets the new reason: one that a person has named is theirs, and no test returns the node.
             await self._writer.drain(node, words, replace=True)
-            return await self._held(node) or wanted
+            now = await self._now(node)
+            return {"drained": now.drained, "reason": now.reason} if now is not None else wanted
 
         entry = self._entry(by, "drain", node, reason, before=_before(seen), after={"wanted": wanted})
         after = await self._audited(entry, drain)
         return {"node": node, **after, "before": seen.reason if seen.drained else None}
 
-    async def _held(self, node: str) -> dict[str, Any] | None:
-        """What Slurm holds of the node's drain after a change; None: not known, which makes no failure of the change."""
+    async def _now(self, node: str) -> NodeView | None:
+        """The node after a change; None: not known, which makes no failure of the change."""
         try:
-            seen = await self._reader.node(node)
+            return await self._reader.node(node)
         except Unavailable:
             return None
-        return {"drained": seen.drained, "reason": seen.reason} if seen is not None else None
 
     def _entry(
         self, by: Person, action: str, node: str, why: str, *, before: dict[str, Any], after: dict[str, Any]
@@ -210,37 +211,37 @@ class OperatorCommands:
             )
 
         async def undrain() -> dict[str, Any]:
-            async with self._releasing:
-                before = self._live.node(name).released_at
-                await self._store_released(name, now := self._clock.now())
-                # Before the request: a snapshot that shows the node in service must find that a person returned it.
-                self._live.node(name).released_at = now
+            await self._undrain(name, by.name)
+            now = await self._now(name)
+            state = {"drained": now.drained, "state": shown_state(now)} if now is not None else {"drained": False}
+            return {**state, "responds": responds_to_slurm(now or node)}
+
+        entry = self._entry(by, "release", name, "", before=_before(node), after={"wanted": {"drained": False}})
+        return {"node": name, **await self._audited(entry, undrain), "agent": self._live.node(name).state}
+
+    async def _undrain(self, node: str, by: str) -> None:
+        """Give the node back to Slurm, and keep when that was, and who did it."""
+        async with self._releasing:
+            earlier = {key: await asyncio.to_thread(self._store.get, key, {}) for key in (RELEASED, RELEASED_BY)}
+            before, now = self._live.node(node).released_at, self._clock.now()
+            told = {RELEASED: to_json(now), RELEASED_BY: by}
+            await self._keep({key: {**known, node: told[key]} for key, known in earlier.items()})
+            # Before the request: a snapshot that shows the node in service must find that a person returned it.
+            self._live.node(node).released_at = now
+            try:
+                await self._writer.undrain(node)
+            except (Refused, Denied):  # after any other error it may be in service
+                self._live.node(node).released_at = before
                 try:
-                    await self._writer.undrain(name)
-                except (Refused, Denied):  # after any other error it may be in service
-                    self._live.node(name).released_at = before
-                    await self._take_back_released(name, before)
-                    raise
-            return await self._held(name) or wanted
+                    await self._keep(earlier)
+                except Unavailable as error:  # Slurm's refusal is what the operator must hear
+                    words = "the next daemon takes the node for released"
+                    self._log.warning("release-not-taken-back", node=node, reason=error.message, effect=words)
+                raise
 
-        wanted: dict[str, Any] = {"drained": False}
-        entry = self._entry(by, "release", name, "", before=_before(node), after={"wanted": wanted})
-        return {"node": name, **await self._audited(entry, undrain)}
-
-    async def _store_released(self, node: str, at: datetime | None) -> None:
-        """Store when an operator last returned the node; None: never."""
-        released = {**await asyncio.to_thread(self._store.get, RELEASED, {}), node: to_json(at)}
-        if at is None:
-            del released[node]
-        await asyncio.to_thread(self._store.put, RELEASED, released)
-
-    async def _take_back_released(self, node: str, before: datetime | None) -> None:
-        """Store again what was stored before a release that Slurm refused."""
-        try:
-            await self._store_released(node, before)
-        except Unavailable as error:  # Slurm's refusal is what the operator must hear
-            words = "the next daemon takes the node for released"
-            self._log.warning("release-not-taken-back", node=node, reason=error.message, effect=words)
+    async def _keep(self, settings: Mapping[str, Any]) -> None:
+        changes = [SettingChanged(name, value) for name, value in settings.items()]
+        await asyncio.to_thread(self._store.commit, changes)
 
 
 def _printable(text: object, most: int = 200) -> str:

@@ -35,6 +35,26 @@ def shown_state(node: NodeView) -> str:
     return "not responding" if "not_responding" in node.flags else node.state
 
 
+def responds_to_slurm(node: NodeView) -> bool | None:
+    """Whether slurmd on the node answers slurmctld; None: not known, as of a node that is set down."""
+    if "not_responding" in node.flags:
+        return False
+    return None if node.state in ("down", "unknown") else True
+
+
+def as_slurm_says(node: NodeView) -> dict[str, Any]:
+    """A node as Slurm shows it."""
+    return {
+        "node": node.name,
+        "state": shown_state(node),
+        "responds": responds_to_slurm(node),
+        "reason": node.reason,
+        "partitions": list(node.partitions),
+        "gpus": node.gpus,
+        "topology": node.topology,
+    }
+
+
 def mode_of(mode: Mode, *, paused: bool) -> str:
     """The mode of a partition as one word, e.g. "act", "paused" or "mixed"."""
     if paused:
@@ -104,6 +124,15 @@ def unread_records(fleet: Fleet | None) -> dict[str, Any]:
     """How many records of the newest snapshot could not be read, and the first of them."""
     unread = fleet.unread if fleet else ()
     return {"unread_count": len(unread), "unread": to_json(unread[:_UNREAD])}
+
+
+def unread_nodes(fleet: Fleet) -> list[NodeView]:
+    """Nodes whose Slurm record cannot be read, shown with state "unknown"."""
+    return [
+        NodeView(name=item.name, state="unknown", reason=f"Slurm's record cannot be read: {item.reason}")
+        for item in fleet.unread
+        if item.what == "node" and item.name
+    ]
 
 
 def dependents(fleet: Fleet | None) -> list[dict[str, Any]]:

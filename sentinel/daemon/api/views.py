@@ -20,6 +20,7 @@ from sentinel.classify.ageing import Counter as AgeingCounter
 from sentinel.config.settings import Settings
 from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api.accounts import account_of
+from sentinel.daemon.api.commands import RELEASED_BY
 from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, job_named, meant, others, shown_row
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import days_of, failure_filter, groups, job_of, node_list, nodes_of, since_of
@@ -34,7 +35,7 @@ from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
-from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.cluster_view import ClusterView, NodeSeen
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
 from sentinel.engine.node_return import state as returns
 from sentinel.errors import Unavailable, UserError
@@ -175,7 +176,9 @@ class Views:
             if not arguments.get("last_known") or self._live.fleet is None:
                 raise
             fleet = self._live.fleet  # may be old: the caller shows its age
-        shown = [n for n in (*fleet.nodes.values(), *_unread_nodes(fleet)) if chosen is None or n.name in chosen]
+        shown = [
+            n for n in (*fleet.nodes.values(), *state_of.unread_nodes(fleet)) if chosen is None or n.name in chosen
+        ]
         _require_known(chosen, shown)
         scores = await self._board.read()
         shown.sort(key=lambda node: _natural(node.name))
@@ -188,10 +191,11 @@ class Views:
         waits = await self._waits(rows)
         tested = await asyncio.to_thread(self._store.get, CHECKUPS, {})
         returning = await asyncio.to_thread(self._store.get, returns.KEPT, {})
+        released_by = await asyncio.to_thread(self._store.get, RELEASED_BY, {})
         return {
             "nodes": [
                 {
-                    **self._node(node),
+                    **self._node(node, released_by),
                     "diagnostic": tested.get(node.name, {}),
                     "return": returns.of_node(returning, node),
                     **scores.shown(node.name),
@@ -201,16 +205,12 @@ class Views:
             "incidents": [shown_row(row, waits) for row in rows],
         }
 
-    def _node(self, node: NodeView) -> dict[str, Any]:
+    def _node(self, node: NodeView, released_by: Mapping[str, str]) -> dict[str, Any]:
         seen = self._live.nodes.get(node.name)
         job = self._live.job_on(node.name)
         return {
-            "node": node.name,
-            "state": state_of.shown_state(node),
-            "reason": node.reason,
-            "partitions": list(node.partitions),
-            "gpus": node.gpus,
-            "topology": node.topology,
+            **state_of.as_slurm_says(node),
+            "released": _released(seen, released_by.get(node.name)),
             "agent": seen.state if seen else "unknown",
             "orders": self._orders.connected(node.name),
             "verdict": seen.verdict if seen else {},
@@ -326,7 +326,8 @@ class Views:
         if asked.kind == "node" and node is not None:
             scores = await self._board.read()
             known = returns.of_node(await asyncio.to_thread(self._store.get, returns.KEPT, {}), node)
-            answer["node"] = {**self._node(node), "return": known, **scores.shown(node.name)}
+            released_by = await asyncio.to_thread(self._store.get, RELEASED_BY, {})
+            answer["node"] = {**self._node(node, released_by), "return": known, **scores.shown(node.name)}
         if asked.kind == "job":
             found = await asyncio.to_thread(self._attempts.losses, asked.found, attempts)
             answer["attempts"] = await asyncio.to_thread(self._attempts.shown, attempts, found)
@@ -375,20 +376,17 @@ class Views:
         }
 
 
-def _unread_nodes(fleet: Fleet) -> list[NodeView]:
-    """Nodes whose Slurm record cannot be read, shown with state "unknown"."""
-    return [
-        NodeView(name=item.name, state="unknown", reason=f"Slurm's record cannot be read: {item.reason}")
-        for item in fleet.unread
-        if item.what == "node" and item.name
-    ]
-
-
 def _require_known(chosen: tuple[str, ...] | None, found: list[NodeView]) -> None:
     missing = [name for name in chosen or () if name not in {node.name for node in found}]
     if missing or chosen == ():
         names = fold(missing) if missing else ""
         raise UserError(f"Slurm knows no node {names!r:.80}", fix="sinfo -N lists them")
+
+
+def _released(seen: NodeSeen | None, by: str | None) -> dict[str, Any] | None:
+    """When an operator last returned the node to service, and who (None: not known)."""
+    at = seen.released_at if seen is not None else None
+    return {"at": at, "by": by} if at is not None else None
 
 
 def _may_see(row: dict[str, Any], user: str | None) -> bool:

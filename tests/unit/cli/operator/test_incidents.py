@@ -195,6 +195,17 @@ def test_why_of_a_node_says_who_drained_it_and_what_came_before(asked: Asked) ->
     assert "\nBefore\n" in said and "77aa" in said
 
 
+def test_why_of_a_node_says_that_a_person_released_it(asked: Asked) -> None:
+    row = node_row(state="not responding", reason="", released={"at": "2026-03-01T12:00:00Z", "by": "ada"})
+    asked.views["why"] = why(asked={"kind": "node", "name": "n1"}, node=row, others=[])
+    said = asked.run("why", "n1").output
+    assert said.startswith("n1 is not responding.\nReturned to service by ada, ") and "Incident 0f3a9c" in said
+    asked.views["why"] = NOTHING | {"asked": {"kind": "node", "name": "n1"}, "node": row}
+    assert "Returned to service by ada, " in asked.run("why", "n1").output
+    asked.views["why"] = NOTHING | {"asked": {"kind": "node", "name": "n1"}, "node": row | {"released": None}}
+    assert "Returned to service" not in asked.run("why", "n1").output
+
+
 NOTHING = {"incident": None, "verdict": None, "plan": None, "steps": [], "evidence": [], "others": []}
 
 

@@ -138,6 +138,61 @@ def test_release_of_a_node_that_says_nothing_against_it(asked: Asked, word: str 
     assert "BAD" not in asked.run("release", "n1", "--yes").output
 
 
+@pytest.mark.parametrize(
+    ("row", "words", "although"),
+    [
+        ({"responds": False, "agent": "unreachable"}, "It does not answer Slurm, and its agent is unreachable.",
+         "although it does not answer?"),
+        ({"responds": False, "agent": "heard"}, "It does not answer Slurm.", "although it does not answer?"),
+        ({"responds": True, "agent": "silent"}, "Its agent is silent.", "although its agent is silent?"),
+        ({"responds": False, "agent": "unknown", "verdict": {"word": "BAD", "sentence": "GPU 3 is lost"}},
+         "It does not answer Slurm.", "although its own verdict is BAD and it does not answer?"),
+    ],
+)  # fmt: skip
+def test_release_of_a_node_that_does_not_answer_says_so_before_the_question(
+    asked: Asked, row: dict[str, Any], words: str, although: str
+) -> None:
+    asked.views["nodes"] = {"nodes": [NODE | {"state": "drained", "job": None} | row]}
+    output = asked.run("release", "n1", says="n\n").output
+    assert words in output and f"Return n1 to work {although}" in output and asked.made == []
+    assert words in asked.run("release", "n1", "--yes").output and asked.made == [RELEASE]
+
+
+@pytest.mark.parametrize("row", [{}, {"responds": None, "agent": "unknown"}, {"responds": True, "agent": "heard"}])
+def test_what_is_not_known_of_a_node_is_not_held_against_it(asked: Asked, row: dict[str, Any]) -> None:
+    asked.views["nodes"] = {"nodes": [NODE | row]}
+    output = asked.run("release", "n1", says="n\n").output
+    assert "although" not in output and "answer" not in output
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({}, "n1 is back."),
+        ({"drained": False, "responds": True, "agent": "heard", "state": "idle"}, "n1 is back."),
+        (
+            {"drained": False, "responds": False, "agent": "unreachable", "state": "not responding"},
+            "n1 is returned and gets no job yet: it does not answer Slurm, and its agent is unreachable.",
+        ),
+        (
+            {"drained": False, "responds": True, "agent": "silent", "state": "idle"},
+            "n1 is back; its agent is silent: Sentinel sees nothing of what happens there.",
+        ),
+        ({"drained": True, "state": "drained"}, "n1 was returned, and is drained again by now."),
+    ],
+)
+def test_release_says_how_the_node_is_then(asked: Asked, answer: dict[str, Any], says: str) -> None:
+    asked.answer = {"node": "n1", **answer}
+    assert asked.run("release", "n1", "--yes").output.endswith(f"{says}\n")
+
+
+def test_of_several_nodes_those_are_named_that_do_not_answer(asked: Asked) -> None:
+    dead, bad = {"responds": False}, {"verdict": {"word": "BAD", "sentence": "x"}}
+    asked.views["nodes"] = {"nodes": [NODE | {"node": "n1"} | bad, NODE | {"node": "n2"} | dead]}
+    output = asked.run("release", "n[1-2]", says="n\n").output
+    assert "Return n[1-2] (2 nodes) to work although the own verdict of n1 is BAD and n2 does not answer?" in output
+
+
 def test_several_nodes_are_shown_asked_about_once_and_changed_one_by_one(asked: Asked) -> None:
     asked.views["nodes"] = {"nodes": [NODE, NODE | {"node": "n2", "state": "idle", "job": None}]}
     found = asked.run("drain", "n[1-2]", "--reason", "fan", says="y\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,8 +17,11 @@ from made_records import AT, incident, verdict
 
 from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.api.explanation import drained_for
+from sentinel.daemon.api.status import responds_to_slurm
 from sentinel.errors import Denied, Refused, Timeout, Unavailable, UserError
 from sentinel.log import Log
+from sentinel.model.changes import Change, SettingChanged
+from sentinel.model.records import NodeView
 from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
@@ -69,6 +72,34 @@ async def test_who_looks_after_a_change_sees_it(world: Worlds) -> None:
     assert [row["state"] for row in (await shown("nodes"))["nodes"]][:1] == ["mixed"]
 
 
+async def test_release_of_a_node_that_does_not_answer_says_so(world: Worlds) -> None:
+    shown = Shown(world())
+    daemon, made = commands(shown.world, shown.daemon)
+    shown.world.slurm.person_drains("n1", "sentinel: fan")
+    shown.world.slurm.nodes["n1"].silent = True
+    daemon.live.node("n1").state = "unreachable"
+    (row,) = (await shown("nodes", node="n1"))["nodes"]
+    assert (row["responds"], row["agent"], row["released"]) == (False, "unreachable", None)
+    answer = await made.make("release", {"node": "n1"}, 0)
+    assert answer == {
+        "node": "n1", "drained": False, "state": "not responding", "responds": False, "agent": "unreachable",
+    }  # fmt: skip
+    at = to_json(shown.world.slurm.clock.now())
+    assert (await shown("why", what="n1"))["node"]["released"] == {"at": at, "by": "root"}
+    assert (await shown("nodes", node="n2"))["nodes"][0]["released"] is None
+    (after, *_) = [item.entry.after for item in shown.world.store.audit() if item.entry.stage == "done"]
+    assert after == {"drained": False, "state": "not responding", "responds": False}
+
+
+@pytest.mark.parametrize(("state", "flags", "responds"), [
+    ("idle", set(), True), ("idle", {"drain", "not_responding"}, False), ("down", {"not_responding"}, False),
+    ("down", set(), None), ("unknown", set(), None),
+])  # fmt: skip
+def test_whether_a_node_answers_slurm(state: str, flags: set[str], responds: bool | None) -> None:
+    """A node that is set down may answer: Slurm says nothing of it."""
+    assert responds_to_slurm(NodeView(name="n1", state=state, flags=frozenset(flags))) is responds
+
+
 @pytest.mark.parametrize("name", ["drain", "release"])
 async def test_change_of_which_nobody_knows_whether_it_was_made_is_looked_for(
     world: Worlds, monkeypatch: pytest.MonkeyPatch, name: str
@@ -110,6 +141,7 @@ async def test_release_that_slurm_refuses_is_none(
     there.slurm.person_drains("n1", "sentinel: loose cable")
     if before is not None:
         there.store.put("released", {"n1": to_json(before), "n2": to_json(before)})
+        there.store.put("released_by", {"n1": "ada", "n2": "bob"})
     daemon, made = commands(there)
     seen_meanwhile = []
 
@@ -118,11 +150,13 @@ async def test_release_that_slurm_refuses_is_none(
         raise error
 
     monkeypatch.setattr(there.slurm, "undrain", undrain)
-    stored = there.store.get("released", {})
+    stored = [there.store.get(name, {}) for name in ("released", "released_by")]
     with pytest.raises(type(error)):
         await made.make("release", {"node": "n1"}, 0)
     assert seen_meanwhile == [there.slurm.clock.now()]  # a snapshot that shows it in service must find it released
-    assert daemon.live.node("n1").released_at == before and there.store.get("released", {}) == stored
+    assert daemon.live.node("n1").released_at == before and stored == [
+        there.store.get(name, {}) for name in ("released", "released_by")
+    ]
 
 
 async def test_release_of_which_nobody_knows_whether_it_was_done_counts(
@@ -146,10 +180,14 @@ async def test_release_that_cannot_be_stored_is_none(world: Worlds, monkeypatch:
     there.slurm.person_drains("n1", "sentinel: loose cable")
     daemon, made = commands(there)
 
-    def put(*_: object) -> None:
-        raise Unavailable("the disk is full")
+    commit = there.store.commit
 
-    monkeypatch.setattr(there.store, "put", put)
+    def without_settings(changes: Sequence[Change]) -> None:
+        if any(isinstance(one, SettingChanged) for one in changes):
+            raise Unavailable("the disk is full")
+        commit(changes)
+
+    monkeypatch.setattr(there.store, "commit", without_settings)
     with pytest.raises(Unavailable):
         await made.make("release", {"node": "n1"}, 0)
     assert daemon.live.node("n1").released_at is None and there.slurm.nodes["n1"].drained
