@@ -41,18 +41,20 @@ async def stop_run(task: Task, means: Means) -> Outcome:
     if (count := sum(_is_older(name, task) for name in steps.values())) > _MOST_STEPS:  # each costs two requests
         return means.failed(task, f"job {task.job} runs {count} steps that are named as those of sentinel run")
     await means.ledger.progressed(task, {"asked": True})
-    waited, said = 0.0, ""
+    asked_s: float | None = None
+    said = ""
     while ours := [number for number, name in steps.items() if _is_older(name, task)]:
-        try:
-            for number in ours if waited == 0.0 else ():
-                await means.writer.end_step(task.job, number)
-        except Refused as error:  # the job is requeued instead
-            return means.failed(task, error.message)
-        if waited >= _ENDS_S:
+        if asked_s is None:
+            try:
+                for number in ours:
+                    await means.writer.end_step(task.job, number)
+            except Refused as error:  # the job is requeued instead
+                return means.failed(task, error.message)
+            asked_s = means.seconds()
+        elif means.seconds() - asked_s >= _ENDS_S:
             said = f"Slurm still lists step {task.job}.{ours[0]}"
             break
         await asyncio.sleep(_LOOK_S)
-        waited += _LOOK_S
         steps = await means.reader.steps(task.job)
     return means.done(task, "; ".join(filter(None, [said, await _given_back(task, means)])))
 
@@ -105,19 +107,21 @@ async def start_run(task: Task, means: Means) -> Outcome:
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     values = {**resume_values(task, chosen, task.attempt), RUN: f"{number}", NODES: ",".join(nodes)}
     said = await _given_back(task, means)  # nodes convicted since the last step was stopped
-    waited, taken_back = 0.0, False
+    given_s: float | None = None  # when the order was there to be read
+    taken_back_s: float | None = None
     while True:
         if (over := _over(task, means, await means.reader.job(task.job))) is not None:
             return over
         if any(run_of(name) == number for name in (await means.reader.steps(task.job)).values()):
             return means.done(task, said, {"run": number, "nodes": ",".join(nodes)})
-        if waited == 0.0:
+        if given_s is None:
             await means.resume.write(task.job, values)
-        if not taken_back and waited >= means.launch_s:  # a step that begins later would be killed by the requeue
-            taken_back = True
+            given_s = means.seconds()
+        elif taken_back_s is None and means.seconds() - given_s >= means.launch_s:
+            # A step that begins later would be killed by the requeue.
             await means.resume.write(task.job, resume_values(task, chosen, task.attempt))
-        if waited >= means.launch_s + _TAKEN_S:
+            taken_back_s = means.seconds()
+        elif taken_back_s is not None and means.seconds() - taken_back_s >= _TAKEN_S:
             words = f"the launcher of job {task.job} started no step within {means.launch_s:g} s"
             return means.failed(task, words, {"run": number})
         await asyncio.sleep(_LOOK_S)
-        waited += _LOOK_S

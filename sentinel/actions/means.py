@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -52,6 +53,10 @@ class Progress(Protocol):
         ...
 
 
+def _loop_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def _not_known() -> datetime | None:
     return None
 
@@ -74,6 +79,7 @@ class Means:
     launch_s: float = 30.0  # how long a job's launcher gets to start its next step
     booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
     answers: Callable[[NodeView], Awaitable[bool]] = _not_asked  # whether slurmd on a node takes a connection now
+    seconds: Callable[[], float] = _loop_s  # by which an action's waits are measured: its requests take time, too
 
     async def slurmctld_started_since(self, at: datetime) -> bool | None:
         """Whether slurmctld restarted in the second of ``at`` or later, and may have lost what it confirmed before.

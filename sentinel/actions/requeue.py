@@ -237,7 +237,7 @@ async def _settled(task: Task, means: Means) -> JobView | None:
         Unavailable: it is still completing, or slurmctld forgot that this attempt had begun. Then the one before is stopped
             by the incident that had stopped it, or found gone by Slurm.
     """
-    waited = 0.0
+    began_s = means.seconds()
     while True:
         job = await means.reader.job(task.job)
         if job is not None and job.state in _NOT_OVER and not job.held and job.restarts < task.attempt:
@@ -245,16 +245,14 @@ async def _settled(task: Task, means: Means) -> JobView | None:
             raise Unavailable(f"slurmctld no longer knows attempt {task.attempt} of job {task.job}")
         if job is None or job.state != "completing" or job.restarts > task.attempt:
             return job
-        if waited >= means.pending_s:
+        if (waited_s := means.seconds() - began_s) >= means.pending_s:
             raise Unavailable(f"job {task.job} is still completing after {means.pending_s:g} s; its epilogs may hang")
-        waited += await _pause(waited)
+        await _pause(waited_s)
 
 
-async def _pause(waited_s: float) -> float:
-    """Pause before the next query of a job that has been ending for ``waited_s``; returns the length of the pause."""
-    pause_s = min(max(_LOOK_S, _LATER * waited_s), _MOST_LOOK_S)
-    await asyncio.sleep(pause_s)
-    return pause_s
+async def _pause(waited_s: float) -> None:
+    """Pause before the next query of a job that has been ending for ``waited_s``."""
+    await asyncio.sleep(min(max(_LOOK_S, _LATER * waited_s), _MOST_LOOK_S))
 
 
 async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobView | Outcome:
@@ -268,7 +266,7 @@ async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobV
 
     Returns an outcome instead for a job that its user cancelled, or that somebody else requeued and holds.
     """
-    waited = 0.0
+    began_s = means.seconds()
     while True:
         job = await means.reader.job(task.job)
         if job is None:
@@ -284,9 +282,9 @@ async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobV
         # It ended by itself, or Slurm requeued it, before our request came.
         if job.ended_at is not None or (waits(job) and not job.held):
             ours = await means.writer.requeue_hold(task.job, task.attempt) or ours
-        if waited >= means.pending_s:
+        if (waited_s := means.seconds() - began_s) >= means.pending_s:
             raise Unavailable(f"job {task.job} is still {job.state} after {means.pending_s:g} s; its epilogs may hang")
-        waited += await _pause(waited)
+        await _pause(waited_s)
 
 
 async def _components_wait(job: JobView, means: Means) -> bool:

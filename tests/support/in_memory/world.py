@@ -204,6 +204,7 @@ class World:
             progress=self.progress,
             pending_s=90.0,
             booted_at=self.slurm.booted_at,
+            seconds=lambda: self.slurm.clock.now().timestamp(),
         )
 
     async def decide(

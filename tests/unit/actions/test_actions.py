@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -781,9 +782,27 @@ async def test_an_epilog_that_hangs_costs_slurmctld_few_requests(
         waited.append(seconds)
 
     monkeypatch.setattr("sentinel.actions.requeue.asyncio.sleep", sleep)
-    stuck = dataclasses.replace(with_means, reader=Counting())
+    stuck = dataclasses.replace(with_means, reader=Counting(), seconds=lambda: sum(waited))
     with pytest.raises(Unavailable, match="its epilogs may hang"):
         await ACTIONS[StepKind.REQUEUE_HOLD](task(there, StepKind.REQUEUE_HOLD), stuck)
     assert with_means.pending_s <= sum(waited) <= with_means.pending_s + 2.0
     assert len(looks) < with_means.pending_s  # five in the first seconds, one in two later
     assert waited[:5] == [0.2] * 5
+
+
+async def test_a_slow_slurm_does_not_lengthen_the_wait_for_epilogs(world: Worlds) -> None:
+    there = world()
+    there.slurm.times = dataclasses.replace(there.slurm.times, epilog_s=1e6)
+
+    class Slow:
+        async def job(self, job: int) -> Any:
+            await asyncio.sleep(5.0)
+            return await there.slurm.job(job)
+
+    slow = dataclasses.replace(means(there), reader=Slow())
+    for state in ("RUNNING", "COMPLETING"):  # requeued by us, and on its way already
+        there.slurm.jobs[there.job].state, began = state, there.slurm.clock.now()
+        with pytest.raises(Unavailable, match="its epilogs may hang"):
+            await ACTIONS[StepKind.REQUEUE_HOLD](task(there, StepKind.REQUEUE_HOLD), slow)
+        took_s = (there.slurm.clock.now() - began).total_seconds()
+        assert 90.0 <= took_s <= 90.0 + 4 * 5.0 + 2.0, state

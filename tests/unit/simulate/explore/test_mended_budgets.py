@@ -219,7 +219,7 @@ def test_a_node_put_back_seconds_after_its_drain_may_be_drained_again_once_slurm
         Happening("gpu-memory", 59.12858331938056, "job0/0"),
         Happening("node-lost", 59.62858331938056, "n2"),
         Happening("repair", 80.12858331938057),
-        Happening("slurmctld-crash", 100.12858331938057),
+        Happening("slurmctld-crash", 98.12858331938057),
     )
     world = World(History(8172, 3959, "put-back", setup, happenings, 1170.0))
     assert world.run() == []
@@ -235,8 +235,8 @@ def test_a_return_by_a_person_that_slurmctld_forgot_takes_no_room_of_a_drain_dec
         Happening("gpu-firmware", 32.564662562566696, "n2"),
         Happening("node-lost", 33.064662562566696, "job0/0"),
         Happening("node-lost", 33.564662562566696, "n4"),
-        Happening("repair", 333.5646625625667),
-        Happening("slurmctld-crash", 334.5646625625667),
+        Happening("repair", 333.9646625625667),
+        Happening("slurmctld-crash", 334.9646625625667),
     )
     world = World(History(8230, 9335, "put-back", setup, happenings, 1303.6))
     assert world.run() == []
