@@ -21,6 +21,7 @@ RETURN_EVENTS = (
     "test_passed", "test_failed", "test_unanswered", "command_done", "command_failed", "returned", "repair", "ticket_sent",
     "ticket_failed",
 )  # fmt: skip
+UNREAD = ("job", "node", "switches")  # what a snapshot can lack; see ``model.records.Unread``
 RETURN_STAGES = (
     "waiting", "testing", "acting", "starting", "passed", "returning", "probation", "returned", "repair"
 )  # fmt: skip
@@ -149,7 +150,7 @@ class Telemetry:
             self.budget_left.labels(budget=budget)
         for delivery in ("delivered", "failed"):
             self.notices.labels(result=delivery)
-        for what in ("job", "node"):
+        for what in UNREAD:
             self.unread.labels(what=what)
         for answer in ("answered", "unavailable"):
             self.slurm.labels(result=answer)

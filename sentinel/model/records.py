@@ -241,7 +241,7 @@ class JobView:
 class Unread:
     """A record of Slurm's that could not be read, and so was left out of a snapshot."""
 
-    what: str  # "job" or "node"
+    what: str  # "job", "node", or "switches": on which of these nodes are, for the limits per switch
     name: str  # the job's id or the node's name; empty when not even that could be read
     reason: str
 

@@ -65,13 +65,13 @@ class CommandReader:
         self._commands = Commands(bin=bin, environment=environment, deadline_s=deadline_s, asked=asked)
         self._now = now
         self._client: tuple[int, int] | None = None
-        self.topology = Topology(lambda: self._ask("scontrol", "show", "topology"))
+        self.topology = Topology(lambda: self._commands.run("scontrol", "show", "topology"))
 
     async def fleet(self) -> Fleet:
         """Two commands, whatever the size, and every ten minutes a third."""
         at = self._now()
         nodes = await self.topology.added(await self._nodes())
-        return fleet_of(at, nodes, await self._jobs())
+        return fleet_of(at, nodes, await self._jobs(), self.topology.unread)
 
     async def node(self, name: str) -> NodeView | None:
         if not _NODE_NAME.match(name):

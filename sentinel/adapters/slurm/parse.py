@@ -76,8 +76,8 @@ def records(text: bytes | str, key: str) -> list[Record]:
     return [item if isinstance(item, dict) else {"no record": item} for item in found]
 
 
-def fleet_of(at: datetime, nodes: Sequence[Record], jobs: Sequence[Record]) -> Fleet:
-    """One snapshot out of two answers; records that cannot be read are in its ``unread``.
+def fleet_of(at: datetime, nodes: Sequence[Record], jobs: Sequence[Record], unread: Sequence[Unread] = ()) -> Fleet:
+    """One snapshot out of two answers; records that cannot be read are in its ``unread``, beside those given here.
 
     Raises:
         Unavailable: no node at all, or none that can be read: a cluster without nodes is one that hides them from us.
@@ -91,7 +91,7 @@ def fleet_of(at: datetime, nodes: Sequence[Record], jobs: Sequence[Record]) -> F
         at=at,
         nodes={node.name: node for node in seen},
         jobs={job.id: job for job in known},
-        unread=(*strange, *odd),
+        unread=(*strange, *odd, *unread),
     )
 
 

@@ -14,7 +14,7 @@ from sentinel.log import Log
 from sentinel.model.records import Fleet, NodeView, Unread
 from sentinel.model.spares import Spares
 from sentinel.ports import SlurmReader
-from sentinel.telemetry import Telemetry
+from sentinel.telemetry import UNREAD, Telemetry
 
 _PAUSES_S = (0.5, 1.0, 2.0, 5.0)
 _NEWS_S = 1.0  # least time between snapshots taken because of evidence about unknown jobs
@@ -39,7 +39,7 @@ class FleetSnapshots:
         self._live = live
         self._answered = telemetry.snapshots.labels(result="answered")
         self._unavailable = telemetry.snapshots.labels(result="unavailable")
-        self._unread = {what: telemetry.unread.labels(what=what) for what in ("job", "node")}
+        self._unread = {what: telemetry.unread.labels(what=what) for what in UNREAD}
         self._log = log
         self._said: set[Unread] = set()  # unreadable records that were logged already
         self._lock = asyncio.Lock()

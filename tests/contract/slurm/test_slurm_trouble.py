@@ -191,6 +191,20 @@ async def test_every_request_is_counted_and_how_it_ended(tmp_path: Path) -> None
     assert asked == ["answered", "answered", "unavailable", "answered"]
 
 
+@pytest.mark.parametrize(("ends", "unread"), [
+    ("echo 'SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n1'", []),
+    ("echo 'slurm_load_topo error: Requested operation not supported on this cluster' >&2; exit 1", []),
+    ("echo 'slurm_load_topo error: Socket timed out on send/recv operation' >&2; exit 1", ["switches"]),
+    ("echo 'SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-'", ["switches"]),
+])  # fmt: skip
+async def test_a_fleet_says_that_its_switches_could_not_be_read(tmp_path: Path, ends: str, unread: list[str]) -> None:
+    nodes, jobs = '{"nodes": [{"name": "n1", "state": ["IDLE"]}]}', '{"jobs": []}'
+    said = f"[ $2 = topology ] && {{ {ends}; exit 0; }}\n[ $4 = nodes ] && echo '{nodes}' || echo '{jobs}'"
+    command(tmp_path, "scontrol", f"[ $1 = --version ] && echo slurm 24.11.5 && exit 0\n{said}\n")
+    fleet = await CommandReader(bin=f"{tmp_path}:/usr/bin:/bin").fleet()
+    assert [item.what for item in fleet.unread] == unread and list(fleet.nodes) == ["n1"]
+
+
 async def test_a_user_who_may_not_be_let_into_a_reservation_is_a_no_and_munge_away_is_none(tmp_path: Path) -> None:
     """26.05 knows no user nobody, for one: a restart must not wait for ever for a node that is not lent."""
     said = "echo 'slurm_update error: Invalid user id' >&2; exit 1"

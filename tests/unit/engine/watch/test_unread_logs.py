@@ -16,7 +16,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.events import SlurmReported
 from sentinel.engine.watch import jobs
 from sentinel.errors import Unavailable
-from sentinel.model.records import Unread
+from sentinel.model.records import Fleet, Unread
 
 Worlds = Callable[..., World]
 
@@ -104,6 +104,24 @@ async def test_each_is_logged_once_and_counted(world: Worlds) -> None:
     there.slurm.unreadable.add("n2")
     await daemon.fleets.take()
     assert daemon.said.count("slurm-record-unreadable") == 4, "it is news again"
+
+
+async def test_that_the_switches_are_not_known_is_logged_and_counted(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon(world())
+    value = daemon.telemetry.registry.get_sample_value
+    assert value("sentinel_slurm_records_unreadable", {"what": "switches"}) == 0.0
+    read = daemon.fleets._reader.fleet
+
+    async def without_switches() -> Fleet:
+        return dataclasses.replace(await read(), unread=(Unread("switches", "of the nodes", "timed out"),))
+
+    monkeypatch.setattr(daemon.fleets._reader, "fleet", without_switches)
+    for _ in range(3):
+        await daemon.fleets.take()
+    assert daemon.said.count("slurm-record-unreadable") == 1 and "what=switches" in daemon.said
+    assert value("sentinel_slurm_records_unreadable", {"what": "switches"}) == 1.0
 
 
 async def test_who_asks_for_one_is_told_that_it_is_not_known(world: Worlds) -> None:
