@@ -10,6 +10,7 @@ from sentinel.config.settings import Limits
 from sentinel.model.records import OURS, Cause, Fleet, Incident, Scalar, Step, StepKind, Verdict, Wait
 from sentinel.model.topology import leaf_of
 from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED
+from sentinel.policy.shares import at_most
 from sentinel.policy.situation import RefusedDrain, Situation, in_maintenance
 
 SWITCH = "switch"  # code of the wait of nodes that failed together with others under their switch
@@ -221,7 +222,7 @@ def _partition_limit(partition: str, nodes: Sequence[str], fleet: Fleet, limits:
     ours = [node for node in members if node.drained and node.reason.startswith(OURS)]
     asked = sum(1 for node in members if node.name in nodes)
     # At least one: the share of a small partition could otherwise be zero.
-    most = max(1, int(limits.drain_fraction * len(members)))
+    most = max(1, at_most(limits.drain_fraction, len(members)))
     if len(ours) + asked > most:
         return (
             "drain-budget",

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from sentinel.config.settings import Limits
 from sentinel.model.records import JobView, Verdict
+from sentinel.policy.shares import at_least
 from sentinel.policy.situation import PastRestart, Situation
 
 _ANY_CAUSE = 2  # different causes are more likely bad luck than one that comes again: twice as many tries
@@ -29,7 +30,7 @@ def breaks_nodes(verdict: Verdict, job: JobView, situation: Situation, limits: L
         attempts += any(name not in nodes for name in named)
         nodes.update(dict.fromkeys(named))
     width = job.node_count or len(job.nodes)
-    if not verdict.drain or attempts < max(limits.suspect_job_nodes, limits.suspect_job_fraction * width):
+    if not verdict.drain or attempts < max(limits.suspect_job_nodes, at_least(limits.suspect_job_fraction, width)):
         return ""
     return (
         f"In {attempts} attempts of job {job.id} another node broke each time, of {verdict.cause}: {', '.join(nodes)}. "

@@ -28,6 +28,7 @@ from sentinel.policy.drains import switches
 from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
+from sentinel.policy.shares import at_least, at_most
 from sentinel.policy.situation import (
     NO_NODE,
     SILENCE,
@@ -359,7 +360,8 @@ def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datet
     silent = stop.data.get("ground") == SILENCE
     running = running_jobs(situation.fleet)
     hung = situation.hung_jobs | {stop.job or 0}
-    if silent and len(hung) >= max(limits.hung_jobs, limits.hung_fraction * running) and not situation.breaker_passed:
+    together = max(limits.hung_jobs, at_least(limits.hung_fraction, running))
+    if silent and len(hung) >= together and not situation.breaker_passed:
         words = (
             f"{len(hung)} jobs were called hung within {limits.hung_window_s:g} s: more likely one shared cause than so "
             "many hangs. None is stopped for its silence until they go on, or a person has looked: sentinel resume."
@@ -384,5 +386,5 @@ def running_jobs(fleet: Fleet) -> int:
 def stops_allowed(fleet: Fleet, limits: Limits) -> tuple[int, int]:
     """How many jobs may be stopped for their silence alone, and restarted, within an hour."""
     begun = sum(job.state not in ("pending", "configuring") for job in fleet.jobs.values())
-    silent = max(limits.silent_restarts_per_hour, int(limits.silent_restarts_fraction * running_jobs(fleet)))
-    return silent, max(limits.restarts_per_hour, int(limits.restarts_fraction * begun))
+    silent = max(limits.silent_restarts_per_hour, at_most(limits.silent_restarts_fraction, running_jobs(fleet)))
+    return silent, max(limits.restarts_per_hour, at_most(limits.restarts_fraction, begun))

@@ -14,6 +14,7 @@ from sentinel.config.settings import Diagnostics, Modes
 from sentinel.errors import SentinelError
 from sentinel.model.changes import of_users_words
 from sentinel.model.records import Fleet, Incident, IncidentState, JobView, Kind, Verdict
+from sentinel.policy.shares import at_most
 from sentinel.wire import time_from
 
 HOUR = timedelta(hours=1)
@@ -66,7 +67,7 @@ def due_tests(
     """
     running = {name for name, tested in known.items() if tested.until is not None and tested.until > now}
     free = {name: known.get(name, DiagnosticRecord()) for name in idle if name not in running}
-    most = int(settings.idle_fraction * len(idle.keys() | running))
+    most = at_most(settings.idle_fraction, len(idle.keys() | running))
     retry = timedelta(seconds=settings.retry_s)
 
     def due(tested: DiagnosticRecord) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sentinel.engine.audit import target_of
 from sentinel.model.records import OURS, StepKind
+from sentinel.policy.shares import at_most
 from sentinel.simulate.crossings import SLURM_DEADLINE_S
 from sentinel.simulate.happened import (
     AttemptBegan,
@@ -152,7 +153,7 @@ def blast_radius(seen: Observer, what: Happened) -> Iterator[str]:
         yield f"{what.target} is the {len(under) + 1}th node out under its switch, {limits.drain_per_switch} are allowed"
     for partition in what.node.partitions:
         members = [node for node in nodes.values() if partition in node.partitions]
-        most = max(1, int(limits.drain_fraction * len(members)))
+        most = max(1, at_most(limits.drain_fraction, len(members)))
         out = [name for name in ours if partition in nodes[name].partitions]
         if len(out) + 1 > most:
             yield f"{what.target}: {len(out) + 1} nodes of partition {partition} are out, {most} are allowed"

@@ -9,6 +9,7 @@ from sentinel.engine.reconcile.approvals import ANSWERS, stored_answers
 from sentinel.model.approvals import APPROVAL
 from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result, StepKind
 from sentinel.model.vocabulary import DRAIN_REFUSED
+from sentinel.policy.shares import at_most
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.slurm.records import SimulatedJob
 
@@ -94,7 +95,7 @@ def has_room(seen: Observer, node: str) -> bool:
         members = [other for other in nodes.values() if partition in other.partitions]
         out = [name for name in ours if partition in nodes[name].partitions]
         left = [other for other in members if not other.out and other.name != node]
-        if len(out) >= max(1, int(limits.drain_fraction * len(members))) or len(left) < limits.keep_healthy:
+        if len(out) >= max(1, at_most(limits.drain_fraction, len(members))) or len(left) < limits.keep_healthy:
             return False
     return True
 

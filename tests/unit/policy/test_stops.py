@@ -82,6 +82,14 @@ def test_many_jobs_called_hung_at_once_are_not_stopped(others: int, jobs: int, f
     assert not frozen or f"{others + 1} jobs were called hung within 120 s" in plan.explanation
 
 
+@pytest.mark.parametrize(("others", "frozen"), [(5, False), (6, True)])
+def test_a_share_of_the_running_jobs_is_counted_in_whole_jobs(others: int, frozen: bool) -> None:
+    """0.07 of 100 are 7, although 0.07 * 100 is 7.000000000000001 in a computer."""
+    hung = frozenset({101, *range(200, 200 + others)})
+    plan = decide(HANG, stall(), jobs=100, hung_jobs=hung, limits=Limits(drain_fraction=1.0, hung_fraction=0.07))
+    assert (plan.refusal == "hang-breaker") is frozen
+
+
 def test_the_breaker_freezes_a_hold_as_well() -> None:
     judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD)
     assert decide(judged, stall(), hung_jobs=frozenset({1, 2, 3})).refusal == "hang-breaker"
