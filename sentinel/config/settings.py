@@ -224,7 +224,8 @@ class Limits:
     suspect_job_window_s: float = setting(86_400.0, "window of suspect_job_nodes", unit="s", least=60)
     restarts_per_hour: int = setting(
         100,
-        "restarts of all jobs in an hour; a lost node ends a few, a storm of failures is a person's matter",
+        "restarts and holds of all jobs in an hour, each attempt counts; a lost node ends a few, a storm of failures is a "
+        "person's matter",
         least=0,
     )
     restarts_fraction: float = setting(

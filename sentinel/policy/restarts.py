@@ -371,10 +371,10 @@ def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datet
     most_silent, most = stops_allowed(situation.fleet, limits)
     before = [known.at for known in hour if known.silent]
     if silent and len(before) >= most_silent:
-        words = f"{len(before)} silent jobs were stopped in the last hour; {most_silent} are allowed."
+        words = f"{len(before)} stops of silent jobs in the last hour; {most_silent} are allowed."
         return Wait("restart-budget", now, words, what, min(before, default=now) + _HOUR)
     if stop.kind is not StepKind.HOLD and len(hour) >= most:
-        words = f"{len(hour)} jobs were restarted in the last hour; {most} are allowed."
+        words = f"{len(hour)} restarts and holds of jobs in the last hour; {most} are allowed."
         return Wait("restart-budget", now, words, what, min((known.at for known in hour), default=now) + _HOUR)
     return None
 

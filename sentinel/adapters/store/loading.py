@@ -158,7 +158,7 @@ def newest_verdicts(connection: sa.Connection, readable: Readable, incidents: se
     return {name: found for name, record in newest.items() for found in readable(Verdict, [record])}
 
 
-def newest_plans(connection: sa.Connection, readable: Readable, incidents: set[str]) -> dict[str, Plan]:
+def newest_plans(connection: sa.Connection, readable: Readable, incidents: Collection[str]) -> dict[str, Plan]:
     rows = sorted(by_id(connection, t.plan, t.plan.c.incident, incidents), key=lambda row: row.at)
     newest = {row.incident: row.record for row in rows}
     return {name: found for name, record in newest.items() for found in readable(Plan, [record])}

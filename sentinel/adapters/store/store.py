@@ -20,7 +20,7 @@ from sentinel.adapters.store import lease, retention
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.changes import add_evidence, write
 from sentinel.adapters.store.database import Database
-from sentinel.adapters.store.loading import incident_from, load
+from sentinel.adapters.store.loading import incident_from, load, newest_plans, steps_from
 from sentinel.adapters.store.recording import read_recording
 from sentinel.model import changes
 from sentinel.model.audit import ChainedEntry
@@ -40,7 +40,7 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
-from sentinel.model.stored import Stored, UnreadableRecord
+from sentinel.model.stored import Stored, StoredStep, UnreadableRecord
 from sentinel.text import plain
 
 _FLOAT = "$float"
@@ -150,6 +150,26 @@ class Store(Database):
         query = sa.select(t.plan.c.record).where(t.plan.c.at >= since).order_by(t.plan.c.at.desc()).limit(_MOST_PLANS)
         with self._read() as connection:
             return self._readable(Plan, (row.record for row in connection.execute(query)))
+
+    def plans_in_force(
+        self, kinds: Sequence[StepKind], since: datetime
+    ) -> tuple[dict[str, Plan], frozenset[str], list[StoredStep]]:
+        """What counts against limits.
+
+        Returns:
+            By incident, the newest plan of those with one made since then or not finished; the incidents with one that is
+            not finished; the steps of these kinds that were intended since then, or are of such an incident.
+        """
+        unfinished = sa.select(t.plan.c.incident).where(t.plan.c.finished.is_(False))
+        lately = sa.select(t.plan.c.incident).where(t.plan.c.at >= since)
+        steps = sa.select(t.step).where(
+            t.step.c.kind.in_(kinds), (t.step.c.intended_at >= since) | t.step.c.incident.in_(unfinished)
+        )
+        with self._read() as connection:
+            goes_on = frozenset(connection.execute(unfinished).scalars())
+            plans = newest_plans(connection, self._readable, goes_on | set(connection.execute(lately).scalars()))
+            found = steps_from(connection.execute(steps.order_by(t.step.c.intended_at)))
+        return plans, goes_on & plans.keys(), found
 
     def steps_under_way(self) -> list[dict[str, Any]]:
         """Ledger rows of unfinished plans that have no result yet, or are tried again; oldest first."""

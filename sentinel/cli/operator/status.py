@@ -216,7 +216,7 @@ def _budget(budget: dict[str, Any]) -> None:
     names = {
         "drained_at_once": "drained now",
         "drains_last_hour": "drains in an hour",
-        "restarts_last_hour": "jobs restarted in an hour",
+        "restarts_last_hour": "restarts and holds in an hour",
     }
     parts = [f"{shown(entry['used'])} of {entry['limit']} {names.get(name, name)}" for name, entry in budget.items()]
     say(f"Budget: {', '.join(parts)}")

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.accounts import name_of, uids_of
+from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.notices import BREAKERS_TOLD
+from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
 from sentinel.model.approvals import ASKING, asked
 from sentinel.model.audit import EXPORTED, REWRITTEN
 from sentinel.model.intent import intent_of
-from sentinel.model.records import OURS, Fleet, NodeView, Plan, StepKind, stable_id
+from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, NodeView, Plan, stable_id
 from sentinel.model.vocabulary import REFUSED_BY_SLURM
+from sentinel.policy.restarts import stops_allowed
 from sentinel.wire import time_from, to_json
 
 _HOUR = timedelta(hours=1)
+_SNAPSHOT_LAG = timedelta(seconds=1)  # by which a snapshot may be older than its time
 _OBSERVED = timedelta(days=7)  # how far back plans of observe mode are shown
 _UNREAD = 20  # unreadable records listed in a view
 _FAR_FUTURE = datetime.max.replace(tzinfo=UTC)
@@ -169,20 +174,31 @@ def breaker(store: Store, limits: Limits, now: datetime) -> dict[str, Any]:
 
 
 def budget(store: Store, fleet: Fleet | None, limits: Limits, now: datetime) -> dict[str, Any]:
-    """Each limit and how much of it is used. ``used`` is None where Slurm has not answered."""
-    nodes = list(fleet.nodes.values()) if fleet is not None else None
-    drained = sum(node.drained and node.reason.startswith(OURS) for node in nodes) if nodes is not None else None
-    drains = store.steps_done((StepKind.DRAIN, StepKind.DOWN), since=now - _HOUR)
-    stops = store.steps_done((StepKind.REQUEUE_HOLD,), since=now - _HOUR)
-    begun = sum(job.state not in ("pending", "configuring") for job in fleet.jobs.values()) if fleet is not None else 0
+    """Each limit and how much of it is used, as policy counts. ``used`` is None where Slurm has not answered."""
+    kinds, hour = tuple(NODE_STEPS | INTERRUPTIONS), now - _HOUR
+    made, unfinished_ones, steps = store.plans_in_force(kinds, hour)
+    ledger = Ledger(LedgerRow(row.incident, row.step, row.intended_at, row.outcome) for row in steps)
+    going_on = unfinished([made[name] for name in unfinished_ones], ledger)
+    plans = [plan if name in unfinished_ones else _as_far_as_done(plan, ledger) for name, plan in made.items()]
+    # Without a snapshot nothing is known to be later than what was done.
+    there = fleet if fleet is not None else Fleet(at=now + _SNAPSHOT_LAG, nodes={}, jobs={})
+    there, drains = with_pending_drains(there, plans, ledger.drains(hour), now, going_on)
+    stops = stops_of(plans, ledger.stops(hour), now, going_on)
+    drained = sum(node.drained and node.reason.startswith(OURS) for node in there.nodes.values())
+    unread = sum(item.what == "node" for item in there.unread)  # each may be one of ours
     return {
-        "drained_at_once": {"used": drained, "limit": limits.drain_count},
-        "drains_last_hour": {"used": len(drains), "limit": limits.drain_per_hour},
+        "drained_at_once": {"used": drained + unread if fleet is not None else None, "limit": limits.drain_count},
+        "drains_last_hour": {"used": sum(at >= hour for at in drains), "limit": limits.drain_per_hour},
         "restarts_last_hour": {
-            "used": len({row["job"] for row in stops}),
-            "limit": max(limits.restarts_per_hour, int(limits.restarts_fraction * begun)),
+            "used": sum(stop.at >= hour for stop in stops),
+            "limit": stops_allowed(there, limits)[1],
         },
     }
+
+
+def _as_far_as_done(plan: Plan, ledger: Ledger) -> Plan:
+    """A finished plan without the steps that it never came to."""
+    return replace(plan, steps=tuple(step for step in plan.steps if ledger.has(step.key(plan.incident))))
 
 
 def under_way(store: Store, visible: Collection[str]) -> list[dict[str, Any]]:

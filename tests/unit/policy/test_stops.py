@@ -111,7 +111,7 @@ def test_budget_of_stops_for_silence(before: int, jobs: int, allowed: bool) -> N
     """Six in an hour, or one in twenty of the jobs that run."""
     plan = decide(HANG, stall(), jobs=jobs, stops=stops(before, silent=True))
     assert plan.refusal == ("" if allowed else "restart-budget") and restarts(plan) is allowed
-    assert allowed or f"{before} silent jobs were stopped in the last hour" in plan.explanation
+    assert allowed or f"{before} stops of silent jobs in the last hour" in plan.explanation
 
 
 def test_budget_counts_an_hour() -> None:

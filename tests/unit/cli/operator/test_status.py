@@ -28,7 +28,7 @@ def test_quiet_status(asked: Asked) -> None:
     assert found.exit_code == 0 and lines[0].startswith("Sentinel 1.0 on lab: ACT: it drains and restarts. ")
     assert lines[1].startswith("Slurm:  answers, seen ") and lines[2:] == [
         "Breaker: closed (opens at 5 nodes failing within 1 min or 3 jobs hung within 2 min)",
-        "Budget: 0 of 8 drained now, 0 of 6 drains in an hour, 0 of 100 jobs restarted in an hour",
+        "Budget: 0 of 8 drained now, 0 of 6 drains in an hour, 0 of 100 restarts and holds in an hour",
         "Nodes:  5 mixed, 2 idle",
         "Agents: 7 heard",
         "Jobs:   -",
