@@ -13,6 +13,7 @@ from sentinel.cli.operator.fleet import rate
 from sentinel.cli.operator.incident_table import incident_table
 from sentinel.cli.operator.output import (
     ago,
+    causes_words,
     counted,
     drawable,
     echo,
@@ -118,7 +119,7 @@ def _most(name: str, row: dict[str, Any]) -> str:
         parts = [f"{row[what]} {what if row[what] != 1 else what[:-1]}" for what in ("nodes", "jobs") if row.get(what)]
         return ", ".join(parts)
     causes = row.get("causes") or {}
-    return ", ".join(f"{count} {shown(cause)}" if len(causes) > 1 else shown(cause) for cause, count in causes.items())
+    return causes_words(causes) if len(causes) > 1 else ", ".join(map(shown, causes))
 
 
 def bar(value: int, most: int, width: int = _BAR) -> str:

@@ -12,6 +12,7 @@ from sentinel.cli.operator.arguments import JOB, asked_filters, filter_options, 
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.incident_table import incident_table
 from sentinel.cli.operator.output import (
+    causes_words,
     clock,
     counted,
     echo,
@@ -253,6 +254,11 @@ def lost(by: str, whole: bool, config: Path, as_json: bool, **filters: Any) -> N
 
 
 def _lost_row(first: tuple[str, ...], row: dict[str, Any]) -> tuple[object, ...]:
-    causes = ", ".join(f"{count} {cause}" for cause, count in row["causes"].items())
     sums = (hours(row["lost_gpu_h"]), row["failures"], row["redone_steps"], hours(row["redone_gpu_h"]))
-    return (*(row[name] for name in first), *sums, hours(row["down_gpu_h"]), row["not_known"] or None, causes)
+    return (
+        *(row[name] for name in first),
+        *sums,
+        hours(row["down_gpu_h"]),
+        row["not_known"] or None,
+        causes_words(row["causes"]),
+    )

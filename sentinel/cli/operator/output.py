@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,7 @@ _UNBROKEN_SPACE = "\ue000"  # of the private use area: no text that is shown has
 LEAST_SENTENCE = 30  # a sentence is not broken before this many characters
 UNLIMITED = 100_000  # characters of a line that goes into a pipe or a file
 MOST_NAMES = 72  # characters of a folded list in a cell; the rest is counted
+CAUSES = 3  # causes named in a cell; the rest is counted
 MOST_CHART = 120  # columns of a curve
 PIPED_CHART = 80  # the same in a pipe or a file, whose width nobody knows
 DAY_S = 86400.0
@@ -242,6 +243,12 @@ def counted(number: float, what: str) -> str:
     """``1 node``, ``2,048 nodes``, ``3 histories``."""
     many = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
     return f"{f'{number:,}' if isinstance(number, int) else f'{number:g}'} {what if number == 1 else many}"
+
+
+def causes_words(causes: Mapping[str, int]) -> str:
+    """How often each of the first causes, and how many others there are."""
+    first = [f"{count} {shown(cause)}" for cause, count in list(causes.items())[:CAUSES]]
+    return ", ".join([*first, *([f"+{len(causes) - CAUSES} more"] if len(causes) > CAUSES else [])])
 
 
 def ago(value: object, now: datetime | None = None) -> str:

@@ -14,7 +14,7 @@ import click
 
 from sentinel.cli.operator.arguments import asked_filters, since_option
 from sentinel.cli.operator.daemon_client import config_option, settings_of, view
-from sentinel.cli.operator.output import clock, counted, echo, say, span
+from sentinel.cli.operator.output import causes_words, clock, counted, echo, say, span
 from sentinel.errors import FileError, UserError
 from sentinel.text import printable
 
@@ -283,7 +283,7 @@ def _tables(made: Mapping[str, Any]) -> list[str]:
         nodes = [
             (
                 quoted(row["node"]),
-                ", ".join(f"{number} {cause}" for cause, number in row["causes"].items()),
+                causes_words(row["causes"]),
                 _number(row["lost_gpu_h"]),
                 " ".join(quoted(text) for text in (*row["reasons"], *row["evidence"])),
             )

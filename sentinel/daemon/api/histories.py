@@ -14,10 +14,9 @@ from sentinel.classify.history import BURST
 from sentinel.engine.history import as_corrected
 from sentinel.errors import ProtocolError, UserError
 from sentinel.model.hostlist import expand
-from sentinel.model.records import Cause
+from sentinel.model.records import Cause, Scope
 
 MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
-_CAUSES = 3  # causes named per group
 _LONGEST_NAME = 255  # characters of a node's or a user's name that the store keeps
 _MOST_DAYS = 36500.0
 _LONGEST_LIST = 65536  # characters of a folded node list; Slurm's own lists of large clusters have thousands
@@ -131,9 +130,14 @@ def job_of(arguments: Mapping[str, Any]) -> int | None:
 
 
 def nodes_of(row: Row) -> list[str]:
-    """The nodes at fault; for a program's fault, the node that showed it if it was only one."""
+    """Where to look: the nodes at fault, or, where no machine is, the node that showed it if it was only one."""
     seen = row["seen_on"] or []
     return list(row["culprit_nodes"] or (seen if len(seen) == 1 else []))
+
+
+def at_fault(row: Row) -> list[str]:
+    """The nodes to which the failure is charged: none for a program's fault, one that many share, or an unknown one."""
+    return [] if row["scope"] in (Scope.APPLICATION, Scope.CLUSTER) else list(row["culprit_nodes"] or ())
 
 
 def groups(rows: Iterable[Row], *wanted: str) -> dict[str, list[dict[str, Any]]]:
@@ -144,7 +148,7 @@ def groups(rows: Iterable[Row], *wanted: str) -> dict[str, list[dict[str, Any]]]
     rows = list(rows)
     keys: dict[str, Callable[[Row], list[str]]] = {
         "cause": lambda row: [row["cause"] or Cause.UNKNOWN],
-        "node": nodes_of,
+        "node": at_fault,
         "job": lambda row: [str(row["job"])] if row["job"] is not None else [],
         "user": lambda row: [row["user"]] if row["user"] else [],
         "time": lambda row: [f"{row['opened_at']:%Y-%m-%d}"],
@@ -175,9 +179,9 @@ def _of(key: str, rows: list[Row]) -> dict[str, Any]:
         "first_at": times[0],
         "last_at": times[-1],
         "burst_s": (times[-1] - times[-BURST]).total_seconds() if len(times) >= BURST else None,
-        "causes": dict(causes.most_common(_CAUSES)),
+        "causes": dict(causes.most_common()),
         "jobs": len({row["job"] for row in rows if row["job"] is not None}),
-        "nodes": len({name for row in rows for name in nodes_of(row)}),
+        "nodes": len({name for row in rows for name in at_fault(row)}),
     }
 
 

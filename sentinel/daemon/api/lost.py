@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sentinel.daemon.api.histories import nodes_of
+from sentinel.daemon.api.histories import at_fault
 from sentinel.model.records import Cause
 
 HOUR_S = 3600.0
@@ -114,7 +114,7 @@ def grouped(found: Sequence[Loss], by: str) -> list[dict[str, Any]]:
     keys: dict[str, Callable[[Loss], list[str]]] = {
         "job": lambda loss: [str(loss.incident["job"])],
         "user": lambda loss: [loss.incident["user"] or ""],
-        "node": lambda loss: nodes_of(loss.incident) or [NO_NODE],
+        "node": lambda loss: at_fault(loss.incident) or [NO_NODE],
         "cause": lambda loss: [str(loss.incident["cause"] or Cause.UNKNOWN)],
     }
     members: dict[str, list[tuple[Loss, float]]] = {}
@@ -140,7 +140,7 @@ def _sums(by: str, name: str, parts: Sequence[tuple[Loss, float]]) -> dict[str, 
         "down_gpu_h": round(sum(loss.of(loss.down_s) * share for loss, share in parts), 4),
         "redone_steps": sum(steps) if steps else None,
         "not_known": sum(not loss.known for loss, _ in parts),
-        "causes": dict(causes.most_common(3)),
+        "causes": dict(causes.most_common()),
         "last_at": max(loss.incident["opened_at"] for loss, _ in parts),
     }
 

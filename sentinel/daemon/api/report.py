@@ -15,7 +15,7 @@ from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.commands import RELEASED
-from sentinel.daemon.api.histories import groups, nodes_of, since_of
+from sentinel.daemon.api.histories import at_fault, groups, since_of
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import HOUR_S, Loss, grouped, training_share
 from sentinel.daemon.api.scores import Scores, running
@@ -373,14 +373,14 @@ def _partitions(now: _Period, before: _Period) -> list[dict[str, Any]]:
 
 def _worst(store: Store, now: _Period, scores: Scores) -> list[dict[str, Any]]:
     """Nodes at fault, by interruptions and then by GPU-hours lost, with the evidence of the newest incident of each."""
-    at_fault = [row for row in now.machines if row["culprit_nodes"]]
+    charged = [row for row in now.machines if at_fault(row)]
     lost = {row["node"]: row["lost_gpu_h"] for row in grouped(now.losses, "node") if row["not_known"] < row["failures"]}
-    found = groups(at_fault, "node")["node"]
+    found = groups(charged, "node")["node"]
     found.sort(key=lambda group: (-group["failures"], -lost.get(group["key"], 0.0), group["key"]))
     rows = []
     for group in found[:_NODES]:
         name = group["key"]
-        newest = max((row for row in at_fault if name in nodes_of(row)), key=lambda row: row["opened_at"])
+        newest = max((row for row in charged if name in at_fault(row)), key=lambda row: row["opened_at"])
         verdict = store.last_verdict(newest["id"])
         texts = [ground.evidence.text or ground.evidence.kind for ground in verdict.grounds] if verdict else []
         score = scores.shown(name)

@@ -41,6 +41,14 @@ def test_history_with_bars(asked: Asked) -> None:
     assert "1 node, 2 jobs" in output and "6 gpu_memory_ecc, 1 pcie" in output
 
 
+def test_causes_that_have_no_place_are_counted(asked: Asked) -> None:
+    causes = {"pcie": 9, "user_code": 3, "gpu_nvlink": 2, "numerical_nan": 1}
+    rows = [group("2026-03-01", 15, causes=causes), group("2026-03-02", 15, causes=dict(list(causes.items())[:3]))]
+    asked.views["history"] = HISTORY | {"by": {"time": rows}}
+    output = asked.run("history", columns=200).output
+    assert "9 pcie, 3 user_code, 2 gpu_nvlink, +1 more\n" in output and "2 gpu_nvlink\n" in output
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_tables_fit(asked: Asked, columns: int) -> None:
     long = group("a-very-long-name-of-a-user", 3, causes={"gpu_fallen_off_bus": 2, "filesystem_storage": 1, "pcie": 1})

@@ -139,6 +139,13 @@ def test_which_jobs_lost_most(asked: Asked) -> None:
     assert objects(asked.run("lost", "--json").output) == [ROW]
 
 
+def test_causes_that_have_no_place_are_counted(asked: Asked) -> None:
+    causes = {"pcie": 9, "user_code": 3, "gpu_nvlink": 2, "numerical_nan": 1, "cuda_oom": 1}
+    asked.views["lost"] = LOST | {"rows": [ROW | {"causes": causes}]}
+    assert "9 pcie, 3 user_code, 2 gpu_nvlink, +2 more" in asked.run("lost", columns=200).output
+    assert objects(asked.run("lost", "--json").output)[0]["causes"] == causes
+
+
 def test_lost_by_cause_with_what_is_not_known(asked: Asked) -> None:
     row = {key: value for key, value in ROW.items() if key not in ("job", "name", "user")} | {
         "cause": "pcie",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from made_records import later
 
+from sentinel.daemon.api.histories import FailureFilter, groups
 from sentinel.daemon.api.lost import NO_NODE, grouped, losses
 
 GPUS = 8
@@ -92,6 +93,31 @@ def test_several_incidents_of_one_attempt_count_once_for_the_first() -> None:
 @pytest.mark.parametrize("changes", [{"job": None}, {"attempt": None}, {"cause": None}])
 def test_incidents_without_a_job_or_a_verdict_cost_nothing(changes: dict[str, Any]) -> None:
     assert cost([failed() | changes], [ran(), AGAIN]) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cause": "user_code", "scope": "application", "culprit_nodes": None},
+        {"cause": "user_code", "scope": "application", "culprit_nodes": ["n3"]},  # where the failing rank ran
+        {"cause": "unknown", "scope": "unknown", "culprit_nodes": []},
+        {"cause": "filesystem_storage", "scope": "cluster", "culprit_nodes": ["n3"]},
+    ],
+)
+def test_what_no_machine_did_is_charged_to_none_though_one_showed_it(changes: dict[str, Any]) -> None:
+    row = failed(seen_on=["n3"]) | changes
+    assert [group["node"] for group in grouped(cost([row], [ran(), AGAIN]), "node")] == [NO_NODE]
+    by = groups([row])
+    assert by["node"] == [] and by["cause"][0]["nodes"] == 0
+    assert FailureFilter(nodes=frozenset({"n3"})).has(row)  # who asks what happened there is still told
+
+
+def test_all_causes_are_told() -> None:
+    causes = ["pcie", "user_code", "gpu_nvlink", "numerical_nan", "pcie"]
+    found = cost([failed(number, cause=cause) for number, cause in enumerate(causes)], [])
+    (row,) = grouped(found, "user")
+    assert row["causes"] == {"pcie": 2, "user_code": 1, "gpu_nvlink": 1, "numerical_nan": 1}
+    assert groups([loss.incident for loss in found])["user"][0]["causes"] == row["causes"]
 
 
 def test_groups_the_greatest_first() -> None:
