@@ -7,7 +7,7 @@ acting, never the observing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -44,6 +44,7 @@ from sentinel.model.stored import Stored, StoredStep, UnreadableRecord
 from sentinel.text import plain
 
 _FLOAT = "$float"
+_MANY = 500  # ids of one statement
 _MOST_PLANS = 2000  # newest plans that one reading returns
 _MOST_SAVES = 1000  # newest saves of a job that are looked at for their tiers: many node-local ones come for one shared
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
@@ -123,6 +124,24 @@ class Store(Database):
             query = query.where(t.incident.c.job == job)
         with self._read() as connection:
             return _rows(connection, query)
+
+    def incidents_of_ends(self, jobs: Collection[int]) -> dict[tuple[int, int], str]:
+        """By job and attempt of these jobs: the first incident of which the attempt's end is a part."""
+        joined = t.evidence.join(t.incident_evidence, t.incident_evidence.c.evidence == t.evidence.c.id).join(
+            t.incident, t.incident.c.id == t.incident_evidence.c.incident
+        )
+        columns = t.evidence.c.job, t.evidence.c.attempt, t.incident.c.id
+        query = sa.select(*columns).select_from(joined).where(t.evidence.c.kind == Kind.JOB_ENDED)
+        query = query.where(
+            t.evidence.c.job.in_(sa.bindparam("jobs", expanding=True)), t.incident.c.attempt == t.evidence.c.attempt
+        )
+        query = query.order_by(t.incident.c.opened_at.desc())
+        names, found = sorted(jobs), dict[tuple[int, int], str]()
+        with self._read() as connection:
+            for start in range(0, len(names), _MANY):
+                for row in connection.execute(query, {"jobs": names[start : start + _MANY]}):
+                    found[row.job, row.attempt] = row.id
+        return found
 
     def last_verdict(self, incident: str) -> Verdict | None:
         query = sa.select(t.verdict.c.record).where(t.verdict.c.incident == incident).order_by(t.verdict.c.id.desc())

@@ -12,7 +12,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.lost import Loss, losses
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
-from sentinel.model.records import Fleet, StepKind
+from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, StepKind
 from sentinel.planning.advice import recommend
 from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
 from sentinel.ports import Clock
@@ -61,7 +61,22 @@ class JobAttempts:
         first = min((row["opened_at"] for row in wanted), default=None)
         confirmed = self._store.steps_done((StepKind.CONFIRM,), since=first) if wanted else []
         recovered = {row["incident"]: row["finished_at"] for row in confirmed}
-        return losses(wanted, attempts, gpus=self.gpus, recovered=recovered)
+        ended_by = self._ended_by(wanted, first) if wanted else {}
+        return losses(wanted, attempts, gpus=self.gpus, recovered=recovered, ended_by=ended_by)
+
+    def _ended_by(self, incidents: Sequence[Row], since: datetime | None) -> dict[tuple[int, int], str]:
+        """By job and attempt: the incident for which it was stopped, or of which its end is a part. Blocking.
+
+        Bad numbers, for one, are told while the job goes on: what ends it later is another incident.
+        """
+        steps = self._store.steps_done(tuple(INTERRUPTIONS), since=since)
+        steps.reverse()  # of several the first ended it
+        stopped = {(row["job"], row["attempt"]): row["incident"] for row in steps if row["kind"] in STOPS}
+        # In its allocation the attempt went on; what ended it later goes before that.
+        restarted = {(row["job"], row["attempt"]): row["incident"] for row in steps if row["kind"] not in STOPS}
+        several = Counter((row["job"], row["attempt"]) for row in incidents if row["job"] is not None and row["cause"])
+        asked = {job for (job, attempt), count in several.items() if count > 1 and (job, attempt) not in stopped}
+        return {**restarted, **self._store.incidents_of_ends(asked), **stopped}
 
     def gpus(self, nodes: Sequence[str]) -> int | None:
         """GPUs of these nodes together; nodes that Slurm no longer has count like most others. None: not known."""

@@ -3,8 +3,8 @@
 The cost of a failed attempt has two parts. *Made twice*: the steps that the next attempt repeats, i.e. from its first
 step to the failed attempt's last, at the failed attempt's step time. *Down*: the time from the failure to the first new
 step, or to the start of the next attempt if it has printed no step yet. Both are multiplied by all GPUs of the
-attempt's nodes, even if the job held only a part of a node. Several incidents of one attempt count once, for the first
-of them.
+attempt's nodes, even if the job held only a part of a node. Several incidents of one attempt count once: for the one that
+ended it, or for the first of them where that is not known.
 
 A cost that is not known (no step printed, no GPU count in Slurm, no next attempt) adds nothing and is counted as
 ``not_known``.
@@ -58,6 +58,7 @@ def losses(
     *,
     gpus: Callable[[Sequence[str]], int | None],
     recovered: Mapping[str, datetime],
+    ended_by: Mapping[tuple[int, int], str] | None = None,
 ) -> list[Loss]:
     """One loss for each failed attempt, in the order of their incidents.
 
@@ -66,16 +67,20 @@ def losses(
         attempts: as the store lists them, all of each job.
         gpus: GPUs of these nodes together; None: not known.
         recovered: when the job of an incident gained steps again, by incident.
+        ended_by: the incident that ended an attempt, by job and attempt, where it is known: the others cost it nothing.
     """
     by_job: dict[int, list[Row]] = {}
     for row in sorted(attempts, key=lambda row: (row["attempt"], row["started_at"])):
         by_job.setdefault(row["job"], []).append(row)
     found: list[Loss] = []
     counted: set[tuple[int, int]] = set()
+    ended_by = ended_by or {}
     for incident in sorted(incidents, key=lambda row: row["opened_at"]):
         job, attempt = incident["job"], incident["attempt"]
         if job is None or attempt is None or incident["cause"] is None or (job, attempt) in counted:
             continue
+        if ended_by.get((job, attempt), incident["id"]) != incident["id"]:
+            continue  # the job went on
         counted.add((job, attempt))
         failed = next((row for row in reversed(by_job.get(job, [])) if row["attempt"] == attempt), None)
         following = next((row for row in by_job.get(job, []) if row["attempt"] > attempt), None)

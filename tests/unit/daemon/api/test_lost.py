@@ -90,6 +90,15 @@ def test_several_incidents_of_one_attempt_count_once_for_the_first() -> None:
     assert loss.incident["cause"] == "pcie"
 
 
+def test_the_incident_that_ended_the_attempt_has_its_cost() -> None:
+    told, stopped = failed(at_s=-30.0, id="told", cause="numerical_nan"), failed()
+    ended_by = {(1, 0): stopped["id"]}
+    (loss,) = losses([told, stopped], [ran(), AGAIN], gpus=gpus, recovered={}, ended_by=ended_by)
+    assert loss.incident["cause"] == "pcie" and loss.down_s == 60.0
+    assert losses([told], [ran(), AGAIN], gpus=gpus, recovered={}, ended_by=ended_by) == []  # of another filter
+    assert losses([told, stopped | {"cause": None}], [ran()], gpus=gpus, recovered={}, ended_by=ended_by) == []
+
+
 @pytest.mark.parametrize("changes", [{"job": None}, {"attempt": None}, {"cause": None}])
 def test_incidents_without_a_job_or_a_verdict_cost_nothing(changes: dict[str, Any]) -> None:
     assert cost([failed() | changes], [ran(), AGAIN]) == []
