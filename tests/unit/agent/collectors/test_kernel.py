@@ -313,4 +313,4 @@ def test_pauses_begin_anew_once_the_log_was_read(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(made._stopped, "wait", paused)
     monkeypatch.setattr("sentinel.agent.process.retries.random.random", lambda: 0.5)
     made.run()
-    assert pauses[:5] == [0.4, 0.8, 1.6, 0.4, 0.8]
+    assert pauses[:5] == [0.2, 0.4, 0.8, 0.2, 0.4]

@@ -68,7 +68,7 @@ class Node:
         self.cause, self.at, self.kept = cause, NOW, None
         self.view = NodeView("n1", "idle", frozenset({"drain"}), REASON, ("train",), gpus=8)
         self.jobs: dict[int, JobView] = {}
-        self.boot, self.word = "boot-1", "OK"
+        self.boot, self.word, self.level = "boot-1", "OK", 0
         self.asked: list[Effect] = []
         self.said: list[str] = []
         self.start()
@@ -119,7 +119,8 @@ class Node:
         self.at += timedelta(seconds=more_s)
         before = len(self.asked)
         if heard:
-            verdict = {"word": self.word, "sentence": "a GPU is lost" if self.word == "BAD" else ""}
+            sentence = "a GPU is lost" if self.word == "BAD" else ""
+            verdict = {"word": self.word, "sentence": sentence, "level": self.level}
             self.handle(HeartbeatReceived(
                 self.at, "n1", self.at.timestamp(), verdict=verdict, boot=self.boot, sent_s=self.at.timestamp()
             ))  # fmt: skip
@@ -223,6 +224,14 @@ def test_an_agent_that_says_bad_keeps_a_tested_node_out() -> None:
     assert node.look() == []
     assert "a GPU is lost" in node.record.waits
     node.word = "OK"
+    assert isinstance(node.look()[0], ReturnNode)
+
+
+def test_an_agent_that_asks_for_a_deeper_test_gets_it() -> None:
+    node = Node(replace(ALL, test_level=4), cause=Cause.GPU_THERMAL_POWER)
+    node.word, node.level = "BAD", 4
+    node.passes(1, 2, 3, 4)
+    node.word, node.level = "OK", 0
     assert isinstance(node.look()[0], ReturnNode)
 
 
