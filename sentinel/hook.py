@@ -244,6 +244,7 @@ def diagnosed(environment: Mapping[str, str], node: str, deadline_s: float) -> d
         "dcgmi": environment.get("SENTINEL_DCGMI", "dcgmi"),
         "host": host,
         "socket": socket_path,
+        "account": environment.get("SENTINEL_DCGM_ACCOUNT", "nvidia-dcgm"),
         "rules": rules_of(environment),
         "deadline_s": deadline_s,
         "stop_s": STOP_S,

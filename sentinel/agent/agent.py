@@ -343,6 +343,7 @@ class Agent:
             "dcgmi": dcgm.dcgmi,
             "host": dcgm.host,
             "socket": dcgm.socket,
+            "account": dcgm.account,
             "promised": self.settings.gpus,
             "rules": self.settings.rules,
             "deadlines_s": diagnostics.deadline_s,

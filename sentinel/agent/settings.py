@@ -14,6 +14,11 @@ from sentinel.protocol import PORT
 class Dcgm:
     host: str = setting("127.0.0.1:5555", "host engine by TCP; never an embedded one")
     socket: str = setting("", "host engine by unix socket instead of TCP", unit="path")
+    account: str = setting(
+        "nvidia-dcgm",
+        "name or uid of who may run the host engine on this node besides root; any other user may listen at its port while"
+        " it is away, and is not believed. Empty: root alone",
+    )
     bindings: str = setting("", "folder of DCGM's Python bindings; empty: where 4.x and 3.3 install them", unit="path")
     dcgmi: str = setting("dcgmi", "command used where there are no bindings, and for diagnostics", unit="path")
     interval_s: float = setting(

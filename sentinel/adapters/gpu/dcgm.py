@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.gpu.dcgm_values import GPU_GROUP, Values
+from sentinel.adapters.gpu.engine_owner import ACCOUNT, EngineOwner, NobodyListens
 from sentinel.errors import Denied, ProtocolError, Timeout, Unavailable
 from sentinel.gpu_values import known_value
 
@@ -84,12 +85,17 @@ class HostEngine:
 
     Args:
         host: TCP address; used when ``socket`` is empty. An embedded engine is never started.
+        account: who may run an engine on this host besides root and us.
         interval_s: period at which DCGM refreshes the watched fields.
+
+    Raises:
+        Unavailable: no connection, or to an engine that is not believed.
     """
 
     def __init__(
-        self, bindings: Bindings, *, host: str = "", socket: str = "", connect_s: float = 15.0, interval_s: float = 1.0
-    ) -> None:
+        self, bindings: Bindings, *, host: str = "", socket: str = "", account: str = ACCOUNT,
+        connect_s: float = 15.0, interval_s: float = 1.0,
+    ) -> None:  # fmt: skip
         if not host and not socket:
             raise ValueError("neither host nor socket: that would start an embedded engine")
         self._bindings = bindings
@@ -102,10 +108,14 @@ class HostEngine:
         self.unknown_fields: list[int] = []  # asked for and not known to this engine
         self.unwatched: set[int] = set()  # GPUs that it refused to watch, as most releases do with lost ones
         where = {"unixSocketPath": socket} if socket else {"ipAddress": host}
+        owner = EngineOwner(host=host, path=socket, account=account)
+        with contextlib.suppress(NobodyListens):  # DCGM's own words for it are known
+            owner.look()
         with self._foreign(f"connecting to {socket or host}"):
             self._values = Values(bindings.agent, bindings.structs)
             self._handle = bindings.pydcgm.DcgmHandle(timeoutMs=int(connect_s * 1000), **where)
             self._system = self._handle.GetSystem()
+        owner.require_own_connections(connect_s)
 
     def version(self) -> str:
         """Build information of the host engine; empty where it does not say."""

@@ -1,6 +1,7 @@
 """The command ``dcgmi``: diagnostics, and telemetry where there are no bindings. Every call has a deadline.
 
-A ``dcgmi`` that finds no host engine starts one inside itself and answers for that one, so the engine is looked for first.
+A ``dcgmi`` that finds no host engine starts one inside itself and answers for that one, and one that finds a stranger at the
+engine's address repeats what that one says: so before and behind each answer it is looked whose engine is there.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from sentinel.adapters.gpu.engine_owner import ACCOUNT, EngineOwner, Seen
 from sentinel.errors import ProtocolError, Timeout, Unavailable
 from sentinel.gpu_values import known_value
 
 MOST_BYTES = 1 << 26  # of what one run prints; the largest answer of a diagnostic has a few million
-_CONNECT_S = 2.0
 _LINE = re.compile(r"^GPU\s+(\d+)\s+(.*)$")
 _FIELD = re.compile(r"^\S.*?\s(\d{1,5})\s*$", re.M)  # long name, short name, number
 _OTHERS = re.compile(r"^\d+ (?!GPU)\S+ found\.", re.M)  # switches, adapters and CPUs come behind the GPUs
@@ -40,32 +40,21 @@ class Dcgmi:
     Args:
         command: name or path of ``dcgmi``.
         host: TCP address of the engine; ``socket`` instead for a unix socket.
+        account: who may run the engine on this host besides root and us.
     """
 
-    def __init__(self, command: str, *, host: str = "", socket: str = "") -> None:
+    def __init__(self, command: str, *, host: str = "", socket: str = "", account: str = ACCOUNT) -> None:
         self.command = command
-        self.host = host
-        self.socket = socket
+        self._engine = EngineOwner(host=host, path=socket, account=account)
         self._known_fields: set[int] | None = None
 
     @property
     def where(self) -> str:
-        return f"unix://{self.socket}" if self.socket else self.host
+        return self._engine.where
 
-    def check(self) -> None:
-        """Raises Unavailable when no host engine listens."""
-        try:
-            if self.socket:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                    connection.settimeout(_CONNECT_S)
-                    connection.connect(self.socket)
-            else:
-                name, _, port = self.host.rpartition(":")
-                socket.create_connection((name or "127.0.0.1", int(port)), timeout=_CONNECT_S).close()
-        except (OSError, ValueError) as error:
-            raise Unavailable(
-                f"no DCGM host engine on {self.where}: {error}", fix="start nvidia-dcgm.service"
-            ) from error
+    def check(self) -> Seen:
+        """Raises Unavailable when no host engine listens, or one that is not believed. Returns what tells it from others."""
+        return self._engine.look()
 
     def run(self, arguments: Sequence[str], deadline_s: float) -> tuple[int, bytes]:
         """Exit status and output.
@@ -105,6 +94,18 @@ class Dcgmi:
             raise ProtocolError(f"dcgmi {arguments[0]} printed more than {MOST_BYTES} bytes and was killed")
         raise Timeout(f"dcgmi {arguments[0]} did not end within {deadline_s:g} s and was killed")
 
+    def _answered(self, arguments: Sequence[str], deadline_s: float) -> tuple[int, bytes]:
+        """As ``run``, where the same engine was there all the while.
+
+        Raises:
+            Unavailable: it was not there, is not believed, or was restarted meanwhile.
+        """
+        before = self.check()
+        made = self.run(arguments, deadline_s)
+        if self.check() != before:
+            raise Unavailable(f"dcgmi {arguments[0]}: the host engine on {self.where} is another one than before")
+        return made
+
     def diagnose(
         self, level: int, gpus: Sequence[int] | None, *, parameters: str = "", deadline_s: float
     ) -> tuple[int, bytes]:
@@ -112,14 +113,11 @@ class Dcgmi:
 
         Raises:
             Unavailable: the engine is not there before, or not any more after it: then ``dcgmi`` may have started one
-            inside itself, which tests and passes what it finds. Timeout: as ``run``.
+            inside itself, which tests and passes what it finds; or it is not believed. Timeout: as ``run``.
         """
-        self.check()
         chosen = ["-i", ",".join(map(str, gpus))] if gpus is not None else []
         more = ["-p", parameters] if parameters else []
-        made = self.run(["diag", "-r", str(level), "-j", *chosen, *more], deadline_s)
-        self.check()
-        return made
+        return self._answered(["diag", "-r", str(level), "-j", *chosen, *more], deadline_s)
 
     def stop_diagnostic(self, deadline_s: float) -> bool:
         """Stop a diagnostic that continues in the engine after its client was killed; True if the engine confirmed."""
@@ -138,13 +136,13 @@ class Dcgmi:
         """Id, status, uuid and pci (where known) of every GPU; before 4.6 ``dcgmi`` does not say which are lost.
 
         Raises:
-            Unavailable: the list is not whole. The exit status alone says little: where an optional module (NvSwitch,
-            sysmon) is missing, all GPUs are listed and it is 223.
+            Unavailable: the list is not whole, or the engine is not believed. The exit status alone says little: where an
+            optional module (NvSwitch, sysmon) is missing, all GPUs are listed and it is 223.
         """
-        status, output = self.run(["discovery", "-l"], deadline_s)
+        status, output = self._answered(["discovery", "-l"], deadline_s)
         text = output.decode("utf-8", "replace")
         if _INACTIVE_HINT in text:
-            status, output = self.run(["discovery", "-l", "-a"], deadline_s)
+            status, output = self._answered(["discovery", "-l", "-a"], deadline_s)
             text = output.decode("utf-8", "replace")
         found: list[dict[str, Any]] = []
         for line in _OTHERS.split(text)[0].splitlines():
@@ -171,7 +169,7 @@ class Dcgmi:
         gpus = self.gpus(deadline_s)
         known = self.known_fields(deadline_s)
         wanted = [number for number in (230, *fields) if number in known]
-        status, output = self.run(["dmon", "-e", ",".join(map(str, wanted)), "-c", "1"], deadline_s)
+        status, output = self._answered(["dmon", "-e", ",".join(map(str, wanted)), "-c", "1"], deadline_s)
         if status != 0:
             raise Unavailable(f"dcgmi dmon: exit status {status}: {output.decode('utf-8', 'replace').strip()[:200]}")
         rows = {}
@@ -189,7 +187,7 @@ class Dcgmi:
     def known_fields(self, deadline_s: float = 15.0) -> set[int]:
         """Numbers of the fields that this release has: one that it has not makes ``dmon`` refuse all of them."""
         if self._known_fields is None:
-            status, output = self.run(["dmon", "-l"], deadline_s)
+            status, output = self._answered(["dmon", "-l"], deadline_s)
             found = {int(number) for number in _FIELD.findall(output.decode("utf-8", "replace"))}
             if status != 0 or not found:
                 raise ProtocolError(f"dcgmi dmon -l: exit status {status}, no fields in what it says")

@@ -72,6 +72,7 @@ class GpuWatch:
             "bindings": dcgm.bindings or self._settings.dcgm_bindings,
             "host": dcgm.host,
             "socket": dcgm.socket,
+            "account": dcgm.account,
             "dcgmi": dcgm.dcgmi,
             "connect_s": dcgm.connect_s,
             "interval_s": dcgm.interval_s,

@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import stat
-import struct
 import subprocess
 import threading
 import time
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sentinel.adapters.host import local_peer
 from sentinel.agent.probes import become, begin, say
 from sentinel.agent.probes.tasks import environments
 from sentinel.evidence.nccl.flight_recorder import MAX_BYTES, read_dump
@@ -31,7 +31,6 @@ RAS_BYTES = 24 << 20  # largest RAS report (2,048 GPUs, indented JSON); a quarte
 ANSWER_BYTES = 8 << 20
 STACK_BYTES = 16_000
 DUMP_S = 3.0  # wait for a dump; the recorder polls its pipe once a second
-_PEER = struct.Struct("iII")  # pid, uid and gid of the other end of a local socket
 SPARE_S = 1.0  # part of the deadline kept for sending the answer
 MOST_RANKS = 16  # most ranks that are asked on one node
 _ADDRESS = re.compile(r"^\[?([\w.:%-]{1,253}?)\]?:(\d{1,5})$")
@@ -147,26 +146,11 @@ def poll_ras(address: str, until_s: float) -> bytes:
         for line in (b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"SET FORMAT json\n"):
             stream.sendall(line)
             _line(stream, until_s)  # an older NCCL answers ERROR to the last command, and reports in text
-        if stream.getpeername()[0] == stream.getsockname()[0] and not _is_own_connection(stream):
+        # The first to bind a port gets what comes there. Asked once the other end has answered, and so has accepted.
+        if local_peer.is_here(stream) and local_peer.accepted_by(stream) != os.geteuid():
             raise PermissionError(f"another user listens at {address}")
         stream.sendall(b"VERBOSE STATUS\n")
         return _all(stream, RAS_BYTES, until_s)
-
-
-def _is_own_connection(stream: socket.socket) -> bool:
-    """Whether our own user accepted this connection on this host: the first to bind a port gets what comes there.
-
-    To be asked once the other end has answered: the kernel shows no owner before it is accepted. Who listens proves nothing,
-    since a listener can be closed right after it has accepted.
-    """
-    ends = (stream.getpeername()[1], stream.getsockname()[1])
-    owners: set[int] = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_bytes().splitlines()[1:]:
-            _, local, remote, _, _, _, _, uid, *_ = line.split()
-            if tuple(int(address.rpartition(b":")[2], 16) for address in (local, remote)) == ends:
-                owners.add(int(uid))
-    return owners == {os.geteuid()}
 
 
 def _left(until_s: float) -> float:
@@ -289,8 +273,7 @@ def post(path: str, handler: str, until_s: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.settimeout(_left(until_s))
         stream.connect(path)
-        _, uid, _ = _PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        if uid != os.geteuid():
+        if local_peer.owner_of_unix(stream)[1] != os.geteuid():
             raise PermissionError(f"another user listens at {path}")
         stream.sendall(
             f"POST /handler/{handler} HTTP/1.0\r\nHost: worker\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.gpu.dcgm import NOT_VALID, TIMEOUT, XID_FIELD, Bindings, DcgmRefusal, HostEngine
+from sentinel.adapters.gpu.engine_owner import ACCOUNT
 from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
 from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, SLOW, TRAFFIC, WATCHED
@@ -107,6 +108,7 @@ def _connected(arguments: dict[str, Any]) -> HostEngine:
                     bindings,
                     host=arguments["host"],
                     socket=arguments.get("socket", ""),
+                    account=arguments.get("account", ACCOUNT),
                     connect_s=arguments["connect_s"],
                     interval_s=arguments["interval_s"],
                 )
@@ -314,7 +316,8 @@ def _gpu(gpu: dict[str, Any], fields: dict[int, Any]) -> dict[str, Any]:
 def _by_dcgmi(arguments: dict[str, Any], told: Streamed) -> None:
     from sentinel.adapters.gpu.dcgmi import Dcgmi
 
-    dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
+    account = arguments.get("account", ACCOUNT)
+    dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""), account=account)
     dcgmi.check()
     known: dict[int, int] | None = None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
+from sentinel.adapters.gpu.engine_owner import ACCOUNT
 from sentinel.agent.probes import begin, say
 from sentinel.config.convictions import Convictions, Drain
 from sentinel.config.rules_files import load_convictions
@@ -30,7 +31,7 @@ def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
     level = int(arguments["level"])
     if level not in (1, 2, 3, 4):
         raise ValueError(f"no level {level}: 1 to 4")
-    dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
+    dcgmi = _dcgmi(arguments)
     began = datetime.now(UTC)
     uuids: dict[int, str] = {}
     missing: list[Evidence] = []
@@ -62,6 +63,11 @@ def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
     for finding in answer["findings"]:  # type: ignore[attr-defined]
         finding["gpu_uuid"] = uuids.get(finding["gpu"]) if finding["gpu"] is not None else None
     return {**answer, "level": level, "gpus": arguments.get("gpus"), "evidence": [to_json(item) for item in evidence]}
+
+
+def _dcgmi(arguments: dict[str, Any]) -> Dcgmi:
+    account = arguments.get("account", ACCOUNT)
+    return Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""), account=account)
 
 
 def _missing(
@@ -142,8 +148,7 @@ def main() -> None:
     arguments = begin()
     try:
         if arguments.get("stop"):
-            dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""))
-            say({"result": {"stopped": _stopped(dcgmi, float(arguments["stop_s"]))}})
+            say({"result": {"stopped": _stopped(_dcgmi(arguments), float(arguments["stop_s"]))}})
             return
         say({"result": diagnose(arguments)})
     except SentinelError as error:

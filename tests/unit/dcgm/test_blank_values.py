@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.gpu.dcgmi import Dcgmi
+from sentinel.adapters.gpu.engine_owner import EngineOwner
 from sentinel.config.rules_files import load_convictions
 from sentinel.evidence.dcgm import DcgmReader
 from sentinel.evidence.gpu_samples import DBE_MEMORY, RECOVERY_ACTION, REMAP_FAILURE, sample_from
@@ -49,7 +50,10 @@ def test_what_is_no_blank_stays_as_it_is(value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_gpu_without_a_name_has_none_whoever_says_so(tmp_path: Path, text: str) -> None:
+def test_a_gpu_without_a_name_has_none_whoever_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(EngineOwner, "look", lambda _: ())
     gpu = {"id": 0, "uuid": text, "pci": text, "minor": INTEGERS[0], "status": 4, "fields": {}}
     (made,) = sample_from({"via": "dcgm", "gpus": [gpu]}, AT).gpus
     assert (made.uuid, made.pci, made.minor, made.index) == (None, None, None, 0)

@@ -9,9 +9,15 @@ import pytest
 
 from sentinel.adapters.gpu import dcgmi
 from sentinel.adapters.gpu.dcgmi import Dcgmi
+from sentinel.adapters.gpu.engine_owner import EngineOwner
 from sentinel.errors import ProtocolError
 
 FIELDS = "gpu_temp  temp  150\npcie_replay_counter  prc  202\n"
+
+
+@pytest.fixture(autouse=True)
+def engine_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EngineOwner, "look", lambda _: ())
 
 
 def printing(folder: Path, **answers: str) -> Dcgmi:
