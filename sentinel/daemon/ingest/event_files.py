@@ -1,4 +1,4 @@
-"""Reads events that the controller's hook writes as empty files named ``EVENT.JOB.NUMBER``.
+"""Reads events that the controller's hook writes as empty files named ``EVENT.JOB.ANYTHING``.
 
 Writing a file costs almost nothing at a job's end; starting Python in the hook would take 0.1 s of a core.
 
@@ -19,7 +19,7 @@ from sentinel.log import Log
 
 EVERY_S = 0.1
 EVENT = "[a-z_]{1,40}"  # the name of what a hook of the controller reports
-_NAME = re.compile("(" + EVENT + r")\.(\d{1,10})\.(\d{1,10})\Z")
+_NAME = re.compile("(" + EVENT + r")\.(\d{1,10})\.[0-9A-Za-z]{1,10}\Z")
 
 Report = Callable[[str, Collection[int]], None]
 

@@ -407,22 +407,22 @@ def test_the_end_of_a_job_is_a_file_in_the_daemons_folder(hooks: Hooks, tmp_path
     assert {path.name.rpartition(".")[0] for path in events.iterdir()} == {"job_ended.31"}
 
 
-def test_news_for_the_daemon_follow_no_link_of_its_making(hooks: Hooks, tmp_path: Path) -> None:
-    """Its account may write there, too: what SlurmUser owns must not be emptied through a link with a guessed name."""
-    events, owned = tmp_path / "events", tmp_path / "job_state"
+@pytest.mark.parametrize("plant", ["ln -s {owned}", "ln -s {missing}", "mkfifo"])
+def test_what_waits_in_the_daemons_folder_stops_no_news(hooks: Hooks, tmp_path: Path, plant: str) -> None:
+    """Its account may write there, too: what SlurmUser owns must not be emptied through a link, nor a hook of slurmctld wait
+    for a pipe's reader, under a name with the number that its process has."""
+    events, owned, missing = tmp_path / "events", tmp_path / "job_state", tmp_path / "made"
     events.mkdir()
     owned.write_text("Slurm's own")
-    hook = (ROOT / "epilog" / "slurmctld-sentinel").read_text().replace("$$", "1")  # the process's number, guessed
-    (tmp_path / "hook").write_text(hook)
-    (events / "job_ended.31.1").symlink_to(owned)
-    (events / "job_ended.32.1").symlink_to(tmp_path / "made")
-    for job in ("31", "32"):
-        subprocess.run(
-            ["sh", str(tmp_path / "hook")], timeout=60, check=True, stderr=subprocess.DEVNULL,
-            env={**hooks.environment, "SENTINEL_EVENTS": str(events), "SLURM_JOB_ID": job, "SENTINEL_PYTHON": "true"},
-        )  # fmt: skip
-    assert owned.read_text() == "Slurm's own"
-    assert not (tmp_path / "made").exists()
+    command = plant.format(owned=owned, missing=missing)
+    hook = ROOT / "epilog" / "slurmctld-sentinel"
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {events}/job_ended.31.$$; exec sh {hook}"], timeout=60, check=True,
+        env={**hooks.environment, "SENTINEL_EVENTS": str(events), "SENTINEL_PYTHON": "/nonexistent"}, capture_output=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (b"", b"")
+    assert owned.read_text() == "Slurm's own" and not missing.exists()
+    assert len([path for path in events.iterdir() if path.is_file() and not path.is_symlink()]) == 1
 
 
 @pytest.mark.parametrize("slow", ["", 'quote"d'])

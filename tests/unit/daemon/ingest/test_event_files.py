@@ -35,7 +35,7 @@ class Scene:
 
 async def test_what_was_left_is_told_together_and_taken(tmp_path: Path) -> None:
     there = Scene(tmp_path)
-    there.leave("job_ended.7.100", "job_ended.7.101", "job_ended.4294967291.7", "node_down.0.5")
+    there.leave("job_ended.7.100", "job_ended.7.17fe90uM8s", "job_ended.4294967291.7", "node_down.0.5")
     await there.box.look()
     await there.box.look()
     assert there.got == [("job_ended", [7, 4294967291]), ("node_down", [0])] and there.left() == []
