@@ -307,9 +307,10 @@ class Agent:
     def program(self, name: str, module: str, arguments: Mapping[str, object], **rest: Any) -> Program:
         """A child program: ``module`` of this package under this interpreter, with a clean environment."""
         if module == INVENTORY:  # one process lists saves, lists at a job's end, serves orders
-            mark = f"{arguments['uid']}:{arguments['gid']}"
-            rest = {**rest, "shared_by": mark, "stays_s": self.settings.jobs.lister_stays_s}
-        return Program(name, probe_command(module), arguments, environment=probe_environment(), **rest)
+            rest["shared_by"] = f"{arguments['uid']}:{arguments['gid']}"
+            rest["stays_s"] = self.settings.jobs.lister_stays_s
+        rest["environment"] = probe_environment(self.settings.jobs.memory_bytes)
+        return Program(name, probe_command(module), arguments, **rest)
 
     def heartbeat(self) -> dict[str, Any]:
         verdict = self.verdict.now()
@@ -339,11 +340,8 @@ class Agent:
             return {"node": self.node}
         dcgm, diagnostics = self.settings.dcgm, self.settings.diagnostics
         return {
+            **{name: getattr(dcgm, name) for name in ("dcgmi", "host", "socket", "account")},
             "node": self.node,
-            "dcgmi": dcgm.dcgmi,
-            "host": dcgm.host,
-            "socket": dcgm.socket,
-            "account": dcgm.account,
             "promised": self.settings.gpus,
             "rules": self.settings.rules,
             "deadlines_s": diagnostics.deadline_s,

@@ -147,6 +147,13 @@ class Jobs:
         500, "jobs of which that is remembered, the latest; of others Slurm is asked", unit="jobs", least=16
     )
     read_bytes: int = setting(8 << 20, "a follower that starts late reads at most this much of the past", least=4096)
+    memory_bytes: int = setting(
+        768 << 20,
+        "memory of each process that reads a job's log or checkpoints as its user; below MemoryHigh of the unit (1 GiB), as"
+        " the agent is in the same control group. A checkpoint whose check takes more is not known; 0: no limit",
+        unit="bytes",
+        least=0,
+    )
     messages_file: str = setting(
         ".config/sentinel/messages.toml",
         "below a user's home: where the user says who else gets messages about own jobs; read as that user, when a channel"

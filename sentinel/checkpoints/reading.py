@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Unsummed, opened
 from sentinel.checkpoints.parsing import zips
@@ -28,6 +28,7 @@ _BUFFER_BYTES = 1 << 20
 _END_BYTES = 4 << 10  # of an archive: its headers are in the first, its directory in the last
 BATCH_BYTES = 32 << 20  # what one piece of work takes on
 PICKLE_LIMIT_BYTES = 48 << 20
+MOST_RECORDS = 1_000_000  # of all archives of a checkpoint together: 0.4 GB while it is checked
 
 Progress = Callable[[int], None]
 
@@ -96,6 +97,23 @@ class Opened:
     archive: zips.Archive
     pickled: Pickled
     looks: Mapping[str, Sequence[Look]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Held:
+    """What is held of a checkpoint's archives until its check ends.
+
+    ``files``: what was found of each file that has several names, by its inode: hundreds of names may cost no disk.
+    """
+
+    records: int = 0
+    files: dict[tuple[object, ...], Any] = field(default_factory=dict)
+
+    def add(self, archive: zips.Archive, what: str) -> None:
+        """`NotKnown` where it is more than is held of one checkpoint."""
+        self.records += len(archive.records)
+        if self.records > MOST_RECORDS:
+            raise NotKnown(f"{what}: with it more than {MOST_RECORDS} records in one checkpoint: too many to look at")
 
 
 def open_archive(

@@ -221,6 +221,8 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         judged.valid, judged.reason = None, error.reason
     except OSError as error:
         judged.valid, judged.reason = None, f"cannot be read ({error.strerror or type(error).__name__})"
+    except MemoryError:
+        judged.valid, judged.reason = None, "its check takes more memory than it may (the agent's jobs.memory_bytes)"
     return judged
 
 

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+MEMORY_VARIABLE = "SENTINEL_USER_MEMORY_BYTES"  # set by the agent, from jobs.memory_bytes
+
 _LOCK = threading.Lock()
 _STREAM = [1]  # descriptor to which messages are written
 
@@ -56,6 +58,7 @@ def become(uid: int, gid: int | None) -> None:
     if type(uid) is not int or uid <= 0 or (gid is not None and (type(gid) is not int or gid <= 0)):
         raise PermissionError(f"uid {uid!r:.40}, gid {gid!r:.40}: what is a job's is not touched as root")
     _no_new_privileges()
+    _limit_memory()
     if os.geteuid() != 0:
         if os.geteuid() != uid:
             raise PermissionError(f"uid {os.geteuid()} cannot become uid {uid}")
@@ -75,6 +78,20 @@ def become(uid: int, gid: int | None) -> None:
     os.setresuid(uid, uid, uid)
     if 0 in (*os.getresuid(), *os.getresgid(), *os.getgroups()):
         raise PermissionError(f"still root after becoming uid {uid}")
+
+
+def _limit_memory() -> None:
+    """Whatever a user's files make of this process, the agent in the same control group goes on: more memory than the
+    agent's ``jobs.memory_bytes`` is refused, and where the group runs out of it the kernel ends this process first."""
+    import resource
+
+    most = int(os.environ.get(MEMORY_VARIABLE) or 0)
+    with contextlib.suppress(OSError, ValueError):  # one that is limited more tightly stays so
+        if most:
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+b", buffering=0) as stream:  # noqa: PTH123
+        if int(stream.read()) < 0:  # the agent's own, which its children have
+            stream.write(b"0")
 
 
 def account() -> tuple[str, str]:

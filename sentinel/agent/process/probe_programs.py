@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from sentinel.agent.probes import MEMORY_VARIABLE
+
 INVENTORY = "sentinel.agent.probes.inventory"
 ASK_SLURM = "sentinel.agent.probes.ask_slurm"
 
@@ -20,7 +22,12 @@ def probe_command(module: str) -> list[str]:
     return [sys.executable, "-P", *site, "-m", module]
 
 
-def probe_environment() -> dict[str, str]:
+def probe_environment(user_memory_bytes: int = 0) -> dict[str, str]:
+    """
+    Args:
+        user_memory_bytes: what a child takes at most once it has become a job's user; 0: no limit.
+    """
     kept = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith("SENTINEL_")}
     package = Path(__file__).resolve().parents[3]
-    return {**kept, "PYTHONPATH": str(package), "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
+    fixed = {"PYTHONPATH": str(package), "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
+    return {**kept, **fixed, MEMORY_VARIABLE: str(user_memory_bytes)}

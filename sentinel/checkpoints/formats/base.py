@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sentinel.checkpoints.files import Broken, Entry, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.parsing import zips
-from sentinel.checkpoints.reading import Work
+from sentinel.checkpoints.reading import Held, Work
 from sentinel.checkpoints.records import Level
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
@@ -44,6 +44,7 @@ class Ask:
     step: int | None = None  # where several lie in one folder
     fresh_s: float = FRESH_S
     remarks: list[str] = field(default_factory=list)
+    held: Held = field(default_factory=Held)
 
     def say(self, remark: str) -> None:
         if remark:

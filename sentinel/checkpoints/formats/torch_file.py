@@ -6,10 +6,11 @@ Lightning's ``.ckpt`` is the same with ``global_step`` inside).
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sentinel import inert_pickle
 from sentinel.checkpoints.files import Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened
@@ -73,19 +74,42 @@ class TorchFile:
 
 def check_file(tree: Tree, name: str, ask: Ask) -> TorchFile:
     """Structure now, the bytes as works. `Broken` where it is not a whole torch.save file."""
-    shown = visible(name)
     with opened(tree.path(name), name) as handle:
         if handle.size == 0:
-            raise Broken(f"{shown}: empty")
-        head = handle.read(0, min(16, handle.size))
-        if not zips.looks_like_zip(head):
-            return _legacy(tree, name, handle, head, ask)
-        zips.refuse_program(handle.read, handle.size, shown)
-        role = file_role(name) if ask.level == "content" else None
-        found = open_archive(handle.read, handle.size, shown, role)
-    if not tree.single:
-        _refuse_renumbered(name, found.archive.prefix)
+            raise Broken(f"{visible(name)}: empty")
+        key = _inode_of(handle, name, ask)
+        file: TorchFile | None = ask.held.files.get(key)
+        if file is None:
+            file = _read_file(tree, name, handle, ask)
+            if key:
+                ask.held.files[key] = file
+        else:
+            file = replace(file, name=name, works=[])  # its bytes are read under its other name
+    if file.opened is not None and not tree.single:
+        _refuse_renumbered(name, file.opened.archive.prefix)
+    return file
+
+
+def _inode_of(handle: Handle, name: str, ask: Ask) -> tuple[object, ...]:
+    """What the names of one file share, where they say the same of what it holds; empty for a file of one name."""
+    status = os.fstat(handle.fd)
+    return (status.st_dev, status.st_ino, file_role(name), ask.level) if status.st_nlink > 1 else ()
+
+
+def _read_file(tree: Tree, name: str, handle: Handle, ask: Ask) -> TorchFile:
+    shown = visible(name)
+    head = handle.read(0, min(16, handle.size))
+    if not zips.looks_like_zip(head):
+        return _legacy(tree, name, handle, head, ask)
+    zips.refuse_program(handle.read, handle.size, shown)
+    role = file_role(name) if ask.level == "content" else None
+    found = open_archive(handle.read, handle.size, shown, role)
     ask.say(pickle_names.judge(found.pickled.names, shown))
+    return _file_of(tree, name, found, ask)
+
+
+def _file_of(tree: Tree, name: str, found: Opened, ask: Ask) -> TorchFile:
+    ask.held.add(found.archive, visible(name))
     works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found))
     return TorchFile(name, _dict_of(found.pickled.value), works, found.archive.has_checksums, found)
 
@@ -103,8 +127,7 @@ def check_program(tree: Tree, name: str, ask: Ask) -> TorchFile:
         if archive.get("data.pkl") is None or archive.get("constants.pkl") is None:
             raise NotKnown(f"{shown}: a program of torch.export or torch.package: its numbers are not read")
         found = open_archive(handle.read, handle.size, shown, role, program=True)
-    works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found))
-    return TorchFile(name, found.pickled.value, works, found.archive.has_checksums, found)
+    return replace(_file_of(tree, name, found, ask), value=found.pickled.value)
 
 
 def _refuse_renumbered(name: str, saved_as: str) -> None:

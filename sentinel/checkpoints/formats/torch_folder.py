@@ -77,7 +77,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         finding.unsummed += [f"{folder}/{name}" if folder else name for name in names]
     if files and not finding.unsummed and all(_holds_no_model(file) for file in files.values()):
         hf_inside.check_programs(tree, ask, finding, works)
-    plain = _plain_files(tree, files, finding, works)
+    plain = _plain_files(tree, ask, files, finding, works)
     if not files and not finding.unsummed and not plain:
         raise NotKnown(f"no known checkpoint format among its {len(tree.files)} files")
     json_files.check_read_at_resume(tree)
@@ -153,7 +153,9 @@ def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> d
     return files
 
 
-def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Finding, works: list[Work]) -> list[str]:
+def _plain_files(
+    tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile], finding: Finding, works: list[Work]
+) -> list[str]:
     """What NumPy and pickle wrote where it is the model, whole; their names.
 
     Beside another state such a file may be anything: predictions, a scaler of somebody's, compressed by any method.
@@ -164,7 +166,7 @@ def _plain_files(tree: Tree, files: dict[str, torch_file.TorchFile], finding: Fi
     budget = plain_states.PickleBudget(plain_states.PICKLE_BYTES)
     for name in names:
         try:
-            more = plain_states.check(tree, name, budget)
+            more = plain_states.check(tree, name, budget, ask.held)
         except Broken as error:  # it may be no part of the state: what is invalid is moved aside
             raise NotKnown(error.reason) from None
         works += more

@@ -14,7 +14,7 @@ from sentinel import inert_pickle
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.tensors import Pickled, limits
-from sentinel.checkpoints.reading import Opened, Work, archive_works
+from sentinel.checkpoints.reading import Held, Opened, Work, archive_works
 
 SUFFIXES = (".npy", ".npz", ".pkl", ".pickle")
 PICKLE_BYTES = 48 << 20  # of all pickles of a save that are read
@@ -33,7 +33,7 @@ class PickleBudget:
     left_bytes: int
 
 
-def check(tree: Tree, name: str, budget: PickleBudget) -> list[Work]:
+def check(tree: Tree, name: str, budget: PickleBudget, held: Held) -> list[Work]:
     """What is left to read: the records of a ``.npz`` whose checksums are recorded.
 
     Raises:
@@ -45,6 +45,7 @@ def check(tree: Tree, name: str, budget: PickleBudget) -> list[Work]:
             raise Broken(f"{handle.name}: empty")
         if name.endswith(".npz"):
             archive = zips.parse(handle.read, handle.size, handle.name)
+            held.add(archive, handle.name)
             return list(archive_works(tree.path(name), name, Opened(archive, Pickled(None, {}, []))))
         if name.endswith(".npy"):
             _check_arrays(handle)

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from nodes.agent_process import JOB, JOB_GID, JOB_UID, PATIENCE_S, ROOT, Node, open_folder, running_munged, running_node
 
+from sentinel.agent.process.probe_programs import probe_environment
+
 pytestmark = [
     pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed"),
     pytest.mark.skipif(os.getuid() != 0, reason="optional: an agent that is not root has no rights to lose"),
@@ -318,6 +320,25 @@ become({uid}, {gid})
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps([os.getresuid(), os.getresgid(), os.getgroups(), status["NoNewPrivs"].strip(), status["CapEff"].strip()]))
 """
+
+
+LIMITED = """
+import contextlib, json, resource
+from sentinel.agent.probes import become
+with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+    score.write("-500")  # the agent's, by its unit
+become({uid}, {gid})
+print(json.dumps([resource.getrlimit(resource.RLIMIT_DATA), int(open("/proc/self/oom_score_adj").read())]))
+"""
+
+
+def test_what_becomes_a_user_takes_no_more_memory_than_the_agent_grants() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED.format(uid=JOB_UID, gid=JOB_GID)], capture_output=True, text=True,
+        timeout=PATIENCE_S, check=True, env={**os.environ, **probe_environment(256 << 20)},
+    )  # fmt: skip
+    limit, score = json.loads(done.stdout)
+    assert limit == [256 << 20] * 2 and score >= 0
 
 
 @pytest.mark.parametrize("gid", [JOB_GID, None])

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.agent.settings import AgentSettings
+
 UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
 
 
@@ -65,6 +67,8 @@ def test_the_agent_may_do_what_it_does() -> None:
     } & set(service)
     assert service["RuntimeDirectory"] == ["sentinel"] and service["RuntimeDirectoryPreserve"] == ["yes"]
     assert int(service["OOMScoreAdjust"][0]) < 0
+    assert service["OOMPolicy"] == ["continue"], "a child that a user's files made too large takes nobody with it"
+    assert AgentSettings().jobs.memory_bytes < size(service["MemoryHigh"][0])
 
 
 def test_the_daemon_is_nobody_in_particular() -> None:

@@ -24,7 +24,6 @@ PICKLED_INDEX = "pytorch_model.bin.index.json"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.bin")
 # As llama.cpp's files begin (ggml's numbers), and CTranslate2's: a version, and the length and name of a model's kind.
 _OTHER_PROGRAMS = re.compile(rb"lmgg|fmgg|tjgg|algg|GGUF|[\x01-\x0f]\0\0\0[\x01-\xff]\0[A-Za-z]{4}", re.DOTALL)
-_ONLY_SHAPES = Ask("structural", 0.0)
 # As Diffusers and PEFT name a model's weights in its folder; what else lies in folders is another program's.
 _IN_FOLDER = re.compile(
     r".+/(?:(?:diffusion_)?(?:pytorch_)?model|adapter_model|[^/]*lora[^/]*)[^/]*\.(?:bin|safetensors)"
@@ -235,7 +234,7 @@ def check_programs(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) ->
         if not zips.looks_like_zip(_start(tree.path(name), name)):
             continue
         try:
-            torch_file.check_file(tree, name, _ONLY_SHAPES)
+            torch_file.check_file(tree, name, Ask("structural", 0.0))
             continue  # a state of something else
         except Foreign:
             pass
@@ -297,8 +296,9 @@ def _refuse_untrained(
 ) -> None:
     """`NotKnown` where no tensor of these models has a shape that the optimizer trains: they are another program's."""
     moments = set().union(*(moments_of(file.opened, file.get("state")) for file in files.values()))
+    only_shapes = Ask("structural", 0.0)
     held = {
-        name: programs.get(name) or torch_file.check_file(tree, name, _ONLY_SHAPES)
+        name: programs.get(name) or torch_file.check_file(tree, name, only_shapes)
         for name in models
         if not name.endswith(".safetensors")
     }
