@@ -226,6 +226,7 @@ class Jobs:
             "lines_per_s": limits.lines_per_s,
             "burst": limits.burst,
             "read_bytes": limits.read_bytes,
+            "silent_s": limits.silent_s,
             "rules": self._settings.rules,
         }
         self._following[job.name] = job

@@ -14,6 +14,7 @@ from typing import Any
 
 from sentinel.adapters.host.logfile import Block, LogFile
 from sentinel.agent.collectors.log_path import end_of, newest, wait_for_start
+from sentinel.agent.collectors.timed_blocks import in_time, read_in_time
 from sentinel.agent.probes import become, begin, say
 from sentinel.config.rules_files import load_rules
 from sentinel.errors import SentinelError
@@ -56,6 +57,10 @@ class Follower:
             self._reader = self._new(block.first_line)
         self._expected_line = block.first_line + block.content.count(b"\n")
         return self._pass(self._reader.feed(block.content, now), now_s)
+
+    def forget(self) -> None:
+        """Read what comes next as a log that begins there."""
+        self._expected_line = -1
 
     @property
     def waits(self) -> bool:
@@ -165,7 +170,7 @@ def follow(arguments: dict[str, Any], where: Where, signatures: Signatures) -> N
         try:
             for block in file.read():
                 own, cut = _of_this_attempt(block, where, ended)
-                _tell(follower.read(own, datetime.now(UTC), time.monotonic()), file)
+                _read(follower, own, file, arguments)
                 if cut:
                     break
             trouble, seen = "", file.there
@@ -187,9 +192,31 @@ def follow(arguments: dict[str, Any], where: Where, signatures: Signatures) -> N
             say({"type": "alive", "there": file.there, "cursor": file.cursor, "skipped_bytes": file.skipped_bytes})
         time.sleep(arguments["poll_s"])
     rest = None if cut else file.rest()
-    found = follower.read(rest, datetime.now(UTC), now_s) if rest is not None else []
-    _tell(found + follower.finish(datetime.now(UTC), now_s), file)
+    if rest is not None:
+        _read(follower, rest, file, arguments)
+    found = in_time(lambda: follower.finish(datetime.now(UTC), now_s), _limit_s(arguments))
+    if found is None:
+        say({"type": "trouble", "reason": f"its end takes more than {_limit_s(arguments):g} s to read: left out"})
+    _tell(found or [], file)
     say({"type": "done", "there": file.there, "cursor": file.cursor})
+
+
+def _read(follower: Follower, block: Block, file: LogFile, arguments: dict[str, Any]) -> None:
+    def read(part: Block) -> list[Evidence]:
+        return follower.read(part, datetime.now(UTC), time.monotonic())
+
+    def alive() -> None:
+        say({"type": "alive"})
+
+    for found, left_out in read_in_time(block, read, follower.forget, alive, _limit_s(arguments)):
+        _tell(found, file)
+        if left_out:
+            say({"type": "trouble", "reason": left_out})
+
+
+def _limit_s(arguments: dict[str, Any]) -> float:
+    """For what is read at once: well below the silence after which this process is killed."""
+    return float(arguments.get("silent_s", 30.0)) / 3
 
 
 def _of_this_attempt(block: Block, where: Where, ended: Path) -> tuple[Block, bool]:
