@@ -231,7 +231,10 @@ class FailureCollection:
     def _heard(self, key: Key, path: Path, message: Mapping[str, Any]) -> None:
         if message.get("type") == "evidence":
             for item in message["items"]:
-                self._keep(evidence_from(item))
+                try:
+                    self._keep(evidence_from(item))
+                except ProtocolError as error:  # what error files say comes from a process of the job's user
+                    log.warning("collected-unreadable", job=key[0], attempt=key[1], error=error)
         elif message.get("type") == "collected":
             if isinstance(message.get("hung"), int):
                 self._hung.append(message["hung"])

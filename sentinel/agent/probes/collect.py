@@ -1,9 +1,10 @@
 """Saves the files that explain a job's failure in one folder, before the next job or a cleaning epilog removes them.
 
-Two processes do this. The first, as root, reads the node's own data (kernel lines, leftover processes) and writes the
+Three processes do this. The first, as root, reads the node's own data (kernel lines, leftover processes) and writes the
 folder. The second becomes the job's user, finds that user's files (``finding``) and sends their content through a pipe.
-So root opens no file of a user, and a user's process cannot reach the agent's folders. A file system that hangs blocks
-only the second process, which is reported.
+The third becomes the user, too, where there are error files, and reads what they say. So root opens no file of a user and
+runs no rule over what one wrote, and a user's process cannot reach the agent's folders. A file system that hangs, or text
+that takes long to read, blocks only the second or the third process, which is reported.
 
 Messages: ``evidence`` (items), and last ``collected`` (what was found, and the folder).
 """
@@ -19,7 +20,7 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,15 +38,19 @@ FRAME = struct.Struct("!IQ")  # length of the header, length of the content, in 
 HEADER_BYTES = 4 << 20
 WIRE_BYTES = 2 << 20  # most bytes of all dump summaries: they must fit in one request
 HALF_DONE_S = 3600.0  # age at which the unfinished folder of a killed collector is removed
+JUDGE_S = 2.0  # left for reading error files where finding them took all of its time; loading the rules takes 1.5 s
 FEW_CALLS = 8  # newest collectives kept per process group if the summaries are too large
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
+
+Put = Callable[[Mapping[str, Any], bytes], None]
+Take = Callable[[dict[str, Any], bytes], None]
 
 
 def main() -> None:
     arguments = begin()
     folder = Path(arguments["folder"])
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    user = _start_user_part(arguments) if arguments.get("uid") is not None and arguments.get("look") else None
+    user = _as_user(arguments, _look) if arguments.get("uid") is not None and arguments.get("look") else None
     bundle = Bundle(partial, arguments)
     bundle.node()
     if user is not None:
@@ -53,8 +58,18 @@ def main() -> None:
     bundle.finish(folder)
 
 
-def _start_user_part(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """Fork the process that searches as the job's user; returns (pid, read end of its pipe)."""
+def _look(arguments: Mapping[str, Any], put: Put) -> None:
+    from sentinel.agent.probes.finding import look
+
+    become(int(arguments["uid"]), arguments.get("gid"))
+    look(arguments, put)
+
+
+def _as_user(arguments: Mapping[str, Any], work: Callable[[Mapping[str, Any], Put], None]) -> tuple[int, int]:
+    """Fork a process that becomes the job's user in ``work`` and sends what it finds.
+
+    Returns: (pid, read end of its pipe).
+    """
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid:
@@ -63,12 +78,9 @@ def _start_user_part(arguments: Mapping[str, Any]) -> tuple[int, int]:
     try:
         os.close(ours)
         os.close(0)
-        from sentinel.agent.probes.finding import look
-
-        become(int(arguments["uid"]), arguments.get("gid"))
-        look(arguments, lambda header, content: _put(theirs, header, content))
+        work(arguments, lambda header, content: _put(theirs, header, content))
         _put(theirs, {"last": True}, b"")
-    except (OSError, ValueError, TypeError, KeyError, MemoryError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, MemoryError, RecursionError, SentinelError) as error:
         _put(theirs, {"note": f"{type(error).__name__}: {error!s:.300}"}, b"")
     finally:  # the forked process ends here in any case; a missing last message is reported
         os._exit(0)
@@ -188,22 +200,31 @@ class Bundle:
     # ------------------------------------------------------------------------------------------------ files of the user
 
     def user(self, pid: int, pipe: int) -> None:
-        """Receive what the user's process sends, until its deadline."""
+        """Receive what the user's processes send, until their deadlines."""
         until_s = time.monotonic() + float(self._arguments["user_s"])
         most = int(self._arguments["total_bytes"]) + int(self._arguments["log_bytes"])
-        frames = Frames(pipe, most, until_s)
+        self._receive(pid, Frames(pipe, most, until_s), self._take, "the job's files")
+        os.close(pipe)
+        if self._findings.error_files:
+            pid, pipe = _as_user(self._arguments, self._findings.judge)
+            self._receive(pid, Frames(pipe, 0, until_s + JUDGE_S), self._judged, "what the job's error files say")
+            os.close(pipe)
+
+    def _receive(self, pid: int, frames: Frames, take: Take, what: str) -> None:
         whole = False
         for header, content in frames:
             whole = "last" in header
-            self._take(header, content)
-        os.close(pipe)
+            if "note" in header:
+                self._notes.append(str(header["note"])[:500])
+            elif not whole:
+                take(header, content)
         if not whole and not frames.trouble:
             frames.trouble = "it ended before it had seen all"
         if frames.trouble:
             where = standing(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            self._notes.append(f"the job's files, read as uid {self._arguments['uid']}: {frames.trouble} ({where})")
+            self._notes.append(f"{what}, read as uid {self._arguments['uid']}: {frames.trouble} ({where})")
         self._reap(pid)
 
     def _reap(self, pid: int) -> None:
@@ -215,12 +236,13 @@ class Bundle:
                 return
             time.sleep(0.02)
 
+    def _judged(self, header: dict[str, Any], _: bytes) -> None:
+        try:
+            self._findings.judged(header)
+        except (KeyError, TypeError) as error:  # a user's process says what it likes
+            self._notes.append(f"what the job's error files say cannot be read: {error!r:.200}")
+
     def _take(self, header: dict[str, Any], content: bytes) -> None:
-        if "last" in header:
-            return
-        if "note" in header:
-            self._notes.append(str(header["note"])[:500])
-            return
         kind, path = str(header.get("kind")), str(header.get("path"))
         if kind == "dump":
             self._dumps.append({"path": path, **header["dump"]})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sentinel.agent.probes import become
 from sentinel.agent.probes.leftovers import Leftover
 from sentinel.config.rules_files import load_rules
-from sentinel.evidence.logs.error_file import read_error_file
+from sentinel.evidence.logs.error_file import MOST, read_error_file
 from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id, utc
 from sentinel.wire import to_json
@@ -25,19 +26,34 @@ class Findings:
         self._began = utc(float(arguments["began_s"]))
         self._ended = utc(float(arguments["ended_s"]))
         self._rules = str(arguments.get("rules") or "")
-        self._signatures: Signatures | None = None
-        self._errors: list[Evidence] = []
-        self._read = 0
+        self._errors: list[dict[str, Any]] = []
+        self.error_files: list[tuple[str, bytes]] = []  # path and content of torchelastic's
 
     def error_file(self, path: str, content: bytes) -> None:
         """Add one of torchelastic's error files."""
-        self._read += 1
-        if self._read > ERROR_FILES:
-            return
-        if self._signatures is None:  # compiled only when needed: compiling all rules takes a while
-            self._signatures = Signatures(load_rules(site=Path(self._rules) if self._rules else None))
-        where = self._where(path)
-        self._errors.extend(read_error_file(content, where, self._signatures, self._began, datetime.now(UTC)))
+        if len(self.error_files) < ERROR_FILES:
+            self.error_files.append((path, content))
+
+    def judge(self, arguments: Mapping[str, Any], put: Callable[[Mapping[str, Any], bytes], None]) -> None:
+        """In a process of its own: become the job's user, and send what rules recognise in the error files."""
+        # Read before: the job's user may not be able to read the rules. Only now, since compiling them takes a while.
+        signatures = Signatures(load_rules(site=Path(self._rules) if self._rules else None))
+        become(int(arguments["uid"]), arguments.get("gid"))
+        for path, content in self.error_files:
+            where = self._where(path)
+            for item in read_error_file(content, where, signatures, self._began, datetime.now(UTC)):
+                put({"evidence": to_json(item)}, b"")
+
+    def judged(self, header: Mapping[str, Any]) -> None:
+        """Take one of these. Its sender is not trusted: it says something about this job, and as often as files allow.
+
+        Raises:
+            KeyError, TypeError: it is no evidence. The agent, which has the means, looks at the rest of it.
+        """
+        item = header["evidence"]
+        where = {**item["where"], "node": self._node, "job": self._job, "attempt": self._attempt}
+        if len(self._errors) < MOST * ERROR_FILES:
+            self._errors.append({**item, "source": to_json(Source.ERROR_FILE), "where": where})
 
     def evidence(
         self,
@@ -49,14 +65,14 @@ class Findings:
         hung: int | None,
     ) -> list[dict[str, Any]]:
         """All evidence as JSON; empty when nothing was found."""
-        items = [*self._errors, *(self._leftover(item) for item in left)]
+        items = [self._leftover(item) for item in left]
         if dumps:
             items.append(self._dumped(dumps, folder))
         if hung is not None:
             items.append(self._hung(hung, notes))
         if folder is not None:
             items.append(self._kept(folder, files, notes))
-        return [to_json(item) for item in items]
+        return [*self._errors, *(to_json(item) for item in items)]
 
     def _where(self, path: str | None = None) -> Where:
         return Where(node=self._node, job=self._job, attempt=self._attempt, path=path)

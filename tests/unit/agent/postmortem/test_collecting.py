@@ -16,6 +16,7 @@ from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings, Collect, require_sound
 from sentinel.errors import UserError
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
+from sentinel.wire import to_json
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -119,6 +120,20 @@ def test_a_failed_job_is_collected_with_all_that_is_known_of_it(site: Site) -> N
     site.say(folder="/bundles/7.0")
     assert site.done == ["7.0.done"]
     assert not path.exists()
+
+
+def test_evidence_in_a_form_of_the_users_own_keeps_back_no_other(site: Site) -> None:
+    """What error files say comes from a process that works as the job's user."""
+    site.leave(code="256")
+    site.look()
+    sound = to_json(
+        Evidence(id="e", at=NOW, seen_at=NOW, source=Source.AGENT, kind=Kind.BUNDLE, where=Where(node="n1"))
+    )
+    program = site.programs[-1]
+    program.on_message({"type": "evidence", "items": [{**sound, "kind": 5}, {"where": {}}, [], sound]})
+    assert [item.id for item in site.kept] == ["e"]
+    site.say(folder="/bundles/7.0")
+    assert site.done == ["7.0.done"]
 
 
 def test_a_failed_job_whose_log_has_a_name_that_is_no_text_is_collected(site: Site) -> None:
