@@ -19,7 +19,7 @@ from typing import Any
 
 from sentinel.agent.process.state_files import restore, save, write_atomically
 from sentinel.config.convictions import Drain
-from sentinel.config.returns import level_told
+from sentinel.config.returns import DEEPEST, level_told
 from sentinel.config.rules import Rules
 from sentinel.evidence.dcgm import Fact
 from sentinel.evidence.dcgm_conditions import HOLDS
@@ -131,7 +131,7 @@ class VerdictKeeper:
         """Take the result of an ordered diagnostic. A pass on all GPUs clears what a test of its level can disprove."""
         if isinstance(result, dict) and result.get("result") == "pass" and result.get("gpus") is None:
             level = level_told(result.get("level"))
-            self._take_back([code for code in self._convictions if self._levels[code] <= level])
+            self._take_back([code for code in list(self._convictions) if self._levels.get(code, DEEPEST + 1) <= level])
 
     def released(self, at_s: float, daemon_ahead_s: float = 0.0) -> None:
         """Clear Xids from before ``at_s``, when an operator returned the node to service.
@@ -153,7 +153,7 @@ class VerdictKeeper:
         known = [code for code in codes if code in self._convictions]
         for code in known:
             del self._convictions[code]
-            del self._levels[code]
+            self._levels.pop(code, None)
             self._said_s.pop(code, None)
         if known:
             self._keep()
@@ -177,7 +177,7 @@ class VerdictKeeper:
         kept = [Fact(code.partition("/")[0], sentence) for code, sentence in convictions]
         if faults := [*self._facts(), *kept]:  # each names its GPU
             sentence = brief((fault.sentence for fault in faults), _MOST_SHOWN)
-            return NodeVerdict("BAD", at_s, faults[0].code, sentence, max(self._levels.values(), default=0))
+            return NodeVerdict("BAD", at_s, faults[0].code, sentence, max(list(self._levels.values()), default=0))
         reason = self._telemetry()
         if reason is not None:
             return NodeVerdict("UNKNOWN", at_s, "telemetry", reason)
