@@ -25,7 +25,7 @@ _LEVEL = re.compile(
     r"|\b\w*Warning: |^(?:\S{1,8} )?(?:WARN|INFO|DEBUG) {1,5}\d{2,4}-\d\d[ -]"
     r"|\[[DIW] \d{4}-\d\d-\d\d[ T]"  # of optuna, tornado
     r"|\)[,;] using (?:the )?(?:step|previous|last|default|older|local|cached)"
-    r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b|\bretry [1-9]\d?/\d"
+    r"|\b[Rr]etrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b|\bretry ([1-9]\d?)/(?!\1\b)\d"
     # What is tried again has ended nothing yet.
 )
 # What it says that it goes on without, where it raises nothing.

@@ -21,6 +21,7 @@ TRAINED_AFTER = 3  # steps after an error until the log's end, or until Slurm en
 FEW_STEPS = 2  # steps after an error until the program raised another one
 _BAR = "step-bar"  # rule
 NAN = "nan"  # kind
+ATTEMPT_BEGINS = "attempt-begins"  # rule
 _PYTHON = re.compile(r"\b[A-Za-z_][\w.]{0,80}(?:Error|Exception|Exit)\b")
 _MESSAGE = 60  # characters of an error's end by which it is known
 _NOT_OF_STORAGE = FAMILIES[0] - {Cause.DATALOADER, Cause.CHECKPOINT_CORRUPT}
@@ -65,7 +66,7 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
             caught.setdefault((evidence.where.path, evidence.rule or ""), []).append(evidence)
         if (
             evidence.kind == RUN_START
-            and evidence.rule is None
+            and evidence.rule != ATTEMPT_BEGINS
             and (evidence.data.get("followed") is True or _stopped_between(evidence, 1, evidence.line or 0, stopped))
         ):
             begun[evidence.where.path] = max(begun.get(evidence.where.path, 0), evidence.line or 0)
@@ -98,9 +99,9 @@ def _last_attempts(incident: Incident) -> dict[str | None, int]:
     """By log the line at which its last attempt begins, where attempts are numbered: each task may say so."""
     last: dict[str | None, tuple[int, int]] = {}  # the number, and the first line with it below 0
     for evidence in incident.evidence:
-        number = evidence.data.get("text")
-        if evidence.kind == RUN_START and evidence.rule is not None and evidence.line is not None and number:
-            told = int(str(number)), -evidence.line
+        number = str(evidence.data.get("text"))  # of a job's own process: it may be anything
+        if evidence.rule == ATTEMPT_BEGINS and evidence.line is not None and re.fullmatch(r"[0-9]{1,4}", number):
+            told = int(number), -evidence.line
             last[evidence.where.path] = max(last.get(evidence.where.path, told), told)
     return {log: -line for log, (_, line) in last.items()}
 

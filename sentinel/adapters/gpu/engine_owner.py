@@ -8,6 +8,7 @@ host nothing can be known: it is taken as configured.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import time
@@ -17,6 +18,7 @@ from sentinel.adapters.host import local_peer
 from sentinel.errors import Unavailable
 
 ACCOUNT = "nvidia-dcgm"  # of DCGM's packages, where its service is not root's
+PORT = 5555  # of the engine, where the address names none
 _CONNECT_S = 2.0
 _LOOK_S = 0.02
 _FIX = (
@@ -40,7 +42,7 @@ class EngineOwner:
     """
 
     def __init__(self, *, host: str, path: str, account: str) -> None:
-        self._host = host
+        self._host = host if path or re.search(r":\d{1,5}$", host) else f"{host}:{PORT}"
         self._path = path
         self._account = account
         self._here = ""  # the address that was looked at: behind a name may be several

@@ -208,10 +208,14 @@ def _read(follower: Follower, block: Block, file: LogFile, arguments: dict[str, 
     def alive() -> None:
         say({"type": "alive"})
 
+    before: list[Evidence] | None = None
     for found, left_out in read_in_time(block, read, follower.forget, alive, _limit_s(arguments)):
-        _tell(found, file)
+        if before is not None:
+            _tell(before, None)
+        before = found
         if left_out:
             say({"type": "trouble", "reason": left_out})
+    _tell(before or [], file)
 
 
 def _limit_s(arguments: dict[str, Any]) -> float:
@@ -267,10 +271,11 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
         time.sleep(max(arguments["poll_s"], min(20 * (time.monotonic() - began_s), _LONGEST_PAUSE_S)))
 
 
-def _tell(evidence: list[Evidence], file: LogFile) -> None:
+def _tell(evidence: list[Evidence], read_to: LogFile | None) -> None:
+    """``read_to``: the file, where all was read up to its cursor. Behind a part of a block it says nothing of the rest."""
     if evidence:
         items = [to_json(item) for item in evidence]
-        say({"type": "evidence", "items": items, "cursor": file.cursor})
+        say({"type": "evidence", "items": items, **({"cursor": read_to.cursor} if read_to is not None else {})})
 
 
 if __name__ == "__main__":

@@ -12,12 +12,18 @@ FAULTS = frozenset({"kernel-panic", "kernel-fault", "soft-lockup"})  # sentences
 # Modules whose node is to be drained in any case. A file system's client is not among them: its cause drains no node, and
 # the kernel of this one is broken whatever the servers did.
 MODULES = frozenset({"oops-gpu", "oops-fabric"})
+WARNING, REGISTERS = (
+    "kernel-warning",
+    "oops-registers",
+)  # the kernel goes on after the one, and shows the other with it, too
 WITHIN_S = 2.0  # from the fault's sentence to its registers
 WITHIN_LINES = 60  # the same in a log without times
 
 
 def of_modules(readings: Sequence[Reading]) -> list[Reading]:
-    """``readings`` with each kernel fault weighed as the module that is named after it; a warning's registers move none."""
+    """``readings``, without warnings' registers, with each kernel fault weighed as the module that is named after it."""
+    warned = [reading for reading in readings if reading.key == WARNING]
+    readings = [r for r in readings if r.key != REGISTERS or not any(_belongs(r, warning) for warning in warned)]
     # A site may have taken all weight from a module's rule.
     named = [reading for reading in readings if reading.key in MODULES and reading.strength > 0]
     if not named:

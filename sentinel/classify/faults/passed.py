@@ -69,7 +69,9 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
     broken_tests = {id(test) for broke in told[TEST_BROKE] for test in _told_of(broke, convicting)}
     kept = [_lowered(reading, told, broken_tests, starting) for reading in readings]
     if contained:
-        kept = [_suspected(r, "the driver contained it") if _tells_of_memory(r) else r for r in kept]
+        nodes = {r.evidence.where.node for r in readings if r.evidence.data.get("xid") == CONTAINED} | {None}
+        told = [_tells_of_memory(r) and r.evidence.where.node in nodes for r in kept]
+        kept = [_suspected(r, "the driver contained it") if of_it else r for r, of_it in zip(kept, told, strict=True)]
     # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
     return [
         reading
@@ -171,7 +173,7 @@ def _starting(reading: Reading, boots: Sequence[Reading]) -> bool:
     if isinstance(uptime_s, float):
         return uptime_s < STARTED_AFTER_S
     after_s = ((reading.evidence.at - boot.evidence.at).total_seconds() for boot in boots if _after(reading, boot))
-    return any(seconds < STARTED_AFTER_S for seconds in after_s)
+    return any(0 < seconds < STARTED_AFTER_S for seconds in after_s)  # not in a log without times
 
 
 def _after(one: Reading, other: Reading) -> bool:

@@ -45,7 +45,9 @@ from sentinel.text import visible
 EAGER_BYTES = 8 << 30
 _DEADLINE = "Give a folder so long: a frozen file system is then not known."
 _NEXT = "The nodes of the next attempt in Slurm's order: each rank must find its shard on its own, or by replication."
-_FIND_LEVEL = "How closely to check (default checksum; content with --onset-step; structural is a quick look)."
+_FIND_LEVEL = (
+    "How closely to check (default checksum; content with --onset-step; structural, a quick look, with --deadline)."
+)
 _QUICK = (
     "Checksums were not read: bytes that were damaged in place are not seen at level structural. Leave --level out to read"
     " them."
@@ -107,7 +109,9 @@ def find(
     names = expand_nodes(nodes)
     gone = frozenset(expand_nodes(lost))
     ordered = [name for name in expand_nodes(following) if name not in gone]
-    wanted: Level = parse_level(level) if level else ("content" if onset_step is not None else "checksum")
+    # All bytes are seldom read within a deadline, and what is listed late is not known at all.
+    usual = "content" if onset_step is not None else "structural" if deadline_s is not None else "checksum"
+    wanted: Level = parse_level(level or usual)
     roots: list[tuple[Tier, str, Path]] = [("global", "", Path(text)) for text in global_]
     roots += [("local", host, path) for host, path in local_folders(local, [*names, *sorted(gone - set(names))])]
     _require_one([path for _, _, path in roots])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -28,16 +29,22 @@ from sentinel.text import visible
 
 
 def parse_rate(text: str | None) -> float | None:
-    """``200MB/s``, ``1.5GiB/s``, ``8Gbit/s`` in bytes per second.
+    """``200M``, ``1.5GB/s``, ``800 MiB/s``, ``8Gbit/s`` in bytes per second.
 
     Raises:
-        UserError: no rate, or one whose unit is not said.
+        UserError: no rate, or a number without a unit.
     """
     from sentinel.cli.plan.inputs import answering
     from sentinel.planning import quantities
 
+    if text is None:
+        return None
+    if re.fullmatch(r"\s*[\d.]+\s*(?:/s)?\s*", text):
+        raise UserError(f"--rate {visible(text)} has no unit", fix="Write it like 200MB/s or 1.5GiB/s.")
     with answering():
-        return None if text is None else quantities.rate(text, "--rate").value
+        if re.fullmatch(r"\s*[\d.]+\s*(?:[kKMGT]i?[bB]?|B)\s*", text):  # as dd and rsync take it: bytes a second
+            text = re.sub(r"[bB]?\s*$", "B/s", text, count=1)
+        return quantities.rate(text, "--rate").value
 
 
 _ABOVE_ZERO = click.FloatRange(0, min_open=True)

@@ -27,16 +27,15 @@ _DONE = (
     r"|\bdone training in \d|^=+ \d{1,6} passed\b[^\n]{0,60} in [\d.]{1,12}s\b"
     r"|\bJob 'raysubmit_\w{1,40}' succeeded\b|\b(?:sweep|study) done: "
     r"|\b(?:done|finished|completed|success\w{0,6})[,;:.]? (?:exit(?:ing|ed)?|rc)(?: with)?(?: code| status)?[ =:]{0,2}0$"
-    r"|(?:^|[:+] )exit(?:ing|ed)?(?: with)?(?: code| status)?[ =:]{1,2}0(?::0)?(?:$|,? elapsed\b)"
+    r"|\.py: exiting 0$|: exit(?: code| status)? 0(?::0)?,? elapsed\b"
     r"|\b(?:finished|completed|ended|done) (?:without (?:an? |any )?(?:error|failure|problem)|with 0 (?:error|failure))"
-    r"|\b(?:benchmark|sweep|evaluation|run) (?:is )?(?:completed?|finished|done)\b[^\n]{0,40}\b0 (?:failures|errors)\b"
-    r"|\bApplication shutdown complete\.$"
-    r"|\bfinished all \d{1,9} (?:steps|epochs|iterations)\b|\bState=COMPLETED\b"
+    r"|\b(?:benchmark|sweep) (?:is )?(?:completed?|finished|done)\b[^\n]{0,40}\b0 (?:failures|errors)\b"
+    r"|\bfinished all \d{1,9} (?:steps|epochs|iterations)\b"
     # Of simulations and the tools of workflows, tests and health checks.
     r"|\bSUCCESS COMPLETE\b|^ {0,4}JOB DONE\.|\bNormal termination of Gaussian\b|\*{2,4}ORCA TERMINATED NORMALLY\*{2,4}"
-    r"|\bPROGRAM ENDED AT\b|^Finished mdrun on|^Total wall time: \d|^WallClock: \d|\b100% tests passed\b"
-    r"|\breached required accuracy - stopping\b|\bSUCCEEDED, exitCode: 0$|\b(?:verdict|overall): PASS\b"
-    r"|\bFinished: SUCCESS$|\d{1,6} of \d{1,6} steps \(100%\) done$|\bNHC: success\b"
+    r"|\bPROGRAM ENDED AT\b|^Finished mdrun on|^Total wall time: \d|^WallClock: \d|\b100% tests passed, 0 tests failed\b"
+    r"|\breached required accuracy - stopping\b|\bSUCCEEDED, exitCode: 0$"
+    r"|\bFinished: SUCCESS$|\d{1,6} of \d{1,6} steps \(100%\) done$"
     r"|^(?:\s{0,8}\"?pass@1\"?: [\d.]|Best trial: )|\bStudy statistics: finished \d|\bDone\. best "
 )
 

@@ -60,8 +60,10 @@ DAEMON = re.compile(
     rb"|(?:Starting [\w ]{1,24}: )?(?:pbs_(?:mom|server|sched|comm)|munged|systemd|kernel|nv-hostengine|nv-fabricmanager"
     rb"|nvidia-(?:persistenced|imex))(?:\[\d{1,10}\])?: ))" % _TIME_AND_HOST
 )
-
-
+# systemd's own words, in the journal or, early in a boot, in the kernel's log.
+SYSTEMD = re.compile(
+    rb"(?:%s|\[ {0,6}\d{1,8}\.\d{6}\] )(?:systemd(?:-\w{1,20})?|\(sd-\w{1,20}\))\[\d{1,10}\]: " % _TIME_AND_HOST
+)
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 

@@ -29,13 +29,17 @@ _AT_NONE = re.compile(
     rb"(?i)[^\n:=]{0,40}(?:[:=]|\.{2,4})\s{0,4}(?:no|none|ok|false|passed)\.?\s{0,8}$"
     rb"|[^\n|]{0,40}\| {0,4}(?:pass|skip|ok)(?:ed)?(?: - all)?\s{0,80}\|?\s{0,8}$"  # a cell of DCGM's table
 )
-_QUOTING = re.compile(rb"\b[a-z]{2,}:? ['\"`][^'\"`\n]{0,60}$|::test_\w{1,80}\[[^\]\n]{0,60}$")
+_QUOTING = re.compile(
+    rb"\b(?:[a-z]{2,}|(?i:prompt|sample|example|completion|question|answer):) ['\"`][^'\"`\n]{0,60}$"
+    rb"|::test_\w{1,80}\[[^\]\n]{0,60}$"
+)
 _TOLD = re.compile(rb"(?i:\b(?:info|debug|example|prompt|sample|completion)\b)|::test_")
 _WOULD = re.compile(rb"\b(?:otherwise|would (?:abort|fail|stop|exit|end|be|mean)\b[^\n.;]{0,30}:) $")
 # A machine's words in a template, or of what was mended long ago.
 _NOT_SAID = re.compile(rb"\{\{ ?[.$\w]")
 _MENDED = re.compile(
-    rb"\b(?:swapped|exchanged|replaced|resolved|repaired|(?:back|returned) (?:in|to) service|burn-?in ok)\b"
+    rb"\b(?:(?:board|card|GPU|DIMM|cable|module|node) (?:was |were |has been )?(?:swapped|exchanged|replaced|repaired)"
+    rb"|(?:back|returned) (?:in|to) service|burn-?in ok)\b"
 )
 _METRIC_AT_ZERO = re.compile(rb"\{[^{}\n]{1,400}\} {1,4}0(?:\.0{1,6})?\s{0,4}$")
 _OF_FAULTS = re.compile(

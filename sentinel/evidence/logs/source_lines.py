@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 from sentinel.config.rules import Form, Role, Rule
+from sentinel.evidence.logs.prefixes import SYSTEMD
 from sentinel.evidence.logs.writers import begins_as, line_above, text_above
+from sentinel.model.records import Cause
 
 OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
@@ -30,13 +32,14 @@ _FRAME = re.compile(rb"[^\n]{0,100}?File \"[^\"\n]{1,300}\", line \d{1,7}, in [^
 # What a shell (set -x), NHC or ninja is about to run, lines of a script that is shown, of source that a compiler quotes, an
 # option in a help text.
 _OF_A_SHELL = re.compile(
-    rb"(?:\d{1,5}: )?\+{1,4} (?!exited|killed)[\w\[./(]"  # not strace's last word
+    rb"(?:\d{1,5}: )?\+{1,4} (?!exited|killed|slurmstepd|srun: |kernel|NVRM)[\w\[./(]"  # +++ killed by SIGSEGV +++: strace
     rb"|\s{0,12}(?:#SBATCH\b|(?:if|elif|while|until) {1,8}(?:! )?(?:\[|grep\b|test\b)|echo {1,4}[\"']|trap {1,4}[\"'])"
     rb"|[^\n]{0,60}\bRunning check: {1,4}\"?check_"
     rb"|\[\d{1,4}/\d{1,4}\] (?:/\S{1,200}/)?(?:ccache |c\+\+|g\+\+|gcc|cc|clang|nvcc|hipcc)\S{0,12} -"
-    rb"|\s{0,8}\d{1,6} \|  |\s{1,8}-{1,2}[A-Za-z][\w-]{1,40}(?:[ =,][A-Z{<\[][^\n]{0,60})? {2,40}[a-z]"
+    rb"|\s{2,8}\d{1,6} \|  |\s{1,8}-{1,2}[A-Za-z][\w-]{1,40}(?:[ =,][A-Z{<\[][^\n]{0,60})? {2,40}[a-z]"
 )
-_COMMENT = re.compile(rb"\s{0,8}#{1,8} ")
+# A collector may write what it collected behind a hash: those lines have a time, or their own writer's name.
+_COMMENT = re.compile(rb"\s{0,8}#{1,8} (?!\[ {0,8}\d|slurm|NVRM: |[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d)")
 NEAR = 2400  # bytes above a line in which its statement's lines are looked for, among other writers'
 STATEMENT = 1200  # bytes of a statement's source that are looked at
 _FURTHER_IN = re.compile(rb"[^\n]{0,100}?(?: {4,}|\t)\S")
@@ -45,7 +48,10 @@ _FRAME_LINE = re.compile(rb"([^\n]{0,100}?)File \"[^\"\n]{1,300}\", line \d{1,7}
 
 def says_nothing(block: bytes, start: int, end: int, rule: Rule) -> bool:
     """Whether the line is no place for what the rule looks for."""
-    return is_python_output(block, start, end, rule) or is_shell(block, start, end, rule)
+    if is_python_output(block, start, end, rule) or is_shell(block, start, end, rule):
+        return True
+    libraries = bool(rule.weights) and max(rule.weights, key=rule.weights.__getitem__) is Cause.SOFTWARE_ENV
+    return libraries and rule.form is Form.PROGRAM and SYSTEMD.match(block, start, end) is not None
 
 
 def is_shell(block: bytes, start: int, end: int, rule: Rule) -> bool:

@@ -227,3 +227,14 @@ def test_an_adapter_below_a_pcie_link_that_failed_is_not_the_cause() -> None:
     assert judge(*adapter).cause is Cause.NETWORK_FABRIC
     assert judge(link, *adapter).cause is Cause.PCIE
     assert judge(*adapter, (90.0, link[1])).cause is Cause.NETWORK_FABRIC
+
+
+def test_the_registers_that_a_warning_shows_are_no_fault() -> None:
+    registers = "CR2: 000055e1d15c83c4 CR3: 0000000140042006 CR4: 0000000000770ee0"
+    warning = (
+        "WARNING: CPU: 15 PID: 1439 at drivers/gpu/drm/drm_gem_shmem_helper.c:304 drm_gem_shmem_vmap_locked+0x1a8/0x1d0"
+    )
+    assert judge((14.0, registers)).cause is Cause.NODE_OS_OR_HOST
+    assert judge((14.0, warning), (14.1, registers)).cause is Cause.UNKNOWN
+    others = [(14.1, "usb 1-1: new high-speed USB device")] * 70
+    assert judge((14.0, warning), *others, (14.2, registers)).cause is Cause.NODE_OS_OR_HOST

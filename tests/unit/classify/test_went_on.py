@@ -338,9 +338,10 @@ def test_numbers_that_are_finite_again_ended_nothing() -> None:
         ("JOB 30077 finished: exit 0:0 elapsed 05:12:44", "JOB 30077 finished: exit 1:0 elapsed 05:12:44"),
         ("[prep] export finished without a problem", "[prep] export finished with a problem"),
         ("0: finished all 90000 steps", "0: finished 90000 steps"),
-        ("+ exit 0", "+ exit 3"),
+        ("main.py: exiting 0", "main.py: exiting 3"),
         ("Benchmark complete: 3 cases, 0 failures", "Benchmark complete: 3 cases, 1 failures"),
-        ("job 30441: State=COMPLETED ExitCode=0:0", "job 30441: State=FAILED ExitCode=1:0"),
+        ("reached required accuracy - stopping structural energy minimisation", "State=COMPLETED ExitCode=0:0"),
+        ("Job 220418 finished: exit code 0, elapsed 05:51:09", "+ exit 0"),
         ("Finished mdrun on rank 0 Mon Mar  4 05:06:07 2026", "rank 0 of mdrun finished"),
     ],
 )

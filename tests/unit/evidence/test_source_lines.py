@@ -56,7 +56,7 @@ LOST = "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus."
         "[1/3] c++ -MMD -MF x.o.d '-DWHY=\"{}\"' -c /home/u/x.cpp -o x.o",
         "#  * 09 Jan  n17: {}",
         "20250217 03:10:34 [slurm] Running check:  \"check_dmesg_errors '{}'\"",
-        '[sample 0] PROMPT: Explain this kernel message: "{}"',
+        '[sample 0] PROMPT: "{}"',
         "GpuLost | increase(errors[5m]) > 0 | {} on {{{{ $labels.host }}}}",
         "2024-01: n17 {} board exchanged, burn-in ok",
     ],
@@ -89,3 +89,11 @@ def test_a_cell_of_a_table_that_says_pass_is_no_error() -> None:
     row = "| ECC Error                 | {:<46} |\n"
     assert of_machines(row.format("Fail - GPU: 3")) != []
     assert of_machines(row.format("Pass - All")) == []
+
+
+def test_systemd_says_nothing_of_a_jobs_libraries() -> None:
+    line = "{} dbus.socket:5: references a path below legacy directory /var/run/; please update the unit file accordingly.\n"
+    reader = LogReader(SIGNATURES)
+    for head in ("[    7.845196] systemd[1]:", "Sep 24 08:20:28 n1 systemd[1]:"):
+        assert reader.feed(line.format(head).encode(), NOW) == []
+    assert [e.rule for e in reader.feed(line.format("build:").encode(), NOW)] == ["versions"]

@@ -85,7 +85,7 @@ def test_the_shards_of_one_node_wait_for_the_others(make):
     assert result.exception is None and rows(result)[0]["waiting_for"] and not rows(result)[0]["damaged"]
 
 
-@pytest.mark.parametrize("text", ["5", "200", "1.5", "0MB/s", "-3MB/s", "fast", "200M"])
+@pytest.mark.parametrize("text", ["5", "200", "1.5", "500000000", "0MB/s", "-3MB/s", "fast"])
 def test_a_rate_says_its_unit(make, text):
     with pytest.raises(UserError) as refused:
         parse_rate(text)
@@ -98,7 +98,13 @@ def test_a_rate_says_its_unit(make, text):
 
 def test_rates():
     assert parse_rate(None) is None
-    assert [parse_rate(text) for text in ("500MB/s", "1.5 GiB/s", "8Gbit/s")] == [500e6, 1.5 * 2**30, 1e9]
+    assert [parse_rate(text) for text in ("500MB/s", "1.5 GiB/s", "8Gbit/s", "200M", "2GiB")] == [
+        500e6,
+        1.5 * 2**30,
+        1e9,
+        200e6,
+        2**31,
+    ]
 
 
 @pytest.mark.parametrize("seconds", ["0", "-5"])
