@@ -68,6 +68,7 @@ class IncidentFacts:
     nodes_now: tuple[str, ...] = ()  # on which the job runs again
     cluster: str = ""
     dependents: Mapping[int, str] = field(default_factory=dict)  # jobs that waited for its end, and how
+    waits_for: str = ""  # the nodes of its user's own list that a requeued job waits for, in words
     resolved: bool = False  # the incident is closed, and people were told that it was not
 
 
@@ -139,6 +140,8 @@ def for_operators(facts: IncidentFacts) -> str:
     lines += [f"Seen: {text}" for text in _seen(verdict)]
     lines.append(f"State: {stage_of(facts)}{_why_so(facts)}.")
     lines += _done(facts)
+    if _waits(facts):
+        lines.append(f"Waits: {plain(facts.waits_for)}")
     if verdict.advice:
         lines.append(f"Advice: {plain(verdict.advice)}")
     return "\n".join([*lines, f"More: sentinel why {facts.incident.id}"])
@@ -301,9 +304,16 @@ def _to_do(facts: IncidentFacts) -> str:
     if stage is Stage.HELD:
         advice = f"{plain(facts.verdict.advice)} " if facts.verdict.advice else ""
         return f"To do: {advice}Then: scontrol release {facts.incident.job}."
+    if _waits(facts):
+        return plain(facts.waits_for)
     if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED, Stage.RESOLVED) or _goes_on(facts):
         return "Nothing to do."
     return f"To do: {plain(facts.verdict.advice)}" if facts.verdict.advice else "The operators are told."
+
+
+def _waits(facts: IncidentFacts) -> bool:
+    """Whether the requeued job waits for nodes of its user's own list."""
+    return bool(facts.waits_for) and stage_of(facts) is Stage.RESTARTING
 
 
 def _why_so(facts: IncidentFacts) -> str:

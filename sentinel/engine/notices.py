@@ -10,6 +10,7 @@ from sentinel.alerts import IncidentFacts, Stage, Thread, compose, for_log, next
 from sentinel.alerts.text import plain
 from sentinel.config.alerts import JOB_LOG
 from sentinel.engine import delivery
+from sentinel.engine.reconcile import exclusions
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import NoticeChanged, SettingChanged
@@ -143,6 +144,7 @@ def _facts(
         nodes_now=again.nodes if again is not None else (),
         cluster=state.settings.cluster,
         dependents=state.cluster.dependents.get(incident.job or -1, {}),
+        waits_for=exclusions.waits_for(state, incident, job) if job is not None else "",
     )
 
 

@@ -14,6 +14,7 @@ from sentinel.policy.drains import refused_wait
 from sentinel.policy.exclusions import Exclusions, excluded, nodes_wanted
 from sentinel.policy.in_allocation import NextRun, next_run
 from sentinel.policy.plan import decide
+from sentinel.policy.required_nodes import waits_for_required, without_required
 from sentinel.policy.situation import (
     NO_NODE,
     SILENCE,
@@ -46,4 +47,6 @@ __all__ = [
     "next_run",
     "nodes_wanted",
     "refused_wait",
+    "waits_for_required",
+    "without_required",
 ]

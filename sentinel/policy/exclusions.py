@@ -79,7 +79,7 @@ def excluded(
     there = [
         node for node in fleet.nodes.values() if node.name not in theirs and not partitions.isdisjoint(node.partitions)
     ]
-    pool = {node.name for node in there if _may_get(node) and node.name not in leaving}
+    pool = {node.name for node in there if may_get(node) and node.name not in leaving}
     needed = nodes_wanted(job)[1]
     must = [name for name in _known(bad, fleet) if name in pool]
     pool -= set(must)
@@ -112,7 +112,7 @@ def excluded(
     return Exclusions(tuple(dict.fromkeys(ordered)), tuple(spared), needed, left, tuple(kept_out), tuple(in_turn))
 
 
-def _may_get(node: NodeView) -> bool:
+def may_get(node: NodeView) -> bool:
     """Whether the job may get the node. After slurmctld was started a node is unknown until it registers, within seconds:
     counted, a node that never does leaves the job waiting for it, and not counted, each of them lets the job onto bad nodes.
     """

@@ -28,6 +28,7 @@ from sentinel.policy.drains import switches
 from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
+from sentinel.policy.required_nodes import own_list, without_required
 from sentinel.policy.shares import at_least, at_most
 from sentinel.policy.situation import (
     NO_NODE,
@@ -192,8 +193,8 @@ def _restart(
         queued = _queued(job, without, situation)
         spared = costs if smaller else f"{queued} {costs}".rstrip()
     steps = _requeue(job, verdict, situation, without, beside, attempt, ground)
-    spared = f"{switch} {spared}".strip()
-    return JobSteps(steps, None, " ".join(text for text in (requeue, spared, lent(job, verdict, situation)) if text))
+    said = (requeue, switch, spared, own_list(job, situation, suspects, drained), lent(job, verdict, situation))
+    return JobSteps(steps, None, " ".join(text for text in said if text))
 
 
 def _requeued_instead(job: JobView, without: Exclusions) -> str:
@@ -296,12 +297,14 @@ def _exclusions(
     in_turn = failed_in_turn(verdict, situation)
     bad, suspect = _bad_and_suspect(verdict, situation)
     beside, words = _under_one_switch(in_turn, situation)
+    leaving = {step.node for step in drained if step.node is not None}
+    bad, suspect = without_required(bad, [*beside, *suspect], situation.required, situation.fleet, leaving)
     found = excluded(
         job,
         situation.fleet,
         bad=bad,
-        suspect=[*beside, *suspect],
-        leaving={step.node for step in drained if step.node is not None},
+        suspect=suspect,
+        leaving=leaving,
         added_by_us=situation.added_by_us,
         in_turn=in_turn if situation.wait_s is not None else (),
     )

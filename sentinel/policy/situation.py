@@ -88,6 +88,7 @@ class Situation:
     excluded_by_us: tuple[str, ...] = ()  # nodes in the job's exclusions that Sentinel added, and still wants there
     on_probation: tuple[str, ...] = ()  # nodes that hurt this job, and that were returned lately
     added_by_us: frozenset[str] = frozenset()  # nodes in the job's exclusions that Sentinel added at any time
+    required: tuple[str, ...] = ()  # nodes that the job's user insists on; not those of a list that Sentinel wrote
     goes_on: bool = False  # the attempt made steps after the newest evidence of this incident
     recovered_by: str = ""  # the incident that restarts or holds this attempt already
     answers: tuple[Answer, ...] = ()  # of people who were asked to approve parts of this incident's plan, oldest first

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from sentinel.correlate.incidents import FAILED_STATES
 from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import recovery
-from sentinel.engine.reconcile import in_allocation
+from sentinel.engine.reconcile import exclusions, in_allocation
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged
@@ -205,6 +205,8 @@ def _show(state: State, out: Transition, incident: str, job: JobView | None, fol
     if known is None or job is None or job.restarts < following:
         return
     words = "restarted" if job.state != "pending" else f"waits in the queue ({job.reason or 'no reason given'})"
+    if job.state == "pending" and (required := exclusions.waits_for(state, known, job)):
+        words = f"{words}. {required}"
     if known.outcome != words:
         state.put(dataclasses.replace(known, outcome=words))
         out.save(IncidentChanged(state.judged(state.incidents[incident])))

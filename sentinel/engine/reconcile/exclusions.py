@@ -11,13 +11,30 @@ from collections.abc import Collection
 from datetime import datetime
 
 from sentinel.engine.reconcile import node_proof, spares
-from sentinel.engine.reconcile.situations import exclusions_of_ours
+from sentinel.engine.reconcile.situations import (
+    exclusions_of_ours,
+    required_before,
+    required_by_user,
+    requires_ours,
+)
 from sentinel.engine.state import State
 from sentinel.model.intent import intent_of
-from sentinel.model.records import NODE_STEPS, Fleet, Incident, JobView, Outcome, Plan, Scalar, Step, StepKind
+from sentinel.model.records import (
+    LEFT_IN_SERVICE,
+    NODE_STEPS,
+    Fleet,
+    Incident,
+    JobView,
+    Outcome,
+    Plan,
+    Result,
+    Scalar,
+    Step,
+    StepKind,
+)
 from sentinel.model.vocabulary import ASKED, NEVER_STARTS
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
-from sentinel.policy import Exclusions, components_with, excluded, nodes_wanted
+from sentinel.policy import Exclusions, components_with, excluded, nodes_wanted, waits_for_required, without_required
 from sentinel.policy.exclusions import BESIDE, IN_TURN, bad_and_suspect
 from sentinel.text import names
 
@@ -35,7 +52,7 @@ def bound(state: State, incident: Incident, step: Step, now: datetime) -> Step:
     data: dict[str, Scalar] = {"nodes": ",".join(found.nodes), "ours": ",".join(sorted(added))}
     if needed := needed_to_start(state, job):
         data[_NEEDED] = ",".join(sorted(needed))
-    if asked := _asked(state, job):
+    if asked := required_before(state, job):
         data[ASKED] = asked
     if (size := _size(state, job, found, _waited_s(state, incident, job, now))) is not None:
         data["size"] = ",".join(map(str, size))
@@ -110,29 +127,20 @@ def wanted(state: State, incident: Incident, job: JobView, fleet: Fleet) -> Excl
     """The nodes that this job must not get now."""
     plan = state.plans[incident.id]
     added, _ = exclusions_of_ours(state, job.id)
-    needed = needed_to_start(state, job)
-    bad, suspect = _judged(state, incident, job.id)
-    # One in service that is bad stays in the list: the job waits until it is out of service, or proven good.
-    bad = [name for name in bad if name not in needed or (name in fleet.nodes and fleet.nodes[name].usable)]
-    suspect = [name for name in suspect if name not in needed]
     taken_out = {step.node for step in plan.to_do if step.node is not None}
+    leaving = taken_out - node_proof.returned(state, incident, taken_out)
+    bad, suspect = _judged(state, incident, job.id)
+    suspect = [*_of_step(plan, job.id, BESIDE), *suspect]
+    needed = needed_to_start(state, job).union(required_by_user(state, job))
+    bad, suspect = without_required(bad, suspect, needed, fleet, leaving)
     return excluded(
         job,
         fleet,
         bad=bad,
-        suspect=[*_of_step(plan, job.id, BESIDE), *suspect],
-        leaving=taken_out - node_proof.returned(state, incident, taken_out),
+        suspect=suspect,
+        leaving=leaving,
         added_by_us=added,
         in_turn=_in_turn(state, incident, job, fleet),
-    )
-
-
-def _asked(state: State, job: JobView) -> str:
-    """The nodes that the job's user required when Sentinel first wrote others in their place; empty: none."""
-    rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
-    return next(
-        (str(row.outcome.data[ASKED]) for row in rows[::-1] if row.outcome is not None and ASKED in row.outcome.data),
-        "",
     )
 
 
@@ -161,11 +169,25 @@ def has_ours(state: State, job: JobView) -> bool:
     return not exclusions_of_ours(state, job.id)[0].isdisjoint(job.excluded) or requires_ours(state, job)
 
 
-def requires_ours(state: State, job: JobView) -> bool:
-    """Whether the job asks for the nodes of a node-local checkpoint, as Sentinel wrote it."""
-    rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
-    last = rows[-1].outcome if rows else None
-    return last is not None and bool(job.required) and {*job.required} == {*names(last.data.get("required"))}
+def waits_for(state: State, incident: Incident, job: JobView) -> str:
+    """Which nodes of its user's own list the requeued job waits for, in words; empty: none, or not known.
+
+    A list that Sentinel wrote in its place, for a node-local checkpoint, is not the user's.
+    """
+    fleet, plan = state.cluster.fleet, state.plans.get(incident.id)
+    if fleet is None or plan is None:
+        return ""
+    step = next((step for step in plan.to_do if step.kind is StepKind.EXCLUDE), None)
+    written = state.ledger.outcome(incident.id, step) if step is not None else None
+    if written is not None and written.data.get("required"):
+        return ""
+    drains = [step for step in plan.to_do if step.node is not None and step.kind in NODE_STEPS]
+    outcomes = state.ledger.outcomes(incident.id, drains)
+    # A snapshot may be older than they are.
+    leaving = {one.step.node for one in outcomes if one.step.node and one.result is Result.DONE}
+    leaving -= {one.step.node for one in outcomes if one.data.get(LEFT_IN_SERVICE)}
+    leaving -= node_proof.returned(state, incident, leaving)
+    return waits_for_required(job, fleet, required_by_user(state, job), leaving)
 
 
 def _in_turn(state: State, incident: Incident, job: JobView, fleet: Fleet) -> tuple[str, ...]:

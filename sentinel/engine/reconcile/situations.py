@@ -14,8 +14,20 @@ from sentinel.engine.reconcile import in_allocation, node_proof
 from sentinel.engine.state import State
 from sentinel.model.approvals import APPROVAL, LAPSED
 from sentinel.model.intent import intent_of
-from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, Incident, IncidentState, Result, StepKind, Verdict, Wait
+from sentinel.model.records import (
+    INTERRUPTIONS,
+    STOPS,
+    Fleet,
+    Incident,
+    IncidentState,
+    JobView,
+    Result,
+    StepKind,
+    Verdict,
+    Wait,
+)
 from sentinel.model.taken_along import taken_along_id
+from sentinel.model.vocabulary import ASKED
 from sentinel.planning.restart_size import remaining_wait_s
 from sentinel.policy import NO_NODE, NodeHurt, Situation, Stop, components_with
 from sentinel.policy.drains import SWITCH
@@ -106,6 +118,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
     named = set(state.verdicts[incident.id].drain) if incident.id in state.verdicts else set()
     named |= {*incident.nodes, *state.cluster.nodes_of(incident.job, incident.attempt)}
     added, kept = exclusions_of_ours(state, incident.job)
+    required = required_by_user(state, job) if job is not None else ()
     return Situation(
         fleet=cluster.fleet,
         intent=intent_of(job.comment if job else ""),
@@ -130,6 +143,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         excluded_by_us=kept,
         on_probation=state.returns.on_probation(incident.job),
         added_by_us=added,
+        required=required,
         goes_on=goes_on(state, incident),
         recovered_by=_recovered_by(state, incident, cluster.fleet),
         wait_s=wait_s(state, incident, now),
@@ -255,6 +269,27 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
     kept = [name for name, at in added.items() if not node_proof.good_since(state, name, at, levels[name])]
     kept.sort(key=lambda name: (name in neighbours, -added[name].timestamp()))
     return frozenset(added), tuple(kept)
+
+
+def requires_ours(state: State, job: JobView) -> bool:
+    """Whether the job asks for the nodes of a node-local checkpoint, as Sentinel wrote it."""
+    rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
+    last = rows[-1].outcome if rows else None
+    return last is not None and bool(job.required) and {*job.required} == {*names(last.data.get("required"))}
+
+
+def required_before(state: State, job: JobView) -> str:
+    """The nodes that the job's user required when Sentinel first wrote others in their place; empty: none."""
+    rows = state.ledger.of_job(job.id, StepKind.EXCLUDE)
+    return next(
+        (str(row.outcome.data[ASKED]) for row in rows[::-1] if row.outcome is not None and ASKED in row.outcome.data),
+        "",
+    )
+
+
+def required_by_user(state: State, job: JobView) -> tuple[str, ...]:
+    """The nodes that the job's user insists on."""
+    return tuple(names(required_before(state, job))) if requires_ours(state, job) else job.required
 
 
 def was_observed(state: State, incident: Incident) -> bool:

@@ -46,6 +46,7 @@ class Training:
         world.slurm.cancel(world.job)
         comment = json.dumps({"sentinel": {"restart": True, "global": ["/shared/run"], **asked}})
         self.job = world.job = world.slurm.submit(nodes=len(on), required=tuple(on), comment=comment, user=user)
+        self.this.required = ()  # it was to begin there, and may go on elsewhere
         self.daemon = Daemon(world, [self.sink], settings=settings, fate=fate)
         self._readers: dict[int, LogReader] = {}
 

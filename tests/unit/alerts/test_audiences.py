@@ -257,3 +257,11 @@ def test_a_cost_that_would_be_shown_as_nothing_is_left_out() -> None:
 def test_places_by_what_they_are() -> None:
     assert culprit_words(("n2", "n3"), ("n2:5", "n2:1"), (2, 0)) == "GPUs 5, 1 of n2; node n3; ranks 0, 2"
     assert culprit_words((), ()) == ""
+
+
+def test_a_job_that_insists_on_a_drained_node_is_not_said_to_need_nothing() -> None:
+    words = "Job 8801's own --nodelist names n2, which is drained: it waits until that node is back."
+    waiting = facts(outcomes=(done(DRAIN), done(REQUEUE), CHOSEN, done(RELEASE)), waits_for=words)
+    assert words in for_owner(waiting) and "Nothing to do" not in for_owner(waiting)
+    assert words in for_operators(waiting)
+    assert words not in for_owner(facts(waits_for=words)) + for_operators(facts(waits_for=words)), "it runs again"

@@ -47,10 +47,10 @@ class Failing:
         slurm.clock.advance(gap_s)
         if job is None:
             job = slurm.submit(nodes=len(on), required=on, user=user, comment=OPTED_IN)
-        await self.daemon.fleets.take()
         this = slurm.jobs[job]
-        assert this.state == "RUNNING" and this.on == on, (this.state, this.on)
         this.required = ()  # it was to begin there, and may go on elsewhere
+        await self.daemon.fleets.take()
+        assert this.state == "RUNNING" and this.on == on, (this.state, this.on)
         attempt = this.restarts
         slurm.clock.advance(60.0)
         said = self.said(lines, job, attempt, on[0])

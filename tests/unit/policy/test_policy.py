@@ -708,3 +708,32 @@ def test_the_nodes_beside_two_that_fail_a_job_in_turn_under_one_switch_are_left_
     assert left_out(8, last_step=260)[1] is None  # the attempt gained steps: no turn
     elsewhere = dataclasses.replace(before, node="n5")
     assert left_out(8, hurt=(elsewhere,))[1] is None  # under another switch
+
+
+# --- nodes that the user's own list names ------------------------------------------------------------------------------
+
+
+def test_a_job_whose_own_list_names_a_node_that_leaves_is_said_to_wait_for_it() -> None:
+    plan = decide(verdict(drain=("n1",)), required=("n1", "n2"))
+    assert kinds(plan) == [StepKind.DRAIN, *RESTART]
+    assert plan.explanation.endswith(
+        "Job 101's own --nodelist names n1, which is drained: it waits until that node is back, unless the list is changed "
+        "(scontrol update JobId=101 ReqNodeList=n2)."
+    )
+    assert "--nodelist" not in decide(verdict(drain=("n1",)), required=("n2", "n3")).explanation
+
+
+def test_of_several_such_nodes_the_ones_that_are_out_of_service_are_named() -> None:
+    there = fleet([node("n1", state="down"), node("n2", flags=("drain",)), *(node(f"n{i}") for i in range(3, 11))])
+    words = decide(verdict(drain=()), fleet=there, required=("n1", "n2")).explanation
+    assert "names n[1-2], which are drained or down: it waits until those nodes are back" in words
+    assert "JobId=101 ReqNodeList=)" in words, "an empty list asks for any nodes"
+    not_known = fleet([node("n1", state="unknown"), *(node(f"n{i}") for i in range(3, 11))])
+    assert "--nodelist" not in decide(verdict(drain=()), fleet=not_known, required=("n1", "n2", "n3")).explanation
+
+
+def test_a_suspect_that_the_jobs_own_list_names_is_not_excluded_and_said_so() -> None:
+    """Slurm would never start the job, and forget its priority."""
+    plan = decide(verdict(suspect=("n2", "n3")), required=("n2",))
+    assert next(step for step in plan.steps if step.kind is StepKind.EXCLUDE).data["nodes"] == "n3"
+    assert "Not excluded, since the job's own --nodelist names it: n2." in plan.explanation

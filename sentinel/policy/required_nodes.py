@@ -1,0 +1,69 @@
+"""Nodes without which a job does not start: those that its user's own list names (``--nodelist``), and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sentinel.model.hostlist import fold
+from sentinel.model.records import Fleet, JobView, Step
+from sentinel.policy.exclusions import may_get, nodes_wanted
+from sentinel.policy.situation import Situation, components_with
+
+
+def without_required(
+    bad: Sequence[str], suspect: Sequence[str], required: Collection[str], fleet: Fleet, leaving: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """The bad and the suspect nodes without those that the job needs to start: with them in its list Slurm would never start
+    it, and take its priority. A bad one that stays in service is left in: the job must not begin there.
+
+    Args:
+        leaving: nodes in service that are about to be drained.
+    """
+    nodes = fleet.nodes
+    stays = {name for name in bad if name in nodes and nodes[name].usable and name not in leaving}
+    return [n for n in bad if n not in required or n in stays], [n for n in suspect if n not in required]
+
+
+def own_list(job: JobView, situation: Situation, suspect: Collection[str], drained: Sequence[Step]) -> str:
+    """What follows from the nodes that the user of a job that is requeued insists on, in words; empty: nothing.
+
+    Args:
+        suspect: nodes that the job should not have.
+    """
+    nodes = situation.fleet.nodes
+    kept = [name for name in suspect if name in situation.required and name in nodes and may_get(nodes[name])]
+    words = (
+        f"Not excluded, since the job's own --nodelist names {'it' if len(kept) == 1 else 'them'}: {', '.join(kept)}."
+    )
+    leaving = {step.node for step in drained if step.node is not None}
+    waits = waits_for_required(job, situation.fleet, situation.required, leaving)
+    return f"{words if kept else ''} {waits}".strip()
+
+
+def waits_for_required(job: JobView, fleet: Fleet, required: Collection[str], leaving: Collection[str] = ()) -> str:
+    """Which nodes of its user's own list the job, or a component of it, waits for, and what its user can do; empty: none.
+
+    Args:
+        required: nodes that the job's own list names; its components are asked for theirs.
+        leaving: nodes in service that are about to be drained.
+    """
+    parts = [(job, required), *((part, part.required) for part in components_with(fleet, job.id))]
+    return " ".join(text for part, listed in parts if (text := _waits_for(part, listed, fleet, leaving)))
+
+
+def _waits_for(job: JobView, required: Collection[str], fleet: Fleet, leaving: Collection[str]) -> str:
+    known = [fleet.nodes[name] for name in required if name in fleet.nodes]
+    out = [node for node in known if node.name in leaving or not may_get(node)]
+    if not out:
+        return ""
+    names = [node.name for node in out]
+    least, most = nodes_wanted(job)
+    # Slurm never starts a job of a range of sizes whose list is shorter than the largest.
+    others = fold(name for name in required if name not in names) if least == most else ""
+    others = f"'{others}'" if "[" in others else others  # a shell would take it for a pattern
+    state = "drained" if all(node.drained or node.name in leaving for node in out) else "drained or down"
+    are, those = ("is", "that node is") if len(out) == 1 else ("are", "those nodes are")
+    return (
+        f"Job {job.id}'s own --nodelist names {fold(names)}, which {are} {state}: it waits "
+        f"until {those} back, unless the list is changed (scontrol update JobId={job.id} ReqNodeList={others})."
+    )
