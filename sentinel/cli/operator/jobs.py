@@ -10,6 +10,7 @@ import click
 
 from sentinel.cli.operator.arguments import JOB, asked_filters, filter_options, filter_words
 from sentinel.cli.operator.daemon_client import config_option, view
+from sentinel.cli.operator.fleet import drained_by
 from sentinel.cli.operator.incident_table import incident_table
 from sentinel.cli.operator.output import (
     causes_words,
@@ -28,6 +29,7 @@ from sentinel.cli.operator.output import (
 )
 from sentinel.errors import UserError
 
+_NODES = 8  # nodes of its own list for which a job waits
 _SHOWN = 30  # rows of `lost`; --all shows the rest
 LOST_COLUMNS = ("lost GPU-h", "failures", "redone steps", "redone GPU-h", "down GPU-h", "not known", "causes")
 
@@ -53,7 +55,10 @@ def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> Non
         filters["job"] = number
     chosen = asked_filters(**filters)
     seen = view(config, "jobs", **chosen)
-    attempts = seen["attempts"]
+    attempts, slurm = seen["attempts"], seen.get("slurm")
+    if number is not None and not attempts and slurm is not None:
+        print_json([slurm]) if as_json else as_slurm_shows(slurm)
+        return
     if number is not None and not attempts:
         raise UserError(
             f"nothing is known of job {number}", fix="squeue and sacct may know it; sentinel jobs lists others"
@@ -183,6 +188,22 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
     rows = list(incidents)
     if rows:
         incident_table("Incidents", rows, of_one_job=True)
+
+
+def as_slurm_shows(row: dict[str, Any]) -> None:
+    """A job of which no attempt was seen: its state in Slurm, and what it may wait for."""
+    why = f" ({shown(row['reason'])})" if row["reason"] else ""
+    where = f" on {shown(row['nodes'])}" if row["nodes"] else ""
+    say(f"Job {row['job']} {shown(row['name'])} of {shown(row['user'])} in {shown(row['partition'])}: "
+        f"{shown(row['state'])}{why}{where}, as Slurm shows it")  # fmt: skip
+    if row["waits_for"]:
+        say(shown(row["waits_for"]), "  ")
+    for node in row["out_of_service"][:_NODES]:
+        say(f"{shown(node['node'])} is {shown(node['state'])}{drained_by(node)}.", "  ")
+    if times := row["attempt"]:
+        often = "once" if times == 1 else f"{times} times"
+        say(f"Slurm requeued it {often}, and no attempt was seen to begin: a node's prolog may have refused it. "
+            "sentinel why NODE names the reason.", "  ")  # fmt: skip
 
 
 def _read_once(row: dict[str, Any]) -> str:

@@ -11,10 +11,12 @@ from typing import Any
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.lost import Loss, losses
+from sentinel.daemon.api.status import as_slurm_says
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, StepKind
 from sentinel.planning.advice import recommend
 from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
+from sentinel.policy import waits_for_required
 from sentinel.ports import Clock
 from sentinel.wire import to_json
 
@@ -54,6 +56,31 @@ class JobAttempts:
                     newer["first_step"] = seen.first_step
             rows.append({**row, **newer})
         return rows
+
+    def in_slurm(self, job: int | None, user: str | None) -> dict[str, Any] | None:
+        """A job as Slurm's newest snapshot shows it, for one of which no attempt was seen; None: ``user`` has no such job.
+
+        Nobody tells of a job that a node's prolog refused: Slurm requeues it before it begins.
+        """
+        fleet = self._live.fleet
+        view = fleet.jobs.get(job) if fleet is not None and job is not None else None
+        if fleet is None or view is None or user not in (None, view.user):
+            return None
+        asked = [fleet.nodes[name] for name in view.required if name in fleet.nodes]
+        out = [as_slurm_says(node) for node in asked if not node.usable]
+        waits = waits_for_required(view, fleet, view.required) if view.state == "pending" else ""
+        return {
+            "job": view.id,
+            "attempt": view.restarts,
+            "state": view.state,
+            "user": view.user,
+            "name": view.name,
+            "partition": view.partition,
+            "nodes": list(view.nodes),
+            "reason": view.reason,
+            "waits_for": waits,
+            "out_of_service": [{key: row[key] for key in ("node", "state", "reason")} for row in out],
+        }
 
     def losses(self, incidents: Iterable[Row], attempts: Sequence[Row]) -> list[Loss]:
         """The cost of failed attempts. Blocking."""

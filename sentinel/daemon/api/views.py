@@ -230,6 +230,7 @@ class Views:
             user=user or chosen.user,
             newest=_ATTEMPTS,
         )
+        slurm = self._attempts.in_slurm(chosen.job, user or chosen.user) if not attempts else None
         attempts = [
             row
             for row in attempts
@@ -245,7 +246,8 @@ class Views:
         found = await asyncio.to_thread(self._attempts.losses, rows, attempts)
         shown = await asyncio.to_thread(self._attempts.shown, attempts, found)
         waits = await self._waits(rows)
-        return {"attempts": shown, "incidents": [shown_row(row, waits) for row in rows if row["job"] in jobs]}
+        of_jobs = [shown_row(row, waits) for row in rows if row["job"] in jobs]
+        return {"attempts": shown, "incidents": of_jobs, "slurm": slurm}
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen, since = failure_filter(arguments), since_of(arguments)
@@ -312,13 +314,13 @@ class Views:
         if "what" not in arguments:
             row = by_id(str(arguments.get("incident", "")), rows)
             return await asyncio.to_thread(explained, self._store, row)
-        what = str(arguments["what"])
+        what, attempts = str(arguments["what"]), []
         node = await self._fleets.node(what, _NODE_MAX_AGE_S)
-        attempts = []
         if (job := job_named(what)) is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
-        asked = meant(what, rows, node=node, has_job=bool(attempts))
-        return await self._answer(asked, node, attempts)
+        slurm = self._attempts.in_slurm(job, user) if not attempts else None
+        asked = meant(what, rows, node=node, has_job=bool(attempts or slurm))
+        return await self._answer(asked, node, attempts) | {"slurm": slurm}
 
     async def _answer(self, asked: Meant, node: NodeView | None, attempts: list[dict[str, Any]]) -> dict[str, Any]:
         first = await asyncio.to_thread(explained, self._store, asked.found[0]) if asked.found else dict(NOTHING)

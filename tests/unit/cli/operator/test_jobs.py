@@ -164,3 +164,35 @@ def test_nothing_lost_and_much_lost(asked: Asked) -> None:
     asked.views["lost"] = LOST | {"rows": [ROW | {"job": number} for number in range(100)]}
     assert "... and 70 more (--all shows them)" in asked.run("lost").output
     assert len(asked.run("lost", "--all").output.splitlines()) == 102
+
+
+REFUSED = {
+    "job": 2458, "attempt": 1, "state": "pending", "user": "ada", "name": "train", "partition": "gpu", "nodes": [],
+    "reason": "ReqNodeNotAvail", "waits_for": "Job 2458's own --nodelist names n2, which is drained.",
+    "out_of_service": [{"node": "n2", "state": "drained", "reason": "sentinel:prolog gpu_lost"}],
+}  # fmt: skip
+
+
+def test_a_job_of_which_only_slurm_knows(asked: Asked) -> None:
+    asked.views["jobs"] = jobs() | {"slurm": REFUSED}
+    asked.views["why"] = {"incident": None, "attempts": [], "others": [], "slurm": REFUSED}
+    for command in ("jobs", "why"):
+        found = asked.run(command, "2458", columns=200)
+        assert found.exit_code == 0
+        assert found.output.splitlines() == [
+            "Job 2458 train of ada in gpu: pending (ReqNodeNotAvail), as Slurm shows it",
+            "  Job 2458's own --nodelist names n2, which is drained.",
+            "  n2 is drained (by Sentinel: prolog gpu_lost).",
+            "  Slurm requeued it once, and no attempt was seen to begin: a node's prolog may have refused it. "
+            "sentinel why NODE names the reason.",
+        ]
+    assert objects(asked.run("jobs", "2458", "--json").output) == [REFUSED]
+    begins = REFUSED | {"attempt": 0, "state": "configuring", "nodes": ["n1"], "reason": HOSTILE} | {"waits_for": ""}
+    asked.views["jobs"] = jobs() | {"slurm": begins | {"out_of_service": []}}
+    said = asked.run("jobs", "2458", columns=200).output
+    assert "on n1" in said and "prolog" not in said and harmless(said)
+
+
+def test_a_job_that_nobody_knows(asked: Asked) -> None:
+    asked.views["jobs"] = jobs() | {"slurm": None}
+    assert "nothing is known of job 2458" in str(asked.run("jobs", "2458").exception)

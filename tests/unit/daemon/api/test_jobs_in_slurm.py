@@ -1,0 +1,57 @@
+"""Jobs that Slurm shows and of which no attempt was seen: refused by a prolog and requeued, or not begun yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
+from in_memory.world import World
+
+from sentinel.errors import UserError
+
+Worlds = Callable[..., World]
+
+
+@pytest.fixture(autouse=True)
+def people(monkeypatch: pytest.MonkeyPatch) -> None:
+    name_people(monkeypatch)
+
+
+async def refused(world: Worlds) -> tuple[Shown, int]:
+    """A job that insists on n2, which its prolog drained."""
+    shown = Shown(world(nodes=4))
+    slurm = shown.world.slurm
+    slurm.cancel(shown.world.job)
+    slurm.person_drains("n2", "sentinel:prolog gpu_lost")
+    number = slurm.submit(nodes=2, required=("n2", "n3"), user="ada")
+    slurm.jobs[number].restarts = 1
+    await shown.daemon.fleets.take()
+    return shown, number
+
+
+@pytest.mark.parametrize("uid", [ADA, OPERATOR])
+async def test_a_job_of_which_no_attempt_was_seen_is_shown_as_slurm_has_it(world: Worlds, uid: int) -> None:
+    shown, number = await refused(world)
+    seen = await shown("why", uid, what=str(number))
+    assert seen["asked"] == {"kind": "job", "name": str(number)} and seen["incident"] is None and seen["attempts"] == []
+    row = seen["slurm"]
+    assert (row["job"], row["attempt"], row["state"], row["user"]) == (number, 1, "pending", "ada")
+    assert "own --nodelist names n2, which is drained" in row["waits_for"]
+    assert row["out_of_service"] == [{"node": "n2", "state": "drained", "reason": "sentinel:prolog gpu_lost"}]
+    listed = await shown("jobs", uid, job=number)
+    assert listed["attempts"] == [] and listed["slurm"] == row
+
+
+async def test_another_users_job_is_not_known(world: Worlds) -> None:
+    shown, number = await refused(world)
+    with pytest.raises(UserError, match="not known"):
+        await shown("why", BOB, what=str(number))
+    assert (await shown("jobs", BOB, job=number))["slurm"] is None
+    assert (await shown("jobs", OPERATOR, job=4711))["slurm"] is None
+
+
+async def test_a_job_whose_attempts_were_seen_is_shown_by_these(world: Worlds) -> None:
+    shown = Shown(world())
+    await shown.daemon.fleets.take()
+    assert (await shown("why", what="201"))["slurm"] is None and (await shown("jobs", job=201))["slurm"] is None
