@@ -16,7 +16,7 @@ from sentinel.cli.operator.incident_table import incident_table, state_words
 from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
-from sentinel.model.records import OURS, IncidentState, Kind, Source
+from sentinel.model.records import OURS, IncidentState, Kind, Source, StepKind
 from sentinel.model.vocabulary import cause_words, how_sure, result_words, words_of
 
 KEPT = 8  # nodes whose folder is named
@@ -122,7 +122,7 @@ def _incident(seen: dict[str, Any]) -> None:
     if row["job"] is not None:
         say(f"Job {row['job']} attempt {shown(row['attempt'])} of {shown(row['user'])}")
     if verdict is not None:
-        _verdict(verdict)
+        _verdict(verdict, plan)
     for told in row.get("corrections") or ():
         note = f": {shown(told['note'])}" if told["note"] else ""
         say(f"Corrected by {shown(told['by'])}, {when(told['at'])}: {corrected_words(told)}{note}")
@@ -157,7 +157,7 @@ def _kept(evidence: list[dict[str, Any]]) -> None:
         echo(f"... and on {len(kept) - KEPT} more nodes (--json names them all)")
 
 
-def _verdict(verdict: dict[str, Any]) -> None:
+def _verdict(verdict: dict[str, Any], plan: dict[str, Any] | None) -> None:
     sure = how_sure(verdict["confidence"], verdict.get("drain_confidence", 0.0))
     say(f"Verdict: {shown(cause_words(verdict['cause']))} ({shown(verdict['cause'])}), {sure}")
     say(f"At fault: {_AT_FAULT.get(verdict['scope'], 'not known')}")
@@ -165,7 +165,8 @@ def _verdict(verdict: dict[str, Any]) -> None:
     if where := culprit_words(culprits["nodes"], culprits["gpus"], culprits["ranks"]):
         say(f"Where: {where}")
     if verdict.get("onset_step") is not None:
-        say(f"Numbers went bad at step {verdict['onset_step']}: the restart begins before it")
+        restarts = plan is not None and any(step["kind"] == StepKind.CHOOSE_CHECKPOINT for step in plan["steps"])
+        say(f"Numbers went bad at step {verdict['onset_step']}{': the restart begins before it' if restarts else ''}")
     if verdict["suspect"]:
         say(f"Suspect, excluded and not drained: {shown(verdict['suspect'])}")
     others = ", ".join(

@@ -62,7 +62,7 @@ def test_why_in_words(asked: Asked) -> None:
         "Incident 0f3a9c, 2026-03-01 12:00 UTC",
         "ago): watching; restarted",
         "At fault: the machine, not the job's code",
-        "Numbers went bad at step 4100: the restart begins before it",
+        "Numbers went bad at step 4100",
         "Job 101 attempt 0 of ada",
         "Verdict: GPU memory failed (ECC) (gpu_memory_ecc), 95% sure",
         "Where: GPU 3 of n1",
@@ -75,6 +75,19 @@ def test_why_in_words(asked: Asked) -> None:
         assert words in output
     assert "11:59:58.25" in output and "n1:3" in output and "+4.2" in output and "-0.7" in output
     assert "What decided" in output and "What spoke against" in output and "12:00:01.50" in output
+
+
+def test_numbers_that_went_bad_are_said_to_be_left_behind_only_where_a_restart_is_planned(asked: Asked) -> None:
+    sentence = "Numbers went bad at step 4100: the restart begins before it"
+    asked.views["why"] = goes_on = why(
+        plan={"refusal": "", "explanation": "It goes on.", "observe_only": False, "steps": []}
+    )
+    assert "restart begins" not in asked.run("why", "0f3").output
+    asked.views["why"] = goes_on | {"plan": None}
+    assert "restart begins" not in asked.run("why", "0f3").output
+    choose = {"kind": "choose_checkpoint", "node": None, "job": 101, "attempt": 0}
+    asked.views["why"] = goes_on | {"plan": goes_on["plan"] | {"steps": [choose]}}
+    assert sentence in asked.run("why", "0f3").output.splitlines()
 
 
 def test_why_for_machines(asked: Asked) -> None:
