@@ -210,6 +210,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         lines.append("  drain: the node these lines come from, once its own kernel log or a diagnostic agrees")
     if answer["suspect"]:
         lines.append(f"  suspect: {visible(', '.join(answer['suspect']))}")
+    lines.extend(_unsure(answer))
     lines.append(f"  restart: {answer['restart']}; {answer['advice']}")
     lines.extend(_ground_lines(answer))
     lines.extend(f"  ?        {_place(answer, u)}: {u['text'][:120]}" for u in answer["unread"])
@@ -218,6 +219,20 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         lines.append(f"  else: {others}")
     lines.extend(f"  would change it: {sentence}" for sentence in answer["would_change"])
     return lines
+
+
+def _unsure(answer: dict[str, Any]) -> list[str]:
+    """A line for a verdict on which the daemon, with its settings' defaults, would stop no running job, nor hold one that
+    gained steps."""
+    from sentinel.config.settings import Judgement, Limits
+    from sentinel.model.records import Cause
+
+    least = max(Judgement().act_confidence, Limits().stop_confidence)
+    if answer["drain"] or answer["cause"] == Cause.UNKNOWN or answer["confidence"] >= least:
+        return []
+    others = answer["alternatives"][:1]
+    found = [f"{one['cause']} {one['confidence']:.2f}" for one in (answer, *others)]
+    return [f"  not sure (below {least:.2f}): {', or '.join(found)}"]
 
 
 def _ground_lines(answer: dict[str, Any]) -> list[str]:

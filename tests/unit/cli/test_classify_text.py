@@ -83,3 +83,19 @@ def test_what_cannot_be_read_asks_for_no_restart(tmp_path: Path) -> None:
     (answer,) = map(json.loads, ask("--json", tmp_path / "nowhere", code=2).splitlines())
     assert (answer["restart"], answer["recommendation"]) == ("none", "none")
     assert "error" in answer and "read the lines" not in answer["advice"]
+
+
+def test_a_verdict_that_is_not_sure_says_so_before_its_advice(tmp_path: Path) -> None:
+    path = tmp_path / "job.out"
+    path.write_text("RuntimeError: CUDA error: unspecified launch failure\n")
+    (answer,) = map(json.loads, ask(path, "--json").splitlines())
+    assert answer["cause"] == "user_code" and answer["confidence"] < 0.5
+    other = answer["alternatives"][0]
+    lines = ask(path).splitlines()
+    both = f"{answer['cause']} {answer['confidence']:.2f}, or {other['cause']} {other['confidence']:.2f}"
+    assert lines[1] == f"  not sure (below 0.50): {both}" and lines[2].startswith("  restart: ")
+    path.write_text('Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    f()\nKeyError: 7\n')
+    (answer,) = map(json.loads, ask(path, "--json").splitlines())
+    assert answer["confidence"] >= 0.5 and "not sure" not in ask(path)
+    path.write_text("nothing that is known\n")
+    assert "not sure" not in ask(path), "an unknown cause says that by itself"
