@@ -70,8 +70,8 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
     kept = [_lowered(reading, told, broken_tests, starting) for reading in readings]
     if contained:
         nodes = {r.evidence.where.node for r in readings if r.evidence.data.get("xid") == CONTAINED} | {None}
-        told = [_tells_of_memory(r) and r.evidence.where.node in nodes for r in kept]
-        kept = [_suspected(r, "the driver contained it") if of_it else r for r, of_it in zip(kept, told, strict=True)]
+        of_it = [_tells_of_memory(r) and r.evidence.where.node in nodes for r in kept]
+        kept = [_suspected(r, "the driver contained it") if its else r for r, its in zip(kept, of_it, strict=True)]
     # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
     return [
         reading

@@ -194,6 +194,18 @@ def test_a_port_without_a_cable_that_a_boot_finds_makes_a_suspect() -> None:
     assert [verdict.recommendation for verdict in told] == [Recommendation.SUSPECT, Recommendation.DRAIN]
 
 
+def test_a_log_without_times_says_not_when_a_link_was_lost() -> None:
+    boot, down = (
+        "Linux version 5.14.0-427.13.1.el9_4.x86_64 (gcc 11.4.1)",
+        "mlx5_core 0000:9c:00.1 ens9f1np1: Link down",
+    )
+    cable = "mlx5_core 0000:9c:00.1: Port module event: module 1, Cable unplugged"
+    reader = LogReader(SIGNATURES, source=Source.KERNEL, where=Where(node="c4", path="dmesg"), bare=True)
+    found = reader.feed(f"{boot}\n{cable}\n{down}\n".encode(), NOW) + reader.finish(NOW)
+    verdict = classify(Incident("i1", NOW, NOW, nodes=("c4",), evidence=tuple(found)), rules=RULES, now=NOW)
+    assert verdict.recommendation is Recommendation.DRAIN
+
+
 def test_a_contained_error_that_the_program_is_told_of_makes_a_suspect() -> None:
     contained = (
         7.0,

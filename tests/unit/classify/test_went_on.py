@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -364,3 +365,21 @@ def test_the_rows_of_a_loggers_table_are_steps() -> None:
     rows = "".join(f"| loss       | 11{n}      |\n| step       | 2.2{n}e+04 |\n" for n in range(9))
     assert cause(hint) is Cause.SOFTWARE_ENV
     assert judge(*read(hint + rows)).unknown_kind is UnknownKind.NO_FAILURE
+
+
+def test_a_try_of_something_is_no_attempt_of_the_job() -> None:
+    log = steps(1, 4) + FULL + "attempt 2 of 3 to read s3://b/x\n" + steps(5, 5)
+    assert cause(log) is Cause.APP_OOM_GPU
+
+
+def test_what_a_jobs_own_process_says_of_an_attempt_may_be_anything() -> None:
+    evidence = read("sentinel: job 99 attempt 1 begins\n" + FULL)
+    for text in ("x", "9" * 30, None, True, "\u0663"):
+        told = [replace(e, data={"text": text}) if e.rule == "attempt-begins" else e for e in evidence]
+        assert judge(*told).cause is Cause.APP_OOM_GPU
+
+
+def test_the_last_retry_is_an_error() -> None:
+    failed = "save failed, retry {}/3: OSError: [Errno 28] No space left on device\n"
+    assert cause(failed.format(1) + NOT_THERE) is Cause.USER_CODE
+    assert cause(failed.format(3) + NOT_THERE) is Cause.DISK_FULL

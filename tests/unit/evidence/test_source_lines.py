@@ -67,6 +67,13 @@ def test_what_a_shell_runs_a_help_text_and_a_remark_say_is_no_event(line: str) -
 
 
 @pytest.mark.parametrize(
+    "head", ["# [12345.678901] ", "0 |  ", "# Sep 24 08:20:28 n1 kernel: ", "n17: must be replaced: "]
+)
+def test_what_a_collector_or_a_launcher_puts_before_a_line_takes_nothing_from_it(head: str) -> None:
+    assert of_machines(f"{head}{LOST} It must be replaced.\n") != []
+
+
+@pytest.mark.parametrize(
     "line", ["+++ killed by SIGSEGV +++", "# There is insufficient memory for the Java Runtime Environment"]
 )
 def test_what_a_program_prints_behind_a_plus_or_a_hash_is_its_word(line: str) -> None:

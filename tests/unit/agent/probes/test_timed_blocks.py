@@ -68,6 +68,12 @@ def test_a_line_that_takes_too_long_starves_nothing(said: Any) -> None:
     assert told[-1]["type"] == "done"
 
 
+def test_the_cursor_comes_with_the_last_part(said: Any) -> None:
+    """Killed within a later part, the follower reads the block again: its evidence is known by its number."""
+    told = said(ERROR + b"fine\n" * 200 + b"slow\n" + b"fine\n" * 200 + ERROR)
+    assert ["cursor" in message for message in told if message["type"] == "evidence"] == [False, True]
+
+
 def test_a_last_line_without_end_that_takes_too_long_ends_the_follower_all_the_same(said: Any) -> None:
     told = said(ERROR + b"slow")
     assert errors(told) == [1] and told[-1]["type"] == "done"
