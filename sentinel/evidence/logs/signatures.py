@@ -115,9 +115,11 @@ def counts_none(match: re.Match[bytes], rule: Rule, *, own: bool) -> bool:
 
     ``own``: the line is of a machine's own log, where nobody quotes.
     """
+    if not rule.weights and rule.kind != Kind.XID:
+        return False
     if not own and _WOULD.search(match.string, max(0, match.start() - 100), match.start()):
         return True
-    if rule.form is Form.PROGRAM or (not rule.weights and rule.kind != Kind.XID):
+    if rule.form is Form.PROGRAM:
         return False  # an exception may end so: "unsupported type: None"
     if _AT_NONE.match(match.string, match.end()) or (not own and _is_quoted(match)):
         return True

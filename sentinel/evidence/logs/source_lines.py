@@ -48,6 +48,8 @@ _FRAME_LINE = re.compile(rb"([^\n]{0,100}?)File \"[^\"\n]{1,300}\", line \d{1,7}
 
 def says_nothing(block: bytes, start: int, end: int, rule: Rule) -> bool:
     """Whether the line is no place for what the rule looks for."""
+    if rule.role is Role.PROGRESS:
+        return False  # most of a log
     if is_python_output(block, start, end, rule) or is_shell(block, start, end, rule):
         return True
     libraries = bool(rule.weights) and max(rule.weights, key=rule.weights.__getitem__) is Cause.SOFTWARE_ENV
