@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.cli.operator.arguments import rules_option
+from sentinel.cli.operator.arguments import CAUSE, rules_option
 from sentinel.cli.operator.output import say, table
 from sentinel.errors import FileError
 from sentinel.text import visible
@@ -36,7 +36,7 @@ def rules() -> None:
 
 @rules.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
-@click.option("--cause", default=None, help="Only rules that speak for this cause.")
+@click.option("--cause", type=CAUSE, metavar="CAUSE", help="Only rules that speak for this cause.")
 @click.option("--xid", "xids", is_flag=True, help="The Xid table instead.")
 @_SITE
 def list_rules(as_json: bool, cause: str | None, xids: bool, rules_path: Path | None) -> None:

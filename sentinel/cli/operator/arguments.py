@@ -109,6 +109,7 @@ NODES = Named("nodes", "nodes")
 JOB = Job()
 SUBJECT = Named("what", "incidents", "nodes", "jobs")
 INCIDENT = Named("incident", "incidents")
+CAUSE = click.Choice([str(cause) for cause in Cause])
 
 
 def nodes_argument(*, required: bool = True) -> Callable[[F], F]:
@@ -164,9 +165,7 @@ def since_option(default: str | None = None) -> Callable[[F], F]:
 def filter_options(command: F) -> F:
     """``--since --node --job --user --cause``, the same on every listing."""
     for option in (
-        click.option(
-            "--cause", type=click.Choice([str(cause) for cause in Cause]), metavar="CAUSE", help="Of this cause."
-        ),
+        click.option("--cause", type=CAUSE, metavar="CAUSE", help="Of this cause."),
         click.option("--user", help="Of this user's jobs."),
         click.option("--job", type=JOB, help="Of this job."),
         click.option("--node", "node", type=NODES, metavar="NODES", help="Of these nodes: n7 or n[1-3,7]."),

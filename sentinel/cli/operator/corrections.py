@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.operator.arguments import INCIDENT, asked_filters, since_option
+from sentinel.cli.operator.arguments import CAUSE, INCIDENT, asked_filters, since_option
 from sentinel.cli.operator.daemon_client import ask, config_option, view
 from sentinel.cli.operator.output import echo, json_option, print_json, shown, table, when
 from sentinel.errors import FileError, UserError
@@ -18,7 +18,7 @@ from sentinel.model.vocabulary import Cause, Scope
 
 @click.command()
 @click.argument("incident", required=False, type=INCIDENT)
-@click.option("--cause", type=click.Choice([str(cause) for cause in Cause]), metavar="CAUSE", help="What it was.")
+@click.option("--cause", type=CAUSE, metavar="CAUSE", help="What it was.")
 @click.option(
     "--scope",
     type=click.Choice([str(scope) for scope in Scope]),

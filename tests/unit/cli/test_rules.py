@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 from click.testing import CliRunner
 
 from sentinel.cli.offline.rules import rules
@@ -44,3 +45,10 @@ def test_the_rows_that_a_site_replaces_are_named(tmp_path: Path) -> None:
     assert (row["table"], row["row"], row["line"], row["before_line"]) == ("xid", "79", 7, line)
     site.write_text(RULE)
     assert "place" not in run("test", "--rules", site).output
+
+
+def test_a_cause_that_is_none_is_a_wrong_argument() -> None:
+    for words in ((), ("--xid",), ("--json",)):
+        error = run("list", "--cause", "user_confg", *words).exception
+        assert isinstance(error, click.UsageError) and error.exit_code == 2 and "user_config" in error.format_message()
+    assert "pcie" in run("list", "--cause", "pcie").output
