@@ -95,6 +95,8 @@ def drain(nodes: str, reason: str, yes: bool, config: Path, as_json: bool) -> No
       sentinel drain n2 n3 --reason "cables"
       sentinel drain 'n[1-3]' --reason "switch repair" --yes
     """
+    if not reason.strip():
+        raise UserError("--reason is empty", fix="say why: whoever finds the node drained reads it in sinfo -R")
     rows = _shown_first(config, nodes, as_json)
     if not yes:
         what = "It takes no new work until it is" if len(rows) == 1 else "They take no new work until they are"

@@ -43,6 +43,9 @@ def test_yes_answers_the_question(asked: Asked) -> None:
 
 def test_reason_must_be_given(asked: Asked) -> None:
     assert asked.run("drain", "n1", "--yes").exit_code == 2 and asked.made == []
+    for empty in ("", "  ", "\t"):
+        error = asked.run("drain", "n1", "--reason", empty, "--yes").exception
+        assert isinstance(error, UserError) and "--reason" in error.message and asked.made == []
 
 
 @pytest.mark.parametrize(
