@@ -143,6 +143,20 @@ class Store(Database):
                     found[row.job, row.attempt] = row.id
         return found
 
+    def ids_that_begin(self, beginning: str, *, limit: int = 2) -> list[str]:
+        """Ids that begin so, at most ``limit`` of them."""
+        query = sa.select(t.incident.c.id).where(t.incident.c.id.startswith(beginning, autoescape=True))
+        with self._read() as connection:
+            return list(connection.execute(query.order_by(t.incident.c.id).limit(limit)).scalars())
+
+    def knows_node(self, name: str) -> bool:
+        """Whether any evidence is about a node of that name."""
+        with self._read() as connection:
+            return (
+                connection.execute(sa.select(t.evidence.c.id).where(t.evidence.c.node == name).limit(1)).first()
+                is not None
+            )
+
     def last_verdict(self, incident: str) -> Verdict | None:
         query = sa.select(t.verdict.c.record).where(t.verdict.c.incident == incident).order_by(t.verdict.c.id.desc())
         with self._read() as connection:

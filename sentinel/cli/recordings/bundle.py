@@ -10,7 +10,6 @@ import click
 from sentinel.cli.operator.arguments import refuse_unused, since_option, since_time
 from sentinel.cli.operator.daemon_client import config_option
 from sentinel.cli.operator.output import counted, say
-from sentinel.errors import UserError
 
 
 @click.command()
@@ -27,16 +26,18 @@ from sentinel.errors import UserError
 def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, source: str | None, config: Path) -> None:
     """Export evidence, verdicts, plans and outcomes of an incident, of a node, or of a time.
 
-    WHAT is the id of an incident, or a node. The store is read as a file or over its URL, so run it as the account of the
-    daemon. The file can be read by its owner only; give it to `sentinel replay`.
+    WHAT is the id of an incident (four characters of its beginning are enough), last, or a node. The store is read as a
+    file or over its URL, so run it as the account of the daemon. The file can be read by its owner only; give it to
+    `sentinel replay`.
 
     \b
     Examples:
+      sentinel bundle last
       sentinel bundle 3f2a91c0de
       sentinel bundle gpu017 --since 30d --anonymise
       sentinel bundle --since 7d --out week.bundle
     """
-    from sentinel.cli.recordings.sources import is_taken_whole, recording_of, store_of
+    from sentinel.cli.recordings.sources import incident_named, is_taken_whole, recording_of, store_of
     from sentinel.config.settings import Settings, load
     from sentinel.replay.anonymise import Pseudonyms
     from sentinel.replay.bundle import lines_of, write_bundle
@@ -47,18 +48,11 @@ def bundle(what: str | None, since: str, out: Path | None, anonymise: bool, sour
             refuse_unused("of a bundle or a folder of logs: these are taken whole", "leave --since out", "since")
     where = source or store_of(load(config, Settings))
     begin = since_time(since, datetime.now(UTC))
-    recording = None
-    if what is not None:
-        try:
-            recording = recording_of(where, since=begin, incident=what)
-        except UserError as error:
-            if "no incident" not in error.message:
-                raise
-    if recording is not None:
+    incident = incident_named(where, what) if what is not None and not is_taken_whole(where) else None
+    if incident is not None:
         refuse_unused("for an incident: it is exported whole, whenever it was", "leave --since out", "since")
-    else:
-        recording = recording_of(where, since=begin, node=what)
-    named = "anonymised" if anonymise else what or "all"  # a node's name is not told by that of the file
+    recording = recording_of(where, since=begin, incident=incident, node=None if incident is not None else what)
+    named = "anonymised" if anonymise else incident or what or "all"  # a node's name is not told by that of the file
     made = out or Path(f"sentinel-{named}-{datetime.now(UTC):%Y%m%d-%H%M%S}.bundle")
     lines = lines_of(recording)
     names = Pseudonyms(recording) if anonymise else None

@@ -11,6 +11,8 @@ from sentinel.given_files import opened
 from sentinel.model.recording import Recording
 
 STORE = "sentinel.db"  # in the folder that [daemon] state names
+LAST = "last"  # as `sentinel why` takes it
+LEAST_BEGINNING = 4  # characters of an incident's id
 
 
 def recording_of(
@@ -44,6 +46,35 @@ def recording_of(
         _refuse_a_part(path, incident or node)
         return recording_of_logs(path, Signatures(load_rules(site=rules)))
     return _of_store(_url(source, path), since, datetime.now(UTC), incident, node)
+
+
+def incident_named(source: str, what: str) -> str | None:
+    """The incident of a store that a person means: by its id, by the beginning of it, or as the last one; None: by none.
+
+    A node of that name is meant before an incident whose id only begins so.
+
+    Raises:
+        UserError: there is no incident at all, or several begin so.
+    """
+    from sentinel.adapters.store.store import Store
+
+    store = Store(_url(source, Path(source)), read_only=True)
+    try:
+        if what == LAST:
+            newest = store.incident_rows(limit=1)
+            if not newest:
+                raise UserError("there is no incident in the store", fix="name another store with --store")
+            return str(newest[0]["id"])
+        found = store.ids_that_begin(what) if len(what) >= LEAST_BEGINNING else []
+        if what not in found and found and store.knows_node(what):
+            return None
+    finally:
+        store.close()
+    if what in found or len(found) == 1:
+        return what if what in found else found[0]
+    if found:
+        raise UserError(f"several incidents begin with {what}: {', '.join(found)} ...", fix="write more of the id")
+    return None
 
 
 def is_taken_whole(source: str) -> bool:

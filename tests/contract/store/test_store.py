@@ -650,3 +650,12 @@ def test_a_recording_names_the_incidents_whose_evidence_comes_with_it(store: Dir
         ("inc2", True), ("inc1", False), ("inc3", False),
     ]  # fmt: skip
     assert not store.recording(since=later(7200.0), until=later(7300.0)).incidents
+
+
+def test_incidents_by_the_beginning_of_their_ids_and_nodes_by_name(store: DirectStore) -> None:
+    for name in ("ab%1", "ab%2", "abc3"):
+        store.save_incident(incident(id=name))
+    store.append([evidence(Kind.XID, node="n1")])
+    assert store.ids_that_begin("ab%") == ["ab%1", "ab%2"] and store.ids_that_begin("abc") == ["abc3"]
+    assert store.ids_that_begin("ab", limit=3) == ["ab%1", "ab%2", "abc3"] and store.ids_that_begin("b") == []
+    assert (store.knows_node("n1"), store.knows_node("n")) == (True, False)

@@ -15,6 +15,7 @@ from in_memory.daemon import Daemon, FakeSink
 from in_memory.world import World
 from made_records import evidence
 
+from sentinel.adapters.store.store import Store
 from sentinel.cli import cli
 from sentinel.cli.recordings.sources import recording_of
 from sentinel.errors import Unavailable, UserError
@@ -221,3 +222,29 @@ def test_incidents_beside_the_one_that_is_exported_are_no_differences(store: str
     assert status == 0 and counts(output)["not_compared"] == 1 and counts(output)["different"] == 0
     _, told = call("bundle", "--store", "beside", "--out", "again")
     assert "0 incidents" in told and "1 incident beside, of which it has evidence, but not what was decided" in told
+
+
+def test_an_incident_is_exported_by_the_beginning_of_its_id_and_as_the_last_one(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = recording_of(store, since=datetime(2000, 1, 1, tzinfo=UTC)).incidents[0].incident.id
+    for what in ("last", name, name[:4]):
+        (Path(what)).mkdir()
+        _, told = call("bundle", what, "--store", store, "--out", f"{what}/x")
+        assert "1 incident" in told
+        assert [one.incident.id for one in recording_of(f"{what}/x", since=datetime.now(UTC)).incidents] == [name]
+    call("bundle", "last", "--store", store)
+    assert list(Path().glob(f"sentinel-{name}-*.bundle"))
+    with pytest.raises(UserError, match="--since would change nothing"):
+        call("bundle", "last", "--store", store, LONG)
+    monkeypatch.setattr(Store, "knows_node", lambda _, node: node == name[:4])
+    with pytest.raises(UserError, match="names node"):
+        call("bundle", name[:4], "--store", store, "--out", "y")
+    with pytest.raises(UserError, match="names node"):  # as short as a node's name
+        call("bundle", name[:3], "--store", store, "--out", "y")
+
+
+def test_a_beginning_that_several_ids_have_is_refused(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "ids_that_begin", lambda *_: ["abcd1", "abcd2"])
+    with pytest.raises(UserError, match="several incidents begin with abcd: abcd1, abcd2"):
+        call("bundle", "abcd", "--store", store, "--out", "y")
