@@ -40,7 +40,10 @@ class UserError(SentinelError):
 
 
 class FileError(UserError):
-    """Bad content of a file that a person wrote: always names the file, and line and key where known."""
+    """Bad content of a file that a person wrote: always names the file, and line and key where known.
+
+    ``others``: what else is wrong in it, where whoever read it went on.
+    """
 
     def __init__(
         self, path: Path | str, message: str, *, line: int | None = None, key: str = "", fix: str = ""
@@ -50,6 +53,14 @@ class FileError(UserError):
         self.path = Path(path)
         self.line = line
         self.key = key
+        self.others: tuple[FileError, ...] = ()
+
+
+def all_of(faults: list[FileError]) -> FileError:
+    """The first of these errors, with the rest and what each of them has as its ``others``."""
+    first, *rest = [one for fault in faults for one in (fault, *fault.others)]
+    first.others = tuple(rest)
+    return first
 
 
 class Unavailable(SentinelError):

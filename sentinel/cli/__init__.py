@@ -163,6 +163,12 @@ def main() -> None:
 
 def _say_error(error: SentinelError) -> None:
     """What is wrong, and below it the fix. Long lines are broken for a terminal only, and within no path."""
+    _say_one(error)
+    for other in error.others if isinstance(error, FileError) else ():
+        _say_one(other)
+
+
+def _say_one(error: SentinelError) -> None:
     from sentinel.cli.operator.output import say, unbroken
 
     path = str(error.path) if isinstance(error, FileError) else ""

@@ -14,7 +14,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sentinel.errors import FileError
+from sentinel.errors import FileError, all_of
 from sentinel.given_files import file_text, toml_of
 from sentinel.planning import quantities
 from sentinel.planning.limits import PlanningError
@@ -59,7 +59,7 @@ def load(path: Path, kind: type[T]) -> T:
     """Settings of ``kind`` from a TOML file.
 
     Raises:
-        FileError: unreadable, not TOML, an unknown key, a wrong type, or a value out of bounds.
+        FileError: unreadable, not TOML, an unknown key, a wrong type, or a value out of bounds; with all that is wrong.
     """
     return parsed(path, file_text(path, fix="name an existing settings file"), kind)
 
@@ -91,10 +91,12 @@ class Reader:
                     if wanted.match(line):
                         return number
         header = self._header(parts)
+        if header is None:
+            header = self._header(parts, inside=True)  # a section that is there by those inside it
         return header + 1 if header is not None else None
 
-    def _header(self, parts: list[str]) -> int | None:
-        header = re.compile(r"^\s*\[+\s*" + _spelled(parts) + r"\s*\]+")
+    def _header(self, parts: list[str], *, inside: bool = False) -> int | None:
+        header = re.compile(r"^\s*\[+\s*" + _spelled(parts) + (r"\s*\." if inside else r"\s*\]+"))
         return next((n for n, line in enumerate(self.lines) if header.match(line)), None)
 
     def fail(self, key: str, message: str, fix: str) -> FileError:
@@ -103,14 +105,16 @@ class Reader:
     def record(self, kind: type[T], values: dict[str, Any], prefix: str) -> T:
         known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
         hints = typing.get_type_hints(kind)
-        made: dict[str, Any] = {}
-        for name, value in values.items():
+
+        def read(name: str, value: Any) -> Any:
             key = f"{prefix}{name}"
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
                 raise self.fail(key, "unknown key", hint)
-            made[name] = self.value(hints[name], value, key, known[name].metadata)
+            return self.value(hints[name], value, key, known[name].metadata)
+
+        made = _each(values, read)
         try:
             built = kind(**made)
             if (check := getattr(built, "check_loaded", None)) is not None:
@@ -134,7 +138,7 @@ class Reader:
             if not isinstance(value, dict):
                 raise self.fail(key, f"is a table, not {value!r}", f"write [{key}.NAME]")
             inner = typing.get_args(hint)[1]
-            return {name: self.value(inner, item, f"{key}.{name}", {}) for name, item in value.items()}
+            return _each(value, lambda name, item: self.value(inner, item, f"{key}.{name}", {}))
         if origin is list:
             if not isinstance(value, list):
                 raise self.fail(key, f"is a list, not {value!r}", f"write {key.rpartition('.')[2]} = [...]")
@@ -179,6 +183,24 @@ class Reader:
                 raise self.fail(key, f"{text!r} is no whole number of {unit or 'bytes'}", "write a whole number")
             return int(value)
         return value
+
+
+def _each(values: dict[str, Any], read: typing.Callable[[str, Any], Any]) -> dict[str, Any]:
+    """What ``read`` makes of each.
+
+    Raises:
+        FileError: the first that is wrong; the others are in it.
+    """
+    made: dict[str, Any] = {}
+    faults: list[FileError] = []
+    for name, value in values.items():
+        try:
+            made[name] = read(name, value)
+        except FileError as error:
+            faults.append(error)
+    if faults:
+        raise all_of(faults)
+    return made
 
 
 # How a unit's quantities are read, and how many of the reader's own unit one of it is.

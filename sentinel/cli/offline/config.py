@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from sentinel.cli.operator.daemon_client import config_option
+from sentinel.cli.operator.daemon_client import CONFIG, config_option
 from sentinel.cli.operator.output import json_option, print_json
+from sentinel.errors import FileError
+from sentinel.given_files import file_text, toml_of
+
+AGENT_CONFIG = Path("/etc/sentinel/agent.toml")
 
 
 @click.group()
@@ -23,13 +28,14 @@ def config() -> None:
 
 @config.command()
 @config_option
-@click.option("--agent", is_flag=True, help="The file is an agent's.")
+@click.option("--agent", is_flag=True, help=f"The file is an agent's.  [default then: {AGENT_CONFIG}]")
 def check(config: Path, agent: bool) -> None:
     """Read the file strictly, check what the daemon checks at its start (files, rules, channels, the page), and say in
     sentences what its modes and limits come to. A policy under which all nodes could be drained is refused.
 
-    Errors name file, line, key and the fix. Slurm, munged and the store are not asked: sentinel doctor does that. Run it
-    on the daemon's host as the daemon's account, since some files may be read by that account only.
+    Errors name file, line, key and the fix, all that are found at once. Slurm, munged and the store are not asked:
+    sentinel doctor does that. Run it on the daemon's host as the daemon's account, since some files may be read by that
+    account only.
 
     \b
     Examples:
@@ -41,7 +47,12 @@ def check(config: Path, agent: bool) -> None:
     from sentinel.config.rules_files import without_rules
     from sentinel.config.settings import load
 
-    settings = load(config, _kind(agent))
+    if agent and click.get_current_context().get_parameter_source("config") is ParameterSource.DEFAULT:
+        config = AGENT_CONFIG
+    try:
+        settings = load(config, _kind(agent))
+    except FileError as error:
+        raise _of_the_other(config, agent) or error from error
     empty = without_rules(settings.rules if agent else settings.judgement.rules)
     more = [f"; {empty}"] if empty else []
 
@@ -55,6 +66,24 @@ def check(config: Path, agent: bool) -> None:
     if not agent:
         for sentence in sentences(settings):
             click.echo(f"  {sentence}")
+
+
+def _of_the_other(config: Path, agent: bool) -> FileError | None:
+    """The error for an agent's file that is read as the daemon's, or the other way round; None: it is neither of these."""
+    import dataclasses
+
+    try:
+        keys = set(toml_of(config, file_text(config)))
+    except FileError:
+        return None
+    own, other = ({field.name for field in dataclasses.fields(_kind(kind))} for kind in (agent, not agent))
+    if keys <= own or not keys <= other:
+        return None
+    if agent:
+        return FileError(
+            config, "is the daemon's settings file", fix=f"leave --agent out, or name an agent's: {AGENT_CONFIG}"
+        )
+    return FileError(config, "is an agent's settings file", fix=f"add --agent, or name the daemon's: {CONFIG}")
 
 
 def _signals(settings: Any) -> str:

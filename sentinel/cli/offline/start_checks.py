@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.config.settings_toml import Reader
-from sentinel.errors import FileError, UserError
+from sentinel.errors import FileError, UserError, all_of
 from sentinel.given_files import file_text
 
 if TYPE_CHECKING:
@@ -27,15 +27,18 @@ _DOTTED = re.compile(r"(\w+(?:\.[\w-]+)+): ")
 def run_checks(config: Path, checks: Iterable[Check]) -> None:
     """
     Raises:
-        FileError: the first check that fails: of the settings file with the key's line, or of a line in a file named there.
+        FileError: checks that fail, the first with the others in it: of the settings file with the key's line, or of a line
+            in a file named there.
     """
+    faults: dict[str, FileError] = {}  # by its words: two checks may meet the same
     for key, check in checks:
         try:
             check()
         except UserError as error:
-            if isinstance(error, FileError) and error.line is not None:
-                raise
-            raise _located(config, key, error) from error
+            whole = error if isinstance(error, FileError) and error.line is not None else _located(config, key, error)
+            faults.setdefault(str(error), whole)
+    if faults:
+        raise all_of(list(faults.values()))
 
 
 def daemon_checks(settings: Settings) -> Iterator[Check]:
