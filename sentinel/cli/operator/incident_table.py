@@ -10,13 +10,20 @@ from sentinel.cli.operator.output import shown, styled_state, table, when
 COLUMNS = ("id", "opened", "state", "cause", "culprit nodes", "job", "scope", "confidence", "outcome")
 
 
-def incident_table(title: str, rows: Iterable[dict[str, Any]], *, of_one_job: bool = False) -> None:
+_LESS = ("outcome", "scope")  # an open incident has no outcome, and its cause tells most of the scope
+_WIDE = ("culprit nodes", "job", *_LESS, "confidence")
+
+
+def incident_table(
+    title: str, rows: Iterable[dict[str, Any]], *, of_one_job: bool = False, still_open: bool = False
+) -> None:
+    """``still_open``: these matter most; where a line is too short for culprit, job and confidence, each is a block."""
     kept = [n for n, name in enumerate(COLUMNS) if not (of_one_job and name == "job")]
     table(
         title,
         [COLUMNS[n] for n in kept],
         ([cells[n] for n in kept] for cells in map(_row, rows)),
-        wide=("culprit nodes", "job", "outcome", "scope", "confidence"),
+        wide=_LESS if still_open else _WIDE,
         whole=("id", "opened", "state", "cause", "job", "scope", "confidence"),
     )
 

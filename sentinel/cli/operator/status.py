@@ -144,7 +144,7 @@ def show(seen: dict[str, Any]) -> None:
 def _incidents(seen: dict[str, Any]) -> None:
     still_open = {row["id"] for row in seen["open_incidents"]}
     if still_open:
-        incident_table("Open incidents", seen["open_incidents"])
+        incident_table("Open incidents", seen["open_incidents"], still_open=True)
     else:
         echo("No open incident.")
     others = [row for row in seen["recent_incidents"] if row["id"] not in still_open]

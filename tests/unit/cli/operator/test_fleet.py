@@ -26,6 +26,7 @@ def widest(text: str) -> int:
 def test_tables_fit_and_keep_what_identifies(asked: Asked, columns: int) -> None:
     row = incident_row(outcome="restarted " * 20, cause="nccl_hang_collective_mismatch"[:24])
     asked.views["status"] = STATUS | {"open_incidents": [row]}
+    asked.views["incidents"] = {"incidents": [row]}
     asked.views["nodes"] = {"nodes": [node_row(reason="because " * 30)], "incidents": []}
     asked.views["jobs"] = {"attempts": [attempt_row(name="a-very-long-name-of-a-job" * 3)]}
     for command, word in (("status", "0f3a9c"), ("nodes", "draining"), ("jobs", "running")):
@@ -33,7 +34,7 @@ def test_tables_fit_and_keep_what_identifies(asked: Asked, columns: int) -> None
         assert found.exit_code == 0 and widest(found.output) <= columns
         assert word in found.output
     if columns == 80:  # at 40 each row is a block of lines
-        for command, missing in (("status", "confidence"), ("jobs", "started")):
+        for command, missing in (("incidents", "confidence"), ("jobs", "started")):
             found = asked.run(command, columns=columns)
             assert missing not in found.stdout and missing in found.stderr
 

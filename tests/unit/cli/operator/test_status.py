@@ -193,3 +193,18 @@ def test_watch_shows_each_look_and_goes_on_after_an_error(monkeypatch: pytest.Mo
         status.follow(look, 2.0)
     said = out.getvalue()
     assert "ACT: it drains" in said and "the daemon is away" in said and "PAUSED" in said and pauses == [2.0] * 3
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 140, 300])
+def test_of_an_open_incident_nothing_that_matters_is_left_out(asked: Asked, columns: int) -> None:
+    """On a narrow terminal less of the closed ones is shown, and not of those that are open."""
+    opened = incident_row(
+        id="0f3a9c", state="open", cause="user_code", culprit_nodes=["n17"], job=8842, confidence=0.85
+    )
+    closed = incident_row(id="1e2d3c", state="closed", cause="checkpoint_corrupt", outcome="job 101 makes steps again")
+    asked.views["status"] = STATUS | {"open_incidents": [opened], "recent_incidents": [opened, closed]}
+    said = asked.run("status", columns=columns).output
+    ours = said[said.index("Open incidents") : said.index("Latest of the others")]
+    for word in ("0f3a9c", "open", "user_code", "n17", "8842", "85%"):
+        assert word in ours, (columns, word, ours)
+    assert max(map(len, ours.splitlines())) <= columns
