@@ -39,8 +39,9 @@ def nodes(nodes: str | None, suspects: bool, since: str | None, config: Path, as
     """Nodes: Slurm's state, what the agent says, failures of the last 30 days over the work done; recurring ones first.
 
     "per month" is failures in a month of work, with the range it lies in for nine nodes in ten that look like this one:
-    three failures in a busy month and three in an hour differ. It is told after a day of work. LEMON: the whole range
-    lies above the other nodes.
+    three failures in a busy month and three in an hour differ. It is told after a day of the node's work and 30 of the
+    others'. LEMON: it failed more often than chance explains at the others' rate, or one part of it did; two failures can
+    be enough, so it may be told before its rate is.
 
     \b
     Examples:
@@ -250,11 +251,11 @@ def score_words(score: dict[str, Any]) -> list[str]:
     failed = counted(score["failures"], "failure") if score["failures"] else "No failure"
     first = f"{lemon}{failed} in {work}{last}{why}."
     if score["per_month"] is None:
-        others = score["others_busy_days"]
-        return [
-            first,
-            f"Worse than others? Not known: that takes a day of its own work and 30 of others' ({others:.1f} so far).",
-        ]
+        others = f"{score['others_busy_days']:.1f} so far"
+        answer = f"Not known: that takes a day of its own work and 30 of others' ({others})."
+        if score["lemon"]:
+            answer = f"More often than chance explains; how much is told after 30 days of others' work ({others})."
+        return [first, f"Worse than others? {answer}"]
     if not score["failures"]:
         return [
             first,

@@ -97,6 +97,17 @@ UNKNOWN = {"compared": "not known", "lemon": False, "reasons": []} | dict.fromke
 )
 
 
+def test_a_lemon_may_be_told_before_its_rate_is(asked: Asked) -> None:
+    """Two failures in minutes are more than chance explains; how many that is in a month, nobody can say yet."""
+    early = score(failures=2, busy_days=0.01, others_busy_days=0.2, **(UNKNOWN | {"lemon": True}))
+    asked.views["nodes"] = {"nodes": [node_row(score=early)], "incidents": []}
+    told = asked.run("nodes", "n1", columns=300).output
+    assert "LEMON. 2 failures in 14 min of work" in told and "Not known" not in told
+    assert "Worse than others? More often than chance explains; how much is told after 30 days of others' work" in told
+    said = " ".join(asked.run("nodes", "--help", columns=200).output.split())
+    assert "LEMON: it failed more often than chance explains" in said and "before its rate is" in said
+
+
 def test_a_rate_from_minutes_of_work_is_not_told(asked: Asked) -> None:
     month = score(failures=3, busy_days=29.0, per_month=2.1, low_per_month=0.7, high_per_month=3.9)
     young = score(failures=1, busy_days=0.01, others_busy_days=0.2, **UNKNOWN)
