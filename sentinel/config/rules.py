@@ -82,9 +82,14 @@ class Rule:
         return re.compile(self.pattern.encode("ascii"))
 
     @property
+    def points_to(self) -> Cause | None:
+        """The cause that it speaks most for; None: it speaks for none."""
+        return max(self.weights, key=self.weights.__getitem__, default=None)
+
+    @property
     def of_users(self) -> bool:
         """Whether it speaks most for what a user gave or wrote (settings, paths, code, data), or for what ranks do."""
-        return bool(self.weights) and max(self.weights, key=self.weights.__getitem__) in _OF_USERS
+        return self.points_to in _OF_USERS
 
     @property
     def says_well(self) -> bool:

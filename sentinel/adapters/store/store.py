@@ -151,11 +151,9 @@ class Store(Database):
 
     def knows_node(self, name: str) -> bool:
         """Whether any evidence is about a node of that name."""
+        query = sa.select(t.evidence.c.id).where(t.evidence.c.node == name).limit(1)
         with self._read() as connection:
-            return (
-                connection.execute(sa.select(t.evidence.c.id).where(t.evidence.c.node == name).limit(1)).first()
-                is not None
-            )
+            return connection.execute(query).first() is not None
 
     def last_verdict(self, incident: str) -> Verdict | None:
         query = sa.select(t.verdict.c.record).where(t.verdict.c.incident == incident).order_by(t.verdict.c.id.desc())

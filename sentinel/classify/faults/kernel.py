@@ -12,10 +12,8 @@ FAULTS = frozenset({"kernel-panic", "kernel-fault", "soft-lockup"})  # sentences
 # Modules whose node is to be drained in any case. A file system's client is not among them: its cause drains no node, and
 # the kernel of this one is broken whatever the servers did.
 MODULES = frozenset({"oops-gpu", "oops-fabric"})
-WARNING, REGISTERS = (
-    "kernel-warning",
-    "oops-registers",
-)  # the kernel goes on after the one, and shows the other with it, too
+WARNING = "kernel-warning"  # the kernel goes on after it, and shows the registers with it, too
+REGISTERS = "oops-registers"
 WITHIN_S = 2.0  # from the fault's sentence to its registers
 WITHIN_LINES = 60  # the same in a log without times
 

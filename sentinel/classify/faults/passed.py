@@ -57,8 +57,7 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
     for reading in readings:
         if reading.key in told:
             told[reading.key].append(reading)
-    xids = {reading.evidence.data.get("xid") for reading in readings if reading.evidence.kind == Kind.XID}
-    contained = CONTAINED in xids and xids.isdisjoint(UNCONTAINED)
+    contained = _contained_on(readings)
     if not any(told.values()) and not contained:
         return list(readings)
     convicting = [reading for reading in readings if reading.drain.convicts]
@@ -67,11 +66,7 @@ def passed(readings: Sequence[Reading]) -> list[Reading]:
         told[key] = [mended for mended in told[key] if not _failed_again(mended, convicting)]
     told[BOOTED] = [boot for boot in told[BOOTED] if _ran_well(boot, readings)]
     broken_tests = {id(test) for broke in told[TEST_BROKE] for test in _told_of(broke, convicting)}
-    kept = [_lowered(reading, told, broken_tests, starting) for reading in readings]
-    if contained:
-        nodes = {r.evidence.where.node for r in readings if r.evidence.data.get("xid") == CONTAINED} | {None}
-        of_it = [_tells_of_memory(r) and r.evidence.where.node in nodes for r in kept]
-        kept = [_suspected(r, "the driver contained it") if its else r for r, its in zip(kept, of_it, strict=True)]
+    kept = [_lowered(reading, told, broken_tests, starting, contained) for reading in readings]
     # Of what one log says twice of one port or GPU, what did not pass counts: the first would be read for both.
     return [
         reading
@@ -92,7 +87,11 @@ def _device(reading: Reading) -> tuple[object, ...]:
 
 
 def _lowered(
-    reading: Reading, told: Mapping[str, Sequence[Reading]], broken_tests: Set[int], starting: Set[int]
+    reading: Reading,
+    told: Mapping[str, Sequence[Reading]],
+    broken_tests: Set[int],
+    starting: Set[int],
+    contained: Set[str | None],
 ) -> Reading:
     note = ""
     if not reading.drain.convicts:
@@ -116,16 +115,18 @@ def _lowered(
         lines_below(advice, reading) == 0 and reading.key == FAILED for advice in told[ADVICE]
     ):
         note = "the test itself broke"
-    return _suspected(reading, note) if note else reading
-
-
-def _suspected(reading: Reading, note: str) -> Reading:
+    elif reading.key == CUDA_ECC and "CUDA" in reading.evidence.text and reading.evidence.where.node in contained:
+        note = "the driver contained it"
+    if not note:
+        return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
 
 
-def _tells_of_memory(reading: Reading) -> bool:
-    """Whether it is a program's word of an error in a GPU's memory, which the driver's own line says more of."""
-    return reading.key == CUDA_ECC and reading.drain.convicts and "CUDA" in reading.evidence.text
+def _contained_on(readings: Sequence[Reading]) -> Set[str | None]:
+    """Nodes on which the driver contained an error of a GPU's memory, and whoever names none; empty where one was worse."""
+    xids = [(r.evidence.data.get("xid"), r.evidence.where.node) for r in readings if r.evidence.kind == Kind.XID]
+    nodes = {node for xid, node in xids if xid == CONTAINED}
+    return nodes | {None} if nodes and not any(xid in UNCONTAINED for xid, _ in xids) else frozenset()
 
 
 def _ran_well(boot: Reading, readings: Sequence[Reading]) -> bool:

@@ -137,7 +137,8 @@ def first_match(compiled: Compiled, text: bytes, *, own: bool) -> re.Match[bytes
 
 
 def _is_quoted(match: re.Match[bytes]) -> bool:
-    """Whether it stands in a quotation within a sentence, in a test's name, or with a metric that is 0."""
+    """Whether it stands in a quotation within a sentence, in a test's name, in a template, with a metric that is 0, or
+    before words of a repair."""
     text, at = match.string, match.start()
     told = _TOLD.search(text, 0, at) is not None and _QUOTING.search(text, max(0, at - 100), at + 1) is not None
     elsewhen = _MENDED.search(text, match.end()) or _NOT_SAID.search(text, match.end())

@@ -52,8 +52,8 @@ def says_nothing(block: bytes, start: int, end: int, rule: Rule) -> bool:
         return False  # most of a log
     if is_python_output(block, start, end, rule) or is_shell(block, start, end, rule):
         return True
-    libraries = bool(rule.weights) and max(rule.weights, key=rule.weights.__getitem__) is Cause.SOFTWARE_ENV
-    return libraries and rule.form is Form.PROGRAM and SYSTEMD.match(block, start, end) is not None
+    libraries = rule.form is Form.PROGRAM and rule.points_to is Cause.SOFTWARE_ENV
+    return libraries and SYSTEMD.match(block, start, end) is not None
 
 
 def is_shell(block: bytes, start: int, end: int, rule: Rule) -> bool:

@@ -10,25 +10,12 @@ import threading
 
 import pytest
 from click.testing import CliRunner
+from saves.commands import rows, run
 
 from sentinel.cli.checkpoints.commands import checkpoints
 from sentinel.cli.checkpoints.find import expand_nodes, local_folders
 from sentinel.cli.checkpoints.move import peer_of
 from sentinel.errors import FileError, Refused, Timeout, UserError
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def run(*words):
-    # Wide, so that no path is broken, however deep the folder of the tests lies.
-    return CliRunner(env={"COLUMNS": "400"}).invoke(checkpoints, [str(word) for word in words], standalone_mode=False)
-
-
-def rows(result):
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def nodes(make, step, lost=()):

@@ -20,11 +20,6 @@ from sentinel.cli.checkpoints.commands import checkpoints
 from sentinel.errors import Refused
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def run(*words):
     return CliRunner().invoke(checkpoints, [str(word) for word in words])
 

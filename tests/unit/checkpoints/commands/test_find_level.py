@@ -6,19 +6,9 @@ import json
 import os
 
 import pytest
-from click.testing import CliRunner
+from saves.commands import run
 
-from sentinel.cli.checkpoints.commands import checkpoints
 from sentinel.cli.checkpoints.progress_bar import bar
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def run(*words):
-    return CliRunner(env={"COLUMNS": "400"}).invoke(checkpoints, [str(word) for word in words], standalone_mode=False)
 
 
 @pytest.fixture

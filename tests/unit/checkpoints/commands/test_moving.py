@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
-from click.testing import CliRunner
+from saves.commands import rows, run
 
-from sentinel.cli.checkpoints.commands import checkpoints
 from sentinel.cli.checkpoints.move import parse_rate
 from sentinel.errors import Refused, UserError
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def run(*words):
-    return CliRunner(env={"COLUMNS": "400"}).invoke(checkpoints, [str(word) for word in words], standalone_mode=False)
-
-
-def rows(result):
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("deadline", [(), ("--deadline", "60")])
