@@ -13,7 +13,7 @@ from sentinel.classify.unanswered import FINISHED, STEPS_AFTER
 from sentinel.classify.weights import FAMILIES
 from sentinel.config.rules import Drain, Form, Role
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Trust
-from sentinel.model.vocabulary import CAUGHT, RUN_START
+from sentinel.model.vocabulary import CAUGHT, RUN_START, STEP_LINES
 
 _LABEL = re.compile(r"\d{1,6}: ")
 TIME_LIMIT = "time-limit"  # rule
@@ -57,7 +57,7 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     stopped = _stopped_by_slurm(readings)
     for evidence in incident.evidence:
         if evidence.kind == Kind.STEP and evidence.line is not None:
-            steps.setdefault(evidence.where.path, []).append(evidence.line)
+            steps.setdefault(evidence.where.path, []).extend([evidence.line] * _lines(evidence))
             if evidence.rule != _BAR:
                 trained.setdefault(evidence.where.path, []).append(evidence)
         if evidence.kind == FINISHED:
@@ -93,6 +93,12 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     # Of runs appended to one log the last one counts: what it ended in says more than that an earlier one was resumed.
     final = {reading.key for reading in kept if not reading.survived}
     return [reading for reading in kept if not (reading.survived and reading.key in final)]
+
+
+def _lines(step: Evidence) -> int:
+    """How many step lines it stands for: of a running job's log an agent passes one on for each second."""
+    told = step.data.get(STEP_LINES)
+    return max(1, min(told, STEPS_AFTER)) if isinstance(told, int) else 1
 
 
 def _last_attempts(incident: Incident) -> dict[str | None, int]:

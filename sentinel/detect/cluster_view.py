@@ -22,6 +22,7 @@ from sentinel.detect.step_rhythm import Rhythm, observe
 from sentinel.evidence.logs.timers import TIMERS, Report, report_of
 from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
 
+_STEP_LINES = 16  # newest step lines of an attempt, at most one a second: more than show that it went on after an error
 _SAVES = 50  # newest saves of an attempt, from which its save interval is computed
 _REPORTS = 128  # timer reports, at most one in ten seconds: at least twenty minutes
 _LOOK_BACK = timedelta(hours=1)  # how long node evidence and ended attempts are kept at least
@@ -74,6 +75,7 @@ class AttemptSeen:
     slow: SlowSeen = field(default_factory=SlowSeen)
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
     timers: deque[tuple[datetime, Report]] = field(default_factory=lambda: deque(maxlen=_REPORTS))
+    step_lines: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_STEP_LINES))
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
     read_back_bytes: int = 0  # of saves that were read once for their manifests
     read_back_s: float = 0.0  # how long that took
@@ -119,6 +121,11 @@ class ClusterView:
 
     def last_step(self, job: int, attempt: int) -> int | None:
         return seen.last_step if (seen := self.attempts.get((job, attempt))) else None
+
+    def step_lines(self, job: int, attempt: int, since: datetime) -> list[Evidence]:
+        """The last step lines that the attempt printed since then, for what its log says among them."""
+        seen = self.attempts.get((job, attempt))
+        return [item for item in seen.step_lines if item.at >= since] if seen is not None else []
 
     def first_step(self, job: int, attempt: int) -> int | None:
         return seen.first_step if (seen := self.attempts.get((job, attempt))) else None
@@ -298,6 +305,7 @@ class ClusterView:
             return  # of the run before
         seen.rhythm = observe(seen.rhythm, item)
         seen.curve.note(item)
+        seen.step_lines.append(item)
         step = item.data.get("step")
         if isinstance(step, int):
             seen.first_step = step if seen.first_step is None else seen.first_step
@@ -321,9 +329,7 @@ class ClusterView:
         return max((attempt for known, attempt in self.attempts if known == job), default=None)
 
     def nodes_of(self, job: int | None, attempt: int | None) -> tuple[str, ...]:
-        if job is None or attempt is None:
-            return ()
-        seen = self.attempts.get((job, attempt))
+        seen = self.attempts.get((job, attempt)) if job is not None and attempt is not None else None
         return seen.nodes if seen else ()
 
     def ran_on(self, job: int, attempt: int | None, node: str) -> bool | None:
@@ -352,18 +358,12 @@ class ClusterView:
         return max(self.jobs_on(node), key=lambda job: len(job.nodes), default=None)
 
     def recent(
-        self,
-        job: int | None,
-        attempt: int | None,
-        nodes: Iterable[str],
-        since: datetime,
-        without: Collection[str] = (),
+        self, job: int | None, attempt: int | None, nodes: Iterable[str], since: datetime, without: Collection[str] = ()
     ) -> Sequence[Evidence]:
         """Evidence since ``since`` about this attempt and these nodes, except the ids in ``without``."""
         found: dict[str, Evidence] = {}
         seen = self.attempts.get((job, attempt)) if job is not None and attempt is not None else None
-        pools = [seen.pool] if seen else []
-        pools.extend(self.nodes[name].pool for name in nodes if name in self.nodes)
+        pools = [*([seen.pool] if seen else []), *(self.nodes[name].pool for name in nodes if name in self.nodes)]
         for pool in pools:
             for item in pool:
                 if item.at >= since and item.id not in without:

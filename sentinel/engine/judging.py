@@ -42,6 +42,7 @@ from sentinel.model.records import (
     Plan,
     Restart,
     Scalar,
+    Source,
     Step,
     StepKind,
     Verdict,
@@ -165,7 +166,8 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     first = incident_id not in state.plans
     answers = [item for item in under_way.answers if state.known.add(item.id)]
     if first:
-        answers.extend(item for item in _without_a_step(state, incident_id, now) if state.known.add(item.id))
+        more = (*_without_a_step(state, incident_id, now), *_steps_around(state, incident_id))
+        answers.extend(item for item in more if state.known.add(item.id))
     if answers:
         out.save(EvidenceAdded(tuple(answers)))
     incident = located(incidents.attach(state.incidents[incident_id], answers, now), state.cluster)
@@ -235,6 +237,17 @@ def _without_a_step(state: State, incident_id: str, now: datetime) -> list[Evide
         if row.outcome is not None and row.outcome.data.get("path"):
             chosen.setdefault(row.step.attempt or 0, row.outcome.data)
     return [*failed_resume(incident, state.cluster, chosen, now), *started_before(incident, state.cluster, now)]
+
+
+def _steps_around(state: State, incident_id: str) -> list[Evidence]:
+    """The last step lines before and after what the job's log says: what a job went on after did not end it."""
+    incident = state.incidents[incident_id]
+    if incident.job is None or incident.attempt is None:
+        return []
+    if not any(item.source is Source.JOB_LOG and item.line is not None for item in incident.evidence):
+        return []
+    since = incident.opened_at - state.window
+    return state.cluster.step_lines(incident.job, incident.attempt, since)
 
 
 def _joined(state: State, out: Transition, incident: Incident, fleet: Fleet, now: datetime) -> Incident:

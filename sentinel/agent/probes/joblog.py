@@ -22,6 +22,7 @@ from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.evidence.logs.step_numbers import bad, values
 from sentinel.evidence.logs.timers import TIMERS
 from sentinel.model.records import Evidence, Kind, Source, Where, stable_id
+from sentinel.model.vocabulary import STEP_LINES
 from sentinel.wire import to_json
 
 STEP_S = 1.0  # at most one step line is reported per this time
@@ -116,7 +117,10 @@ class Follower:
         if turned:
             self._allowance -= 1
             found = self._steps_left(now_s)
-        self._steps.pop(kind, None)  # re-inserted, so that the newest is last
+        before = self._steps.pop(kind, None)  # re-inserted, so that the newest is last
+        if before is not None:
+            lines = int(before.data.get(STEP_LINES) or 1) + 1
+            item = dataclasses.replace(item, data={**item.data, STEP_LINES: lines})
         self._steps[kind] = item
         if turned or now_s - self._said_s.get(kind, float("-inf")) >= STEP_S:
             found += self._steps_left(now_s)

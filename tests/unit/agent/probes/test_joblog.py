@@ -19,6 +19,7 @@ from sentinel.agent.probes.joblog import Follower
 from sentinel.errors import Denied, Unavailable
 from sentinel.evidence.logs.reader import Signatures
 from sentinel.model.records import Evidence, Kind, Where, utc
+from sentinel.model.vocabulary import STEP_LINES
 
 NOW = utc(1_900_000_000)
 ERROR = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
@@ -187,6 +188,8 @@ def test_steps_are_thinned_to_the_newest(tmp_path: Path, follow: Any, follower: 
     assert 3 <= len(steps) <= 4
     last = follower.finish(NOW, 3.05)
     assert ([*steps, *[item.data["step"] for item in last]])[-1] == 30, "and the last"
+    lines = [item.data.get(STEP_LINES, 1) for item in [*told, *last] if item.kind == Kind.STEP]
+    assert sum(lines) == 30, "each says for how many lines it stands"
 
 
 def test_the_last_step_before_a_failure_comes_before_it(tmp_path: Path, follow: Any, follower: Follower) -> None:
