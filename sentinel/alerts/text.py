@@ -9,6 +9,9 @@ from sentinel.text import printable
 
 _MOST_NAMES = 8  # of a list; the rest is counted
 
+# A GPU's index or PCI address, with its node where that is known: "n2:5", "n2:0000:61:00", "0000:61:00.0".
+_GPU = re.compile(r"(?:(?P<node>[^:]+):)?(?P<gpu>\d+|[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.\d)?)")
+
 # What launchers put before a line of one rank: "[rank3]:", "[default7]:", "3: ", "node5: ".
 _RANK = re.compile(r"^(?:\s*\[?(?:rank|default|node|gpu)?[-_ ]?\d+\]?\s*:\s*)+", re.IGNORECASE)
 
@@ -29,7 +32,8 @@ def culprit_words(nodes: Sequence[str], gpus: Sequence[str] = (), ranks: Sequenc
     """``GPU 5 of n2; node n3; ranks 0, 1``. A node whose GPU is named is not named again."""
     by_node: dict[str, list[str]] = {}
     for gpu in gpus:
-        node, _, index = gpu.rpartition(":")
+        named = _GPU.fullmatch(gpu)
+        node, index = (named["node"] or "", named["gpu"]) if named is not None else ("", gpu)
         by_node.setdefault(node, []).append(index)
     parts = [
         f"{'GPUs' if len(found) > 1 else 'GPU'} {listed(found)}{f' of {plain(node, 64)}' if node else ''}"

@@ -256,6 +256,7 @@ def test_a_cost_that_would_be_shown_as_nothing_is_left_out() -> None:
 
 def test_places_by_what_they_are() -> None:
     assert culprit_words(("n2", "n3"), ("n2:5", "n2:1"), (2, 0)) == "GPUs 5, 1 of n2; node n3; ranks 0, 2"
+    assert culprit_words(("n2",), ("n2:0000:61:00", "0000:62:00.0")) == "GPU 0000:61:00 of n2; GPU 0000:62:00.0"
     assert culprit_words((), ()) == ""
 
 
