@@ -84,6 +84,9 @@ dcgm_bindings = {text(HERE / "fake_dcgm")}
 [kernel]
 path = {text(folder / "kmsg")}
 
+[dcgm]
+nvml = {text(HERE / "fake_nvml")}
+
 [slurm]
 conf = {text(lab.slurm_conf)}
 """

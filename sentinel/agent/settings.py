@@ -19,6 +19,17 @@ class Dcgm:
         "name or uid of who may run the host engine on this node besides root; any other user may listen at its port while"
         " it is away, and is not believed. Empty: root alone",
     )
+    closed_to_users: bool = setting(
+        False,
+        "no user of the node can reach the host engine's TCP port, as by a firewall rule for root alone. Who reaches it may"
+        " write values into it: without this, or a unix socket that is root's alone, what it says convicts a node only"
+        " where kernel log, NVML or a diagnostic agrees",
+    )
+    nvml: str = setting(
+        "",
+        "folder of pynvml.py (nvidia-ml-py), by which the driver itself is asked; empty: installed beside Sentinel",
+        unit="path",
+    )
     bindings: str = setting("", "folder of DCGM's Python bindings; empty: where 4.x and 3.3 install them", unit="path")
     dcgmi: str = setting("dcgmi", "command used where there are no bindings, and for diagnostics", unit="path")
     interval_s: float = setting(

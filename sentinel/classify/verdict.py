@@ -45,7 +45,7 @@ from sentinel.model.records import (
     Trust,
     Verdict,
 )
-from sentinel.model.vocabulary import BROKEN_OFF
+from sentinel.model.vocabulary import BROKEN_OFF, OPEN_ENGINE
 from sentinel.text import whole_number
 
 C = Cause
@@ -153,11 +153,13 @@ def _scope(cause: Cause, usual: Scope, support: Sequence[Weighed], every: Sequen
 
 
 def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, ...]:
-    """Nodes that trusted evidence convicts: one line that is enough, or two that agree."""
+    """Nodes that trusted evidence convicts: one line that is enough, or two that agree, of which one at least is not by an
+    engine of DCGM in which any user of the node may write."""
     if cause in NEVER_DRAIN or _shared(cause, scope):
         return ()
     nodes: list[str] = []
     advised: dict[str, set[str]] = {}
+    heard: set[str] = set()  # of which something else advises it
     for reading in every:
         node = reading.evidence.where.node
         if node is None or reading.evidence.trust is not Trust.SYSTEM:
@@ -166,7 +168,9 @@ def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, .
             nodes.append(node)
         if reading.drain.convicts:
             advised.setdefault(node, set()).add(reading.key)
-    nodes.extend(node for node, keys in advised.items() if len(keys) >= 2 and node not in nodes)
+            if reading.evidence.data.get(OPEN_ENGINE) is not True:
+                heard.add(node)
+    nodes.extend(node for node, keys in advised.items() if len(keys) >= 2 and node in heard and node not in nodes)
     return tuple(nodes)
 
 

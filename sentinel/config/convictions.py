@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sentinel.model.records import Evidence, Kind
+from sentinel.model.vocabulary import OPEN_ENGINE
 
 
 class Drain(StrEnum):
@@ -126,7 +127,14 @@ class Convictions:
         )
 
     def of(self, evidence: Evidence) -> Drain:
-        """Whether this evidence convicts its node; whether its source can be trusted is for the caller to ask."""
+        """Whether this evidence convicts its node; whether its source can be trusted is for the caller to ask.
+
+        What any user of the node may have written into DCGM's host engine is never enough by itself.
+        """
+        drain = self._row_of(evidence)
+        return Drain.ADVISE if drain is Drain.YES and evidence.data.get(OPEN_ENGINE) is True else drain
+
+    def _row_of(self, evidence: Evidence) -> Drain:
         data = evidence.data
         if evidence.kind == Kind.XID:
             number, action = data.get("xid"), data.get("action")

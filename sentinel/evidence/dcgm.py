@@ -3,6 +3,8 @@
 A condition becomes evidence once, when it appears; that it is known is part of ``DcgmReader.state``, so that a restart
 of the agent does not say it again. Blank is *not known* and never an edge by itself; only when everything is blank on
 every GPU does that say something: DCGM has stopped asking the driver, as it does after a fatal Xid.
+
+What a host engine says in which every user of the node may write is marked (``OPEN_ENGINE``), and is no fact for a prolog.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from sentinel.evidence.gpu_samples import (
 )
 from sentinel.evidence.xid_cursor import XidCursor
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id, utc
+from sentinel.model.vocabulary import OPEN_ENGINE
 
 BLANK_SAMPLES = 3  # in a row, before "all blank" is believed
 SLOWDOWN_SAMPLES = 3
@@ -57,6 +60,9 @@ class DcgmReader:
         promised: GPUs that Slurm's gres promises; None when that is not known.
         state: what an earlier reader's ``state`` was, so that nothing is said twice.
         boot: of the node. What was lost before it was rebooted is lost only if it is seen so again.
+
+    Attributes:
+        is_open: the last sample was of a host engine in which any user of the node may write.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class DcgmReader:
             self._edges = {key: edge for key, edge in self._edges.items() if not key.startswith("gpu_lost/")}
         self._slow: dict[str, int] = {}
         self._blank = 0
+        self.is_open = state.get("open") is True
 
     @property
     def state(self) -> dict[str, Any]:
@@ -98,24 +105,39 @@ class DcgmReader:
             "edges": {key: [value, at] for key, (value, at) in self._edges.items()},
             "gpus": {uuid: [gpu.id, gpu.pci, gpu.minor] for uuid, gpu in self._known.items()},
             "boot": self._boot,
+            "open": self.is_open,
         }
+
+    @property
+    def doubted(self) -> bool:
+        """Whether a fault for which a prolog may refuse jobs is shown by an engine in which any user may write."""
+        return self.is_open and bool(self._present())
 
     def facts(self) -> list[Fact]:
         """Faults present now for which a prolog may refuse jobs."""
+        return [] if self.is_open else self._present()
+
+    def _row(self, key: str) -> Drain:
+        name = key.partition("/")[0]
+        if name == "recovery_action":
+            return self._convictions.action(self._edges[key][0])
+        return self._convictions.condition(KINDS.get(name, name))
+
+    def _present(self) -> list[Fact]:
         made = []
         for key, (value, _) in self._edges.items():
             name, _, unit = key.partition("/")
-            if name == "recovery_action":
-                drain = self._convictions.action(value)
-            else:
-                drain = self._convictions.condition(KINDS.get(name, name))
-            if drain is Drain.YES:
+            if self._row(key) is Drain.YES:
                 shown = f" ({value})" if value not in (True, None) else ""
                 made.append(Fact(name, f"{SENTENCES.get(name, name.replace('_', ' '))}{shown}: {unit}"))
         return made
 
     def read(self, sample: Sample) -> list[Evidence]:
         sample = replace(sample, gpus=self._identified(sample.gpus))
+        if self.is_open and not sample.open_engine:  # what nobody had to believe is said again by who is believed
+            self._edges = {key: edge for key, edge in self._edges.items() if not self._row(key).convicts}
+            self._judged = {}
+        self.is_open = sample.open_engine
         found = list(self._events(sample))
         before, self._judged = self._judged, {}  # one that is not listed is judged anew when it is back
         for gpu in sample.gpus:
@@ -344,7 +366,7 @@ class DcgmReader:
             kind=str(kind),
             where=Where(node=self.node, gpu=gpu.index if gpu else None, gpu_uuid=gpu.uuid if gpu else None),
             text=text.replace("NVLink", "XGMI") if sample.via == "amd_smi" else text,
-            data=dict(data),
+            data={**data, OPEN_ENGINE: True} if sample.open_engine else dict(data),
         )
 
 

@@ -90,6 +90,12 @@ class Sample:
     health: tuple[HealthIncident, ...] | None = None  # None: not asked this time
     full: bool = True  # False: only the fast fields
     version: str = ""
+    closed: bool = False  # of DCGM: no user of the node can reach its host engine
+
+    @property
+    def open_engine(self) -> bool:
+        """Whether any user of the node may have written these values: DCGM's engine asks nobody who connects who it is."""
+        return self.via in ("dcgm", "dcgmi") and not self.closed
 
 
 def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
@@ -123,6 +129,7 @@ def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
             health=None if health is None else tuple(HealthIncident(**incident) for incident in health),
             full=bool(message.get("full", True)),
             version=str(message.get("version", "")),
+            closed=message.get("closed") is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"not a sample: {error!r:.120}") from error

@@ -73,6 +73,11 @@ class Trust(StrEnum):
     USER = "user"
 
 
+# Key of ``Evidence.data``, True where a DCGM host engine told it in which every user of the node may write values: it
+# convicts with an agreeing word from elsewhere only.
+OPEN_ENGINE = "open_engine"
+
+
 class Source(StrEnum):
     """Who said so."""
 

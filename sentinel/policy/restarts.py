@@ -35,6 +35,7 @@ from sentinel.policy.situation import (
     SILENCE,
     Situation,
     components_with,
+    from_open_engine,
     from_silence,
     lent,
     nodes_text,
@@ -115,6 +116,8 @@ def _why_not(
         return ""
     if verdict.scope is Scope.APPLICATION:
         return f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
+    if from_open_engine(verdict):
+        return f"Job {job.id} is not stopped: only DCGM says it, into whose host engine any user of the node may write."
     if verdict.confidence < stop_confidence:
         unsure = f"{verdict.confidence:.2f} sure, {stop_confidence:.2f} is asked for"
         return f"Job {job.id} is not stopped: {unsure}."

@@ -9,8 +9,9 @@ from datetime import datetime
 from sentinel.config.settings import Recovery
 from sentinel.model.approvals import Answer
 from sentinel.model.intent import NOTHING, Intent
-from sentinel.model.records import Cause, Fleet, Incident, JobView, Kind, NodeView, Source, Verdict, Wait
+from sentinel.model.records import Cause, Fleet, Ground, Incident, JobView, Kind, NodeView, Source, Verdict, Wait
 from sentinel.model.spares import Spares
+from sentinel.model.vocabulary import OPEN_ENGINE
 
 NO_NODE = "no-node"  # kind of the wait of a job for which too few good nodes are left
 SILENCE = "silence"  # ground of a stop, in its step's data: a running job printed nothing
@@ -110,8 +111,18 @@ def in_maintenance(node: NodeView) -> bool:
 def from_silence(verdict: Verdict, incident: Incident) -> bool:
     """Whether a running job is judged only by its silence: it has not ended, and there is no hardware evidence."""
     kinds = {item.kind for item in incident.evidence}
-    hard = any(ground.weight > 0 and ground.evidence.source in _MACHINES for ground in verdict.grounds)
+    hard = any(g.weight > 0 and g.evidence.source in _MACHINES and not _by_open_engine(g) for g in verdict.grounds)
     return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain and not hard
+
+
+def from_open_engine(verdict: Verdict) -> bool:
+    """Whether only an engine of DCGM says it, in which any user of the node may write."""
+    told = [ground for ground in verdict.grounds if ground.weight > 0]
+    return bool(told) and all(map(_by_open_engine, told))
+
+
+def _by_open_engine(ground: Ground) -> bool:
+    return ground.evidence.data.get(OPEN_ENGINE) is True
 
 
 def components_with(fleet: Fleet, job: int) -> tuple[JobView, ...]:

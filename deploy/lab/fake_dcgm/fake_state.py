@@ -93,7 +93,7 @@ def value(state, gpu, number):
     """A field of a GPU; None is blank."""
     if state.get("all_blank") or gpu.get("status", "ok") in ("lost", "detached"):
         return None
-    fields = gpu.get("fields", {})
+    fields = {**gpu.get("fields", {}), **gpu.get("injected", {})}  # the latter as by `dcgmi test --inject`
     if str(number) in fields:
         return fields[str(number)]
     if number in DOES["idles"]:

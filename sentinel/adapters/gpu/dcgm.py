@@ -88,6 +88,9 @@ class HostEngine:
         account: who may run an engine on this host besides root and us.
         interval_s: period at which DCGM refreshes the watched fields.
 
+    Attributes:
+        closed: no user of this node can connect to it, and so write values into it.
+
     Raises:
         Unavailable: no connection, or to an engine that is not believed.
     """
@@ -116,6 +119,7 @@ class HostEngine:
             self._handle = bindings.pydcgm.DcgmHandle(timeoutMs=int(connect_s * 1000), **where)
             self._system = self._handle.GetSystem()
         owner.require_own_connections(connect_s)
+        self.closed = owner.is_closed()
 
     def version(self) -> str:
         """Build information of the host engine; empty where it does not say."""

@@ -52,6 +52,11 @@ class Dcgmi:
     def where(self) -> str:
         return self._engine.where
 
+    @property
+    def closed(self) -> bool:
+        """Whether no user of this node can connect to the engine, and so write values into it."""
+        return self._engine.is_closed()
+
     def check(self) -> Seen:
         """Raises Unavailable when no host engine listens, or one that is not believed. Returns what tells it from others."""
         return self._engine.look()

@@ -52,6 +52,18 @@ class EngineOwner:
         """The engine's address for ``dcgmi``."""
         return f"unix://{self._path}" if self._path else self._here or self._host
 
+    def is_closed(self) -> bool:
+        """Whether nobody but its account and root can connect: a unix socket that nobody else may write to.
+
+        The engine asks nobody who connects who it is, and lets everybody write values (``dcgmi test --inject``). A TCP
+        port is open to all users of the node.
+        """
+        try:
+            mode = Path(self._path).stat().st_mode if self._path else 0
+        except OSError:
+            return False
+        return bool(mode) and not mode & (stat.S_IWGRP | stat.S_IWOTH)
+
     def look(self) -> Seen:
         """Connect, and look whose the engine's socket is.
 

@@ -6,6 +6,7 @@ Runs in a probe's process: every call may block as long as the driver does.
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -21,11 +22,16 @@ _RECOVERY_ACTION = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"
 class Nvml:
     """A session with the driver's library; a context manager.
 
+    Args:
+        folder: where ``pynvml.py`` lies; empty: it is installed.
+
     Raises:
         Unavailable: no nvidia-ml-py, no driver, or the driver and its library do not fit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str = "") -> None:
+        if folder and folder not in sys.path:
+            sys.path.insert(0, folder)
         try:
             self._nvml: Any = importlib.import_module("pynvml")
         except ImportError as error:

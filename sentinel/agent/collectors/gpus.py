@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sentinel.agent.collectors.driver_check import DriverCheck
 from sentinel.agent.collectors.gpu_activity import GpuActivityLog
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.state_files import restore, save
@@ -56,6 +57,8 @@ class GpuWatch:
         kept = restore(self._state)
         self._reader = DcgmReader(node, convictions, promised, kept if isinstance(kept, dict) else None, boot)
         self._saved = self._reader.state
+        self._driver = DriverCheck(node, settings, children, program, keep, convictions, boot)
+        self._driver.on_change = self._driver_said
         self._ageing = Ageing(node, Source.DCGM, period_s=settings.dcgm.counters_s)
         self._lock = threading.Lock()
         self._heard_s: float | None = None
@@ -73,7 +76,9 @@ class GpuWatch:
             "host": dcgm.host,
             "socket": dcgm.socket,
             "account": dcgm.account,
+            "closed_to_users": dcgm.closed_to_users,
             "dcgmi": dcgm.dcgmi,
+            "nvml": dcgm.nvml,
             "connect_s": dcgm.connect_s,
             "interval_s": dcgm.interval_s,
             "health_s": dcgm.health_s,
@@ -102,6 +107,7 @@ class GpuWatch:
             with self._lock:
                 news = not self._fresh()
                 found = [*self._reader.read(sample), *self._ageing.gpus(sample)]
+                doubted = self._reader.doubted
                 self._heard_s = time.monotonic()
                 if sample.via == "dcgm":
                     self._said = ""  # the best source works again: its next failure is logged
@@ -118,6 +124,8 @@ class GpuWatch:
                 news = True
             if news:
                 self.on_change()
+            if sample.open_engine:
+                self._driver.look(found, doubted)
         elif kind == "alive":
             return  # it is connecting, which may take a while
         else:
@@ -135,10 +143,15 @@ class GpuWatch:
         elif ending.status not in (0, None):
             self._unreadable((ending.stderr.strip().splitlines() or [f"status {ending.status}"])[-1])
 
+    def _driver_said(self) -> None:
+        self.on_change()
+
     def facts(self) -> list[Fact]:
         """Faults present now; empty when telemetry is too old to tell."""
         with self._lock:
-            return self._reader.facts() if self._fresh() else []
+            if not self._fresh():
+                return []
+            return self._driver.facts() if self._reader.is_open else self._reader.facts()
 
     def placed(self, evidence: Evidence) -> Evidence:
         """Add the GPU's index and UUID, where they are known, to evidence that names a GPU by PCI address."""

@@ -33,6 +33,9 @@ RETRY_S = 300.0  # how long a fallback source is used before better ones are tri
 
 def main() -> None:
     arguments = begin()
+    if arguments.get("driver_alone"):
+        _ask_driver(arguments["nvml"])
+        return
     reasons = []
     for source in _sources():
         connecting = threading.Event()
@@ -239,6 +242,7 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
         message: dict[str, Any] = {
             "type": "sample",
             "via": "dcgm",
+            "closed": engine.closed or bool(arguments.get("closed_to_users")),
             "version": version,
             "full": full,
             "gpus": [_gpu(gpu, latest.get(gpu["id"], {})) for gpu in gpus],
@@ -329,15 +333,24 @@ def _by_dcgmi(arguments: dict[str, Any], told: Streamed) -> None:
         now_us = int(time.time() * 1e6)
         changed = [] if known is None else [(gpu, xid) for gpu, xid in last.items() if known.get(gpu) != xid]
         known = last
-        return {**made, "events": [(gpu, xid, now_us) for gpu, xid in changed]}
+        closed = dcgmi.closed or bool(arguments.get("closed_to_users"))
+        return {**made, "closed": closed, "events": [(gpu, xid, now_us) for gpu, xid in changed]}
 
     _poll(sample, "dcgmi", max(arguments["interval_s"], 1.0), told)
+
+
+def _ask_driver(folder: str) -> None:
+    """Send one sample of NVML, beside what an engine says in which any user of the node may write."""
+    from sentinel.adapters.gpu.nvml import Nvml
+
+    with Nvml(folder) as nvml:
+        say({"type": "sample", "via": "nvml", "full": True, **nvml.sample()})
 
 
 def _by_nvml(arguments: dict[str, Any], told: Streamed) -> None:
     from sentinel.adapters.gpu.nvml import Nvml
 
-    with Nvml() as nvml:
+    with Nvml(arguments.get("nvml", "")) as nvml:
         _poll(nvml.sample, "nvml", max(arguments["interval_s"], 1.0), told)
 
 

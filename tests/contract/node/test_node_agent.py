@@ -73,6 +73,23 @@ def test_a_lost_gpu_and_its_return(node: Node) -> None:
     assert node.verdict("OK")
 
 
+def test_what_dcgm_alone_says_is_told_and_is_no_fault(node: Node) -> None:
+    """As any user of the node may write it into the engine (``dcgmi test --inject``); then the driver says it, too."""
+    node.state["gpus"][1]["injected"] = {"1523": 2}
+    node.gpus()
+    assert node.heard("recovery_action")["data"] == {"action": 2, "open_engine": True}
+    node.daemon.heartbeats.clear()
+    assert node.verdict("OK")
+    node.state["gpus"][1]["fields"] = {"1523": 2}
+    node.gpus()
+    assert node.verdict("BAD")
+
+    def told() -> list[str]:
+        return [item["source"] for _, item in node.daemon.evidence if item["kind"] == "recovery_action"]
+
+    assert node.daemon.wait(lambda: told() == ["dcgm", "nvml"], PATIENCE_S), told()
+
+
 def test_nothing_is_lost_while_the_daemon_is_away(node: Node) -> None:
     node.daemon.stop()
     node.kernel(XID)

@@ -95,6 +95,7 @@ dcgm_bindings = "{ROOT}/deploy/lab/fake_dcgm"
 [kernel]
 path = "{self.folder}/kmsg"
 [dcgm]
+nvml = "{ROOT}/deploy/lab/fake_nvml"
 interval_s = 0.4
 connect_s = 1.0
 silent_s = {silent_s}

@@ -14,10 +14,14 @@ from stories.timeline import ROOT, Story, until
 
 
 def agents_with(story: Story, text: str) -> None:
-    """All agents with further sections in their files."""
+    """All agents with a further section in their files, or more of one that is there."""
+    head, _, rest = text.partition("\n")
     for node in story.paths.names:
         path = story.lab.dir / "nodes" / node / "sentinel.toml"
-        path.write_text(f"{path.read_text(encoding='utf-8')}\n{text}", encoding="utf-8")
+        before = path.read_text(encoding="utf-8")
+        there = f"\n{head}\n" in before
+        after = before.replace(f"\n{head}\n", f"\n{head}\n{rest}") if there else f"{before}\n{text}"
+        path.write_text(after, encoding="utf-8")
         story.stop_agent(node, 15)
         story.start_agent(node)
     story.wait_agents()

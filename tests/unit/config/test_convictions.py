@@ -91,13 +91,15 @@ def test_an_action_that_the_driver_asks_for_holds_until_it_asks_for_none(tmp_pat
 @pytest.mark.parametrize(("action", "holds"), [(1, True), (2, True), (3, False), (4, True), (6, True), (77, False)])
 def test_a_recovery_action_convicts_by_the_table_and_an_unknown_one_does_not(action: int, holds: bool) -> None:
     reader = DcgmReader("n1", load_convictions())
-    (found,) = reader.read(Sample(AT, "dcgm", (Gpu(0, "GPU-0", status=1, fields={1523: action}),), full=False))
+    (found,) = reader.read(
+        Sample(AT, "dcgm", (Gpu(0, "GPU-0", status=1, fields={1523: action}),), full=False, closed=True)
+    )
     assert bool(reader.facts()) is holds
     assert (load_convictions().of(found) is Drain.YES) is holds
 
 
 def test_a_sites_row_makes_a_condition_convict_or_not(tmp_path: Path) -> None:
-    sample = Sample(AT, "dcgm", (Gpu(0, "GPU-0", status=1, fields={396: 1, 395: 1}),), full=False)
+    sample = Sample(AT, "dcgm", (Gpu(0, "GPU-0", status=1, fields={396: 1, 395: 1}),), full=False, closed=True)
     (tmp_path / "ours.toml").write_text(
         '[[conviction]]\ncondition = "row_remap_pending"\ndrain = "yes"\nsource = "this site"\n'
         '[[conviction]]\ncondition = "row_remap_failure"\ndrain = "advise"\nsource = "this site"\n'

@@ -46,6 +46,7 @@ def gpu(number: int, status: int = 1, **changes: Any) -> Gpu:
 
 
 def sample(seconds: float, *gpus: Gpu, events: tuple[tuple[int, int, int], ...] = (), **rest: Any) -> Sample:
+    rest.setdefault("closed", True)
     return Sample(at(seconds), "dcgm", gpus or tuple(gpu(n) for n in range(4)), events, **rest)
 
 

@@ -41,7 +41,7 @@ class Node:
     def changed(self) -> None:
         self.changes += 1
 
-    def sample(self, *statuses: int, via: str = "dcgm", **fields: Any) -> None:
+    def sample(self, *statuses: int, via: str = "dcgm", closed: bool = True, **fields: Any) -> None:
         gpus = [
             {
                 "id": n,
@@ -52,7 +52,7 @@ class Node:
             }
             for n, status in enumerate(statuses or (1, 1))
         ]
-        self.watch.heard({"type": "sample", "via": via, "gpus": gpus, "events": []})
+        self.watch.heard({"type": "sample", "via": via, "closed": closed, "gpus": gpus, "events": []})
 
 
 @pytest.fixture
