@@ -35,7 +35,7 @@ class Nvml:
         try:
             self._nvml: Any = importlib.import_module("pynvml")
         except ImportError as error:
-            raise Unavailable("nvidia-ml-py is not installed", fix="pip install 'slurm-sentinel[nvml]'") from error
+            raise Unavailable("nvidia-ml-py is not installed", fix="pip install nvidia-ml-py") from error
         self._error: type[Exception] = self._nvml.NVMLError
         self._events: Any = None
         self._handles: list[Any] = []
