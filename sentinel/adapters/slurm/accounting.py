@@ -33,10 +33,13 @@ _TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]{1,64}=(\d{1,9})(?=,|$)")
 
 
 def arguments(since: datetime, until: datetime) -> list[str]:
-    """The arguments of ``sacct``: allocations of all users, each attempt of a requeued job on its own, times in UTC."""
+    """The arguments of ``sacct``: allocations of all users, each attempt of a requeued job on its own, times in UTC.
+
+    Of this cluster alone: nodes of a federation's others may have the same names.
+    """
     form = "%Y-%m-%dT%H:%M:%S"
     return [
-        "--allusers", "--duplicates", "--allocations", "--noheader", "--parsable2",
+        "--local", "--allusers", "--duplicates", "--allocations", "--noheader", "--parsable2",
         f"--starttime={since.astimezone(UTC).strftime(form)}", f"--endtime={until.astimezone(UTC).strftime(form)}",
         f"--format={','.join(FIELDS)}",
     ]  # fmt: skip

@@ -3,6 +3,9 @@
 Reading takes JSON (squeue and sinfo from 21.08 on, scontrol from 23.02 on; sinfo of newer releases merges nodes, so
 scontrol is asked there). The text form of scontrol is not read where users' words are in it: a job name may hold spaces,
 newlines and "JobState=FAILED".
+
+One cluster is asked, also in a federation that shows all of them (fed_display): with --local no other slurmctld is waited
+for.
 """
 
 from __future__ import annotations
@@ -92,7 +95,8 @@ class CommandReader:
             return {}
         spec = array_spec(record)
         try:
-            said = await self._commands.run("squeue", "--steps", "--noheader", f"--jobs={spec}", "--format=%i|%j")
+            words = ("--local", "--steps", "--noheader", f"--jobs={spec}", "--format=%i|%j")
+            said = await self._commands.run("squeue", *words)
         except SlurmSaidNo as no:
             if no.answer is Answer.NO_JOB:
                 return {}
@@ -132,9 +136,9 @@ class CommandReader:
 
     async def _nodes(self, name: str | None = None) -> list[Record]:
         if await self._client_release() >= SCONTROL_JSON:
-            command = ["scontrol", "--json", "--all", "show", "nodes", *([name] if name else [])]
+            command = ["scontrol", "--json", "--all", "--local", "show", "nodes", *([name] if name else [])]
         else:
-            command = ["sinfo", "--json", "--all", *([f"--nodes={name}"] if name else [])]
+            command = ["sinfo", "--json", "--all", "--local", *([f"--nodes={name}"] if name else [])]
         try:
             return await self._records(command, "nodes")
         except SlurmSaidNo as no:
@@ -144,9 +148,17 @@ class CommandReader:
 
     async def _jobs(self, job: int | None = None) -> list[Record]:
         if await self._client_release() >= SCONTROL_JSON:
-            command = ["scontrol", "--json", "--all", "show", "jobs", *([f"{job}"] if job is not None else [])]
+            command = [
+                "scontrol",
+                "--json",
+                "--all",
+                "--local",
+                "show",
+                "jobs",
+                *([f"{job}"] if job is not None else []),
+            ]
         else:  # squeue of these releases gives all jobs in JSON, whatever it is asked for
-            command = ["squeue", "--json", "--all", "--states=all"]
+            command = ["squeue", "--json", "--all", "--local", "--states=all"]
         try:
             return await self._records(command, "jobs")
         except SlurmSaidNo as no:

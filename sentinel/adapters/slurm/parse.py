@@ -60,6 +60,8 @@ _FACTORS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 def records(text: bytes | str, key: str) -> list[Record]:
     """The list under ``key`` ("jobs", "nodes") of an answer. What is no record in it is given as one without a name.
 
+    A record of another cluster of a federation is left out, where Slurm says whose it and the answer are (24.11 and newer).
+
     Raises:
         ProtocolError: not JSON, cut off, or without that list.
     """
@@ -73,7 +75,16 @@ def records(text: bytes | str, key: str) -> list[Record]:
     errors = answer.get("errors")
     if errors:  # sinfo of 22.05 ends with status 0 and an empty list when it is refused
         raise ProtocolError(f"Slurm's answer carries errors: {errors!r:.200}")
-    return [item if isinstance(item, dict) else {"no record": item} for item in found]
+    own = _cluster_of(answer)
+    read = [item if isinstance(item, dict) else {"no record": item} for item in found]
+    return [record for record in read if not own or _raw(record.get("cluster")) in ("", own)]
+
+
+def _cluster_of(answer: Mapping[str, Any]) -> str:
+    """The cluster whose commands gave this answer; empty: it does not say."""
+    meta = answer.get("meta")
+    slurm = meta.get("slurm") if isinstance(meta, dict) else None
+    return _raw(slurm.get("cluster")) if isinstance(slurm, dict) else ""
 
 
 def fleet_of(at: datetime, nodes: Sequence[Record], jobs: Sequence[Record], unread: Sequence[Unread] = ()) -> Fleet:

@@ -179,7 +179,7 @@ def _squeue(
     job: int, options: list[str], command: str, conf: str, deadline_s: float, states: str = "all"
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [command, "--noheader", f"--jobs={job}", f"--states={states}", *options],
+        [command, "--local", "--noheader", f"--jobs={job}", f"--states={states}", *options],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         # UTC: an hour of summer time comes twice.

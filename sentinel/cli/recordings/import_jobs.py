@@ -60,7 +60,7 @@ def import_jobs(
     What --from takes is made where sacct is:
 
     \b
-      TZ=UTC sacct --starttime=now-30days --allusers --duplicates \\
+      TZ=UTC sacct --local --starttime=now-30days --allusers --duplicates \\
           --allocations --noheader --parsable2 > sacct.txt \\
           --format=JobIDRaw,User,Partition,State,ExitCode,Start,End,AllocTRES,NodeList,JobID
 

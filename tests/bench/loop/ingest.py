@@ -84,9 +84,13 @@ def running(lab: Lab) -> bool:
 def recorded(folder: Path, lab: Lab, nodes: int, job_nodes: int) -> list[tuple[int, list[str]]]:
     """Scripts that print what this Slurm says, for more nodes and jobs. Gives the jobs with their nodes."""
     new = slurm.release() >= (23, 2)
-    show_nodes = ["scontrol", "--json", "--all", "show", "nodes"] if new else ["sinfo", "--json", "--all"]
+    show_nodes = (
+        ["scontrol", "--json", "--all", "--local", "show", "nodes"] if new else ["sinfo", "--json", "--all", "--local"]
+    )
     show_jobs = (
-        ["scontrol", "--json", "--all", "show", "jobs"] if new else ["squeue", "--json", "--all", "--states=all"]
+        ["scontrol", "--json", "--all", "--local", "show", "jobs"]
+        if new
+        else ["squeue", "--json", "--all", "--local", "--states=all"]
     )
 
     def asked(command: list[str]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ async def test_a_torn_answer_is_not_known(tmp_path: Path, printed: str) -> None:
 async def test_every_request_is_counted_and_how_it_ended(tmp_path: Path) -> None:
     asked: list[str] = []
     nodes = '{"nodes": [{"name": "n1", "state": ["IDLE"], "topology": "s1:n1"}]}'
-    said = f"case $4 in\nnodes) echo '{nodes}' ;;\njobs) echo 'Unable to contact slurm controller' >&2; exit 1 ;;\nesac"
+    said = f"case $5 in\nnodes) echo '{nodes}' ;;\njobs) echo 'Unable to contact slurm controller' >&2; exit 1 ;;\nesac"
     command(tmp_path, "scontrol", f"[ $1 = --version ] && echo slurm 24.11.5 && exit 0\n{said}\n")
     reader = CommandReader(bin=f"{tmp_path}:/usr/bin:/bin", asked=asked.append)
     assert await reader.node("n1") is not None
@@ -199,7 +199,7 @@ async def test_every_request_is_counted_and_how_it_ended(tmp_path: Path) -> None
 ])  # fmt: skip
 async def test_a_fleet_says_that_its_switches_could_not_be_read(tmp_path: Path, ends: str, unread: list[str]) -> None:
     nodes, jobs = '{"nodes": [{"name": "n1", "state": ["IDLE"]}]}', '{"jobs": []}'
-    said = f"[ $2 = topology ] && {{ {ends}; exit 0; }}\n[ $4 = nodes ] && echo '{nodes}' || echo '{jobs}'"
+    said = f"[ $2 = topology ] && {{ {ends}; exit 0; }}\n[ $5 = nodes ] && echo '{nodes}' || echo '{jobs}'"
     command(tmp_path, "scontrol", f"[ $1 = --version ] && echo slurm 24.11.5 && exit 0\n{said}\n")
     fleet = await CommandReader(bin=f"{tmp_path}:/usr/bin:/bin").fleet()
     assert [item.what for item in fleet.unread] == unread and list(fleet.nodes) == ["n1"]

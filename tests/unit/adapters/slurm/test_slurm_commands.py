@@ -1,0 +1,72 @@
+"""What Slurm's commands are asked, and what of their answers is taken: in a federation, and over an upgrade of Slurm."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sentinel.adapters.slurm import accounting
+from sentinel.adapters.slurm.commands import CommandReader
+from sentinel.adapters.slurm.parse import records
+from sentinel.agent.probes import ask_slurm
+from sentinel.config.settings import Slurm
+
+OURS, THEIRS = 67108865, 134217729  # ids of a federation: the cluster's number is in the high bits
+NODE = {"name": "n1", "state": "idle", "partitions": ["train"], "address": "n1"}
+
+
+def job(number: int, cluster: str) -> dict[str, object]:
+    return {"job_id": number, "job_state": ["RUNNING"], "nodes": "n1", "cluster": cluster, "priority": 5}
+
+
+def command(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def federation(folder: Path, release: str) -> None:
+    """Commands of cluster "ours", where FederationParameters=fed_display: without --local they tell of both clusters."""
+    own, all_of_them = [job(OURS, "ours")], [job(OURS, "ours"), job(THEIRS, "theirs")]
+    for file, jobs in (("local", own), ("federated", all_of_them)):
+        (folder / file).write_text(json.dumps({"errors": [], "jobs": jobs, "nodes": [NODE]}))
+    local = 'case " $* " in *" --local "*) what=local;; *) what=federated;; esac'
+    for name in ("scontrol", "squeue", "sinfo", "sacct"):
+        version = f'[ "$1" = --version ] && echo slurm {release} && exit 0'
+        steps = f'case "$*" in *--steps*) [ $what = local ] || exit 9; echo "{OURS}.0|train"; exit 0;; esac'
+        command(folder, name, f"{version}\n{local}\n{steps}\ncat {folder}/$what")
+
+
+@pytest.mark.parametrize("release", ["22.05.8", "24.11.5"])
+async def test_of_a_federation_only_the_jobs_of_this_cluster_are_read(tmp_path: Path, release: str) -> None:
+    """Nodes of the other clusters may have the same names: their jobs would be laid on ours, and be restarted by both."""
+    federation(tmp_path, release)
+    reader = CommandReader(bin=f"{tmp_path}:/usr/bin:/bin", deadline_s=60.0)
+    assert set((await reader.fleet()).jobs) == {OURS}
+    assert await reader.job(THEIRS) is None
+    assert await reader.steps(OURS) == {0: "train"}
+
+
+async def test_the_accounting_of_the_other_clusters_is_not_ours(tmp_path: Path) -> None:
+    federation(tmp_path, "24.11.5")
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    said = json.loads(await accounting.ask(Slurm(bin=f"{tmp_path}:/usr/bin:/bin"), at, at))
+    assert [row["job_id"] for row in said["jobs"]] == [OURS]
+
+
+def test_an_agent_asks_its_own_cluster(tmp_path: Path) -> None:
+    """A slurmctld elsewhere that stands still would take the whole deadline of each question."""
+    command(tmp_path, "squeue", f'case " $* " in *" --local "*) echo {OURS} 1001 1001;; *) exit 9;; esac')
+    assert ask_slurm.owner(OURS, f"{tmp_path}/squeue", "", 60.0) == {"uid": 1001, "gid": 1001}
+
+
+@pytest.mark.parametrize(
+    "meta", [{"slurm": {"cluster": "ours"}}, {"Slurm": {"release": "22.05.8"}}, {}, None, {"slurm": 7}]
+)
+def test_a_record_of_another_cluster_is_left_out_where_slurm_says_whose_it_is(meta: object) -> None:
+    answer = {"meta": meta, "jobs": [job(1, "ours"), job(2, "theirs"), job(3, ""), {"job_id": 4}, 5]}
+    found = records(json.dumps(answer), "jobs")
+    known = meta == {"slurm": {"cluster": "ours"}}
+    assert [record.get("job_id") for record in found] == ([1, 3, 4, None] if known else [1, 2, 3, 4, None])
