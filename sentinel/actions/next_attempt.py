@@ -85,6 +85,12 @@ async def exclude(task: Task, means: Means) -> Outcome:
         return means.done(task, "somebody else changed its list: it stays", kept)
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []
+    if hosts and "required" in job.unread_lists:
+        fix = f"scontrol update JobId={task.job} ReqNodeList=... with a list that can be read"
+        raise Refused(
+            f"the node list with which job {task.job} was submitted cannot be read, and would be lost", fix=fix
+        )
+    listed = "excluded" not in job.unread_lists
     theirs = {*job.excluded} - {*names(task.step.data.get("ours"))}
     wanted = {*names(task.step.data.get("nodes"))}
     union = sorted(theirs | wanted)
@@ -94,11 +100,14 @@ async def exclude(task: Task, means: Means) -> Outcome:
     required = hosts or (asked if required_by_us else None)
     comment = beside(comment, job.admin_comment)
     update = partial(
-        means.writer.update_job, task.job, excluded=union, required=required, admin_comment=comment,
+        means.writer.update_job, task.job, excluded=union if listed else None, required=required, admin_comment=comment,
         size=_size(task.step.data.get("size")),
     )  # fmt: skip
-    added = ",".join(sorted(wanted - theirs))
-    data: dict[str, Scalar] = {"excluded": ",".join(union), "added": added, "required": ",".join(hosts)}
+    data: dict[str, Scalar] = {
+        "added": ",".join(sorted(wanted - theirs)) if listed else "",
+        "required": ",".join(hosts),
+    }
+    data |= {"excluded": ",".join(union)} if listed else {}
     data |= {ASKED: ",".join(asked)} if hosts or asked else {}
     reservation, said = await _accessible_spares(task, means, job)
     if reservation:
@@ -107,6 +116,8 @@ async def exclude(task: Task, means: Means) -> Outcome:
             return means.done(task, data={**data, "spares": reservation})
         except Refused as no:
             said = f"no spare node is lent: {no.message}"
+    if not listed:
+        said = "; ".join(filter(None, ("the job's own list of excluded nodes cannot be read: it stays", said)))
     try:
         await update()
     except Refused:  # perhaps since it started between our look and our request

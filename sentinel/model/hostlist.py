@@ -10,7 +10,9 @@ from sentinel.errors import ProtocolError
 
 MAX_NAMES = 1_000_000  # more than any cluster has: a damaged "n[1-99999999999]" must not fill the memory
 _MOST_PARTS = 64  # of one name, in brackets and between them: Slurm writes a pair of brackets for each dimension
-_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?\Z")
+_BETWEEN = ", \t\n"  # what separates names outside brackets, any number of them: users type "n1, n2"
+# Slurm counts blanks before a number, and before a dash, among its digits: "n[1, 2]" is n1 and n02.
+_RANGE = re.compile(r"([ \t\n]*[0-9]{1,18}(?:[ \t\n]*(?=-))?)(?:-[ \t\n]*([0-9]{1,18}))?\Z")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
 _UNFOLDABLE = re.compile(r"[\[\],\s]")
 _NOTHING = {"", "(null)", "None", "N/A"}
@@ -19,7 +21,8 @@ _Range = tuple[range, int]  # numbers, and to how many digits they are padded
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Names in the order written; duplicates stay. What Slurm prints for "none" gives an empty tuple.
+    """Names in the order written; duplicates stay. What Slurm prints for "none" gives an empty tuple, and so do separators
+    alone.
 
     Raises:
         ProtocolError: unbalanced brackets, a range that is none, or an absurd number of names.
@@ -38,28 +41,30 @@ def names_in(text: str) -> Iterator[str]:
 
 
 def _elements(text: str) -> Iterator[str]:
-    """Split at commas outside brackets."""
+    """Split at commas and blanks outside brackets; nothing between two of them is no element."""
     depth = start = 0
     for position, character in enumerate(text):
         if character == "[":
             depth += 1
         elif character == "]":
             depth -= 1
-        elif character == "," and depth == 0:
-            yield text[start:position]
+        elif character in _BETWEEN and depth == 0:
+            if start < position:
+                yield text[start:position]
             start = position + 1
         if depth not in (0, 1):
             raise ProtocolError(f"brackets of a node list do not match: {text!r:.120}")
     if depth:
         raise ProtocolError(f"brackets of a node list do not match: {text!r:.120}")
-    yield text[start:]
+    if start < len(text):
+        yield text[start:]
 
 
 def _names(element: str, whole: str) -> Iterator[str]:
     """``r[1-2]c[08-09]x`` → r1c08x, r1c09x, r2c08x, r2c09x."""
-    if not element or any(character.isspace() for character in element):
-        raise ProtocolError(f"empty or blank name in a node list: {whole!r:.120}")
     parts = re.split(r"\[([^\]]*)\]", element)
+    if any(character.isspace() for part in parts[::2] for character in part):
+        raise ProtocolError(f"blank in a name of a node list: {whole!r:.120}")
     if len(parts) > _MOST_PARTS:
         raise ProtocolError(f"more brackets than a node's name has: {whole!r:.120}")
     yield from _joined([_ranges_in(part, whole) if index % 2 else part for index, part in enumerate(parts)])

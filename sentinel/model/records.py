@@ -218,6 +218,7 @@ class JobView:
     stdout: str = ""
     excluded: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    unread_lists: tuple[str, ...] = ()  # "excluded", "required": it has such a list, empty here, which cannot be read
     node_count: int | None = None
     tasks_per_node: int | None = None  # None: its submitter gave none
     exit_code: int | None = None
@@ -248,10 +249,8 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One snapshot of the cluster. A stage never asks Slurm again while it decides.
-
-    What is in ``unread`` is missing from ``nodes`` and ``jobs``, and *not known*: ask ``may_have_job``, ``may_have_node``.
-    """
+    """One snapshot of the cluster: a stage never asks Slurm again while it decides. What is in ``unread`` is missing from
+    ``nodes`` and ``jobs``, and *not known*: ask ``may_have_job``, ``may_have_node``."""
 
     at: datetime
     nodes: Mapping[str, NodeView]

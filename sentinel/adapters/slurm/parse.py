@@ -6,6 +6,7 @@ Text of users (job names, comments, paths) comes out of JSON strings and is neve
 bytes in it that are no text are made plain in the views (``sentinel.text``), so it cannot spoil the answer either.
 
 A record that cannot be read is left out with its reason and stays *not known* (``Fleet.unread``): it hides no other one.
+The node lists that users write are not worth that: one that cannot be read is itself *not known* (``JobView.unread_lists``).
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def node_view(record: Record) -> NodeView:
 
 
 def job_view(record: Record) -> JobView:
-    """Raises ProtocolError for a record that has no id, or names nodes in a form that is none."""
+    """Raises ProtocolError for a record that has no id, or says in a form that is none which nodes the job holds."""
     _require_read(record)
     job = whole(record.get("job_id"))
     if job is None:
@@ -199,6 +200,7 @@ def job_view(record: Record) -> JobView:
     ended = state in ENDED
     code, signal = exit_of(record.get("exit_code")) if ended or exit_held else (None, None)
     uid = whole(record.get("user_id"))
+    asked, unread = _asked_lists(record)
     return JobView(
         id=job,
         state=state,
@@ -218,8 +220,9 @@ def job_view(record: Record) -> JobView:
         admin_comment=text_of(record.get("admin_comment")),
         stdout=stdout_of(record),
         het=whole(record.get("het_job_id")) or None,
-        excluded=_names(record.get("excluded_nodes")),
-        required=_names(record.get("required_nodes")),
+        excluded=asked["excluded"],
+        required=asked["required"],
+        unread_lists=unread,
         node_count=whole(record.get("node_count")),
         tasks_per_node=whole(record.get("tasks_per_node")) or None,  # 0: none
         exit_code=code,
@@ -407,6 +410,19 @@ def _held(state: str, reason: str, priority: object) -> bool:
 def _words(value: object) -> list[str]:
     items = value if isinstance(value, list) else re.split(r"[+,]", value) if isinstance(value, str) else []
     return [plain(item).strip().rstrip("*~#!%$@^-").lower() for item in items if isinstance(item, str) and item.strip()]
+
+
+def _asked_lists(record: Record) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """The nodes that the job excludes and requires, and which of these lists cannot be read."""
+    found: dict[str, tuple[str, ...]] = {}
+    unread = []
+    for name in ("excluded", "required"):
+        try:
+            found[name] = _names(record.get(f"{name}_nodes"))
+        except ProtocolError:
+            found[name] = ()
+            unread.append(name)
+    return found, tuple(unread)
 
 
 def _names(value: object) -> tuple[str, ...]:

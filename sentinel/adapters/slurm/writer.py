@@ -33,6 +33,7 @@ REVOKED_S = 2.05
 AT_ONCE = "now"
 DEFERRED = "now+30days"  # a start this far off is none; a person who finds such a job sets StartTime=now
 NO_MORE_WORK = frozenset({"drain", "fail"})
+OF_ONE_COMPONENT = frozenset({"ReqNodeList", "NumTasks", "NumCPUs", "NumNodes"})  # of a heterogeneous job
 
 
 class Verbs(Protocol):
@@ -271,10 +272,10 @@ class Writer:
             fields["NumCPUs"] = str(size[2] * (whole(record.get("cpus_per_task")) or 1))
         for other in await self._other_components(record):
             before = _view(other)
-            part = dict(fields)
-            for own in ("ReqNodeList", "NumTasks", "NumCPUs", "NumNodes"):
-                part.pop(own, None)
-            if excluded is not None:  # each component has a list of its own: what this one gains, they gain
+            part = {key: value for key, value in fields.items() if key not in OF_ONE_COMPONENT}
+            if "excluded" in before.unread_lists:
+                part.pop("ExcNodeList", None)
+            elif excluded is not None:  # each component has a list of its own: what this one gains, they gain
                 gained, lost = {*excluded} - {*_view(record).excluded}, {*_view(record).excluded} - {*excluded}
                 part["ExcNodeList"] = ",".join(sorted(({*before.excluded} | gained) - lost))
             await self._said_yes(partial(self._set_fields, part), array_spec(other))

@@ -18,7 +18,7 @@ from made_records import AT, ended, evidence, incident, plan
 from sentinel.actions import ACTIONS, Means, Task
 from sentinel.actions.requeue import leave_held
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import Kind, Outcome, Plan, Result, Scalar, Step, StepKind
+from sentinel.model.records import JobView, Kind, Outcome, Plan, Result, Scalar, Step, StepKind
 
 Worlds = Callable[..., World]
 
@@ -485,6 +485,25 @@ async def test_exclusions_are_a_union_with_the_users_own(world: Worlds) -> None:
     assert job.excluded == ("n1", "n2", "n4") and found.data["excluded"] == "n1,n2,n4"
     assert job.admin_comment == "sentinel:inc1 gpu_memory_ecc n1:3 attempt=1"
     assert job.required == ()
+
+
+@pytest.mark.parametrize("which", ["excluded", "required"])
+async def test_a_list_of_the_users_that_cannot_be_read_is_not_written_over(world: Worlds, which: str) -> None:
+    there = world()
+    await do(there, StepKind.REQUEUE_HOLD)
+
+    async def look(number: int) -> JobView | None:
+        seen = await FakeSlurm.job(there.slurm, number)
+        return dataclasses.replace(seen, unread_lists=(which,)) if seen is not None else None
+
+    there.slurm.job = look  # type: ignore[method-assign]
+    found = await do(there, StepKind.EXCLUDE, nodes="n1,n2")
+    job = there.slurm.jobs[there.job]
+    assert found.result is Result.DONE and job.admin_comment.startswith("sentinel:inc1 ")
+    if which == "excluded":
+        assert job.excluded == () and "cannot be read" in found.reason and found.data == {"added": "", "required": ""}
+    else:
+        assert job.excluded == ("n1", "n2") and found.data["excluded"] == "n1,n2"
 
 
 async def test_a_stopped_job_that_completes_once_more_is_waited_for(world: Worlds) -> None:

@@ -291,6 +291,17 @@ def test_a_job_that_cannot_be_read_hides_no_other_and_is_not_known(broken: dict[
         job_of(record_of([OLD_JOB | {"job_id": 8} | broken], 8))
 
 
+def test_a_list_that_cannot_be_read_hides_nothing_else_of_its_job() -> None:
+    """Users write these lists: a job that runs would be followed by nobody, and a held one never be let go."""
+    lists = {"excluded_nodes": "n1, n2", "required_nodes": "n3,,n4"}
+    job = job_view(OLD_JOB | lists)
+    assert (job.excluded, job.required, job.unread_lists) == (("n1", "n2"), ("n3", "n4"), ())
+    job = job_view(OLD_JOB | {"excluded_nodes": "n[1"})
+    assert (job.state, job.nodes, job.excluded, job.unread_lists) == ("running", ("n1", "n2"), (), ("excluded",))
+    job = job_view(OLD_JOB | {"required_nodes": "n[a]"})
+    assert (job.excluded, job.required, job.unread_lists) == (("n4",), (), ("required",))
+
+
 def test_a_node_that_cannot_be_read_hides_no_other_and_is_not_known() -> None:
     found = [{"name": "n1"}, {"name": "n2", "unread": "pyslurm: why"}]
     fleet = fleet_of(AT, found, [])
