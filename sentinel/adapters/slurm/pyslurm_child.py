@@ -65,7 +65,9 @@ def _node(node: Any) -> Record:
         "reason": node.reason or "",
         "partitions": node.partitions if isinstance(node.partitions, str) else list(node.partitions or []),
         "address": node.address,
-        "port": getattr(node, "slurmd_port", None),
+        "port": getattr(
+            node, "slurmd_port", getattr(node, "port", None)
+        ),  # so it is called in newer ones, and in older
         "gres": ",".join(f"{kind}:{count}" for kind, count in gres.items()) if isinstance(gres, dict) else None,
     }
 
@@ -83,6 +85,7 @@ def _job(job: Any) -> Record:
         "batch_flag": job.is_batch_job,
         "restart_cnt": job.requeue_count,
         "state_reason": job.state_reason,
+        "state_description": job.state_reason,  # told in the reason's place where Slurm has one
         "priority": job.priority,
         "comment": job.comment,
         "admin_comment": job.admin_comment,
@@ -93,6 +96,7 @@ def _job(job: Any) -> Record:
         "required_nodes": job.required_nodes or "",
         "node_count": job.num_nodes,
         "tasks_per_node": getattr(job, "ntasks_per_node", None),
+        "cpus_per_task": getattr(job, "cpus_per_task", None),
         "exit_code": {"return_code": job.exit_code, "signal": job.exit_code_signal},
         "requeue": job.is_requeueable,
         "dependency": _dependency(getattr(job, "dependencies", None)),
@@ -104,6 +108,7 @@ def _job(job: Any) -> Record:
         "array_job_id": job.array_id,
         "array_task_id": job.array_task_id,
         "het_job_id": job.heterogeneous_id,
+        "resv_name": job.reservation,
     }
 
 

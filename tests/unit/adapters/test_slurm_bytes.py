@@ -149,7 +149,8 @@ class Strange:
             "priority": 5, "comment": b"c", "admin_comment": None, "array_id": None, "array_task_id": None,
             "standard_output": b"/logs/7", "working_directory": b"/home", "excluded_nodes": None, "required_nodes": None,
             "num_nodes": 1, "exit_code": 0, "exit_code_signal": 0, "is_requeueable": True, "submit_time": 1772366400,
-            "start_time": 1772366401, "end_time": None, "eligible_time": 1772366400, "heterogeneous_id": None, **fields,
+            "start_time": 1772366401, "end_time": None, "eligible_time": 1772366400, "heterogeneous_id": None,
+            "reservation": None, "cpus_per_task": 1, **fields,
         }  # fmt: skip
 
     def __getattr__(self, name: str) -> object:
