@@ -1,4 +1,4 @@
-"""Finds the switch of each node by ``scontrol show topology``, if node records do not name it (old releases)."""
+"""Finds the switch of a node by ``scontrol show topology``, if its record does not name it, as in all old releases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def leaves_of(text: str) -> dict[str, str]:
 
 
 class Topology:
-    """Adds the switch to node records. Unknown switches stay unknown, and limits per switch ignore them.
+    """Adds the switch to node records that name none. Unknown ones stay unknown, and limits per switch ignore them.
 
     Args:
         ask: the output of ``scontrol show topology``; raises Unavailable, or SlurmSaidNo.
@@ -45,14 +45,17 @@ class Topology:
         self.unread: tuple[Unread, ...] = ()  # that the switches could not be read, while they are needed
 
     async def added(self, nodes: Sequence[Record]) -> Sequence[Record]:
-        if any(record.get("topology") for record in nodes):
+        if all(record.get("topology") for record in nodes):
             self.unread = ()
             return nodes
         if self._seconds() >= self._until_s:
             await self._read()
         if not self._leaves:
             return nodes
-        return [{**record, "topology": self._leaves.get(str(record.get("name")), "")} for record in nodes]
+        return [
+            record if record.get("topology") else {**record, "topology": self._leaves.get(str(record.get("name")), "")}
+            for record in nodes
+        ]
 
     async def _read(self) -> None:
         """Ask. What was known before is still true where there is no answer."""

@@ -92,6 +92,8 @@ async def test_what_records_say_themselves_makes_up_for_a_missing_answer() -> No
     slurm = Slurm()
     slurm.said = None
     await slurm.places()
+    await slurm.topology.added([{"name": "n1", "topology": "default:leaf7"}, {"name": "n2"}])
+    assert slurm.topology.unread != ()
     await slurm.topology.added([{"name": "n1", "topology": "default:leaf7"}])
     assert slurm.topology.unread == ()
 
@@ -105,5 +107,16 @@ async def test_what_is_not_known_is_not_said(said: bytes | None) -> None:
 
 async def test_records_that_say_it_themselves_are_left_alone() -> None:
     slurm = Slurm()
-    records = [{"name": "n1", "topology": "default:leaf7"}, {"name": "n2"}]
+    records = [{"name": "n1", "topology": "default:leaf7"}, {"name": "n2", "topology": "default:leaf8"}]
     assert await slurm.topology.added(records) == records and slurm.asked == 0
+
+
+async def test_one_record_that_says_it_does_not_hide_where_the_others_are() -> None:
+    """A node moved by ``scontrol update topology=``, or a dynamic one, of a cluster with a topology.yaml (26.05)."""
+    slurm = Slurm()
+    records = [{"name": "n1"}, {"name": "n3", "topology": ""}, {"name": "n4", "topology": "sw:leaf1,bl:b4"}]
+    found = await slurm.topology.added(records)
+    assert [record["topology"] for record in found] == ["leaf1", "leaf2", "sw:leaf1,bl:b4"]
+    slurm.said, slurm.now_s = None, 700.0
+    await slurm.topology.added(records)
+    assert [(item.what, item.name) for item in slurm.topology.unread] == [("switches", "of the nodes")]
