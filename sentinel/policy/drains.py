@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
-from sentinel.model.records import OURS, Cause, Fleet, Incident, Scalar, Step, StepKind, Verdict, Wait
+from sentinel.model.records import OURS, Cause, Fleet, Incident, NodeView, Scalar, Step, StepKind, Verdict, Wait
 from sentinel.model.topology import leaf_of
 from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED
 from sentinel.policy.shares import at_most
@@ -95,13 +95,18 @@ def switches(names: Iterable[str], fleet: Fleet) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in names:
         node = fleet.nodes.get(name)
-        if node is not None and node.topology:
-            found.setdefault(node.topology, []).append(name)
+        if node is not None and (switch := leaf_of(node.topology)):
+            found.setdefault(switch, []).append(name)
     return {
-        leaf_of(place): under
-        for place, under in found.items()
-        if any(node.topology != place for node in fleet.nodes.values())
+        switch: under
+        for switch, under in found.items()
+        if any(leaf_of(node.topology) != switch for node in fleet.nodes.values())
     }
+
+
+def nodes_under(switch: str, fleet: Fleet) -> list[NodeView]:
+    """All nodes of a switch: their places may differ in what else is said there (another topology, the switches above)."""
+    return [node for node in fleet.nodes.values() if leaf_of(node.topology) == switch]
 
 
 def _under_suspect_switches(
@@ -171,8 +176,7 @@ def _over_budget(
 
 
 def _switch_limit(switch: str, asked: Sequence[str], fleet: Fleet, limits: Limits) -> str | None:
-    place = fleet.nodes[asked[0]].topology
-    members = [node for node in fleet.nodes.values() if node.topology == place]
+    members = nodes_under(switch, fleet)
     ours = [node for node in members if node.drained and node.reason.startswith(OURS)]
     if len(ours) + len(asked) <= limits.drain_per_switch:
         return None

@@ -24,7 +24,7 @@ from sentinel.model.records import (
     Wait,
 )
 from sentinel.planning.restart_size import restart_size
-from sentinel.policy.drains import switches
+from sentinel.policy.drains import nodes_under, switches
 from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
@@ -320,8 +320,7 @@ def _under_one_switch(in_turn: Sequence[str], situation: Situation) -> tuple[tup
     each of them would be next."""
     for switch, together in switches(in_turn, situation.fleet).items():
         if len(together) > 1:
-            place = situation.fleet.nodes[together[0]].topology
-            beside = (node.name for node in situation.fleet.nodes.values() if node.topology == place)
+            beside = (node.name for node in nodes_under(switch, situation.fleet))
             named = " and ".join(together)
             words = f"The job failed in turn on {named} under switch {switch}: nodes beside them are left out."
             return tuple(sorted(name for name in beside if name not in together)), words

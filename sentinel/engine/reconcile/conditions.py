@@ -14,6 +14,7 @@ from sentinel.engine.reconcile.situations import HOUR, ClusterNow, goes_on, wait
 from sentinel.engine.state import State
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import Wait
+from sentinel.model.topology import leaf_of
 from sentinel.model.vocabulary import DRAIN_REFUSED
 from sentinel.policy import NO_NODE, components_with
 from sentinel.policy.drains import SWITCH
@@ -148,8 +149,8 @@ class Awaited:
         """Where the nodes hang that fail together, and whether there is any other switch."""
         together = self.cluster.failing_nodes | self.cluster.under_suspect_switch
         nodes = self.cluster.fleet.nodes
-        places = {name: nodes[name].topology for name in together if name in nodes}
-        return places, len({node.topology for node in nodes.values()}) > 1
+        hang = {name: leaf_of(nodes[name].topology) for name in together if name in nodes}
+        return hang, len({leaf_of(node.topology) for node in nodes.values()}) > 1
 
     @cached_property
     def _usable(self) -> object:

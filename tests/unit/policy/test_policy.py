@@ -14,6 +14,7 @@ from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.model.intent import Intent
 from sentinel.model.records import Cause, Fleet, Incident, Kind, Plan, Restart, Scope, Source, StepKind, Unread, Verdict
 from sentinel.policy import NodeHurt, PastRestart, Situation
+from sentinel.policy.drains import switches
 
 ACT = Modes(default=Mode(drain="act", restart="act"))
 OUT = {"flags": frozenset({"drain"}), "reason": "sentinel: inc gpu_fallen_off_bus"}
@@ -211,6 +212,19 @@ def test_few_nodes_of_a_switch_are_drained(ours: int, refused: bool) -> None:
         assert "switch leaf1: 4 of its 12 nodes are drained by Sentinel; 4 are allowed" in plan.explanation
         elsewhere = decide(verdict(drain=("n30",)), fleet=under(ours=ours))
         assert StepKind.DRAIN in kinds(elsewhere)
+
+
+def test_a_switch_is_one_whatever_else_slurm_says_of_where_its_nodes_are() -> None:
+    """Of two topologies (25.05 and newer) a node's place names both; other nodes' places may come from another answer."""
+    places = ["sw:leaf1,bl:b1", "sw:leaf1,bl:b2", "leaf1", "top.leaf1", "sw:leaf2,bl:b3"]
+    there = fleet([node(f"n{at}", topology=place) for at, place in enumerate(places, 1)])
+    assert switches(["n1", "n2", "n3", "n4", "n5"], there) == {"leaf1": ["n1", "n2", "n3", "n4"], "leaf2": ["n5"]}
+    more = [node(f"m{at}", topology="sw:leaf2,bl:b4") for at in range(12)]
+    moved = [node(name, topology=f"sw:leaf1,bl:{name}", **(OUT if name != "n1" else {})) for name in ("n1", "n2", "n3")]
+    plan = decide(verdict(drain=("n1",)), limits=Limits(drain_per_switch=2), fleet=fleet([*moved, *more]))
+    assert "switch leaf1: 2 of its 3 nodes are drained by Sentinel; 2 are allowed" in plan.explanation
+    only = fleet([node("n1", topology="sw:leaf1,bl:b1"), node("n2", topology="sw:leaf1,bl:b2")])
+    assert switches(["n1"], only) == {}  # all nodes share it
 
 
 def test_what_a_switch_of_all_nodes_or_no_topology_says_counts_for_nothing() -> None:
