@@ -8,6 +8,7 @@ stays in the store, is listed, and is tried once more by the next daemon.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -45,9 +46,14 @@ def is_for(channel: Channel | None, notice: Notice) -> bool:
     return (
         _rank(str(data.get("worst") or data.get("severity") or "")) >= SEVERITIES.index(channel.least_severity)
         and (not channel.stages or any(stage in channel.stages for stage in stages))
-        and (not channel.partitions or data.get("partition") in (None, *channel.partitions))
+        and (not channel.partitions or _is_in(data.get("partition"), channel.partitions))
         and (not channel.users or data.get("user") in (None, *channel.users))
     )
+
+
+def _is_in(partition: object, chosen: Sequence[str]) -> bool:
+    """Whether a job of this partition, or of these ("train,other" of one that waits), is in one that was chosen."""
+    return partition is None or not set(str(partition).split(",")).isdisjoint(chosen)
 
 
 def is_for_log(notice: Notice) -> bool:

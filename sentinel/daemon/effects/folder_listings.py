@@ -38,9 +38,9 @@ class FolderListings:
             return []
         roots = [Root("global", root) for root in intent.global_roots]
         fleet = await self._fleets.take(30.0)
-        others = [
-            n.name for n in fleet.nodes.values() if n.usable and job.partition in n.partitions and n.name not in nodes
-        ]
+        partitions = set(job.partition.split(","))  # a job that waits may ask for several
+        there = (n for n in fleet.nodes.values() if n.usable and not partitions.isdisjoint(n.partitions))
+        others = [n.name for n in there if n.name not in nodes]
         problem: Unavailable | ProtocolError = Unavailable("no node is there to list the shared folders")
         unread: list[Part] = []
         for node in [*nodes, *others][:_LISTERS]:

@@ -174,6 +174,17 @@ async def test_channel_gets_what_it_chose(world: Worlds, choice: dict[str, Any],
     assert len(sink.all) == number
 
 
+@pytest.mark.parametrize(("partitions", "number"), [(["train"], 2), (["other"], 2), (["cpu"], 0)])
+async def test_channel_of_any_partition_that_a_job_asks_for_gets_its_messages(
+    world: Worlds, partitions: list[str], number: int
+) -> None:
+    """Slurm gives all of them in one text where the job waits."""
+    there, sink = world(), FakeSink("mine")
+    there.slurm.jobs[there.job].record["partition"] = "train,other"
+    await fail(Daemon(there, [sink], settings=with_channels(mine={"partitions": partitions})))
+    assert len(sink.all) == number
+
+
 async def test_resume_point_carries_a_line_for_the_job_log(world: Worlds) -> None:
     there = world()
     await fail(Daemon(there))

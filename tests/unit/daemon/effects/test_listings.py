@@ -6,21 +6,25 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import cast
 
 import pytest
 from in_memory.daemon import Daemon, FakeOrders
 from in_memory.world import World
-from made_records import AT, evidence, incident, plan, step, verdict
+from made_records import AT, evidence, fleet, incident, job, node, plan, step, verdict
 
 from sentinel.actions.means import Task
 from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part
 from sentinel.config.settings import Recovery
 from sentinel.daemon.effects.checkpoints import FleetCheckpoints
+from sentinel.daemon.effects.folder_listings import Check, FolderListings
+from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.listings import ATTEMPTS, Listings
-from sentinel.errors import Timeout
+from sentinel.errors import Timeout, Unavailable
 from sentinel.log import Log
-from sentinel.model.records import Cause, Evidence, Kind, Source, StepKind
+from sentinel.model.intent import intent_of
+from sentinel.model.records import Cause, Evidence, Fleet, Kind, Source, StepKind
 
 Worlds = Callable[..., World]
 COMMENT = json.dumps({"sentinel": {"restart": True, "global": ["/shared"], "local": ["/nvme/%N"]}})
@@ -77,8 +81,8 @@ def test_rubbish_is_left_out(text: str) -> None:
 
 def test_old_attempts_are_forgotten() -> None:
     listings = Listings()
-    for job in range(ATTEMPTS + 5):
-        listings.note(held("n1", part("n1", 1, 0), job=job))
+    for number in range(ATTEMPTS + 5):
+        listings.note(held("n1", part("n1", 1, 0), job=number))
     assert listings.of(0, 0) == {}
     assert listings.of(ATTEMPTS + 4, 0)
 
@@ -127,3 +131,20 @@ def test_times_are_the_nodes_own() -> None:
     listings = Listings()
     listings.note(replace(held("n1", part("n1", 40, 0)), at=AT + timedelta(hours=1)))
     assert listings.of(101, 0)["n1"].at == AT + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("partition", ["train", "train,other", "other,train"])
+async def test_nodes_of_any_partition_that_the_job_waits_for_list_its_shared_folders(partition: str) -> None:
+    """Slurm gives all of them in one text while the job waits; its own node may be gone."""
+    nodes = [node("n1", state="down"), node("n2"), node("n3", partitions=["cpu"])]
+
+    class Fleets:
+        async def take(self, _max_age_s: float) -> Fleet:
+            return fleet(nodes)
+
+    orders = FakeOrders()
+    listings = FolderListings(orders, cast(FleetSnapshots, Fleets()), 5.0)
+    waiting = job(state="pending", nodes=(), partition=partition, comment=COMMENT)
+    with pytest.raises(Unavailable, match="n2 is not connected"):
+        await listings.of_shared(waiting, intent_of(COMMENT), [], Check("structural", None))
+    assert [asked for asked, _, _ in orders.asked] == ["n2"]
