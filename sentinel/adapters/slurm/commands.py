@@ -167,11 +167,20 @@ class CommandReader:
             raise _unexpected(no) from no
 
     async def _records(self, command: list[str], key: str) -> list[Record]:
-        """Parse the records. sinfo of 22.05 exits with 0 and an empty list if munge is down: only its message shows it."""
-        output, said = await self._commands.run_both(*command)
+        """Parse the records. sinfo of 22.05 exits with 0 and an empty list if munge is down: only its message shows it.
+
+        An answer of another form may be another release's: which one is installed is asked again for the next question.
+        """
+        try:
+            output, said = await self._commands.run_both(*command)
+        except SlurmSaidNo as no:
+            if no.answer is Answer.OTHER:  # so says a program that has no --json
+                self._client = None
+            raise
         try:
             return records(output, key)
         except ProtocolError as error:
+            self._client = None
             complaint = error_from(said) if said else None
             if isinstance(complaint, Unavailable | SlurmSaidNo):
                 raise complaint from error
@@ -184,7 +193,7 @@ class CommandReader:
             raise _unexpected(no) from no
 
     async def _client_release(self) -> tuple[int, int]:
-        """Release of the commands (no request): it decides who speaks JSON."""
+        """Release of the commands (no request): it decides who speaks JSON. Kept while their answers have its form."""
         if self._client is None:
             said = text_of(await self._ask("scontrol", "--version"))
             found = _RELEASE.search(said)

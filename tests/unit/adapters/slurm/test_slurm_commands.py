@@ -13,6 +13,7 @@ from sentinel.adapters.slurm.commands import CommandReader
 from sentinel.adapters.slurm.parse import records
 from sentinel.agent.probes import ask_slurm
 from sentinel.config.settings import Slurm
+from sentinel.errors import Unavailable
 
 OURS, THEIRS = 67108865, 134217729  # ids of a federation: the cluster's number is in the high bits
 NODE = {"name": "n1", "state": "idle", "partitions": ["train"], "address": "n1"}
@@ -60,6 +61,31 @@ def test_an_agent_asks_its_own_cluster(tmp_path: Path) -> None:
     """A slurmctld elsewhere that stands still would take the whole deadline of each question."""
     command(tmp_path, "squeue", f'case " $* " in *" --local "*) echo {OURS} 1001 1001;; *) exit 9;; esac')
     assert ask_slurm.owner(OURS, f"{tmp_path}/squeue", "", 60.0) == {"uid": 1001, "gid": 1001}
+
+
+OLD, NEW = "22.05.8", "24.11.5"
+
+
+def installed(folder: Path, release: str) -> None:
+    """Commands as these releases have them: before 23.02 scontrol knows no --json, and sinfo of newer ones merges nodes."""
+    (folder / "answer").write_text(json.dumps({"errors": [], "jobs": [job(7, "ours")], "nodes": [NODE]}))
+    new = f'[ "$1" = --version ] && echo slurm {release} && exit 0\n'
+    no = "echo \"scontrol: unrecognized option '--json'\" >&2; exit 1"
+    command(folder, "scontrol", f"{new}{f'cat {folder}/answer' if release == NEW else no}")
+    command(folder, "sinfo", f"cat {folder}/answer" if release == OLD else 'echo \'{"errors": [], "sinfo": []}\'')
+    command(folder, "squeue", f"cat {folder}/answer")
+
+
+@pytest.mark.parametrize(("before", "after"), [(OLD, NEW), (NEW, OLD)])
+async def test_another_release_is_noticed_while_the_daemon_runs(tmp_path: Path, before: str, after: str) -> None:
+    """Slurm is upgraded, or the upgrade taken back: the daemon's host gets other commands under it."""
+    installed(tmp_path, before)
+    reader = CommandReader(bin=f"{tmp_path}:/usr/bin:/bin", deadline_s=60.0)
+    assert set((await reader.fleet()).nodes) == {"n1"}
+    installed(tmp_path, after)
+    with pytest.raises(Unavailable):
+        await reader.fleet()
+    assert set((await reader.fleet()).nodes) == {"n1"} and await reader.node("n1") is not None
 
 
 @pytest.mark.parametrize(
