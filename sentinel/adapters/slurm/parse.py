@@ -35,9 +35,16 @@ ENDED = frozenset(
 )  # fmt: skip
 # Flags beside a base state, the one that tells most first: what a job is doing hides what it was.
 JOB_FLAGS_FIRST = ("completing", "stage_out", "stopped", "suspended", "special_exit", "configuring")
-WAITING = frozenset(
-    {"pending", "completing", "special_exit", "requeued", "requeue_hold", "requeue_fed", "resv_del_hold"}
-)
+# Flags that squeue of 22.05 and pyslurm tell in the base state's place: what that is.
+_FLAG_ALONE = {
+    "resizing": "running",
+    "signaling": "running",
+    "expediting": "completing",  # its epilogs decide whether it is requeued
+    "requeue_hold": "pending",
+    "requeue_fed": "pending",
+    "resv_del_hold": "pending",
+}
+WAITING = frozenset({"pending", "completing", "special_exit", "requeued"})
 REQUEUE_HELD = "job requeued in held state"  # 22.05, 24.11 and 26.05; a release clears it, another hold writes none
 MOST_DEPENDENCIES = 100  # of one job; further ones are not looked at
 NOT_VALUES = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF, 0xFFFE, 0xFFFF})
@@ -49,6 +56,7 @@ _NODE_FLAGS = {
     "no_respond": "not_responding",
     "maint": "maintenance",
     "powering_down": "power_down",
+    "power_drain": "power_down",  # once its job ends
     "powered_off": "powered_down",
     "res": "reserved",
 }
@@ -283,7 +291,7 @@ def job_state(value: object) -> str:
         if flag in words:
             # Its nodes are being prepared (Prolog): the job holds them, so it counts as running.
             return "running" if flag == "configuring" else flag
-    return words[0] if words else "unknown"
+    return _FLAG_ALONE.get(words[0], words[0]) if words else "unknown"
 
 
 def array_spec(record: Record) -> str:

@@ -73,6 +73,13 @@ def test_old_and_new_releases_tell_the_same_job() -> None:
         ("NODE_FAIL", "node_fail"),
         (["SUSPENDED"], "suspended"),
         ("OUT_OF_MEMORY", "out_of_memory"),
+        # Without the base state: squeue of 22.05, and pyslurm.
+        ("RESIZING", "running"),
+        ("SIGNALING", "running"),
+        ("EXPEDITING", "completing"),
+        ("REQUEUE_HOLD", "pending"),
+        ("RESV_DEL_HOLD", "pending"),
+        (["RUNNING", "SIGNALING"], "running"),
         ([], "unknown"),
         (None, "unknown"),
     ],
@@ -289,6 +296,15 @@ def test_a_job_that_cannot_be_read_hides_no_other_and_is_not_known(broken: dict[
     assert fleet.may_have_job(8) and not fleet.may_have_job(9) and fleet.unread[0].reason
     with pytest.raises(Unavailable):
         job_of(record_of([OLD_JOB | {"job_id": 8} | broken], 8))
+
+
+@pytest.mark.parametrize(
+    "state", [["IDLE", "POWER_DRAIN"], "IDLE+POWER_DRAIN", "idle+power_down", ["IDLE", "POWERING_DOWN"]]
+)
+def test_a_node_that_slurm_is_about_to_switch_off_is_not_usable(state: object) -> None:
+    """scontrol update state=power_down_asap: once its job ends."""
+    node = node_view({"name": "n1", "state": state})
+    assert (node.state, node.flags, node.usable) == ("idle", frozenset({"power_down"}), False)
 
 
 def test_a_list_that_cannot_be_read_hides_nothing_else_of_its_job() -> None:
