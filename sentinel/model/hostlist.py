@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import product
+from math import prod
 
 from sentinel.errors import ProtocolError
 
-MAX_NAMES = 1_000_000  # more than any cluster has: a damaged "n[1-99999999999]" must not fill the memory
+MAX_NAMES = 100_000  # more than any cluster has: a damaged "n[1-99999999999]" must not fill the memory
+_MOST_CHARACTERS = 8 << 20  # of all names: a user's text may repeat a long name as often
+_LONGEST_RANGE = 1_000_000  # numbers; of a list of which only the first names are wanted, too
 _MOST_PARTS = 64  # of one name, in brackets and between them: Slurm writes a pair of brackets for each dimension
 _BETWEEN = ", \t\n"  # what separates names outside brackets, any number of them: users type "n1, n2"
 # Slurm counts blanks before a number, and before a dash, among its digits: "n[1, 2]" is n1 and n02.
@@ -18,6 +21,7 @@ _UNFOLDABLE = re.compile(r"[\[\],\s]")
 _NOTHING = {"", "(null)", "None", "N/A"}
 
 _Range = tuple[range, int]  # numbers, and to how many digits they are padded
+_Part = str | list[_Range]  # of a name
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -25,19 +29,28 @@ def expand(text: str) -> tuple[str, ...]:
     alone.
 
     Raises:
-        ProtocolError: unbalanced brackets, a range that is none, or an absurd number of names.
+        ProtocolError: unbalanced brackets, a range that is none, or an absurd number or length of names; counted before
+            any is made.
     """
-    names = tuple(islice(names_in(text), MAX_NAMES + 1))
-    if len(names) > MAX_NAMES:
+    elements = list(_parsed(text))
+    if sum(_count(parts) for parts in elements) > MAX_NAMES:
         raise ProtocolError(f"node list has more than {MAX_NAMES} names: {text!r:.120}")
-    return names
+    if sum(_characters(parts) for parts in elements) > _MOST_CHARACTERS:
+        raise ProtocolError(f"node list has more than {_MOST_CHARACTERS} characters of names: {text!r:.120}")
+    return tuple(name for parts in elements for name in map("".join, product(*map(_texts, parts))))
 
 
 def names_in(text: str) -> Iterator[str]:
     """As ``expand``, name by name, for a text of which the first few are wanted: it fails where it comes to the damage."""
+    for parts in _parsed(text):
+        yield from _joined(parts)
+
+
+def _parsed(text: str) -> Iterator[list[_Part]]:
+    """The parts of each element: what stands between brackets, and ranges."""
     if text.strip() not in _NOTHING:
         for element in _elements(text.strip()):
-            yield from _names(element, text)
+            yield _parts(element, text)
 
 
 def _elements(text: str) -> Iterator[str]:
@@ -60,18 +73,43 @@ def _elements(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def _names(element: str, whole: str) -> Iterator[str]:
-    """``r[1-2]c[08-09]x`` → r1c08x, r1c09x, r2c08x, r2c09x."""
+def _parts(element: str, whole: str) -> list[_Part]:
+    """``r[1-2]c[08-09]x`` → r, [1-2], c, [08-09], x."""
     parts = re.split(r"\[([^\]]*)\]", element)
     if any(character.isspace() for part in parts[::2] for character in part):
         raise ProtocolError(f"blank in a name of a node list: {whole!r:.120}")
     if len(parts) > _MOST_PARTS:
         raise ProtocolError(f"more brackets than a node's name has: {whole!r:.120}")
-    yield from _joined([_ranges_in(part, whole) if index % 2 else part for index, part in enumerate(parts)])
+    return [_ranges_in(part, whole) if index % 2 else part for index, part in enumerate(parts) if part or index % 2]
 
 
-def _joined(parts: Sequence[str | Sequence[_Range]]) -> Iterator[str]:
-    """Every name that begins with one of the first part's texts and goes on with one of each other's."""
+def _count(parts: Sequence[_Part]) -> int:
+    """How many names these parts make."""
+    return prod(_numbers(part) for part in parts)
+
+
+def _characters(parts: Sequence[_Part]) -> int:
+    """How many characters their names have together, at most."""
+    names, found = _count(parts), 0
+    for part in parts:
+        if isinstance(part, str):
+            found += names * len(part)
+        else:
+            digits = sum(len(numbers) * max(width, len(f"{numbers[-1]}")) for numbers, width in part)
+            found += names // _numbers(part) * digits
+    return found
+
+
+def _numbers(part: _Part) -> int:
+    return 1 if isinstance(part, str) else sum(len(numbers) for numbers, _ in part)
+
+
+def _texts(part: _Part) -> Iterable[str]:
+    return (part,) if isinstance(part, str) else (f"{n:0{width}}" for numbers, width in part for n in numbers)
+
+
+def _joined(parts: Sequence[_Part]) -> Iterator[str]:
+    """Name by name (``r[1-2]c[08-09]`` → r1c08, r1c09, r2c08, r2c09): those of the first part with all of the others'."""
     if not parts:
         yield ""
         return
@@ -92,7 +130,7 @@ def _ranges_in(text: str, whole: str) -> list[_Range]:
             raise ProtocolError(f"not a range: {item!r:.40} in node list {whole!r:.120}")
         first, last = match[1], match[2] or match[1]
         low, high = int(first), int(last)
-        if high < low or high - low > MAX_NAMES:
+        if high < low or high - low > _LONGEST_RANGE:
             raise ProtocolError(f"not a range: {item!r:.40} in node list {whole!r:.120}")
         ranges.append((range(low, high + 1), len(first)))
     return ranges

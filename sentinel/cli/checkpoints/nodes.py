@@ -46,15 +46,15 @@ def expand_nodes(texts: Iterable[str]) -> list[str]:
     """
     names: dict[str, None] = {}
     for text in texts:
-        try:
-            for word in text.split():
+        for word in text.split():
+            try:
                 names.update(dict.fromkeys(expand(word.strip(","))))
-        except ProtocolError as error:
-            raise UserError(
-                f"{visible(text, 60)} is no list of nodes", fix="Write it like node[1-4,7] or a,b,c."
-            ) from error
-        if len(names) > MOST_NODES:
-            raise UserError(f"{visible(text, 60)} names more than {MOST_NODES:,} nodes", fix="Name fewer.")
+            except ProtocolError as error:
+                raise UserError(
+                    f"{visible(text, 60)} is no list of nodes", fix="Write it like node[1-4,7] or a,b,c."
+                ) from error
+            if len(names) > MOST_NODES:
+                raise UserError(f"{visible(text, 60)} names more than {MOST_NODES:,} nodes", fix="Name fewer.")
     return list(names)
 
 

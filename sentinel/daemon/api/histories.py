@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -13,13 +13,14 @@ from typing import Any
 from sentinel.classify.history import BURST
 from sentinel.engine.history import as_corrected
 from sentinel.errors import ProtocolError, UserError
-from sentinel.model.hostlist import expand
-from sentinel.model.records import Cause, Scope
+from sentinel.model.hostlist import expand, fold
+from sentinel.model.records import Cause, NodeView, Scope
 
 MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
 _LONGEST_NAME = 255  # characters of a node's or a user's name that the store keeps
 _MOST_DAYS = 36500.0
 _LONGEST_LIST = 65536  # characters of a folded node list; Slurm's own lists of large clusters have thousands
+_NAMED = 100  # unknown nodes that an error names
 
 Row = Mapping[str, Any]
 
@@ -102,6 +103,23 @@ def node_list(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
         return names
     except ProtocolError as error:
         raise UserError(error.message, fix="write a node or a list of them, as n7 or n[1-3,7]") from error
+
+
+def picked(chosen: Sequence[str] | None, nodes: Iterable[NodeView]) -> list[NodeView]:
+    """The nodes that a request names; None: all.
+
+    Raises:
+        UserError: one that it names is not there, or it names none; tells the first of them.
+    """
+    if chosen is None:
+        return list(nodes)
+    wanted = frozenset(chosen)
+    found = {node.name: node for node in nodes if node.name in wanted}
+    missing = [name for name in chosen if name not in found]
+    if missing or not chosen:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        raise UserError(f"Slurm knows no node {fold(missing[:_NAMED])!r:.80}{more}", fix="sinfo -N lists them")
+    return list(found.values())
 
 
 def since_of(arguments: Mapping[str, Any]) -> datetime | None:

@@ -23,7 +23,7 @@ from sentinel.daemon.api.accounts import account_of
 from sentinel.daemon.api.commands import RELEASED_BY
 from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, job_named, meant, others, shown_row
 from sentinel.daemon.api.fleet_history import fleet_history
-from sentinel.daemon.api.histories import days_of, failure_filter, groups, job_of, node_list, nodes_of, since_of
+from sentinel.daemon.api.histories import days_of, failure_filter, groups, job_of, node_list, nodes_of, picked, since_of
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import BY, grouped
 from sentinel.daemon.api.repairs import repairs
@@ -39,7 +39,6 @@ from sentinel.detect.cluster_view import ClusterView, NodeSeen
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
 from sentinel.engine.node_return import state as returns
 from sentinel.errors import Unavailable, UserError
-from sentinel.model.hostlist import fold
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
 
@@ -169,25 +168,23 @@ class Views:
         return await asyncio.to_thread(self._store.waits_of, waiting)
 
     async def _nodes(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        chosen = node_list(arguments)
+        chosen = await asyncio.to_thread(node_list, arguments)
         try:
             fleet = await self._fleets.take(_LISTING_S if chosen is None else _NODE_MAX_AGE_S)
         except Unavailable:
             if not arguments.get("last_known") or self._live.fleet is None:
                 raise
             fleet = self._live.fleet  # may be old: the caller shows its age
-        shown = [
-            n for n in (*fleet.nodes.values(), *state_of.unread_nodes(fleet)) if chosen is None or n.name in chosen
-        ]
-        _require_known(chosen, shown)
+        shown = picked(chosen, (*fleet.nodes.values(), *state_of.unread_nodes(fleet)))
         scores = await self._board.read()
         shown.sort(key=lambda node: _natural(node.name))
         shown.sort(key=lambda node: scores.suspicion(node.name), reverse=True)  # suspect nodes first
         rows = []
         if chosen is not None:
+            wanted = frozenset(chosen)
             since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
             rows = await self._seen_by(user, since=since, most=_SEARCHED)
-            rows = [row for row in rows if not set(chosen).isdisjoint(nodes_of(row))]
+            rows = [row for row in rows if not wanted.isdisjoint(nodes_of(row))]
         waits = await self._waits(rows)
         tested = await asyncio.to_thread(self._store.get, CHECKUPS, {})
         returning = await asyncio.to_thread(self._store.get, returns.KEPT, {})
@@ -221,7 +218,7 @@ class Views:
         }
 
     async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        chosen = failure_filter(arguments)
+        chosen = await asyncio.to_thread(failure_filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
         attempts = await asyncio.to_thread(
             self._attempts.read,
@@ -250,7 +247,7 @@ class Views:
         return {"attempts": shown, "incidents": of_jobs, "slurm": slurm}
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        chosen, since = failure_filter(arguments), since_of(arguments)
+        chosen, since = await asyncio.to_thread(failure_filter, arguments), since_of(arguments)
         rows = await self._seen_by(user, chosen.job, since, most=_SEARCHED)
         rows = [row for row in rows if chosen.has(row)][:_SHOWN]
         waits = await self._waits(rows)
@@ -260,7 +257,7 @@ class Views:
         by = arguments.get("by", "job")
         if by not in BY:
             raise UserError(f"{by!r:.40} is nothing to group by", fix=f"known are {', '.join(BY)}")
-        chosen = failure_filter(arguments)
+        chosen = await asyncio.to_thread(failure_filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
         rows = chosen.counted(await self._seen_by(user, chosen.job, since, most=_SEARCHED))
         attempts = await asyncio.to_thread(self._attempts.read, since=since)
@@ -336,7 +333,7 @@ class Views:
         return answer
 
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        days, chosen = days_of(arguments, _HISTORY_DAYS), failure_filter(arguments)
+        days, chosen = days_of(arguments, _HISTORY_DAYS), await asyncio.to_thread(failure_filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=days)
         seen = await self._seen_by(user, since=since, most=_SEARCHED)
         rows, scores = chosen.counted(seen), await self._board.read()
@@ -376,13 +373,6 @@ class Views:
             "prolog": self._prologs.of(name),
             "clock_offset_s": seen.clock_offset_s if seen else None,
         }
-
-
-def _require_known(chosen: tuple[str, ...] | None, found: list[NodeView]) -> None:
-    missing = [name for name in chosen or () if name not in {node.name for node in found}]
-    if missing or chosen == ():
-        names = fold(missing) if missing else ""
-        raise UserError(f"Slurm knows no node {names!r:.80}", fix="sinfo -N lists them")
 
 
 def _released(seen: NodeSeen | None, by: str | None) -> dict[str, Any] | None:

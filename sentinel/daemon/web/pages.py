@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ async def _fleet(asked: Asked) -> tuple[str, dict[str, Any]]:
     status = await asked.view("status")
     chosen = asked.filters("state", "partition", "node")
     seen = (await asked.view("nodes", last_known=True))["nodes"] if status["slurm"]["snapshot_at"] else []
-    named = _named(chosen)
+    named = await _named(chosen)
     rows = [row for row in seen if _fits(row, chosen, named)]
     return "fleet.html", {
         "status": status,
@@ -182,8 +183,8 @@ async def _fleet(asked: Asked) -> tuple[str, dict[str, Any]]:
     }
 
 
-def _named(chosen: Mapping[str, Any]) -> frozenset[str] | None:
-    names = node_list({"node": chosen["node"]}) if "node" in chosen else None
+async def _named(chosen: Mapping[str, Any]) -> frozenset[str] | None:
+    names = await asyncio.to_thread(node_list, {"node": chosen["node"]}) if "node" in chosen else None
     return frozenset(names) if names is not None else None
 
 
@@ -198,7 +199,7 @@ def _fits(row: Mapping[str, Any], chosen: Mapping[str, Any], named: frozenset[st
 async def _nodes(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("state", "partition", "node", "group")
     seen = (await asked.view("nodes", last_known=True))["nodes"]
-    named = _named(chosen)
+    named = await _named(chosen)
     rows = []
     for group in fleet_map.groups(seen, asked.racks):
         if chosen.get("group") in (None, group.name):

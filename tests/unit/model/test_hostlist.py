@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import islice
 
 import pytest
@@ -63,6 +64,34 @@ def test_short_forms(text: str, names: list[str]) -> None:
 def test_damaged_lists_are_not_guessed(text: str) -> None:
     with pytest.raises(ProtocolError):
         expand(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[1-100001]",
+        "n[1-60000],m[1-60000]",
+        "n" + "[0-9]" * 7,
+        "n" + "[0-9]" * 31,
+        "n[1-999999]",
+        "a" * 15_900 + "[1-80000]",
+        "[000000000000000001-80000]" * 6,
+        ",".join(f"{'a' * 9_000}{letter}[1-500]" for letter in "bc"),
+    ],
+)
+def test_what_would_fill_the_memory_is_refused_before_it_is_made(text: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="node list has more than"):
+            expand(text)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["n[1-100000]", "n" + "[0-9]" * 5, f"n[1-100].{'a' * 240}", "n[1-50000],m[1-50000]"])
+def test_what_a_cluster_may_have_is_not_refused(text: str) -> None:
+    assert len(set(expand(text))) in (100, 100_000)
 
 
 def test_the_first_names_come_without_the_others() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pwd
+import tracemalloc
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from made_records import AT, evidence, incident, later, plan, step
 
 from sentinel.daemon.api.status import settings_digest
 from sentinel.errors import SentinelError, Unavailable, UserError
-from sentinel.model.records import IncidentState, Kind, Outcome, Result, Source, StepKind
+from sentinel.model.records import IncidentState, Kind, NodeView, Outcome, Result, Source, StepKind
 
 Worlds = Callable[..., World]
 
@@ -185,6 +186,42 @@ async def test_one_node_and_none(world: Worlds) -> None:
             await shown("nodes", node=wrong)
         assert caught.value.fix == "write a node or a list of them, as n7 or n[1-3,7]"
     assert [row["node"] for row in (await shown("nodes", node="n[2-3],n1"))["nodes"]] == ["n1", "n2", "n3"]
+
+
+@pytest.mark.parametrize("view", ["nodes", "jobs", "incidents", "lost", "history"])
+@pytest.mark.parametrize("text", ["a" * 15_900 + "[1-80000]", "n" + "[0-9]" * 7, "n[1-999999]"])
+async def test_a_list_of_more_nodes_than_any_cluster_has_is_refused(world: Worlds, view: str, text: str) -> None:
+    shown = Shown(world())
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match="node list has more than"):
+            await shown(view, ADA, node=text)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+async def test_of_many_unknown_nodes_the_first_are_named(world: Worlds) -> None:
+    shown = Shown(world())
+    with pytest.raises(UserError, match=r"knows no node 'n\[5-104\]' and 99896 more"):
+        await shown("nodes", node="n[1-100000]")
+
+
+async def test_the_nodes_there_are_are_gone_through_a_few_times_however_many_are_named(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each name: 2,048 nodes and 20,000 names are 41 million comparisons."""
+    shown, read = Shown(world(nodes=40)), 0
+
+    def getattribute(self: NodeView, name: str) -> Any:
+        nonlocal read
+        read += name == "name"
+        return object.__getattribute__(self, name)
+
+    monkeypatch.setattr(NodeView, "__getattribute__", getattribute, raising=False)
+    with pytest.raises(UserError, match="knows no node"):
+        await shown("nodes", node="n[1-1000]")
+    assert 40 <= read < 400
 
 
 async def test_nodes_without_slurm_are_not_known(world: Worlds) -> None:
