@@ -240,10 +240,17 @@ class Limits:
     silent_restarts_fraction: float = setting(
         0.05, "or this share of the running jobs: of 500 jobs, 25 in an hour", least=0.0, most=1.0
     )
+    restarts_user_fraction: float = setting(
+        0.5,
+        "what one user's jobs may take of the two numbers above where others have jobs, too, or the fraction of the user's "
+        "own jobs where that is more: one program that fails or hangs everywhere must not keep the jobs of others waiting",
+        least=0.0, most=1.0,
+    )  # fmt: skip
     hung_jobs: int = setting(
         3,
         "this many jobs called hung within hung_window_s share one cause, which a restart of each does not mend (a network, "
-        "a file system, or we are deaf): none is stopped for it, people are called",
+        "a file system, or we are deaf): none is stopped for it, people are called. One user's, which one program may hang, "
+        "count against that user's jobs; against those of others fewer than half of this number",
         least=2,
     )
     hung_fraction: float = setting(

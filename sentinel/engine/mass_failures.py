@@ -61,16 +61,22 @@ def failing_alike(
     )
 
 
-def hung_together(incidents: Iterable[Incident], limits: Limits, now: datetime) -> frozenset[int]:
-    """Jobs called hung within ``hung_window_s``, including those still waiting for their judgement."""
-    since = now - timedelta(seconds=limits.hung_window_s)
-    return frozenset(
-        incident.job
-        for incident in incidents
-        if incident.job is not None
-        and incident.updated_at >= since
-        and any(item.kind == Kind.STALL and item.seen_at >= since for item in incident.evidence)
-    )
+def hung_together(incidents: Iterable[Incident], limits: Limits, now: datetime) -> dict[int, Incident]:
+    """Jobs called hung within ``hung_window_s``, including those still waiting for their judgement: the incident of each in
+    which it was last."""
+    since, found = now - timedelta(seconds=limits.hung_window_s), dict[int, Incident]()
+    for incident in incidents:
+        if incident.job is None or incident.updated_at < since or (at := called_hung(incident)) is None or at < since:
+            continue
+        known = called_hung(found[incident.job]) if incident.job in found else None
+        if known is None or known < at:
+            found[incident.job] = incident
+    return found
+
+
+def called_hung(incident: Incident) -> datetime | None:
+    """When the incident's job was last called hung; None: it was not."""
+    return max((item.seen_at for item in incident.evidence if item.kind == Kind.STALL), default=None)
 
 
 def failing_together(

@@ -4,7 +4,7 @@ spend the same budget twice."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.engine.ledger import Ledger, LedgerRow
@@ -106,17 +106,22 @@ def _took_out(row: LedgerRow) -> bool:
 
 
 def stops_of(
-    plans: Iterable[Plan], rows: Sequence[LedgerRow], now: datetime, going_on: Collection[str] = ()
+    plans: Iterable[Plan],
+    rows: Sequence[LedgerRow],
+    now: datetime,
+    going_on: Collection[str] = (),
+    owner: Callable[[str], str | None] = lambda _incident: None,
 ) -> tuple[Stop, ...]:
     """Jobs stopped in the last hour or about to be stopped, each attempt once.
 
     Args:
         rows: ledger rows of steps that stop jobs and ended in the last hour; a failed one stopped nothing.
         going_on: as above.
+        owner: the user of an incident's job; None: not known.
     """
     settled = {(row.incident, row.step.job) for row in rows}
     found = {
-        (row.step.job, row.step.attempt): Stop(row.step.job, row.intended_at, _silent(row.step))
+        (row.step.job, row.step.attempt): Stop(row.step.job, row.intended_at, _silent(row.step), owner(row.incident))
         for row in rows
         if row.step.job is not None and row.outcome is not None and row.outcome.result is Result.DONE
     }
@@ -129,7 +134,7 @@ def stops_of(
                 continue
             if recent or step.key(plan.incident) in going_on:
                 at = plan.at if recent else now
-                found.setdefault((step.job, step.attempt), Stop(step.job, at, _silent(step)))
+                found.setdefault((step.job, step.attempt), Stop(step.job, at, _silent(step), owner(plan.incident)))
     return tuple(found.values())
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sentinel.config.settings import Limits
 from sentinel.model.records import (
     INTERRUPTIONS,
     OURS,
-    Fleet,
     Incident,
     JobView,
     Kind,
@@ -29,7 +28,6 @@ from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_susp
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
 from sentinel.policy.required_nodes import own_list, without_required
-from sentinel.policy.shares import at_least, at_most
 from sentinel.policy.situation import (
     NO_NODE,
     SILENCE,
@@ -40,8 +38,7 @@ from sentinel.policy.situation import (
     lent,
     nodes_text,
 )
-
-_HOUR = timedelta(hours=1)
+from sentinel.policy.stops import too_many_stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def job_steps(
         return JobSteps(words=words)
     found = _restart(job, verdict, incident, situation, drained, limits, least, bad_numbers, now)
     stop = next((step for step in found.steps if step.kind in INTERRUPTIONS), None)
-    if stop is not None and (wait := _too_many_stops(stop, situation, limits, now)) is not None:
+    if stop is not None and (wait := too_many_stops(stop, situation, limits, now)) is not None:
         return JobSteps((), wait, found.words)
     return found
 
@@ -350,46 +347,3 @@ def _silent_after(incident: Incident) -> int | None:
     """The last step before the silence, -1 before the first: if the job makes another one, it is left alone."""
     steps = [item.data.get("step", "") for item in incident.evidence if item.kind == Kind.STALL]
     return max((-1 if step is None else step for step in steps if step is None or isinstance(step, int)), default=None)
-
-
-# --- budgets ----------------------------------------------------------------------------------------------------------
-
-
-def _too_many_stops(stop: Step, situation: Situation, limits: Limits, now: datetime) -> Wait | None:
-    """What stopping this job would have to wait for, under the cluster-wide limits.
-
-    Stopping a job for its silence alone destroys work if the detection is wrong, and many at once most likely share a cause
-    outside the jobs. If the job has ended or a node is convicted, only the rate of restarts is limited.
-    """
-    what = (f"{'hold' if stop.kind is StepKind.HOLD else 'restart'} {stop.job}",)
-    silent = stop.data.get("ground") == SILENCE
-    running = running_jobs(situation.fleet)
-    hung = situation.hung_jobs | {stop.job or 0}
-    together = max(limits.hung_jobs, at_least(limits.hung_fraction, running))
-    if silent and len(hung) >= together and not situation.breaker_passed:
-        words = (
-            f"{len(hung)} jobs were called hung within {limits.hung_window_s:g} s: more likely one shared cause than so "
-            "many hangs. None is stopped for its silence until they go on, or a person has looked: sentinel resume."
-        )
-        return Wait("hang-breaker", now, words, what, now + timedelta(seconds=limits.hung_window_s))
-    hour = [known for known in situation.stops if now - known.at <= _HOUR and known.job != stop.job]
-    most_silent, most = stops_allowed(situation.fleet, limits)
-    before = [known.at for known in hour if known.silent]
-    if silent and len(before) >= most_silent:
-        words = f"{len(before)} stops of silent jobs in the last hour; {most_silent} are allowed."
-        return Wait("restart-budget", now, words, what, min(before, default=now) + _HOUR)
-    if stop.kind is not StepKind.HOLD and len(hour) >= most:
-        words = f"{len(hour)} restarts and holds of jobs in the last hour; {most} are allowed."
-        return Wait("restart-budget", now, words, what, min((known.at for known in hour), default=now) + _HOUR)
-    return None
-
-
-def running_jobs(fleet: Fleet) -> int:
-    return sum(job.state == "running" for job in fleet.jobs.values())
-
-
-def stops_allowed(fleet: Fleet, limits: Limits) -> tuple[int, int]:
-    """How many jobs may be stopped for their silence alone, and restarted, within an hour."""
-    begun = sum(job.state not in ("pending", "configuring") for job in fleet.jobs.values())
-    silent = max(limits.silent_restarts_per_hour, at_most(limits.silent_restarts_fraction, running_jobs(fleet)))
-    return silent, max(limits.restarts_per_hour, at_most(limits.restarts_fraction, begun))

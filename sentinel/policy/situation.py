@@ -39,6 +39,7 @@ class Stop:
     job: int
     at: datetime
     silent: bool  # whether its silence was the only reason
+    user: str | None = None  # None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,9 @@ class Situation:
     restarts: tuple[PastRestart, ...] = ()  # of this job, oldest first
     hurt: tuple[NodeHurt, ...] = ()  # nodes that broke under earlier attempts of this job, oldest first
     stops: tuple[Stop, ...] = ()  # of any job in the last hour, with those under way
-    hung_jobs: frozenset[int] = frozenset()  # called hung within the window for that, any incident
+    hung_jobs: Mapping[int, str] = field(
+        default_factory=dict
+    )  # called hung at about this job's time: users ("" unknown)
     paused: bool = False  # by an operator, or at a start with an incomplete state
     opt_in: bool = True
     onset_step: int | None = None  # at which the attempt's numbers went bad, if they stay so

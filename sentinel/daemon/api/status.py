@@ -20,7 +20,7 @@ from sentinel.model.audit import EXPORTED, REWRITTEN
 from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, NodeView, Plan, stable_id
 from sentinel.model.vocabulary import REFUSED_BY_SLURM
-from sentinel.policy.restarts import stops_allowed
+from sentinel.policy.stops import stops_allowed
 from sentinel.wire import time_from, to_json
 
 _HOUR = timedelta(hours=1)

@@ -7,6 +7,7 @@ asked when something happens, however many plans wait and for however long.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from sentinel.model.topology import leaf_of
 from sentinel.model.vocabulary import DRAIN_REFUSED
 from sentinel.policy import NO_NODE, components_with
 from sentinel.policy.drains import SWITCH
-from sentinel.policy.restarts import running_jobs, stops_allowed
+from sentinel.policy.stops import running_jobs, stops_allowed
 
 # A setting, a person's answer (who gives it has policy asked), or the incident's own nodes.
 _NOTHING_SHARED = frozenset({"observe", "maintenance", *ASKING})
@@ -132,7 +133,7 @@ class Awaited:
     def _stops(self) -> object:
         limits = self.cluster.state.settings.limits
         hour = [stop for stop in self.cluster.stops if self.cluster.now - stop.at <= HOUR]
-        return len(hour), sum(stop.silent for stop in hour), stops_allowed(self.cluster.fleet, limits)
+        return Counter((stop.user, stop.silent) for stop in hour), stops_allowed(self.cluster.fleet, limits)
 
     @cached_property
     def _hour(self) -> int:

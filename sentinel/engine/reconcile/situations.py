@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 
 from sentinel.classify import PastFailure, each_once
-from sentinel.engine.mass_failures import failing_together, hung_together
+from sentinel.engine.mass_failures import called_hung, failing_together, hung_together
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
 from sentinel.engine.reconcile import in_allocation, node_proof
 from sentinel.engine.state import State
@@ -92,12 +92,28 @@ class ClusterNow:
     @cached_property
     def stops(self) -> tuple[Stop, ...]:
         rows = self.state.ledger.stops(self.now - HOUR)
-        return stops_of(self.state.plans.values(), rows, self.now, self._going_on)
+        return stops_of(self.state.plans.values(), rows, self.now, self._going_on, self.state.past.owner)
 
     @cached_property
-    def hung_jobs(self) -> frozenset[int]:
+    def _hung(self) -> Mapping[int, Incident]:
         hung = hung_together(self.state.incidents.values(), self.state.settings.limits, self.now)
-        return hung | frozen_jobs(self.state)
+        return frozen_jobs(self.state) | hung
+
+    @cached_property
+    def hung_jobs(self) -> Mapping[int, datetime]:
+        """Jobs called hung just now, or frozen and silent since: when they were called so."""
+        return {job: called_hung(incident) or incident.updated_at for job, incident in self._hung.items()}
+
+    def hung_with(self, incident: Incident) -> Mapping[int, str]:
+        """Those that were called hung within the window of when this incident's job was, and their users."""
+        window = timedelta(seconds=self.state.settings.limits.hung_window_s)
+        at = called_hung(incident) or self.now
+        return {job: self._user(self._hung[job]) for job, when in self.hung_jobs.items() if abs(when - at) <= window}
+
+    def _user(self, incident: Incident) -> str:
+        """Whose job the incident is of; empty: not known."""
+        view = self.state.cluster.job(self.snapshot, incident.job, incident.attempt)
+        return view.user if view is not None else self.state.past.owner(incident.id) or ""
 
     @cached_property
     def convicted_nodes(self) -> frozenset[str]:
@@ -131,7 +147,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         restarts=state.past.restarts(incident.job),
         hurt=hurt(state, incident),
         stops=cluster.stops,
-        hung_jobs=cluster.hung_jobs,
+        hung_jobs=cluster.hung_with(incident),
         paused=state.paused,
         opt_in=state.settings.recovery.opt_in,
         onset_step=_onset_step(state, incident, cluster.fleet),
@@ -308,17 +324,17 @@ def frozen_nodes(state: State, fleet: Fleet, kind: str) -> frozenset[str]:
     )
 
 
-def frozen_jobs(state: State) -> frozenset[int]:
-    """Jobs that are still silent, whose incidents the breaker of hangs holds back."""
-    found = set()
+def frozen_jobs(state: State) -> dict[int, Incident]:
+    """Jobs that are still silent, and their incidents, which the breaker of hangs holds back."""
+    found = {}
     for name in _held_back(state, "hang-breaker"):
         incident = state.incidents[name]
         if incident.job is None or incident.attempt is None or state.cluster.ended(incident.job, incident.attempt):
             continue
         view = state.cluster.job(state.cluster.fleet, incident.job, incident.attempt) if state.cluster.fleet else None
         if view is not None and view.state == "running" and not goes_on(state, incident):
-            found.add(incident.job)
-    return frozenset(found)
+            found[incident.job] = incident
+    return found
 
 
 def _held_back(state: State, kind: str) -> list[str]:

@@ -13,8 +13,8 @@ from sentinel.config.settings import Diagnostics, Limits, Mode, Modes
 from sentinel.engine.diagnostics.due_tests import due_tests
 from sentinel.model.records import OURS, Fleet
 from sentinel.policy import Situation
-from sentinel.policy.restarts import stops_allowed
 from sentinel.policy.shares import at_least, at_most
+from sentinel.policy.stops import stops_allowed
 
 ACT = Modes(default=Mode(drain="act", restart="act"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,8 +13,22 @@ from made_records import AT, ended, evidence, fleet, incident, job, verdict
 from sentinel import policy
 from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.model.intent import Intent
-from sentinel.model.records import Cause, Evidence, Fleet, Ground, Kind, Plan, Restart, Scope, Source, StepKind, Verdict
+from sentinel.model.records import (
+    Cause,
+    Evidence,
+    Fleet,
+    Ground,
+    JobView,
+    Kind,
+    Plan,
+    Restart,
+    Scope,
+    Source,
+    StepKind,
+    Verdict,
+)
 from sentinel.policy import SILENCE, Situation, Stop
+from sentinel.policy.stops import stops_allowed
 
 ACT = Modes(default=Mode(drain="act", restart="act"))
 HANG = verdict(Cause.NCCL_HANG_UNKNOWN, scope=Scope.UNKNOWN)
@@ -30,8 +46,15 @@ def stops(count: int, *, silent: bool, minutes: float = 10.0) -> tuple[Stop, ...
     return tuple(Stop(900 + number, AT - timedelta(minutes=minutes), silent) for number in range(count))
 
 
-def decide(judged: Verdict, *items: Evidence, limits: Limits | None = None, jobs: int = 1, **how: Any) -> Plan:
-    there = running(jobs)
+def decide(
+    judged: Verdict,
+    *items: Evidence,
+    limits: Limits | None = None,
+    jobs: int = 1,
+    more: Sequence[JobView] = (),
+    **how: Any,
+) -> Plan:
+    there = fleet(10, [*running(jobs).jobs.values(), *more])
     situation = Situation(fleet=there, intent=Intent(restart=True), job=there.jobs[101], last_step=37, **how)
     return policy.decide(
         judged,
@@ -42,6 +65,11 @@ def decide(judged: Verdict, *items: Evidence, limits: Limits | None = None, jobs
         act_confidence=0.6,
         now=AT,
     )
+
+
+def unknown(*jobs: int) -> dict[int, str]:
+    """Jobs whose users are not known: each may be another's."""
+    return dict.fromkeys(jobs, "")
 
 
 def restarts(plan: Plan) -> bool:
@@ -77,7 +105,7 @@ def test_a_machine_that_speaks_against_itself_is_more_than_silence(source: Sourc
 )
 def test_many_jobs_called_hung_at_once_are_not_stopped(others: int, jobs: int, frozen: bool) -> None:
     """Three of them, or one in fifty of those that run."""
-    plan = decide(HANG, stall(), jobs=jobs, hung_jobs=frozenset({101, *range(200, 200 + others)}))
+    plan = decide(HANG, stall(), jobs=jobs, hung_jobs=unknown(101, *range(200, 200 + others)))
     assert (plan.refusal == "hang-breaker") is frozen and restarts(plan) is not frozen
     assert not frozen or f"{others + 1} jobs were called hung within 120 s" in plan.explanation
 
@@ -85,18 +113,44 @@ def test_many_jobs_called_hung_at_once_are_not_stopped(others: int, jobs: int, f
 @pytest.mark.parametrize(("others", "frozen"), [(5, False), (6, True)])
 def test_a_share_of_the_running_jobs_is_counted_in_whole_jobs(others: int, frozen: bool) -> None:
     """0.07 of 100 are 7, although 0.07 * 100 is 7.000000000000001 in a computer."""
-    hung = frozenset({101, *range(200, 200 + others)})
+    hung = unknown(101, *range(200, 200 + others))
     plan = decide(HANG, stall(), jobs=100, hung_jobs=hung, limits=Limits(drain_fraction=1.0, hung_fraction=0.07))
     assert (plan.refusal == "hang-breaker") is frozen
 
 
+@pytest.mark.parametrize(
+    ("own", "others", "jobs", "frozen"),
+    [
+        (0, {"bob": 50}, 60, False),
+        (1, {"bob": 50}, 60, False),
+        (1, {"bob": 50, "eve": 1}, 60, True),
+        (2, {}, 60, True),
+        (0, {"bob": 1, "eve": 1}, 60, True),
+        (0, {"bob": 400}, 1000, False),
+        (3, {"bob": 400}, 1000, False),
+        (0, {"bob": 400, "eve": 400}, 1000, False),
+        (1, {"bob": 400, "eve": 400}, 1000, True),
+        (19, {}, 1000, True),
+        (4, {"bob": 5, "eve": 5, "mary": 5}, 1000, True),
+    ],
+)
+def test_the_breaker_of_hangs_needs_three_users_or_the_users_own_jobs(
+    own: int, others: dict[str, int], jobs: int, frozen: bool
+) -> None:
+    """One user's programs may all hang by themselves: that is no reason to leave the jobs of others as they are."""
+    users = [user for user, number in {"ada": own, **others}.items() for _ in range(number)]
+    plan = decide(HANG, stall(), jobs=jobs, hung_jobs=dict(enumerate(users, 2000)))
+    assert (plan.refusal == "hang-breaker") is frozen and restarts(plan) is not frozen
+    assert ("jobs of user ada were called hung" in plan.explanation) is (frozen and not others)
+
+
 def test_the_breaker_freezes_a_hold_as_well() -> None:
     judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD)
-    assert decide(judged, stall(), hung_jobs=frozenset({1, 2, 3})).refusal == "hang-breaker"
+    assert decide(judged, stall(), hung_jobs=unknown(1, 2, 3)).refusal == "hang-breaker"
 
 
 def test_the_breaker_of_hangs_leaves_alone_what_ended_or_is_convicted() -> None:
-    many = frozenset(range(50))
+    many = unknown(*range(50))
     assert restarts(decide(HANG, ended(), hung_jobs=many))
     assert restarts(decide(verdict(drain=("n1",)), stall(), hung_jobs=many))
 
@@ -112,6 +166,34 @@ def test_budget_of_stops_for_silence(before: int, jobs: int, allowed: bool) -> N
     plan = decide(HANG, stall(), jobs=jobs, stops=stops(before, silent=True))
     assert plan.refusal == ("" if allowed else "restart-budget") and restarts(plan) is allowed
     assert allowed or f"{before} stops of silent jobs in the last hour" in plan.explanation
+
+
+def of(user: str, count: int, *, silent: bool) -> tuple[Stop, ...]:
+    return tuple(replace(known, user=user) for known in stops(count, silent=silent))
+
+
+@pytest.mark.parametrize(
+    ("before", "silent", "allowed"), [(2, True, True), (3, True, False), (49, False, True), (50, False, False)]
+)
+def test_one_user_has_half_of_the_budget_where_others_have_jobs(before: int, silent: bool, allowed: bool) -> None:
+    bobs = job(500, user="bob")
+    plan = decide(HANG, stall() if silent else ended(), more=[bobs], stops=of("ada", before, silent=silent))
+    assert plan.refusal == ("" if allowed else "restart-budget") and restarts(plan) is allowed
+    assert allowed or (f"{before} " in plan.explanation and "of user ada in the last hour" in plan.explanation)
+    assert restarts(decide(HANG, stall() if silent else ended(), more=[bobs], stops=of("eve", before, silent=silent)))
+
+
+def test_whose_share_of_all_jobs_is_larger_has_more_of_the_budget_but_not_all() -> None:
+    there = fleet(
+        2, [*(job(number) for number in range(1, 131)), *(job(number, user="bob") for number in range(200, 205))]
+    )
+    limits = Limits()
+    assert stops_allowed(there, limits) == (6, 135)
+    assert stops_allowed(there, limits, "ada") == (5, 130) and stops_allowed(there, limits, "bob") == (3, 50)
+    alone = fleet(2, [job(number) for number in range(1, 11)])
+    assert stops_allowed(alone, limits, "ada") == stops_allowed(alone, limits) == (6, 100)
+    few = Limits(silent_restarts_per_hour=1, restarts_per_hour=0, restarts_fraction=0.0)
+    assert stops_allowed(fleet(2, [job(1), job(2, user="bob")]), few, "ada") == (1, 0)
 
 
 def test_budget_counts_an_hour() -> None:
