@@ -1,4 +1,4 @@
-"""Refuses credentials that are used twice, bounds concurrent requests of one user, and logs denied requests.
+"""Refuses credentials that are used twice, bounds concurrent requests of one person, and logs denied requests.
 
 munged refuses a replayed credential, but forgets those it has seen when it is restarted; therefore they are remembered
 here as well.
@@ -6,10 +6,11 @@ here as well.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from sentinel.errors import Denied, Unavailable
@@ -93,6 +94,32 @@ class Turns:
             self._under_way[uid] -= 1
             if not self._under_way[uid]:
                 del self._under_way[uid]
+
+
+class Places:
+    """Has a few requests computed at once, one of each person: nobody waits for more than one of each other person.
+
+    Args:
+        most: at once, of all people.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._all = asyncio.Semaphore(most)
+        self._of: dict[Hashable, asyncio.Lock] = {}
+        self._here: Counter[Hashable] = Counter()  # waiting or computed
+
+    @asynccontextmanager
+    async def place(self, person: Hashable) -> AsyncIterator[None]:
+        """Wait for a place, and hold it while the block runs."""
+        own = self._of.setdefault(person, asyncio.Lock())
+        self._here[person] += 1
+        try:
+            async with own, self._all:
+                yield
+        finally:
+            self._here[person] -= 1
+            if not self._here[person]:
+                del self._here[person], self._of[person]
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from sentinel import protocol
 from sentinel.adapters.encrypted_bodies import decrypted, encrypted
 from sentinel.config.settings import Daemon
 from sentinel.daemon.api.accounts import uids_of
-from sentinel.daemon.api.callers import MOST_CREDENTIAL, DenialLog, Turns, UsedCredentials
+from sentinel.daemon.api.callers import MOST_CREDENTIAL, DenialLog, Places, Turns, UsedCredentials
 from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.api.memory_budget import MemoryBudget
 from sentinel.daemon.api.node_addresses import addresses_of
@@ -134,7 +134,7 @@ class Server:
         self._turns = Turns()
         self._denials = DenialLog(log, time.monotonic)
         self._bodies, self._answers = MemoryBudget(_MEMORY_BYTES), MemoryBudget(_MEMORY_BYTES)
-        self._viewing = asyncio.Semaphore(_VIEWS)
+        self._viewing = Places(_VIEWS)
         self._metrics_text, self._metrics_s = b"", float("-inf")
         self._acts = acts
         self._listener = Listener(
@@ -339,10 +339,8 @@ class Server:
 
     async def _view(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
         arguments = body.get("arguments")
-        async with self._viewing:
-            return await self._views.show(
-                str(body.get("view")), arguments if isinstance(arguments, dict) else {}, caller.uid
-            )
+        given = arguments if isinstance(arguments, dict) else {}
+        return await self._views.show(str(body.get("view")), given, caller.uid, self._viewing.place(caller.uid))
 
     async def _change(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
         arguments = body.get("arguments")

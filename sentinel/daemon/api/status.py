@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from typing import Any
 from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.accounts import name_of, uids_of
+from sentinel.detect.cluster_view import NodeSeen
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.notices import BREAKERS_TOLD
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
@@ -244,3 +246,14 @@ def not_done(store: Store, visible: Collection[str], now: datetime) -> dict[str,
 def _observed(plan: Plan) -> dict[str, Any]:
     steps = [{"step": step.kind, "node": step.node, "job": step.job} for step in plan.steps]
     return {"incident": plan.incident, "at": plan.at, "steps": steps, "why": plan.explanation}
+
+
+def released(seen: NodeSeen | None, by: str | None) -> dict[str, Any] | None:
+    """When an operator last returned the node to service, and who (None: not known)."""
+    at = seen.released_at if seen is not None else None
+    return {"at": at, "by": by} if at is not None else None
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts n2 before n10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]

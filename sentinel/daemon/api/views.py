@@ -7,10 +7,11 @@ all.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sentinel import __version__
@@ -35,13 +36,15 @@ from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
-from sentinel.detect.cluster_view import ClusterView, NodeSeen
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
 from sentinel.engine.node_return import state as returns
 from sentinel.errors import Unavailable, UserError
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
 
+Place = AbstractAsyncContextManager[None]
+Make = Callable[[dict[str, Any], str | None], Awaitable[dict[str, Any]]]
 _HISTORY_DAYS = 30.0
 _SHOWN = 200
 _ATTEMPTS = 2000  # newest attempts in a view
@@ -81,35 +84,49 @@ class Views:
         self._operators = operators
         self._clock = clock
         self._attempts = JobAttempts(store, live, clock)
-        self._views: dict[str, Callable[[dict[str, Any], str | None], Awaitable[dict[str, Any]]]] = {
-            "status": self._status,
-            "nodes": self._nodes,
+        self._views: dict[str, Make] = {
             "jobs": self._jobs,
             "incidents": self._incidents,
-            "why": self._why,
             "history": self._history,
             "doctor": self._doctor,
             "past": self._past,
             "lost": self._lost,
-            "repairs": self._repairs,
             "names": self._names,
             "audit": self._audit,
             "curves": self._curves,
             "report": self._report,
             "alerts": lambda arguments, user: messages(store, clock.now(), arguments, user),
         }
+        # What is asked of Slurm for a view, and what makes the view of it.
+        self._of_slurm: dict[str, tuple[Callable[[dict[str, Any]], Awaitable[Any]], Callable[..., Any]]] = {
+            "status": (lambda _arguments: fleets.after_changes(), self._status),
+            "nodes": (self._asked_nodes, self._nodes),
+            "why": (lambda arguments: fleets.node(str(arguments.get("what", "")), _NODE_MAX_AGE_S), self._why),
+            "repairs": (lambda _arguments: fleets.take(_LISTING_S), self._repairs),
+        }
 
-    async def show(self, view: str, arguments: dict[str, Any], uid: int) -> dict[str, Any]:
-        return await self.show_to(view, arguments, None if uid in self._operators else await account_of(uid))
+    async def show(self, view: str, arguments: dict[str, Any], uid: int, place: Place | None = None) -> dict[str, Any]:
+        user = None if uid in self._operators else await account_of(uid)
+        return await self.show_to(view, arguments, user, place)
 
-    async def show_to(self, view: str, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        """Make a view as ``user`` may see it; None: an operator, who sees everything."""
-        if view not in self._views:
+    async def show_to(
+        self, view: str, arguments: dict[str, Any], user: str | None, place: Place | None = None
+    ) -> dict[str, Any]:
+        """Make a view as ``user`` may see it; None: an operator, who sees everything.
+
+        Args:
+            place: waited for and held while the view is computed, not while Slurm is asked, which may not answer.
+        """
+        make: Make | None = self._views.get(view)
+        if view in self._of_slurm:
+            ask, of = self._of_slurm[view]
+            make = partial(of, await ask(arguments))
+        if make is None:
             raise UserError(f"no view {view!r}", fix="upgrade the daemon or the command line: their releases differ")
-        return await self._views[view](arguments, user)
+        async with place or nullcontext():
+            return await make(arguments, user)
 
-    async def _status(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        fleet = await self._fleets.after_changes()
+    async def _status(self, fleet: Fleet | None, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         nodes = list(fleet.nodes.values()) if fleet else []
         rows = await self._seen_by(user)
         still_open = [row for row in rows if row["state"] != IncidentState.CLOSED]
@@ -167,17 +184,22 @@ class Views:
         waiting = [row["id"] for row in rows if row["state"] != IncidentState.CLOSED]
         return await asyncio.to_thread(self._store.waits_of, waiting)
 
-    async def _nodes(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+    async def _asked_nodes(self, arguments: dict[str, Any]) -> tuple[tuple[str, ...] | None, Fleet]:
         chosen = await asyncio.to_thread(node_list, arguments)
         try:
-            fleet = await self._fleets.take(_LISTING_S if chosen is None else _NODE_MAX_AGE_S)
+            return chosen, await self._fleets.take(_LISTING_S if chosen is None else _NODE_MAX_AGE_S)
         except Unavailable:
             if not arguments.get("last_known") or self._live.fleet is None:
                 raise
-            fleet = self._live.fleet  # may be old: the caller shows its age
+            return chosen, self._live.fleet  # may be old: the caller shows its age
+
+    async def _nodes(
+        self, asked: tuple[tuple[str, ...] | None, Fleet], arguments: dict[str, Any], user: str | None
+    ) -> dict[str, Any]:
+        chosen, fleet = asked
         shown = picked(chosen, (*fleet.nodes.values(), *state_of.unread_nodes(fleet)))
         scores = await self._board.read()
-        shown.sort(key=lambda node: _natural(node.name))
+        shown.sort(key=lambda node: state_of.natural(node.name))
         shown.sort(key=lambda node: scores.suspicion(node.name), reverse=True)  # suspect nodes first
         rows = []
         if chosen is not None:
@@ -207,7 +229,7 @@ class Views:
         job = self._live.job_on(node.name)
         return {
             **state_of.as_slurm_says(node),
-            "released": _released(seen, released_by.get(node.name)),
+            "released": state_of.released(seen, released_by.get(node.name)),
             "agent": seen.state if seen else "unknown",
             "orders": self._orders.connected(node.name),
             "verdict": seen.verdict if seen else {},
@@ -279,8 +301,8 @@ class Views:
         made = await asyncio.to_thread(report, self._store, self._attempts, past, await self._board.read())
         return {"cluster": self._settings.cluster, "cut": len(rows) >= _SEARCHED, **made}
 
-    async def _repairs(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        fleet, scores = await self._fleets.take(_LISTING_S), await self._board.read()
+    async def _repairs(self, fleet: Fleet, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+        scores = await self._board.read()
         return {"repairs": await asyncio.to_thread(repairs, self._store, fleet, scores, all_texts=user is None)}
 
     async def _names(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
@@ -289,7 +311,7 @@ class Views:
         fleet = self._live.fleet
         jobs = {row["job"]: None for row in rows if row["job"] is not None}
         return {
-            "nodes": sorted(fleet.nodes, key=_natural) if fleet is not None else [],
+            "nodes": sorted(fleet.nodes, key=state_of.natural) if fleet is not None else [],
             "jobs": list(jobs),
             "incidents": [row["id"] for row in rows],
         }
@@ -306,13 +328,12 @@ class Views:
             curves.append({"attempt": number, "points": points})
         return {"job": job, "curves": curves}
 
-    async def _why(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+    async def _why(self, node: NodeView | None, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         rows = await self._seen_by(user, most=_SEARCHED)
         if "what" not in arguments:
             row = by_id(str(arguments.get("incident", "")), rows)
             return await asyncio.to_thread(explained, self._store, row)
         what, attempts = str(arguments["what"]), []
-        node = await self._fleets.node(what, _NODE_MAX_AGE_S)
         if (job := job_named(what)) is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
         slurm = self._attempts.in_slurm(job, user) if not attempts else None
@@ -375,16 +396,5 @@ class Views:
         }
 
 
-def _released(seen: NodeSeen | None, by: str | None) -> dict[str, Any] | None:
-    """When an operator last returned the node to service, and who (None: not known)."""
-    at = seen.released_at if seen is not None else None
-    return {"at": at, "by": by} if at is not None else None
-
-
 def _may_see(row: dict[str, Any], user: str | None) -> bool:
     return user is None or row["user"] == user
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts n2 before n10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]

@@ -44,6 +44,7 @@ class FleetSnapshots:
         self._said: set[Unread] = set()  # unreadable records that were logged already
         self._lock = asyncio.Lock()
         self._taken_s = self._tried_s = self._changed_s = float("-inf")
+        self._failures = 0  # requests without an answer
         self._news = asyncio.Lock()
         self.observed: Callable[[Fleet], None] = live.see_fleet  # called with each new snapshot
         self.unanswered: Callable[[Unavailable], None] = lambda _error: None  # called for each failed one
@@ -52,14 +53,18 @@ class FleetSnapshots:
     async def take(self, max_age_s: float = 0.0) -> Fleet:
         """A snapshot that is at most ``max_age_s`` old at the time of the call, and was begun after ``changed_by_us``.
 
+        Who waits for another's request shares its failure: otherwise each would wait for Slurm in turn.
+
         Raises:
             Unavailable: Slurm did not answer: nothing is known.
         """
-        asked_s = self._seconds()
+        asked_s, failures = self._seconds(), self._failures
         async with self._lock:
             young = self._taken_s >= asked_s - max_age_s and not self._is_outdated()
             if self._live.fleet is not None and young:
                 return self._live.fleet
+            if self._failures != failures:
+                raise Unavailable(self.problem)
             begun_s = self._tried_s = self._seconds()
             try:
                 fleet = await self._reader.fleet()
@@ -67,6 +72,7 @@ class FleetSnapshots:
                     fleet = replace(fleet, spares=await self._read_spares())
             except Unavailable as error:
                 self._unavailable.inc()
+                self._failures += 1
                 if error.message != self.problem:
                     self._log.warning("slurm-unavailable", reason=error.message)
                 self.problem = error.message

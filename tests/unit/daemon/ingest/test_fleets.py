@@ -152,6 +152,17 @@ async def test_no_answer_is_told_once_and_its_end_too(world: Worlds, seconds: Se
     assert value("sentinel_slurm_snapshots_total", {"result": "answered"}) == 2.0
 
 
+async def test_those_who_wait_together_share_a_failure(world: Worlds, seconds: Seconds) -> None:
+    there = world()
+    daemon, counted = wired(there, seconds, takes_s=10.0)
+    there.slurm.answers = False
+    found = await asyncio.gather(*(daemon.fleets.take(1.0) for _ in range(50)), return_exceptions=True)
+    assert counted.count == 1 and {str(error) for error in found} == {daemon.fleets.problem}
+    assert all(isinstance(error, Unavailable) for error in found)
+    there.slurm.answers = True
+    assert there.job in (await daemon.fleets.take(1.0)).jobs and counted.count == 2, "who asks later asks anew"
+
+
 async def test_refusal_is_no_answer_either(world: Worlds, seconds: Seconds) -> None:
     there = world()
     daemon, _ = wired(there, seconds)
