@@ -70,30 +70,36 @@ class UsedCredentials:
 
 
 class Turns:
-    """Bounds the concurrent requests of one user."""
+    """Bounds the concurrent requests of one person.
 
-    def __init__(self) -> None:
-        self._under_way: Counter[int] = Counter()
+    Args:
+        most: of one person at once.
+    """
 
-    def turn(self, uid: int | None) -> AbstractContextManager[None]:
-        """Count a request of ``uid`` while the block runs; None: a caller without a limit.
+    def __init__(self, most: int = _AT_ONCE) -> None:
+        self._most = most
+        self._under_way: Counter[Hashable] = Counter()
+
+    def turn(self, person: Hashable | None) -> AbstractContextManager[None]:
+        """Count a request of ``person`` (a uid or a name) while the block runs; None: a caller without a limit.
 
         Raises:
-            Unavailable: the user's concurrent requests are at their limit.
+            Unavailable: the person's concurrent requests are at their limit.
         """
-        return nullcontext() if uid is None else self._turn(uid)
+        return nullcontext() if person is None else self._turn(person)
 
     @contextmanager
-    def _turn(self, uid: int) -> Iterator[None]:
-        if self._under_way[uid] >= _AT_ONCE:
-            raise Unavailable(f"{_AT_ONCE} requests of uid {uid} are under way", fix="wait for their answers")
-        self._under_way[uid] += 1
+    def _turn(self, person: Hashable) -> Iterator[None]:
+        if self._under_way[person] >= self._most:
+            whose = f"uid {person}" if isinstance(person, int) else f"{person!s:.80}"
+            raise Unavailable(f"{self._most} requests of {whose} are under way", fix="wait for their answers")
+        self._under_way[person] += 1
         try:
             yield
         finally:
-            self._under_way[uid] -= 1
-            if not self._under_way[uid]:
-                del self._under_way[uid]
+            self._under_way[person] -= 1
+            if not self._under_way[person]:
+                del self._under_way[person]
 
 
 class Places:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.daemon.api.histories import node_list
-from sentinel.daemon.api.views import Views
+from sentinel.daemon.api.views import Place, Views
 from sentinel.daemon.web import fleet_map, incident_page, job_page, plan_page, report_page
 from sentinel.daemon.web.access import Viewer
 from sentinel.daemon.web.charts import bars
@@ -41,6 +42,7 @@ class Asked:
     now: datetime
     views: Views
     racks: re.Pattern[str] | None
+    place: Callable[[], Place] = nullcontext  # held while a view is computed
 
     async def view(self, name: str, **arguments: Any) -> dict[str, Any]:
         shown: dict[str, Any] = to_json(await self.records(name, **arguments))
@@ -48,7 +50,7 @@ class Asked:
 
     async def records(self, name: str, **arguments: Any) -> dict[str, Any]:
         """A view before its conversion to JSON, for a page that shows a small part of it."""
-        return await self.views.show_to(name, arguments, self.user)
+        return await self.views.show_to(name, arguments, self.user, self.place())
 
     def filters(self, *names: str) -> dict[str, Any]:
         """A view's arguments, taken from those of the request; empty ones are left out.
@@ -125,8 +127,10 @@ class Pages:
         make = self._pages.get(section)
         return (make, "") if make is not None else None
 
-    async def html(self, page: tuple[Make, str], query: Query, viewer: Viewer) -> str:
-        """Render a page.
+    async def html(
+        self, page: tuple[Make, str], query: Query, viewer: Viewer, place: Callable[[], Place] = nullcontext
+    ) -> str:
+        """Render a page. ``place``: what is held while each of its views is computed.
 
         Raises:
             SentinelError: there is nothing to show; see the views.
@@ -134,7 +138,7 @@ class Pages:
         make, name = page
         now = self._clock.now()
         user = None if viewer.operator or self._see_all else viewer.name
-        template, values = await make(Asked(viewer, user, name, query, now, self._views, self._racks))
+        template, values = await make(Asked(viewer, user, name, query, now, self._views, self._racks, place))
         return render(template, **values, viewer=viewer, user=user, now=now, cluster=self._cluster, query=query)
 
     def problem(self, status: int, message: str, fix: str, viewer: Viewer | None) -> str:

@@ -1,7 +1,7 @@
 """Serves the web page on its own socket or address, to authenticated people, read-only and without scripts.
 
 Every answer forbids scripts, frames and external resources. Only GET and HEAD are answered, and no body is read. The
-number of connections, of pages rendered at once and the time for each are bounded.
+number of connections, of pages made at once, in all and of each person, and the time for each are bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aiohttp import web
 from sentinel.config.settings import Page
 from sentinel.daemon.acceptor import listening
 from sentinel.daemon.api.accounts import LOOK_UPS
-from sentinel.daemon.api.callers import DenialLog
+from sentinel.daemon.api.callers import DenialLog, Places, Turns
 from sentinel.daemon.api.connections import Connections
 from sentinel.daemon.api.transport import CountingServer, http_log
 from sentinel.daemon.periodic import Periodic
@@ -33,7 +33,8 @@ from sentinel.errors import Denied, SentinelError, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.telemetry import Telemetry
 
-_PAGES = 2  # pages rendered at once: one may read thousands of incidents
+_PAGES = 2  # views computed at once, one of each person: one may read thousands of incidents
+_OF_ONE_PERSON = 16  # concurrent requests of one person: a browser may load as many tabs when it is started
 _MOST_FIELDS = 32  # most fields of a request's query
 _HEADER_S = 5.0  # from the opening of a connection to the end of its first header
 _IDLE_S = 60.0
@@ -60,7 +61,7 @@ class PageServer:
         self._settings, self._who, self._pages = settings, who, pages
         self._telemetry, self._log = telemetry, log
         self._denials = DenialLog(log, time.monotonic)
-        self._making = asyncio.Semaphore(_PAGES)
+        self._turns, self._making = Turns(_OF_ONE_PERSON), Places(_PAGES)
         self._style = style().encode()
         self._runner: web.ServerRunner | None = None
         self._periodic = Periodic(telemetry, log)
@@ -163,8 +164,9 @@ class PageServer:
             page = self._pages.page_of(unquote(request.raw_path.partition("?")[0]))
             if page is None:
                 return self._problem(404, "there is no such page", "", viewer)
-            async with self._making:
-                return _html(200, await self._pages.html(page, _query(request), viewer))
+            with self._turns.turn(viewer.name):
+                place = partial(self._making.place, viewer.name)
+                return _html(200, await self._pages.html(page, _query(request), viewer, place))
         except Denied as error:
             self._denials.denied(request.path[:80], request.remote or "socket", error.message)
             status = 401 if called_rightly and self._who.takes_tokens else 403

@@ -1,4 +1,4 @@
-"""Views are computed in turns: one person keeps nobody out, nor does a Slurm that does not answer."""
+"""Views and pages are computed in turns: one person keeps nobody out, nor does a Slurm that does not answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from in_memory.page import serving_page
 from in_memory.server import OPERATOR, RESEARCHER, serving
 from in_memory.world import World
 
@@ -114,3 +115,38 @@ async def test_views_of_one_person_leave_a_place_to_others(world: Worlds) -> Non
         assert here == 1
         go_on.set()
         assert [(await task).status for task in waiting] == [200] * 4
+
+
+async def test_pages_of_one_person_are_bounded_and_leave_a_place_to_others(world: Worlds) -> None:
+    async with serving_page(world(nodes=4), deadline_s=_GUARD_S) as page:
+        go_on, made = asyncio.Event(), page.views._views["history"]
+
+        async def slow(arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+            await go_on.wait()
+            return await made(arguments, user)
+
+        page.views._views["history"] = slow
+        flood = [asyncio.create_task(page.get("/history", user="mallory")) for _ in range(40)]
+        await until(lambda: sum(task.done() for task in flood) == 24)
+        refused = [task.result() for task in flood if task.done()]
+        assert {status for status, _, _ in refused} == {503}
+        assert all("16 requests of mallory are under way" in text for _, text, _ in refused)
+        async with asyncio.timeout(_GUARD_S):
+            for path in ("/", "/nodes", "/incidents"):
+                assert (await page.get(path, user="root"))[0] == 200
+                assert (await page.get(path, user="ada"))[0] == 200
+        go_on.set()
+        assert sorted([(await task)[0] for task in flood]) == [200] * 16 + [503] * 24
+
+
+async def test_pages_do_not_wait_for_each_other_while_slurm_hangs(world: Worlds) -> None:
+    async with serving_page(world(nodes=4), deadline_s=_GUARD_S) as page:
+        await page.daemon.fleets.take()
+        page.daemon.fleets._reader = hanging = Hanging()  # type: ignore[assignment]
+        page.daemon.fleets._taken_s = float("-inf")
+        waiting = [asyncio.create_task(page.get("/nodes", user=user)) for user in ("ada", "bob", "eve")]
+        await until(lambda: hanging.asked == 1 and len(page.daemon.fleets._lock._waiters or ()) == 2)
+        async with asyncio.timeout(_GUARD_S):
+            assert (await page.get("/incidents", user="root"))[0] == 200
+        hanging.let_go.set()
+        assert [(await task)[0] for task in waiting] == [200] * 3, "with what is known"
