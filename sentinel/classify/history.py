@@ -15,6 +15,7 @@ from sentinel.model.taken_along import taken_along_id
 WINDOW = timedelta(days=30)
 _LEAST_CHANCE = 1e-9  # a chance that no fleet meets
 _MOST_COUNTED = 40  # failures of one node in a month; more are no rarer than these for the bounds below
+REPEATED = timedelta(minutes=2)  # what a node without a job says again so soon is the same failure
 PRIOR = 0.25  # failures' worth of belief that a node is like the others
 
 
@@ -59,13 +60,11 @@ class History:
             self._recent[now] = tuple(past for past in self.failures if now - WINDOW <= past.at <= now)
         return self._recent[now]
 
-    def on_node(self, node: str, now: datetime, *, other_than_job: int | None = None) -> tuple[PastFailure, ...]:
-        """Failures that this node hosted under other jobs."""
-        return tuple(
-            past
-            for past in self.recent(now)
-            if past.node == node and (other_than_job is None or past.job != other_than_job)
-        )
+    def under_other_jobs(self, node: str, job: int | None, now: datetime) -> tuple[PastFailure, ...]:
+        """Failures that this node hosted under jobs other than ``job``; where either job is not known none is another's."""
+        if job is None:
+            return ()
+        return tuple(past for past in self.recent(now) if past.node == node and past.job not in (None, job))
 
     def of_job(self, job: int, now: datetime) -> tuple[PastFailure, ...]:
         return tuple(past for past in self.recent(now) if past.job == job)
@@ -106,11 +105,12 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
     differ, and one failure on a new node says little. Failures of the application do not count against a node,
     nor do those that only a program's words speak for: whoever prints an Xid in every job would make lemons.
     """
-    against = each_once([
+    blamed = [
         past
         for past in history.recent(now)
         if past.node is not None and past.blamed and not past.users_words and past.cause not in APPLICATION
-    ])  # fmt: skip
+    ]
+    against = each_once(without_repeats(blamed))
     pasts: dict[str, list[PastFailure]] = {}
     for past in sorted(against, key=lambda past: past.at):
         pasts.setdefault(past.node or "", []).append(past)
@@ -142,6 +142,21 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
         )
     scores.sort(key=lambda score: (-score.low, score.node))
     return scores
+
+
+def without_repeats(failures: Sequence[PastFailure]) -> list[PastFailure]:
+    """Leaves out incidents without a job that came within ``REPEATED`` of one of the same cause on the same node: the lines
+    of one burst are no failures of their own, whoever opened an incident for each."""
+    last: dict[tuple[str, Cause], datetime] = {}
+    kept = []
+    for past in sorted(failures, key=lambda past: past.at):
+        if past.node is not None:
+            before = last.get((past.node, past.cause))
+            last[past.node, past.cause] = past.at
+            if past.job is None and before is not None and past.at - before <= REPEATED:
+                continue
+        kept.append(past)
+    return kept
 
 
 def each_once(failures: Sequence[PastFailure]) -> list[PastFailure]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from math import exp, isfinite, log
 
-from sentinel.classify.history import APPLICATION, History, PastFailure
+from sentinel.classify.history import APPLICATION, History, PastFailure, without_repeats
 from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope, Trust
@@ -94,12 +94,14 @@ def recurring(
 def _node_again(
     incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
 ) -> list[Reading]:
-    """Failures of several jobs on one node point to the node. Bad numbers have their own rule unless a part failed."""
+    """Failures of several jobs on one node, and not of other GPUs of it, point to the node. Bad numbers have their own rule
+    unless a part failed."""
     kinds = ambiguous(readings, rules)
     node = _one_node(incident, [r for group in kinds.values() for r in group])
     if node is None or not kinds:
         return []
-    past = history.on_node(node, now, other_than_job=incident.job)
+    units = _units(r for group in kinds.values() for r in group)
+    past = [p for p in history.under_other_jobs(node, incident.job, now) if not _another_unit(p, units)]
     hard = [p for p in past if p.blamed and p.cause not in APPLICATION and p.cause is not C.NUMERICAL_NAN]
     machine = [p for p in hard if not p.users_words]
     soft = [p for p in past if p.cause in SOFT or (p in hard and p.users_words)]
@@ -115,6 +117,18 @@ def _node_again(
     counted.update({C.USER_CODE: -2.0, C.APP_OOM_GPU: -2.0, C.NUMERICAL_NAN: -2.0})
     note = f"{node} failed {len(machine) + len(soft)} times in 30 days under other jobs"
     return [of_context(group[0].evidence, "node-again", counted, note, Scope.GPU)]
+
+
+def _units(readings: Iterable[Reading]) -> set[str]:
+    """The GPUs that these readings are about, as verdicts name them; empty: not known of all."""
+    named = [r.evidence.where.gpu if r.evidence.where.gpu is not None else r.evidence.data.get("pci") for r in readings]
+    return {str(gpu) for gpu in named} if None not in named else set()
+
+
+def _another_unit(past: PastFailure, units: Collection[str]) -> bool:
+    """Whether that was the failure of another GPU; an index and an address may be the same one."""
+    known = [past.gpu, *units] if past.gpu is not None and units else []
+    return bool(known) and past.gpu not in units and len({name.isdigit() for name in known if name is not None}) == 1
 
 
 def _one_node(incident: Incident, readings: Sequence[Reading]) -> str | None:
@@ -287,7 +301,7 @@ def _ageing(incident: Incident, readings: Sequence[Reading], history: History, r
 def _rates(readings: Sequence[Reading], history: History, rules: Rules, now: datetime) -> list[Reading]:
     """How often each cause is met here beside how often it is met elsewhere (the rules' priors): a cluster like others gets
     nothing added, a few failures move little, and no rate says more than one line of evidence."""
-    causes = Counter({p.incident or id(p): p.cause for p in history.recent(now)}.values())
+    causes = Counter({p.incident or id(p): p.cause for p in without_repeats(history.recent(now))}.values())
     failures = causes.total()
     if failures < LEAST_FAILURES:
         return []

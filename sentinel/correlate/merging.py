@@ -80,6 +80,40 @@ def same_failure(
     return found
 
 
+def says_no_more(incident: Incident, verdict: Verdict, earlier: Incident, known: Verdict, window: timedelta) -> bool:
+    """Whether ``incident`` is what its nodes said within ``window`` of the closed ``earlier`` one, about the same attempt or
+    about none: again the same kinds of evidence, and a verdict that names no more.
+
+    Args:
+        verdict: on ``incident``; ``known``: on ``earlier``.
+    """
+    if earlier.state is not IncidentState.CLOSED or earlier.id == incident.id:
+        return False
+    if (earlier.job, earlier.attempt) != (incident.job, incident.attempt):
+        return False
+    news = [item for item in incident.evidence if incidents.opens(item)]
+    if any(item.where.node is None or item.where.job is not None or incidents.is_advisory(item) for item in news):
+        return False
+    if not {_kind(item) for item in news} <= {_kind(item) for item in earlier.evidence}:
+        return False
+    if not all(incidents.is_near(earlier, item.at, window) for item in news):
+        return False
+    if (verdict.cause, verdict.scope) != (known.cause, known.scope):
+        return False
+    return all(
+        {*new} <= {*old}
+        for new, old in (
+            (verdict.drain, known.drain),
+            (verdict.suspect, known.suspect),
+            (verdict.culprits.gpus, known.culprits.gpus),
+        )
+    )
+
+
+def _kind(item: Evidence) -> tuple[str, str | None, object]:
+    return item.kind, item.where.node, item.data.get("xid")
+
+
 def _nodes(incident: Incident, job: JobView | None, cluster: ClusterView) -> set[str]:
     """Those of the incident's attempt, as far as known."""
     now = job.nodes if job is not None and job.restarts == incident.attempt else ()

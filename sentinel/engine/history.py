@@ -177,12 +177,14 @@ def failures_of(row: Mapping[str, Any], nodes: Sequence[str] = ()) -> Iterable[P
     blamed = row["culprit_nodes"] if row["scope"] != Scope.CLUSTER else ()
     named: list[str | None] = [*(blamed or ())] or ([*seen] if len(seen) == 1 else [None])
     for node in named:
-        gpus = (gpu for gpu in row["culprit_gpus"] or () if node and gpu.startswith(f"{node}:"))
+        gpus = [
+            gpu.removeprefix(f"{node}:") for gpu in row["culprit_gpus"] or () if node and gpu.startswith(f"{node}:")
+        ]
         yield PastFailure(
             at=row["opened_at"],
             cause=Cause(row["cause"]),
             node=node,
-            gpu=next((gpu.removeprefix(f"{node}:") for gpu in gpus), None),
+            gpu=_one_gpu(gpus),
             job=row["job"],
             attempt=row.get("attempt"),
             user=row["user"],
@@ -193,3 +195,10 @@ def failures_of(row: Mapping[str, Any], nodes: Sequence[str] = ()) -> Iterable[P
             blamed=bool(blamed),
             users_words=row.get("users_words") is True,
         )
+
+
+def _one_gpu(named: Sequence[str]) -> str | None:
+    """The GPU that failed; None: none is named, or several are. The same one may be named by index and by address."""
+    indices = [gpu for gpu in named if gpu.isdigit()]
+    first = indices or named
+    return first[0] if len(first) == 1 else None

@@ -184,11 +184,34 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
         under_way.again = True
     elif first and not decision.matters(incident, made.verdict, state.rules):
         out.say("evidence-noted", incident=incident_id, cause=made.verdict.cause)
+    elif first and (earlier := _told_already(state, incident, made)) is not None:
+        state.put(earlier := incidents.attach(earlier, incident.evidence, now))
+        state.drop(incident_id)
+        out.save(IncidentChanged(earlier))
+        out.say("incident-joined", incident=earlier.id, joined=incident_id)
     else:
         _keep(state, out, incident, made.verdict, made.plan, situation.job, now)
         if first:
             recover_other_jobs(state, out, incident, fleet, now, looks)
     _end_judgement(state, out, incident_id, now)
+
+
+def _told_already(state: State, incident: Incident, made: Decision) -> Incident | None:
+    """The closed incident that told of the same on the same nodes, which nothing proved good since. One for which nothing is
+    to be done closes at once, and a burst would open one, and send a message, for each of its lines."""
+    if made.plan.steps or made.plan.waits:
+        return None
+    judged = (other for other in state.index.about(incident.job, incident.nodes) if other.id in state.verdicts)
+    return next(
+        (
+            other
+            for other in judged
+            if not state.plans[other.id].steps
+            and merging.says_no_more(incident, made.verdict, other, state.verdicts[other.id], state.window)
+            and not node_proof.proven_good(state, other, incident.nodes)
+        ),
+        None,
+    )
 
 
 def plan_again(
