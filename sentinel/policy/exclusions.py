@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, JobView, NodeView, Verdict
+from sentinel.policy.situation import in_maintenance
 
 IN_TURN = "in_turn"  # in the data of the step that excludes: see ``excluded``
 BESIDE = "beside"  # likewise: the other nodes under the switch of nodes that failed the job in turn
@@ -81,7 +83,8 @@ def excluded(
     ]
     pool = {node.name for node in there if may_get(node) and node.name not in leaving}
     needed = nodes_wanted(job)[1]
-    must = [name for name in _known(bad, fleet) if name in pool]
+    may_begin = pool | {node.name for node in there if in_service(node) and node.name not in leaving}
+    must = [name for name in _known(bad, fleet) if name in may_begin]
     pool -= set(must)
     left = len(pool)
     must = must[: max(0, len(there) - nodes_wanted(job)[0])]
@@ -117,6 +120,12 @@ def may_get(node: NodeView) -> bool:
     counted, a node that never does leaves the job waiting for it, and not counted, each of them lets the job onto bad nodes.
     """
     return node.usable or (node.state == "unknown" and not node.drained)
+
+
+def in_service(node: NodeView) -> bool:
+    """Whether Slurm gives the node jobs, or will in the second in which its maintenance reservation ends."""
+    after = dataclasses.replace(node, flags=node.flags - {"maintenance"}) if in_maintenance(node) else node
+    return after.usable
 
 
 def nodes_wanted(job: JobView) -> tuple[int, int]:

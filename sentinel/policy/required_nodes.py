@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from sentinel.model.hostlist import fold
 from sentinel.model.records import Fleet, JobView, Step
-from sentinel.policy.exclusions import may_get, nodes_wanted
-from sentinel.policy.situation import Situation, components_with
+from sentinel.policy.exclusions import in_service, may_get, nodes_wanted
+from sentinel.policy.situation import Situation, components_with, in_maintenance
 
 
 def without_required(
@@ -20,7 +20,7 @@ def without_required(
         leaving: nodes in service that are about to be drained.
     """
     nodes = fleet.nodes
-    stays = {name for name in bad if name in nodes and nodes[name].usable and name not in leaving}
+    stays = {name for name in bad if name in nodes and in_service(nodes[name]) and name not in leaving}
     return [n for n in bad if n not in required or n in stays], [n for n in suspect if n not in required]
 
 
@@ -62,6 +62,7 @@ def _waits_for(job: JobView, required: Collection[str], fleet: Fleet, leaving: C
     others = fold(name for name in required if name not in names) if least == most else ""
     others = f"'{others}'" if "[" in others else others  # a shell would take it for a pattern
     state = "drained" if all(node.drained or node.name in leaving for node in out) else "drained or down"
+    state = "in maintenance" if all(in_maintenance(node) and in_service(node) for node in out) else state
     are, those = ("is", "that node is") if len(out) == 1 else ("are", "those nodes are")
     return (
         f"Job {job.id}'s own --nodelist names {fold(names)}, which {are} {state}: it waits "

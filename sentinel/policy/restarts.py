@@ -24,7 +24,7 @@ from sentinel.model.records import (
 )
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.drains import nodes_under, switches
-from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
+from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, in_service, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
 from sentinel.policy.required_nodes import own_list, without_required
@@ -179,10 +179,10 @@ def _restart(
         return JobSteps(here, None, f"{words} {_requeued_instead(job, without)}")
     requeue = f"{words} {requeue}".strip()
     smaller, costs = _smaller(job, without, situation)
-    if without.left < without.needed and not smaller and _in_service(verdict, situation, drained):
+    if without.left < without.needed and not smaller and _may_begin_on(verdict, situation, drained, without):
         words = (
             f"Job {job.id} needs {nodes_text(without.needed)}, and {without.left} usable ones would be left without "
-            f"{', '.join(_in_service(verdict, situation, drained))}. {costs}".rstrip()
+            f"{', '.join(_may_begin_on(verdict, situation, drained, without))}. {costs}".rstrip()
         )
         return JobSteps((), Wait(NO_NODE, now, words, (f"restart {job.id}",)), requeue)
     spared = ""
@@ -336,11 +336,13 @@ def _bad_and_suspect(verdict: Verdict, situation: Situation) -> tuple[list[str],
     )
 
 
-def _in_service(verdict: Verdict, situation: Situation, drained: Sequence[Step]) -> list[str]:
-    """Convicted nodes that Slurm still gives work to, and that this plan does not take out."""
+def _may_begin_on(verdict: Verdict, situation: Situation, drained: Sequence[Step], without: Exclusions) -> list[str]:
+    """Convicted nodes that Slurm still gives work to, and that this plan does not take out. In a maintenance reservation it
+    gives none before that ends, and then only to a job that does not exclude them."""
     other = {step.node for step in drained} | situation.good_nodes | situation.put_back
     nodes = situation.fleet.nodes
-    return [n for n in verdict.drain if n in nodes and nodes[n].usable and n not in other]
+    left = [n for n in verdict.drain if n in nodes and n not in other]
+    return [n for n in left if nodes[n].usable or (in_service(nodes[n]) and n not in without.nodes)]
 
 
 def _silent_after(incident: Incident) -> int | None:

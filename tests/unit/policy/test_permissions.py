@@ -117,3 +117,15 @@ def test_a_node_in_a_maintenance_reservation_is_not_drained_before_it_ends() -> 
     assert any(step.kind is StepKind.REQUEUE_HOLD for step in plan.to_do)  # the job leaves it
     anyway = Modes(default=Mode("act", "act"), respect_maintenance=False)
     assert drained(decide(verdict(drain=("n1",)), anyway, fleet=fleet(nodes))) == ["n1"]
+
+
+def test_a_job_is_kept_off_a_convicted_node_in_maintenance_for_when_that_ends() -> None:
+    act = Modes(default=Mode("act", "act"))
+    n1 = node("n1", flags=frozenset({"maintenance"}))
+    others = [node("n2"), node("n3", state="down"), node("n4", state="down")]
+    plan = decide(verdict(drain=("n1",)), act, fleet=fleet([n1, *others]))
+    assert [step.data["nodes"] for step in plan.to_do if step.kind is StepKind.EXCLUDE] == ["n1"], (
+        "too few are left by now"
+    )
+    all_it_has = decide(verdict(drain=("n1",)), act, fleet=fleet([n1, node("n2")]))
+    assert not all_it_has.to_do and ("no-node", ("restart 101",)) in the_waits(all_it_has)

@@ -9,6 +9,7 @@ from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, outcomes, states
 from in_memory.world import World
 from made_records import evidence
 
+from sentinel.config.modes import Mode, Modes
 from sentinel.config.settings import Limits
 from sentinel.model.records import Evidence, Kind, StepKind
 
@@ -56,3 +57,31 @@ async def test_a_list_that_sentinel_wrote_is_not_called_the_jobs_own(world: Worl
     assert there.slurm.jobs[blocker].state == "RUNNING"
     assert there.slurm.jobs[there.job].state == "PENDING" and "--nodelist" not in outcomes(there)[0], daemon.said
     assert sink.all and all("--nodelist" not in notice.body for notice in sink.all)
+
+
+SUGGESTS = dataclasses.replace(SETTINGS, modes=Modes(default=Mode(drain="suggest", restart="act")))
+
+
+async def test_a_job_begins_on_no_convicted_node_that_comes_out_of_maintenance_undrained(world: Worlds) -> None:
+    """A reservation ends at any second, and Slurm starts what waits for the node before anybody has looked."""
+    there, sink = world(nodes=6), FakeSink()
+    job = there.slurm.jobs[there.job]
+    job.required = ("n1", "n2")
+    daemon = Daemon(there, [sink], settings=SUGGESTS)
+    there.slurm.person_reserves(["n1"])
+    await fail(daemon, bus("n1"))
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and job.excluded == ("n1",), daemon.said
+    there.slurm.reservation_ends(["n1"])
+    assert job.state == "PENDING", "in the same second"
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and job.restarts == 1 and job.excluded == ("n1",), daemon.said
+    there.slurm.person_drains("n1", "riser")  # no exclusion is needed any more, and with it the job would never start
+    await daemon.pass_time(20.0)
+    assert job.excluded == () and job.state == "PENDING", daemon.said
+    there.slurm.person_resumes("n1")
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and "n1" in job.on, daemon.said
