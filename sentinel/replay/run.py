@@ -11,7 +11,7 @@ import dataclasses
 import heapq
 import itertools
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import EffectCompleted, Event, EvidenceReceived, FleetObserved, TimerDue
 from sentinel.engine.state import State
 from sentinel.engine.transition import AskNodes, CarryOutStep, ObserveFleet, QueryMetrics, StartTimer, Transition
+from sentinel.errors import SentinelError
 from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade, VerdictReached
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
 from sentinel.model.records import (
@@ -38,6 +39,7 @@ from sentinel.model.records import (
     Plan,
     Result,
     Scalar,
+    Step,
     StepKind,
     Task,
     Verdict,
@@ -52,6 +54,9 @@ FORGOTTEN = timedelta(hours=1)  # after its end Slurm no longer lists a job: Min
 HOUSEKEEPING_EVERY = timedelta(minutes=1)  # what is over is forgotten, as in the live daemon, which does it every 10 s
 LOOKS = timedelta(seconds=10)  # the live daemon's next snapshot, before it forgets what proved a node good
 ANSWER_S = 3.0  # nodes answer within it; what they answered is in the recording and arrives at its own time
+MOST_TIMES = (
+    500  # of one step of one incident: a job that waits for months has its exclusions written some dozens of times
+)
 PARTITION = "recorded"  # of nodes on which no recorded attempt ran
 _OPTED_IN = '{"sentinel": {"restart": true}}'
 
@@ -81,9 +86,13 @@ class Replay:
         self._verdicts: dict[str, Verdict] = {}
         self._plans: dict[str, Plan] = {}
         self._seen: dict[tuple[int, int], RecordedAttempt] = {}
+        self._carried_out: Counter[tuple[object, ...]] = Counter()
 
     def run(self, progress: Callable[[int], None] = lambda _: None) -> list[Replayed]:
-        """Returns what is judged now, in order of time. ``progress`` is told of each item of evidence that is through."""
+        """Returns what is judged now, in order of time. ``progress`` is told of each item of evidence that is through.
+
+        Raises SentinelError where it would not end.
+        """
         for item in self._recording.evidence:
             self._add(item.seen_at, EvidenceReceived(item.seen_at, (item,)))
         for at in self._past.changes:
@@ -167,8 +176,23 @@ class Replay:
                     answered = now + timedelta(seconds=ANSWER_S)
                     self._add(answered, EffectCompleted(answered, effect.id))
                 case CarryOutStep():
+                    self._count(effect.task)
                     ended, outcome = self._past.outcome(effect.task, now)
                     self._add(ended, EffectCompleted(ended, effect.id, outcome=outcome))
+
+    def _count(self, task: Task) -> None:
+        """Raises SentinelError where a step is done again and again: outcomes that were recorded need not fit what this
+        replay asks for, and a plan that they never satisfy would go on for ever."""
+        step = task.step
+        key = (task.incident.id, step.kind, step.node, step.job)
+        self._carried_out[key] += 1
+        if self._carried_out[key] > MOST_TIMES:
+            of = f"of job {step.job}" if step.job is not None else step.node
+            raise SentinelError(
+                f"step {step.kind} {of} in incident {task.incident.id} was done {MOST_TIMES} times, and what was "
+                "recorded of it never satisfies what is asked for now: this replay does not end",
+                fix="please report it, with a bundle of that incident; a later --since leaves it out",
+            )
 
 
 class PastCluster:
@@ -297,9 +321,19 @@ class PastCluster:
                 self._released.pop(step.job, None)
             elif step.kind is StepKind.EXCLUDE:
                 self._excluded[step.job] = frozenset(names(step.data.get("nodes")))
+                data = _as_asked(step, data)
             elif step.kind is StepKind.RELEASE:
                 self._released[step.job] = ended
         return ended, Outcome(step, result, ended, reason, data)
+
+
+def _as_asked(step: Step, recorded: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """What writing a job's exclusions comes to: what its user had excluded is recorded, and the step names ours of now."""
+    if "excluded" not in recorded:
+        return recorded
+    theirs = {*names(recorded["excluded"])} - {*names(recorded.get("added"))}
+    ours = {*names(step.data.get("nodes"))}
+    return {**recorded, "excluded": ",".join(sorted(theirs | ours)), "added": ",".join(sorted(ours - theirs))}
 
 
 def _attempts_not_recorded(recording: Recording) -> Iterator[RecordedAttempt]:

@@ -13,8 +13,9 @@ from made_records import ended, evidence, incident, plan, step, verdict
 
 from sentinel.adapters.store.recording import LOOK_BACK
 from sentinel.config.settings import Limits, Mode, Modes
+from sentinel.errors import SentinelError
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
-from sentinel.model.records import Evidence, Incident, Kind, Plan, Source, StepKind
+from sentinel.model.records import Evidence, Incident, Kind, Outcome, Plan, Source, StepKind, Task
 from sentinel.replay.compare import Comparison, compare
 from sentinel.replay.run import PastCluster, Replay, Replayed
 
@@ -60,6 +61,48 @@ async def test_the_same_rules_judge_the_same(world: Worlds, case: str) -> None:
     assert all(
         item.was is not None and item.was["cause"] == item.now["cause"] for item in found if item.now is not None
     )
+
+
+NONE = {"excluded": "", "added": ""}
+
+
+async def with_other_nodes(world: World) -> Recording:
+    """Of a job that left n1; there are others that it may have instead, as another job shows."""
+    recording = await recorded(world, [BUS])
+    nodes, (first, *_) = tuple(f"n{number}" for number in range(3, 21)), recording.attempts
+    other = dataclasses.replace(first, job=7, nodes=nodes, ended_at=first.started_at + timedelta(seconds=1))
+    return dataclasses.replace(recording, attempts=(other, *recording.attempts))
+
+
+def without_exclusions(recording: Recording) -> Recording:
+    """As if its own list had named n1, so that its exclusion was taken back."""
+    (one,) = recording.incidents
+    steps = (
+        dataclasses.replace(step, outcome=dataclasses.replace(step.outcome, data={**step.outcome.data, **NONE}))
+        if step.step.kind is StepKind.EXCLUDE and step.outcome is not None
+        else step
+        for step in one.steps
+    )
+    return dataclasses.replace(recording, incidents=(dataclasses.replace(one, steps=tuple(steps)),))
+
+
+async def test_exclusions_are_those_that_the_replay_asks_for_not_the_recorded_ones(world: Worlds) -> None:
+    recording = without_exclusions(await with_other_nodes(world(nodes=20)))
+    (only,) = replayed(recording)
+    assert only.same, only.reasons
+
+
+async def test_a_replay_that_would_not_end_says_so(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = await with_other_nodes(world(nodes=20))
+    outcome = PastCluster.outcome
+
+    def excluded_nothing(past: PastCluster, task: Task, now: datetime) -> tuple[datetime, Outcome]:
+        ended, made = outcome(past, task, now)
+        return ended, dataclasses.replace(made, data=NONE) if task.step.kind is StepKind.EXCLUDE else made
+
+    monkeypatch.setattr(PastCluster, "outcome", excluded_nothing)
+    with pytest.raises(SentinelError, match=r"exclude of job 101 .* does not end"):
+        replayed(recording)
 
 
 async def test_another_limit_shows_what_it_would_have_changed(world: Worlds) -> None:
