@@ -38,7 +38,7 @@ from sentinel.model.records import (
     Result,
     StepKind,
 )
-from sentinel.model.vocabulary import ANYWHERE, FOR_ATTEMPT
+from sentinel.model.vocabulary import ANYWHERE, FOR_ATTEMPT, HELD_BY_SLURM
 from sentinel.policy import components_with
 from sentinel.text import names
 
@@ -78,7 +78,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         if known is None or not recovery.is_busy(known):  # the step under way changes the job; a drain is another thing
             lost |= _lost_of_job(state, plan, fleet, now) | _left_holds(state, plan, fleet)
             lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _taken_nodes(state, plan, fleet)
-            lost |= _outdated_resume_point(state, plan, fleet)
+            lost |= _outdated_resume_point(state, plan, fleet) | _let_go_by_a_person(state, incident, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
             _do_again(state, out, incident, lost, drains.keys(), fleet, now)
@@ -295,6 +295,23 @@ def _outdated_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[
     soon = timedelta(seconds=state.settings.recovery.confirm_s)
     over_soon = job.submitted_at - (started or max(release.at, written.at)) < soon
     return frozenset({StepKind.WRITE_RESUME}) if over_soon else frozenset()
+
+
+def _let_go_by_a_person(state: State, incident: Incident, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
+    """The end of a restart that found its prepared job held by a person who has released it since: until it starts, the
+    nodes that we excluded are ours to give back, or to keep it from."""
+    step = next((step for step in plan.to_do if step.kind is StepKind.RELEASE), None)
+    release = state.ledger.outcome(plan.incident, step) if step is not None else None
+    if release is None or release.result is not Result.FAILED or incident.state is not IncidentState.HELD:
+        return frozenset()
+    job = fleet.jobs.get(release.step.job) if release.step.job is not None else None
+    by_a_person = release.data.get("held") and not release.data.get(HELD_BY_SLURM)
+    if job is None or not by_a_person or fleet.at <= release.at or _is_anothers(state, release, fleet):
+        return frozenset()
+    if job.state != "pending" or job.restarts != (release.step.attempt or 0) + 1 or _is_deferred(job, fleet.at):
+        return frozenset()
+    still_held = job.held and not exclusions.never_starts(state, job)  # Slurm takes the priority of what never starts
+    return frozenset() if still_held else frozenset({StepKind.EXCLUDE}) | _RELEASE
 
 
 def _is_anothers(state: State, release: Outcome, fleet: Fleet) -> bool:

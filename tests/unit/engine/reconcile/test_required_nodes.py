@@ -11,7 +11,7 @@ from made_records import evidence
 
 from sentinel.config.modes import Mode, Modes
 from sentinel.config.settings import Limits
-from sentinel.model.records import Evidence, Kind, StepKind
+from sentinel.model.records import Evidence, Kind, Source, StepKind
 
 Worlds = Callable[..., World]
 WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0))
@@ -85,3 +85,51 @@ async def test_a_job_begins_on_no_convicted_node_that_comes_out_of_maintenance_u
     for _ in range(3):
         await daemon.pass_time(20.0)
     assert job.state == "RUNNING" and "n1" in job.on, daemon.said
+
+
+def now_s(there: World) -> float:
+    return (there.slurm.clock.now() - evidence().at).total_seconds()
+
+
+async def held_by_its_user(there: World, *sinks: FakeSink) -> Daemon:
+    """A daemon whose requeued job needs n1, which is convicted and waits to be drained, and which its user holds."""
+    there.slurm.jobs[there.job].required = ("n1", "n2")
+    daemon = Daemon(there, sinks, settings=SUGGESTS)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    there.slurm.person_holds(there.job)
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    assert states(there) == ["held"] and "not by Sentinel" in outcomes(there)[0], daemon.said
+    return daemon
+
+
+async def mended(daemon: Daemon) -> None:
+    found = evidence(Kind.DIAG_PASSED, node="n1", at_s=now_s(daemon.world), source=Source.DIAGNOSTIC, data={"level": 4})
+    await daemon.observe([found])
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+
+
+async def test_a_job_that_its_user_held_and_released_gets_its_node_once_that_is_good(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon, job = await held_by_its_user(there, sink), there.slurm.jobs[there.job]
+    there.slurm.person_releases(there.job)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and job.excluded == ("n1",), "n1 is convicted, and in service"
+    assert states(there) != ["held"], "nobody is to release what is released"
+    await mended(daemon)
+    assert job.state == "RUNNING" and "n1" in job.on and job.excluded == () and job.restarts == 1, daemon.said
+    assert daemon.bugs() == 0
+
+
+async def test_a_job_that_its_user_held_meanwhile_gets_a_node_that_is_good_by_then(world: Worlds) -> None:
+    there = world(nodes=6)
+    daemon, job = await held_by_its_user(there), there.slurm.jobs[there.job]
+    await mended(daemon)
+    assert job.held and job.state == "PENDING"
+    there.slurm.person_releases(there.job)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and "n1" in job.on and job.excluded == () and job.restarts == 1, daemon.said
