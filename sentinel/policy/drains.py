@@ -48,16 +48,19 @@ def drains(
     unsettled = [name for name in unsettled if name not in kept]
     gone = [step for step in gone if not (respect_maintenance and in_maintenance(fleet.nodes[step.node or ""]))]
     waits = (_maintenance(kept, now),) if kept else ()
+    sure = sure_enough(verdict, act_confidence)
     if not unsettled:
-        return Drains(tuple(gone), waits, words)
-    if not sure_enough(verdict, act_confidence):
+        # Told meanwhile, too: who looks at the switch now is not asked again when the reservation ends.
+        suspected = _under_suspect_switches(kept, situation, limits, now) if sure else ()
+        return Drains(tuple(gone), (*waits, *suspected), words)
+    if not sure:
         unsure = f"Not drained: {_confidence(verdict):.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
         return Drains((), (), unsure)
     later = {name: seen for name in unsettled if (seen := situation.refused.get(name)) and now < seen.again_at}
     waits = (*waits, refused_wait(later)) if later else waits
     # What Slurm refuses must not take the place of what it would do.
     unsettled = sorted((name for name in unsettled if name not in later), key=lambda name: name in situation.refused)
-    suspected = _under_suspect_switches(unsettled, situation, limits, now)
+    suspected = _under_suspect_switches([*unsettled, *kept], situation, limits, now)
     unsettled = [name for name in unsettled if not any(f"drain {name}" in wait.what for wait in suspected)]
     waits = (*waits, *suspected)
     allowed, wait = _within_budget(unsettled, situation, limits, now)

@@ -172,6 +172,24 @@ async def test_what_waits_for_its_switch_goes_on_when_all_nodes_are_said_to_hang
     assert drained(there) == {"n2", "n3"} and waits(there) == []
 
 
+async def test_who_has_looked_at_a_switch_while_its_nodes_are_in_maintenance_is_not_asked_again(world: Worlds) -> None:
+    there = world(nodes=12, wide=1)
+    for number, known in enumerate(there.slurm.nodes.values()):
+        known.topology = f"leaf{number // 4}"
+    daemon = Daemon(there, settings=limited(breaker_nodes=9, breaker_switch_nodes=2))
+    await fail(daemon, bus("n2"), bus("n3"))
+    assert set(waits(there)) == {"switch"}
+    there.slurm.person_reserves(["n2", "n3"])
+    await daemon.pass_time(11.0)
+    assert drained(there) == set() and set(waits(there)) == {"maintenance", "switch"}
+    await command(daemon, "resume")
+    await daemon.pass_time(11.0)
+    assert drained(there) == set() and set(waits(there)) == {"maintenance"}
+    there.slurm.reservation_ends(["n2", "n3"])
+    await daemon.pass_time(11.0)
+    assert drained(there) == {"n2", "n3"} and waits(there) == []
+
+
 async def test_a_wait_is_kept_over_a_restart_of_the_daemon(world: Worlds) -> None:
     there, sink = world(nodes=10, wide=1), FakeSink()
     await fail(Daemon(there, [sink], settings=limited(drain_count=0)), bus("n5"))
