@@ -3,6 +3,9 @@
 One file per checkpoint in a folder of its own (by default in the user's cache), never in the checkpoint's: size, times,
 inode and CRC-32 of each block of every file, and whether all numbers were finite. While a file looks the same it is proven
 without being read again; one that looks different is read, and invalid where its bytes are others.
+
+A manifest speaks of the save that it was made of. A run saves over a path again (``last.ckpt``, a step that is reached once
+more after it was set back): what was written since is another save's, of which it says nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +46,10 @@ class FileThen:
 
     def looks_like(self, entry: Entry) -> bool:
         return (self.mtime_ns, self.ctime_ns, self.inode) == (entry.mtime_ns, entry.ctime_ns, entry.inode)
+
+    def was_written_since(self, entry: Entry) -> bool:
+        """Whether somebody wrote the file after this; damage on the disk, and a copy that keeps times, leave the mtime."""
+        return self.mtime_ns != entry.mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +163,8 @@ def apply(kept: Kept, tree: Tree, ask: Ask, finding: Finding) -> None:
     """Hold what lies there against the manifest: what looks as it did is proven, the rest is read."""
     if ask.level == "structural":
         return
+    if _is_of_another_save(kept, tree, finding):
+        return
     changed: list[str] = []
     for name, then in kept.files.items():
         entry = tree.files.get(name)
@@ -164,10 +173,11 @@ def apply(kept: Kept, tree: Tree, ask: Ask, finding: Finding) -> None:
                 continue
             raise Broken(f"{visible(name)} was there when its manifest was made, and is not now", "checksum")
         if entry.size != then.size:
-            raise Broken(f"{visible(name)}: changed after its manifest was made ({then.size} bytes then)", "checksum")
+            raise _differs(tree, kept, name, f" ({then.size} bytes then)")
         if not then.looks_like(entry):
             changed.append(name)
-    if ask.level == "content" and kept.finding:
+    rewritten = any(kept.files[name].was_written_since(tree.files[name]) for name in changed)
+    if ask.level == "content" and kept.finding and not rewritten:
         raise Broken(f"{kept.finding} (read when it was saved)", "content")
     new = set(tree.files) - set(kept.files)
     if new & (finding.covered | set(finding.unsummed)) or not level_at_least(kept.level, ask.level):
@@ -181,19 +191,38 @@ def apply(kept: Kept, tree: Tree, ask: Ask, finding: Finding) -> None:
     )
 
 
+def _is_of_another_save(kept: Kept, tree: Tree, finding: Finding) -> bool:
+    """Whether all that the format reads was written after the manifest was made.
+
+    What else lies there may stay from save to save: settings, shards of ranks that are no more.
+    """
+    state = tree.files.keys() & finding.covered.union(finding.unsummed, finding.has) or set(tree.files)
+    return all(name not in kept.files or kept.files[name].was_written_since(tree.files[name]) for name in state)
+
+
+def _differs(tree: Tree, kept: Kept, name: str, more: str = "") -> Broken | NotKnown:
+    """Other bytes than then: invalid, or not known where a writer left them: it may save only what changes."""
+    if not kept.files[name].was_written_since(tree.files[name]):
+        return Broken(f"{visible(name)}: changed after its manifest was made{more}", "checksum")
+    return NotKnown(
+        f"{visible(name)} was written after its manifest was made{more}, other files were not: two saves mixed?"
+    )
+
+
 def _works(tree: Tree, kept: Kept, changed: list[str]) -> list[Work]:
     works: list[Work] = []
     for name in changed:
         size = tree.files[name].size
         for index, crc in enumerate(kept.files[name].crc32):
-            works.append(_work(tree, name, index * BLOCK_BYTES, min(BLOCK_BYTES, size - index * BLOCK_BYTES), crc))
+            offset = index * BLOCK_BYTES
+            works.append(_work(tree, kept, name, offset, min(BLOCK_BYTES, size - offset), crc))
     return works
 
 
-def _work(tree: Tree, name: str, offset: int, size: int, crc: str) -> Work:
+def _work(tree: Tree, kept: Kept, name: str, offset: int, size: int, crc: str) -> Work:
     def run(buffer: bytearray) -> None:
         with opened(tree.path(name), name) as handle:
             if f"{span_crc(handle, offset, size, buffer):08x}" != crc:
-                raise Broken(f"{visible(name)}: changed after its manifest was made", "checksum")
+                raise _differs(tree, kept, name)
 
     return Work(size, run)

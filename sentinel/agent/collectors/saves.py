@@ -48,6 +48,7 @@ class Watched:
 class _Root:
     saves: dict[int, Save] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
+    read: dict[int, float] = field(default_factory=dict)  # step -> when the save of it began that was read
     before: set[str] = field(default_factory=set)  # findings of the last listing
     spaces: list[tuple[float, Space]] = field(default_factory=list)  # (time, free space) at each save
     hung: int = 0  # listings in a row that did not answer
@@ -259,8 +260,10 @@ class SavesWatch:
                     seen.spaces = [*seen.spaces[-KEPT:], (save.ended_s, space)]
                 if watched.first:
                     self._saved(watched, tier, folders[save.step], save, now)
-                if watched.first and tier == "global":
-                    self._read_once(watched, folders[save.step], save.step)
+            # A run that was set back saves a step again: another save, of which what was read of the first says nothing.
+            if save.step in whole and watched.first and tier == "global" and seen.read.get(save.step) != save.began_s:
+                seen.read[save.step] = save.began_s
+                self._read_once(watched, folders[save.step], save.step)
         for step in sorted(seen.saves)[:-KEPT]:
             del seen.saves[step]
         found = self._wrong(seen, saves, space, now.timestamp())

@@ -12,6 +12,7 @@ from sentinel.checkpoints.files import Broken, NotKnown, scan
 from sentinel.checkpoints.kept_manifest import Kept, find, keep, paced, place_of
 from sentinel.checkpoints.validate import Settings, record, validate
 
+LEVELS = ("structural", "checksum", "content")
 FORMATS = {
     "hf": lambda m: m.hf("run/checkpoint-20", 20),
     "hf_sharded": lambda m: m.hf("run/checkpoint-20", 20, sharded=True),
@@ -103,6 +104,65 @@ def test_a_rank_that_was_written_over_minutes_later_where_there_is_no_marker(mak
     rank(1)
     assert validate(path, "content", now_s=make.now_s).valid is True
     assert ask(make, path, "content", folder).valid is False
+
+
+def age_all(make, path, seconds):
+    for file in files(path):
+        make.age(file, seconds)
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_later_save_at_the_same_path_is_judged_by_itself(make, folder, name, anew):
+    """A rolling file, or a step that a run reaches once more after it was set back."""
+    path = FORMATS[name](make)
+    age_all(make, path, 7200)
+    made(make, path, folder)
+    if anew:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert FORMATS[name](make) == path
+    assert [ask(make, path, level, folder) for level in LEVELS] == [
+        validate(path, level, now_s=make.now_s) for level in LEVELS
+    ]
+    made(make, path, folder)
+    assert ask(make, path, "content", folder).valid is True
+
+
+def test_bad_numbers_of_an_earlier_save_are_none_of_a_later_one(make, folder):
+    path = make.lightning("last.ckpt")
+    whole = path.read_bytes()
+    bad = {"global_step": 90, "state_dict": {"w": make.tensor((16, 8))}}
+    path.write_bytes(make.torch_file(bad, [struct.pack("<f", float("nan")) * 128]))
+    make.age(path, 7200)
+    assert "NaN" in made(make, path, folder).finding
+    make.write(path, whole)
+    assert ask(make, path, "content", folder).valid is True
+
+
+def test_shards_of_ranks_that_are_no_more_do_not_convict_a_later_save(make, folder):
+    path = make.dcp("run/last", step=20, ranks=4)
+    age_all(make, path, 7200)
+    made(make, path, folder)
+    make.dcp("run/last", step=30, ranks=2)
+    assert ask(make, path, "checksum", folder).valid is validate(path, "checksum", now_s=make.now_s).valid is True
+
+
+def test_a_save_of_which_a_part_was_written_over_is_not_known(make, folder):
+    """Two saves mixed, or one of a trainer that writes only what changed: its bytes do not say which."""
+    path = make.root / "step-10"
+
+    def rank(number, after_s=0.0):
+        value, payloads = make.state(10)
+        data = make.torch_file({"optimizer": value, "step": 10}, payloads)
+        make.write(path / f"checkpoint_{number}.pt", data, after_s)
+
+    rank(0)
+    rank(1)
+    made(make, path, folder)
+    rank(1, 600)
+    assert validate(path, "content", now_s=make.now_s).valid is True
+    answer = ask(make, path, "content", folder)
+    assert answer.valid is None and "checkpoint_1.pt was written after its manifest" in answer.reason
 
 
 def test_the_reason_names_the_manifest(make, folder):

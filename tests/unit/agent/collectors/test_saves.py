@@ -285,6 +285,14 @@ def test_each_finished_save_is_read_once_as_the_jobs_user(node: Node) -> None:
     assert len(readers(node)) == 1
 
 
+def test_a_step_that_is_saved_again_is_read_again_and_told_once(node: Node) -> None:
+    for saved_s in (200.0, 200.0, 900.0, 900.0):  # the run was set back, and reached it once more
+        look_and_keep_listing(node, part(10, saved_s))
+        readers(node)[-1].on_end(Ending("manifest:7", 0, False, "", ""))
+    assert [reader.arguments["path"] for reader in readers(node)] == [f"{ROOT}/step-10"] * 2
+    assert len([item for item in node.kept if item.kind == Kind.CHECKPOINT_SAVED]) == 1
+
+
 def test_one_reader_at_a_time_the_newest_save_first(node: Node) -> None:
     look_and_keep_listing(node, part(10, 200.0))
     look_and_keep_listing(node, part(10, 200.0), part(20, 300.0))
