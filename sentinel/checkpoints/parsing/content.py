@@ -78,6 +78,11 @@ def role_of(path: Iterable[str], start: Role = Role.UNDECIDED) -> Role:
     return Role.MODEL if start is Role.OTHER and last in ("weight", "bias") else start
 
 
+def is_average(path: Iterable[str]) -> bool:
+    """Whether a model is kept under that name beside the one that is trained, as an average of it."""
+    return any(_AVERAGE.search(name.lower()) for name in path)
+
+
 def averages_squares(path: Iterable[str]) -> bool:
     """Whether an optimizer keeps averages of squares under that name, of which none can be negative."""
     return not _SQUARES.isdisjoint(path)

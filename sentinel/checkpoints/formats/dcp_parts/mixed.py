@@ -9,30 +9,33 @@ CRC-32s in the archives' directories tell, without reading the payload.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import neighbours
-from sentinel.checkpoints.formats.dcp_parts.pieces import Item, volume
-from sentinel.checkpoints.parsing import zips
+from sentinel.checkpoints.formats.dcp_parts.pieces import Item
+from sentinel.checkpoints.formats.dcp_parts.trained import (
+    Parameter,
+    archive_of,
+    count_of,
+    must_have_moved,
+    parameters,
+    rates,
+    start_of,
+    telling_items,
+)
 from sentinel.checkpoints.parsing.content import Role, averages_squares, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
-from sentinel.checkpoints.reading import open_archive
+from sentinel.checkpoints.steps import step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 4
 _SAMPLE = 3  # pieces of a file that are compared first
-_SMALL = 4  # elements; what is smaller may well stay the same
 _COPIED = re.compile(r"expert|moe", re.IGNORECASE)  # layers that training may begin with as copies of one another
-_FIRST_MOMENT, _SECOND_MOMENT = ".exp_avg", ".exp_avg_sq"  # of Adam and its kin
-_STEP = ".step"
 _OFTEN_IDLE = re.compile(r"expert|moe|emb", re.IGNORECASE)  # rows and layers that no token may have reached for long
 _COMPARED = 4096  # parameters whose numbers are compared with one another
 _ENDS = 8  # parameters at either end of a shard that are compared: a save is written from one end to the other
-_START_BYTES = 4096  # of a piece: whether it is one number again and again
 
 Differ = Callable[[str, str, str], bool]
 
@@ -40,13 +43,13 @@ Differ = Callable[[str, str, str], bool]
 def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
     """`NotKnown` where some of these shards are those of a step beside this one and others are not."""
     del buffer
-    all_learn = lru_cache(partial(_all_learn, tree, files))
-    for folder in neighbours(tree.root, _NEIGHBOURS):
+    beside = neighbours(tree.root, _NEIGHBOURS)
+    for folder in beside:
         same: list[str] = []
         other = 0
         for name, items in files.items():
             alike = _alike(tree, name, items, folder)
-            half = _half_of(tree, name, items, folder, all_learn) if alike is False else None
+            half = _half_of(tree, files, name, folder, beside) if alike is False else None
             if half:
                 raise NotKnown(
                     f"{visible(name)}: {visible(half[0])} is that of {visible(folder.name)}, {visible(half[1])} is not:"
@@ -68,6 +71,7 @@ def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], differ: Differ
     """
     del buffer
     seen: dict[tuple[object, ...], list[str]] = {}
+    beside = neighbours(tree.root, _NEIGHBOURS)
     for name, items in files.items() if len(files) > 1 else ():
         telling = _of_one_rank(items)
         if not telling:
@@ -88,18 +92,22 @@ def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], differ: Differ
                     same = len(theirs) == len(telling) and all(
                         _sums(mine, one) == _sums(other, two) for one, two in pairs[_SAMPLE:]
                     )
+                renamed = [pair for pair in pairs if pair[0].name != pair[1].name]
+                if same and len(renamed) == len(pairs) and any(_all_same_in(at, pairs) for at in beside):
+                    continue  # each rank keeps a copy under names of its own, in every save
                 if same and not all(_constant(mine, item) for item in telling):
                     raise NotKnown(f"{visible(name)} holds the numbers of {visible(twin)}: a shard is there twice")
         twins.append(name)
 
 
 def refuse_copies(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
-    """`NotKnown` where two matrices have the same moments: training gives no two of them the same gradients.
+    """`NotKnown` where two matrices have the same moments, and training did not give them the same.
 
-    Vectors may have the same (two biases that are added), and tied weights are kept with one state.
+    Matrices that are added (``A x + B x``), and copies that each rank keeps under a name of its own, have the same
+    gradients: then all their moments are the same, and so they are in the saves beside.
     """
     del buffer
-    seen: dict[tuple[object, ...], str] = {}
+    seen: dict[tuple[object, ...], tuple[Parameter, Item]] = {}
     for name, items in files.items():
         with opened(tree.path(name), name) as handle:
             for one in parameters(items).values():
@@ -109,13 +117,42 @@ def refuse_copies(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytea
                     sums = _sums(handle, item)
                     if sums is None:
                         return
-                    other = seen.setdefault((item.dtype, item.size, *sums.values()), item.name)
-                    if other != item.name and not _constant(handle, item):
+                    twin, theirs = seen.setdefault((item.dtype, item.size, *sums.values()), (one, item))
+                    if theirs.name == item.name or _constant(handle, item):
+                        continue
+                    pairs = [(item, theirs)]
+                    if one.first.size == twin.first.size and one is not twin:
+                        pairs = [(a, b) for a, b in ((one.first, twin.first), (one.second, twin.second)) if a and b]
+                    if not _are_usual(tree, pairs):
                         raise NotKnown(
-                            f"{visible(item.name)} holds the numbers of {visible(other)}: a tensor is there twice"
+                            f"{visible(item.name)} holds the numbers of {visible(theirs.name)}: a tensor is there twice"
                         )
                 if len(seen) > _COMPARED:
                     return
+
+
+def _are_usual(tree: Tree, pairs: Sequence[tuple[Item, Item]]) -> bool:
+    """Whether the two of each pair are the same here, and in the nearest save beside where that can be seen."""
+    if not all(_same_in(tree.root, one, two) for one, two in pairs):
+        return any(_all_same_in(folder, pairs) for folder in neighbours(tree.root, _NEIGHBOURS))
+    return next(
+        (seen for folder in neighbours(tree.root, _NEIGHBOURS) if (seen := _all_same_in(folder, pairs)) is not None),
+        True,
+    )
+
+
+def _all_same_in(folder: Path, pairs: Sequence[tuple[Item, Item]]) -> bool | None:
+    same = [_same_in(folder, one, two) for one, two in pairs]
+    return None if None in same else all(same)
+
+
+def _same_in(folder: Path, one: Item, two: Item) -> bool | None:
+    """Whether two pieces of a save hold the same numbers; None where they cannot be read there."""
+    try:
+        with opened(folder / one.file, one.file) as mine, opened(folder / two.file, two.file) as theirs:
+            return _sums(mine, one) == _sums(theirs, two)
+    except (NotKnown, Broken):
+        return None
 
 
 def refuse_negative_squares(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
@@ -126,14 +163,18 @@ def refuse_negative_squares(tree: Tree, files: Mapping[str, Sequence[Item]], buf
     del buffer
     looked_at = 0
     for name, items in files.items():
-        squares = [item for item in _telling(items) if averages_squares(item.name.split("."))]
+        squares = [
+            item
+            for item in telling_items(items)
+            if averages_squares(path := item.name.split(".")) and role_of(path) is Role.OPTIMIZER
+        ]
         if not squares or looked_at > _COMPARED:
             continue
         looked_at += len(squares)
         with opened(tree.path(name), name) as handle:
             for item in squares:
                 scan = FloatScan(Look(item.dtype, squares=True))
-                scan.feed(memoryview(_start(handle, item)))
+                scan.feed(memoryview(start_of(handle, item)))
                 if scan.negative:
                     raise Broken(
                         f"{visible(name)}: {visible(item.name)}: {scan.finding}: another's numbers", "checksum"
@@ -142,33 +183,20 @@ def refuse_negative_squares(tree: Tree, files: Mapping[str, Sequence[Item]], buf
 
 def _of_one_rank(items: Sequence[Item]) -> list[Item]:
     """The tensors that tell one rank's shard from another's, the largest first: the optimizer's, where it has any."""
-    telling = _telling(items)
+    telling = telling_items(items)
     moments = [item for item in telling if role_of(item.name.split(".")) is Role.OPTIMIZER]
     return moments or [item for item in telling if not _COPIED.search(item.name)]
 
 
 def _constant(handle: Handle, item: Item) -> bool:
     """Whether a piece begins with one number again and again: a state that was just made is the same everywhere."""
-    start = _start(handle, item)
+    start = start_of(handle, item)
     return start == start[:8] * (len(start) // 8)
-
-
-def _start(handle: Handle, item: Item) -> bytes:
-    """The first numbers of a piece of one tensor."""
-    for record in _archive(handle, item).records.values():
-        if "/data/" in record.name:
-            return handle.read(item.offset + record.data, min(record.size, _START_BYTES) // 8 * 8)
-    return b""
-
-
-def _telling(items: Sequence[Item]) -> list[Item]:
-    found = [i for i in items if i.plain and i.size and volume(i.size) >= _SMALL and "float" in i.dtype]
-    return sorted(found, key=lambda item: -item.length)
 
 
 def _alike(tree: Tree, name: str, items: Sequence[Item], folder: Path) -> bool | None:
     """Whether all tensors of this shard are those of the shard of the other step; None where it has none to compare."""
-    telling = _telling(items)
+    telling = telling_items(items)
     if not telling:
         return None
     try:
@@ -184,18 +212,19 @@ def _alike(tree: Tree, name: str, items: Sequence[Item], folder: Path) -> bool |
 
 
 def _half_of(
-    tree: Tree, name: str, items: Sequence[Item], folder: Path, all_learn: Callable[[], bool]
+    tree: Tree, files: Mapping[str, Sequence[Item]], name: str, folder: Path, beside: Sequence[Path]
 ) -> tuple[str, str] | None:
     """What of a shard is as in the other step, and what is not though it must be; None where that is nothing.
 
     A step changes a parameter, both its moments and the count of its steps, or none of them.
     """
-    found = sorted(parameters(items).values(), key=lambda one: one.first.offset)
+    found = sorted(parameters(files[name]).values(), key=lambda one: one.first.offset)
     try:
         with opened(folder / name, name) as other, opened(tree.path(name), name) as mine:
             if other.size != mine.size:
                 return None
-            moved: list[tuple[bool, str]] = []
+            still: list[Parameter] = []
+            moved = ""
             for one in found[:_ENDS] + found[_ENDS:][-_ENDS:]:
                 same = {item.name: _sums(mine, item) == _sums(other, item) for item in one.all()}
                 if _constant(mine, one.first):
@@ -205,80 +234,59 @@ def _half_of(
                     if changed:
                         return one.first.name, changed
                     continue
-                kept = [item for item in (one.step, one.second) if item and same[item.name]]
-                if kept and one.exact and (kept[0] is one.step or not _constant(mine, kept[0])):
-                    return kept[0].name, one.first.name
+                if one.step and one.exact and same[one.step.name] and not _begun_anew(tree, one.step, folder, beside):
+                    return one.step.name, one.first.name
+                if one.second and one.exact and same[one.second.name] and not _constant(mine, one.second):
+                    return one.second.name, one.first.name
                 if one.weight is not None and one.exact and not _OFTEN_IDLE.search(one.weight.name):
-                    moved.append((not same[one.weight.name], one.weight.name))
-            still = [weight for has_moved, weight in moved if not has_moved]
-            if still and len(still) < len(moved) and all_learn():
-                return still[0], next(weight for has_moved, weight in moved if has_moved)
+                    still += [one] if same[one.weight.name] else []
+                    moved = moved or ("" if same[one.weight.name] else one.weight.name)
+            rate = min([*_rates(tree, files, folder), *_rates(tree, files)], default=0.0) if still and moved else 0.0
+            for one in still if moved else ():
+                # Whichever of the two is the later one, its last step is one of those between them.
+                if one.weight and all(must_have_moved(handle, one, rate) for handle in (mine, other)):
+                    return one.weight.name, moved
     except (NotKnown, Broken):
         pass  # not there, not readable or cut otherwise: nothing to compare with
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """What a shard holds of one parameter. ``first``, ``second``: Adam's moments."""
-
-    first: Item
-    second: Item | None
-    step: Item | None
-    weight: Item | None
-
-    def all(self) -> list[Item]:
-        return [item for item in (self.first, self.second, self.step, self.weight) if item is not None]
-
-    @property
-    def exact(self) -> bool:
-        """Whether the type is so fine that a step changes every one of them; half of it rounds small changes away."""
-        return all(item.dtype in ("float32", "float64") for item in self.all())
+def _rates(tree: Tree, files: Mapping[str, Sequence[Item]], folder: Path | None = None) -> list[float]:
+    """The learning rates of this save, or of one beside it; 0 where they are not known."""
+    return rates(folder or tree.root, files) or [0.0]
 
 
-def parameters(items: Sequence[Item]) -> dict[str, Parameter]:
-    """The parameters whose first moment lies in this shard, by the name of their state."""
-    pieces = {item.name: item for item in _telling(items)}
-    counts = {item.name: item for item in items if item.plain and item.size == () and item.name.endswith(_STEP)}
-    tails = {other.partition(".")[2]: other for other in pieces if role_of(other.split(".")) is Role.MODEL}
-    found: dict[str, Parameter] = {}
-    for moment, first in pieces.items():
-        if moment.endswith(_FIRST_MOMENT):
-            state = moment.removesuffix(_FIRST_MOMENT)
-            weight = next((pieces[tails[tail]] for tail in _tails(state) if tail in tails), None)
-            second, step = pieces.get(state + _SECOND_MOMENT), counts.get(state + _STEP)
-            found[state] = Parameter(first, second, step, weight)
-    return found
+def _begun_anew(tree: Tree, step: Item, folder: Path, beside: Sequence[Path]) -> bool:
+    """Whether the same count of steps in the other save is explained by an optimizer that was made anew between them.
+
+    Made anew at every save it has counted the same in them all. Made anew once it counts on from there: the count here is
+    as far from that of a third save as the names say, or is the step of the name.
+    """
+    mine, here = _count(tree.root, step), step_of(tree.root.name)
+    if mine is None:
+        return False
+    if mine == here:
+        return True
+    for third in (other for other in beside if other != folder):
+        theirs, there = _count(third, step), step_of(third.name)
+        if theirs == mine:
+            return True
+        if theirs is not None and here is not None and there is not None and theirs - mine == there - here:
+            return True
+    return False
 
 
-def _all_learn(tree: Tree, files: Mapping[str, Sequence[Item]]) -> bool:
-    """Whether the learning rates are known, and none of them is 0: then a parameter whose moments change does, too."""
-    values: list[object] = []
-    for name, items in files.items():
-        rates = [item for item in items if item.plain and item.size is None and item.name.endswith(".lr")]
-        if rates:
-            with opened(tree.path(name), name) as handle:
-                for item in rates[: 2 * _ENDS]:
-                    piece = handle.read(item.offset, min(item.length, _START_BYTES))
-                    found = open_archive(lambda at, n, p=piece: p[at : at + n], len(piece), handle.name)  # type: ignore[misc]
-                    values.append(found.pickled.value)
-    return bool(values) and all(type(value) is float and value > 0 for value in values)
-
-
-def _tails(name: str) -> Iterator[str]:
-    """The names that it ends with, the longest first: ``state.net.0.weight``, ``net.0.weight``, ..."""
-    while name:
-        name = name.partition(".")[2]
-        yield name
-
-
-def _archive(handle: Handle, item: Item) -> zips.Archive:
-    return zips.parse(lambda at, count: handle.read(item.offset + at, count), item.length, handle.name)
+def _count(folder: Path, step: Item) -> float | None:
+    try:
+        with opened(folder / step.file, step.file) as handle:
+            return count_of(handle, step)
+    except (NotKnown, Broken):
+        return None
 
 
 def _sums(handle: Handle, item: Item) -> dict[str, int] | None:
     """The recorded checksums of a piece's numbers; None where the job switched them off."""
-    archive = _archive(handle, item)
+    archive = archive_of(handle, item)
     if not archive.has_checksums:
         return None
     return {r.name: r.crc for r in archive.records.values() if "/data/" in r.name}
