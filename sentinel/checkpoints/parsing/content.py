@@ -47,6 +47,9 @@ _AVERAGE = re.compile(r"(^|_)(ema|swa)($|_)|averag|shadow")
 # Averages of squares, which Adam, Adafactor, RMSprop and their kin divide by the root of.
 _SQUARES = frozenset(("exp_avg_sq", "max_exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col", "square_avg"))
 _FORBIDDING = re.compile(r"mask|alibi|causal|attn_bias|attention_bias")
+_OF_LAYERS = ("weight", "bias")  # as every layer calls what it learns
+# What is filled while a model generates, and made as anything.
+_CACHE = re.compile(r"kv|(.*_)?(cache|caches|cached|past_key_values?)(_.*)?")
 _CONTAINERS = (dict, list, tuple, Opaque)
 
 
@@ -107,7 +110,12 @@ def look_at(path: Path, dtype: str, size: Sequence[int], role: Role, *, in_model
     if role is Role.UNDECIDED and not in_model and bookkeeping:
         return None
     forbidding = any(_FORBIDDING.search(name.lower()) for name in path)
-    return Look(dtype, masks=len(size) >= 2 or forbidding, infinities=forbidding)
+    buffer = last.rpartition(".")[2] not in _OF_LAYERS
+    if buffer and any(_CACHE.fullmatch(name.lower()) for name in (*path[:-1], *last.split("."))):
+        return None
+    if buffer and len(size) == 1:  # of tokens that are never to be chosen there may be a few
+        return Look(dtype, least=0.0, unset=True, infinities=forbidding)
+    return Look(dtype, masks=len(size) >= 2 or forbidding, unset=buffer, infinities=forbidding)
 
 
 def looks_of(pickled: Pickled, start: Role = Role.UNDECIDED) -> dict[str, list[Look]]:

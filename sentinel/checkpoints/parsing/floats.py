@@ -74,13 +74,16 @@ class View:
 class Look:
     """What of one storage is looked at: as which type, through which views (none: all of it), how strictly.
 
-    ``masks``: a tensor of nothing but zeros and negative infinity is an attention mask, which models keep as a buffer.
+    ``masks``: a tensor of nothing but zeros and negative infinity is an attention mask, which models keep as a buffer;
+    ``least``: if at least that share of it is infinite. ``unset``: nothing but one infinity is a buffer not set yet.
     ``infinities``: infinities are what the tensor is for. ``squares``: it averages squares, so that none is negative.
     """
 
     dtype: str
     views: tuple[View, ...] = ()
     masks: bool = True
+    least: float = _MASK_FRACTION
+    unset: bool = False
     infinities: bool = False
     squares: bool = False
 
@@ -102,6 +105,9 @@ class FloatScan:
         self._squares = look.squares and look.dtype not in _UNSIGNED and (not look.views or self._stretches is not None)
         self._mask = look.masks and look.dtype in _NEGATIVE_INFINITY
         self._seen = self._forbidden = 0  # floats, and negative infinities among them
+        self._unset = look.unset and self._hint is not None
+        self._first = b""
+        self._again = 0  # floats that are as the first one
 
     def feed(self, piece: memoryview) -> None:
         if self._hint is None or self.nan:
@@ -133,6 +139,14 @@ class FloatScan:
             self.negative = _any_negative(self.dtype, data)
         if self._mask:
             self._mask_of(data)
+        if self._unset:
+            self._unset_in(data, width)
+
+    def _unset_in(self, data: bytes, width: int) -> None:
+        self._first = self._first or data[:width]
+        count = len(data) // width
+        self._unset = _kind(self.dtype, self._first) == "infinity" and data == self._first * count
+        self._again += count
 
     def _find(self, data: bytes, high: bytes, first: int) -> None:
         """Look at floats of which some hint at something."""
@@ -174,9 +188,9 @@ class FloatScan:
             return "NaN"
         if self.negative:
             return "a negative average of squares"
-        if not self.infinite or self._look.infinities:
+        if not self.infinite or self._look.infinities or (self._unset and self._again > 1):
             return ""
-        return "" if self._mask and self._forbidden >= _MASK_FRACTION * self._seen else "infinity"
+        return "" if self._mask and self._forbidden >= self._look.least * self._seen else "infinity"
 
 
 def _kinds(dtype: str, data: bytes) -> tuple[bool, bool]:

@@ -104,6 +104,35 @@ def test_masks_of_a_model_are_no_damage_and_single_infinities_are(make):
     assert content(make, value, [good, mask(64, 0.01)]).valid is False
 
 
+BUFFERS = [
+    ("logit_bias", (6,), [0.0, -INFINITY, 0.0, 0.0, 0.0, 0.0]),
+    ("suppress_tokens", (6,), [-INFINITY, 0.0, 0.0, 0.0, 0.0, 0.0]),
+    ("observer.running_min", (8,), [INFINITY] * 8),
+    ("observer.running_max", (8,), [-INFINITY] * 8),
+    ("attn.cache_k", (2, 4), [NAN] * 8),
+    ("attn.kv_cache.k", (8,), [NAN] * 8),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "numbers"), BUFFERS)
+def test_buffers_that_are_not_set_or_forbid_a_few_tokens(make, name, size, numbers):
+    def valid(name):
+        value = {"state_dict": {"w.weight": make.tensor((16, 8)), name: make.tensor(size, key=1)}}
+        return content(make, value, [make.floats(128), b"".join(map(one, numbers))]).valid
+
+    assert valid(name) is True
+    assert valid("head.bias") is False
+    assert valid("cache.weight") is False
+
+
+@pytest.mark.parametrize(
+    "numbers", [[INFINITY] * 7 + [1.0], [INFINITY] * 7 + [-INFINITY], [NAN] * 8, [0.0] * 7 + [INFINITY]]
+)
+def test_single_infinities_in_a_buffer_are_no_setting(make, numbers):
+    value = {"state_dict": {"w.weight": make.tensor((16, 8)), "observer.running_min": make.tensor((8,), key=1)}}
+    assert content(make, value, [make.floats(128), b"".join(map(one, numbers))]).valid is False
+
+
 @pytest.mark.parametrize("name", ["exp_avg_sq", "max_exp_avg_sq", "exp_avg_sq_row", "square_avg"])
 def test_an_average_of_squares_is_not_negative(make, name):
     """As it is where Adam's two moments changed places, or the weights were put there."""
