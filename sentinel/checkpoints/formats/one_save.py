@@ -219,6 +219,7 @@ def refuse_damaged_texts(tree: Tree) -> None:
         if read_bytes > _MOST_TEXT_BYTES:
             return
         if _is_text(tree, name):
+            _refuse_renamed_keys(tree, name, beside)
             continue
         for folder in beside:
             entry = _inside(folder, name)
@@ -226,6 +227,28 @@ def refuse_damaged_texts(tree: Tree) -> None:
                 raise NotKnown(f"{visible(name)} is cut short or damaged, that of {visible(folder.name)} is whole")
         if _is_zeros(tree, name):
             raise NotKnown(f"{visible(name)} is zeros: a lost write?")
+
+
+def _refuse_renamed_keys(tree: Tree, name: str, beside: Sequence[Path]) -> None:
+    """`NotKnown` where a key that frameworks read has another name here than in every save beside."""
+    if not json_files.speaks_to_a_resume(name) or tree.files[name].size > json_files.SMALL_BYTES:
+        return
+    told = [_told(folder, name) for folder in beside]
+    renamed = {json_files.renamed_key(_told(tree.root, name), theirs) for theirs in told if theirs is not None}
+    key = renamed.pop() if len(renamed) == 1 else ""
+    if key:
+        raise NotKnown(
+            f"{visible(name)} has a key {visible(key)}, that of {visible(beside[0].name)} another one: damaged?"
+        )
+
+
+def _told(folder: Path, name: str) -> object:
+    """The value of a JSON file of a save; None where it is not read."""
+    entry = _inside(folder, name)
+    try:
+        return json_files.read(Tree(folder, {name: entry}), name, json_files.SMALL_BYTES) if entry else None
+    except (NotKnown, ValueError):
+        return None
 
 
 def _is_text(tree: Tree, name: str) -> bool:

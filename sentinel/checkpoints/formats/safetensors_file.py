@@ -5,10 +5,12 @@ On its own a checkpoint of one file. Used for model weights by the Hugging Face 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, no_owners, refuse_links
@@ -31,6 +33,7 @@ _TYPES: dict[str, tuple[int, str]] = {
     "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"), "F6_E2M3": (6, ""), "F6_E3M2": (6, ""), "F4": (4, ""),
 }  # fmt: skip
 
+_FEW = 8  # one of so many names at most is damaged; more of them were renamed
 _MOMENTS = frozenset(("exp_avg", "exp_avg_sq", "momentum_buffer", "m", "v", "mu", "nu"))
 
 owners_by_name = no_owners
@@ -71,23 +74,46 @@ def check_file(tree: Tree, name: str, ask: Ask) -> Header:
 
 
 def refuse_other_names(tree: Tree, headers: Mapping[str, Header]) -> None:
-    """`NotKnown` where names changed places, or one of a tensor without elements was lost, against the save beside.
+    """`NotKnown` where names changed places, became others, or one of a tensor without elements was lost, against the
+    save beside.
 
     The library writes tensors in the order of their names; a file that somebody else writes has an order of its own. The
     loss of any other tensor leaves a gap.
     """
-    for path in neighbours(tree.root, 1):
-        for name, header in headers.items():
-            try:
-                theirs = check_file(Tree(path, single=tree.single), name, Ask("structural", 0.0)).tensors
-            except (Broken, NotKnown, OSError):
-                continue
+    beside = neighbours(tree.root, 2)
+    for name, header in headers.items():
+        found = [(path, theirs) for path in beside if (theirs := _header_in(path, name, tree.single)) is not None]
+        for path, theirs in found[:1]:
             mine, where = header.tensors, f"that in {visible(path.name)}"
-            if theirs == mine and _in_order(theirs) and not _in_order(mine):
+            if theirs.tensors == mine and _in_order(theirs.tensors) and not _in_order(mine):
                 raise NotKnown(f"{visible(name)} has the tensors of {where} in another order: names exchanged?")
-            lost = sorted(theirs.keys() - mine.keys())
-            if lost and theirs.items() >= mine.items() and all(0 in theirs[key][1] for key in lost):
+            lost = sorted(theirs.tensors.keys() - mine.keys())
+            if lost and theirs.tensors.items() >= mine.items() and all(0 in theirs.tensors[key][1] for key in lost):
                 raise NotKnown(f"{visible(name)} is {where} without {visible(lost[0])}: a name lost?")
+            # Of two that differ it is not known which is damaged: a third one decides, where there is one.
+            renamed = {_renamed(header, other) for _, other in found}
+            if len(renamed) == 1 and (key := renamed.pop()):
+                raise NotKnown(f"{visible(name)} names {visible(key)} otherwise than {where}: damaged?")
+
+
+def _header_in(folder: Path, name: str, single: bool) -> Header | None:
+    try:
+        return check_file(Tree(folder, single=single), name, Ask("structural", 0.0))
+    except (Broken, NotKnown, OSError):
+        return None
+
+
+def _renamed(mine: Header, theirs: Header) -> str:
+    """The first of a few names that the other header does not have, though it has as many tensors of the same shapes.
+
+    Another version of a library may name all of them otherwise. ``format`` is what a library loads a file by.
+    """
+    if mine.metadata.get("format") != theirs.metadata.get("format"):
+        return "format"
+    gained, lost = mine.tensors.keys() - theirs.tensors.keys(), theirs.tensors.keys() - mine.tensors.keys()
+    few = 0 < len(gained) <= max(1, len(mine.tensors) // _FEW)
+    alike = Counter(mine.tensors[key] for key in gained) == Counter(theirs.tensors[key] for key in lost)
+    return min(gained) if few and alike else ""
 
 
 def _in_order(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bool:

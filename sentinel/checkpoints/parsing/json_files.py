@@ -14,6 +14,7 @@ _TABLE_WEIGHT = 3
 _MOST_WEIGHT = 1_200_000  # a header of 109,000 tensors
 SMALL_BYTES = 4 << 20
 _MOST_LINES = 50_000
+_NUMBERS = re.compile(r"\d+")
 
 Pairs = list[tuple[str, object]]
 
@@ -47,6 +48,27 @@ def check_read_at_resume(tree: Tree) -> None:
     for name in sorted(tree.files):
         if _READ_AT_RESUME.fullmatch(name) and not looks_whole(tree, name):
             raise Broken(f"{visible(name)} is not JSON (cut short or damaged)")
+
+
+def speaks_to_a_resume(name: str) -> bool:
+    """Whether frameworks read a file of that name at resume, by keys of their own."""
+    return name == "trainer_state.json" or _READ_AT_RESUME.fullmatch(name) is not None
+
+
+def renamed_key(mine: object, theirs: object) -> str:
+    """A key here that a file of another save has under another name, as a flipped bit leaves it; empty where there is none.
+
+    Keys that differ in numbers are steps and places. What was added or left out says nothing.
+    """
+    pairs = [(mine, theirs)]
+    for one, other in pairs:
+        if not isinstance(one, dict) or not isinstance(other, dict):
+            continue
+        gained, lost = sorted(one.keys() - other.keys()), sorted(other.keys() - one.keys())
+        if len(gained) == len(lost) == 1 and _NUMBERS.sub("#", gained[0]) != _NUMBERS.sub("#", lost[0]):
+            return str(gained[0])
+        pairs += [(one[key], other[key]) for key in one.keys() & other.keys() if isinstance(one[key], dict)]
+    return ""
 
 
 def is_lines(tree: Tree, name: str) -> bool:

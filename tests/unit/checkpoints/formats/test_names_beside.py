@@ -1,0 +1,77 @@
+"""Names in headers and keys in JSON that are others than in the saves beside, as a flipped bit leaves them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sentinel.checkpoints.validate import Settings, validate
+
+
+def saves(make, steps=(4, 6, 8), **more):
+    return [make.hf(f"run/checkpoint-{step}", step=step, **more) for step in steps]
+
+
+def ask(make, path):
+    return validate(path, "checksum", now_s=make.now_s, settings=Settings(unsummed=True))
+
+
+def replace(make, path, old, new):
+    data = path.read_bytes()
+    assert old in data and len(old) == len(new)
+    make.write(path, data.replace(old, new, 1), 0 if path.name != "trainer_state.json" else 1)
+
+
+@pytest.mark.parametrize("steps", [(6, 8), (4, 6, 8)])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"model.layers.2.weight", b"model.layers.2.weighu"),
+        (b"model.layers.2.weight", b"model.layers.6.weight"),
+        (b'"format":"pt"', b'"format":"pu"'),
+    ],
+)
+def test_a_name_in_the_header_that_no_save_beside_has(make, steps, old, new):
+    path = saves(make, steps)[-1]
+    assert ask(make, path).valid is True
+    replace(make, path / "model.safetensors", old, new)
+    answer = ask(make, path)
+    assert answer.valid is None and "model.safetensors names " in answer.reason
+
+
+def test_the_save_beside_the_damaged_one_is_good(make):
+    before, damaged, path = saves(make)
+    replace(make, damaged / "model.safetensors", b"model.layers.2.weight", b"model.layers.2.weighu")
+    assert [ask(make, save).valid for save in (before, damaged, path)] == [True, None, True]
+
+
+def test_another_version_of_the_library_names_them_otherwise(make):
+    path = saves(make)[-1]
+    data = (path / "model.safetensors").read_bytes()
+    make.write(path / "model.safetensors", data.replace(b"model.layers", b"trunk.layers"))
+    assert ask(make, path).valid is True
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "old", "new"),
+    [
+        ("trainer_state.json", {"save_steps": 2, "max_steps": 9}, b"save_steps", b"save_stePs"),
+        ("trainer_state.json", {"stateful_callbacks": {"Control": {"args": {}}}}, b"args", b"argc"),
+        ("config.json", {"hidden_size": 16, "layers": 2}, b"hidden_size", b"hidden_sixe"),
+    ],
+)
+def test_a_key_that_no_save_beside_has(make, name, value, old, new):
+    for path in (run := saves(make)):
+        state = json.loads((path / name).read_text()) if name == "trainer_state.json" else {}
+        make.json(path / name, state | value, name == "trainer_state.json")
+    assert ask(make, run[-1]).valid is True
+    replace(make, run[-1] / name, old, new)
+    answer = ask(make, run[-1])
+    assert answer.valid is None and f"{name} has a key {new.decode()}" in answer.reason
+
+
+def test_keys_that_are_added_or_that_count(make):
+    for number, path in enumerate(run := saves(make)):
+        make.json(path / "config.json", {"size": 16, "ids": {f"at_{number}": 1}} | ({"more": 1} if number == 2 else {}))
+    assert [ask(make, path).valid for path in run] == [True, True, True]
