@@ -136,7 +136,7 @@ def tensor_of(item: Opaque, what: str) -> Tensor | None:
 
 def integers(value: object) -> tuple[int, ...] | None:
     """A tuple of whole numbers, also where it is wrapped as torch.Size; None for anything else."""
-    if isinstance(value, Opaque) and isinstance(value.args, tuple) and len(value.args) == 1:
+    if isinstance(value, Opaque) and value.name == "Size" and isinstance(value.args, tuple) and len(value.args) == 1:
         value = value.args[0]
     if not isinstance(value, (tuple, list)):
         return None

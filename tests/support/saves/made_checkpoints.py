@@ -22,6 +22,7 @@ class Maker:
 
     Name, Call, Made, Stored = Name, Call, Made, Stored
     metadata_type = ("torch.distributed.checkpoint.metadata", "Metadata")
+    saved_to: object = "run"  # as the metadata of a distributed checkpoint says
     now_s = NOW_S
     dumps = staticmethod(dumps)
     torch_zip = staticmethod(torch_zip)
@@ -101,7 +102,9 @@ class Maker:
                 "torch.distributed.checkpoint.filesystem", "_StorageInfo", info
             )
         planner = {name: tuple(name.split(".", 1)) for name in table}
-        meta = Made(self.META, "StorageMeta", {"checkpoint_id": "run", "save_id": "s", "load_id": None, "modules": []})
+        meta = Made(
+            self.META, "StorageMeta", {"checkpoint_id": self.saved_to, "save_id": "s", "load_id": None, "modules": []}
+        )
         return dumps(
             Made(
                 *self.metadata_type,

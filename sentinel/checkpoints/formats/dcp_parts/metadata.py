@@ -103,7 +103,7 @@ def read_metadata(handle: Handle) -> Metadata:
             raise Broken(f"{what}: says nothing about where the pieces are")
         _dict(value.get("storage_data"), what)
         gathered.match(metadata, what)
-        metadata.saved_step = _saved_step(value.find("storage_meta"))
+        metadata.saved_step = _saved_step(value.find("storage_meta"), what)
         planner = value.find("planner_data")
         if isinstance(planner, dict):
             _planned(planner, metadata, what)
@@ -114,11 +114,13 @@ def read_metadata(handle: Handle) -> Metadata:
     return metadata
 
 
-def _saved_step(meta: object) -> int | None:
+def _saved_step(meta: object, what: str) -> int | None:
     """The step of the folder that this was saved to, which may have been renamed or copied since."""
     place = meta.find("checkpoint_id") if isinstance(meta, Opaque) else None
     if isinstance(place, Opaque) and isinstance(place.args, tuple):  # a path, in parts
-        place = "/".join(part for part in place.args if isinstance(part, str))
+        if not all(isinstance(part, str) for part in place.args):
+            raise Broken(f"{what}: the path that it was saved to has a part that is no text")
+        place = "/".join(str(part) for part in place.args)
     return step_in(place) if isinstance(place, str) else None
 
 
@@ -314,11 +316,12 @@ class _Gathered:
     def _match_tensor(self, name: str, tensor: TensorInfo, rows: array[int], what: str) -> None:
         chunks = tensor.chunks
         numbered = {offsets: number for number, offsets in enumerate(chunks)}
-        nowhere = (0,) * len(tensor.size)
         width = ITEM_BYTES[tensor.dtype]
         for row in rows:
             start, rank = self._starts[row], self._ranks[row]
-            offsets = nowhere if rank == 255 else tuple(self._places[start : start + rank])
+            if rank == 255:  # as of what is bytes: a tensor's pieces are looked up by their places
+                raise Broken(f"{what}: {visible(name)}: a stored piece without its place")
+            offsets = tuple(self._places[start : start + rank])
             number = numbered.pop(offsets, None)
             if number is None:
                 raise Broken(f"{what}: {visible(name)}: a stored piece that is not one of its pieces")

@@ -101,3 +101,30 @@ def test_with_a_manifest_compressed_pieces_are_proven(make):
     manifest.write(path)
     assert validate(path, "checksum", now_s=make.now_s).valid is True
     assert validate(path, "content", now_s=make.now_s).valid is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "valid"), [(("/", "run", "step-20"), True), (("/", ("run",), "step-20"), False), ((None,), False)]
+)
+def test_the_path_that_it_was_saved_to(make, parts, valid):
+    make.saved_to = make.Call("pathlib", "PosixPath", *parts)
+    assert validate(make.dcp("step-20", step=20), "checksum", now_s=make.now_s).valid is valid
+
+
+def test_a_piece_of_a_tensor_without_its_place(make):
+    """A load asks for each piece by its place; only what is bytes has none."""
+    path = make.root / "step-10"
+    piece = make.item((2, 2))
+    make.write(path / "__0_0.distcp", piece)
+    tensors = {"model.w": ("float32", (2, 2), [((0, 0), (2, 2))])}
+    for place, valid in (((0, 0), True), (None, False)):
+        stored = [("model.w", place, "__0_0.distcp", 0, len(piece))]
+        make.write(path / ".metadata", make.metadata(tensors, [], stored), 1)
+        assert validate(path, "checksum", now_s=make.now_s).valid is valid
+
+
+@pytest.mark.parametrize(("module", "name", "valid"), [("torch", "Size", True), ("torch", "device", False)])
+def test_a_place_that_something_else_is_called_with(make, module, name, valid):
+    """As where a reference in the pickle is to another name than the one of shapes."""
+    make.size = lambda shape: make.Call(module, name, tuple(shape))
+    assert validate(make.dcp("step-20", step=20), "checksum", now_s=make.now_s).valid is valid
