@@ -321,6 +321,7 @@ def _item_works(tree: Tree, files: Layout, ask: Ask, differ: mixed.Differ) -> It
     if opaque is not None:
         yield _no_checksum(opaque, ask)
     yield Work(0, partial(mixed.compare, tree, files))
+    yield Work(0, partial(mixed.refuse_two_counts, tree, files))
     yield Work(0, partial(mixed.refuse_twins, tree, files, differ))
     yield Work(0, partial(mixed.refuse_copies, tree, files))
     yield Work(0, partial(mixed.refuse_negative_squares, tree, files))

@@ -23,6 +23,8 @@ from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 2
+FAR = 64  # saves beside in which a file is looked for bit for bit: whoever puts one back may take it from any save
+FAR_LOOKS = 1024  # files of them that are compared
 # Names of files that a load may need. Data (.npy, .pkl, .json) may be results, which come when a save is over.
 _STATE = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".safetensors")
 _SHARDS = (".distcp", ".safetensors")
@@ -57,6 +59,14 @@ def refuse_mixed(tree: Tree, must_change: Sequence[str], others: Sequence[str] =
         if same and False in alike.values():
             raise NotKnown(
                 f"{visible(same[0])} is byte for byte that of {visible(folder.name)}, other files are not: two saves mixed"
+            )
+    must_change = [name for name in must_change if name in names]
+    far = neighbours(tree.root, FAR)[_NEIGHBOURS:] if must_change else []
+    for folder in far[: FAR_LOOKS // max(1, len(must_change))]:
+        again = next((name for name in must_change if identical(tree, name, folder)), None)
+        if again and any(identical(tree, name, folder) is False for name in names):
+            raise NotKnown(
+                f"{visible(again)} is byte for byte that of {visible(folder.name)}, other files are not: two saves mixed"
             )
 
 

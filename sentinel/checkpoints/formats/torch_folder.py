@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, registered, safetensors_file, safetensors_set, torch_file
-from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.formats.base import NEAREST, Ask, Finding, neighbours, refuse_links, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.formats.huggingface import hf_inside
 from sentinel.checkpoints.parsing import json_files, plain_states
@@ -36,6 +38,7 @@ _OF_AN_OPTIMIZER = re.compile(
     r"(?P<stem>(?:.*[-_./])?opt(?:im[a-z]*)?(?:[-_]?states?)?[-_]?)(?P<rank>\d{1,6})(?P<rest>[-_.][^0-9]*)"
 )
 _OTHER_STATES = (".distcp", ".msgpack", ".h5", ".keras")  # beside which what NumPy and pickle wrote is not the model
+_COUNTED = 8  # parameters of an optimizer whose counts of steps are read: of experts some may be idle
 _DEPTH = 3  # of folders in a step: model/pp_00/tp_00/sdp_00.pt
 _NAME_OF_AN_OPTIMIZER = re.compile(
     r"(?:^|[^a-z])(?:optimi[sz]er|optim[a-z]?(?![a-z])|opt(?:im)?[-_]?state)", re.IGNORECASE
@@ -83,6 +86,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     json_files.check_read_at_resume(tree)
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
+    _same_counts(tree, files)
     _last_ranks_as_beside(tree)
     one_save.refuse_lost_state(tree, files)
     one_save.refuse_mixed(tree, _changing(tree, files), [*files, *finding.unsummed])
@@ -197,6 +201,51 @@ def _same_step(files: dict[str, torch_file.TorchFile], finding: Finding) -> None
         )
     if finding.step is None:
         finding.step = next(iter(stated.values()), None)
+
+
+def _same_counts(tree: Tree, files: dict[str, torch_file.TorchFile]) -> None:
+    """`NotKnown` where the ranks' optimizers or schedules have made different numbers of steps, as in no save beside.
+
+    A stage of the model that was frozen for a while counts less in every save since.
+    """
+    for names in _ranks(tree).values():
+        held = {name: files[name] for name in names.values() if name in files}
+        for kind, counts in enumerate(_counts(tree, held)):
+            if len(set(counts.values())) < 2:
+                continue
+            beside = [_counts_beside(folder, held, kind) for folder in neighbours(tree.root, NEAREST)]
+            if not any(len(theirs) > 1 for theirs in beside):
+                low, high = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
+                raise NotKnown(
+                    f"{visible(low)} counts {counts[low]:.0f} steps, {visible(high)} {counts[high]:.0f}: two saves mixed"
+                )
+
+
+def _counts_beside(folder: Path, names: Iterable[str], kind: int) -> set[float]:
+    tree, files = Tree(folder), {}
+    for name in names:
+        try:
+            files[name] = torch_file.check_file(tree, name, Ask("structural", 0.0))
+        except (Broken, Foreign, NotKnown, OSError):
+            continue
+    return set(_counts(tree, files)[kind].values())
+
+
+def _counts(tree: Tree, files: dict[str, torch_file.TorchFile]) -> tuple[dict[str, float], dict[str, float]]:
+    """The steps that the files' optimizers have made, and their schedules."""
+    optimizers: dict[str, float] = {}
+    schedules: dict[str, float] = {}
+    for name, file in files.items():
+        for _, table in one_save.optimizers(file.value):
+            states = table["state"]
+            entries = list(states.values())[:_COUNTED] if isinstance(states, dict) else []
+            made = [torch_file.number_in(tree, file, entry.get("step")) for entry in entries if isinstance(entry, dict)]
+            if known := [count for count in made if count is not None]:
+                optimizers[name] = max([optimizers.get(name, 0.0), *known])
+        for table in (file.value, *(file.value.values() if isinstance(file.value, dict) else ())):
+            if isinstance(table, dict) and type(count := table.get("last_epoch")) is int:
+                schedules[name] = float(count)
+    return optimizers, schedules
 
 
 def _has_optimizer(file: torch_file.TorchFile) -> bool:

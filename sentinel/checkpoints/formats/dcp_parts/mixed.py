@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
+from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.formats.dcp_parts.trained import (
@@ -45,23 +46,71 @@ def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) 
     del buffer
     beside = neighbours(tree.root, _NEIGHBOURS)
     for folder in beside:
-        same: list[str] = []
-        other = 0
-        for name, items in files.items():
-            alike = _alike(tree, name, items, folder)
-            half = _half_of(tree, files, name, folder, beside) if alike is False else None
+        alike = {name: _alike(tree, name, items, folder) for name, items in files.items()}
+        for name in (name for name, same in alike.items() if same is False):
+            half = _half_of(tree, files, name, folder, beside)
             if half:
                 raise NotKnown(
                     f"{visible(name)}: {visible(half[0])} is that of {visible(folder.name)}, {visible(half[1])} is not:"
                     " two saves mixed"
                 )
-            if alike:
-                same.append(name)
-            other += alike is False
-        if same and other:
-            raise NotKnown(
-                f"{visible(same[0])} is bit for bit that of {visible(folder.name)}, other shards are not: two saves mixed"
-            )
+        _refuse_some(alike, folder)
+    far = neighbours(tree.root, one_save.FAR)[_NEIGHBOURS:]
+    for folder in far[: one_save.FAR_LOOKS // max(1, len(files))]:
+        _refuse_some({name: _alike(tree, name, items, folder) for name, items in files.items()}, folder)
+
+
+def _refuse_some(alike: Mapping[str, bool | None], folder: Path) -> None:
+    same = [name for name, is_same in alike.items() if is_same]
+    if same and False in alike.values():
+        raise NotKnown(
+            f"{visible(same[0])} is bit for bit that of {visible(folder.name)}, other shards are not: two saves mixed"
+        )
+
+
+def refuse_two_counts(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:
+    """`NotKnown` where each shard's counts of steps are one number, and they are not the same number in all shards.
+
+    A parameter is spread over the ranks, and one of them keeps its count: which of them says nothing about how often it
+    was trained. Layers that were frozen for a while count less, and did so in a save beside; where each rank has layers of
+    its own, nothing follows.
+    """
+    del buffer
+    counts = _counts_in(tree.root, files)
+    if not _are_split(counts):
+        return
+    spread = {name: {item.name.rpartition(".")[0] for item in telling_items(files[name])} for name in files}
+    for name, count in counts.items():
+        for other in (other for other, theirs in counts.items() if theirs.keys().isdisjoint(count.keys())):
+            shared = any(state in spread[other] for states in count.values() for state in states)
+            if shared and not any(
+                _are_split(_counts_in(folder, files)) for folder in neighbours(tree.root, _NEIGHBOURS)
+            ):
+                low, high = sorted((min(count), min(counts[other])))
+                raise NotKnown(
+                    f"{visible(name)} and {visible(other)} count different steps ({low:.0f} and {high:.0f}): two saves mixed"
+                )
+
+
+def _counts_in(root: Path, files: Mapping[str, Sequence[Item]]) -> dict[str, dict[float, list[str]]]:
+    """Of each shard that has several: a count of steps -> the states that have made so many."""
+    found: dict[str, dict[float, list[str]]] = {}
+    for name, items in files.items():
+        steps = [i for i in items if i.plain and i.size == () and i.name.endswith(".step")]
+        steps = [item for item in steps if role_of(item.name.split(".")) is Role.OPTIMIZER][:_ENDS]
+        try:
+            with opened(root / name, name) as handle:
+                for item in steps if len(steps) > 1 else ():
+                    count = count_of(handle, item)
+                    if count is not None:
+                        found.setdefault(name, {}).setdefault(count, []).append(item.name.rpartition(".")[0])
+        except (NotKnown, Broken):
+            continue  # not there, not readable or cut otherwise: nothing to compare with
+    return found
+
+
+def _are_split(counts: Mapping[str, Mapping[float, object]]) -> bool:
+    return all(len(count) == 1 for count in counts.values()) and len({min(count) for count in counts.values()}) > 1
 
 
 def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], differ: Differ, buffer: bytearray) -> None:
