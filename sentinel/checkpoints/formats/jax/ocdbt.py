@@ -23,7 +23,10 @@ _HEAD = 512  # bytes of a value that are looked at
 _TAIL = 64  # bytes of its end
 _FRAME = b"\x28\xb5\x2f\xfd"  # of zstd
 _MOST_BLOCKS = 1 << 16  # of one frame that are looked at
-_REPEATED, _COMPRESSED, _RESERVED = 1, 2, 3  # blocks of a frame; those of kind 0 are stored as they are
+_STORED, _REPEATED, _COMPRESSED, _RESERVED = range(4)  # blocks of a frame; the first are kept as they are
+_STORED_ZEROS = 1024  # and a 16th of the block: more zeros than that at its end would have been compressed
+INDEX_BYTES = 20  # of a shard of zarr with one chunk: where it lies, how long it is, and the CRC-32C of these
+_LOOKED_AT = 64
 _HEADER = struct.Struct(">I")
 
 
@@ -178,30 +181,61 @@ def check_not_zeros(tree: Tree, values: Iterable[Span]) -> None:
 
 
 def check_tails(tree: Tree, values: Iterable[Span]) -> None:
-    """`NotKnown` for a data file whose last compressed value ends with zeros: the end of a write that was lost.
+    """`NotKnown` for a data file whose last long value ends with zeros that nothing wrote: the end of a write that was lost.
 
-    The last byte of a compressed block of zstd is none; a block that is stored as it is may end so.
+    The last byte of a compressed block of zstd is none; a block that is stored as it is may end so, but with few zeros
+    only. A shard of zarr ends with its index, as the others in the store do.
     """
     last: dict[str, Span] = {}
-    for span in values:
-        if span.file not in last or last[span.file].offset < span.offset:
+    for span in (values := list(values)):
+        long = span.length >= 2 * _TAIL  # what is shorter may be all zeros
+        if long and (span.file not in last or last[span.file].offset < span.offset):
             last[span.file] = span
     for file, span in sorted(last.items()):
-        if span.length < 2 * _TAIL:
-            continue
         with opened(tree.path(file), file) as handle:
             tail = handle.read(span.offset + span.length - _TAIL, _TAIL)
-            if not tail.strip(b"\0") and _ends_compressed(handle, span):
+            zeros, unindexed = (not end.strip(b"\0") for end in (tail, tail[-INDEX_BYTES:]))
+            lost = zeros and (
+                _ends_lost(handle, span) or (_begins_with_zeros(handle, span) and _has_frames(tree, values))
+            )
+            if lost or (unindexed and _has_shards(tree, values)):
                 raise NotKnown(f"{visible(file)}: its last value ends with zeros: a lost write?")
 
 
-def _ends_compressed(handle: Handle, span: Span) -> bool:
-    """Whether it is one frame of zstd whose last block is compressed, or one that has lost its last block."""
+def _begins_with_zeros(handle: Handle, span: Span) -> bool:
+    return not handle.read(span.offset, len(_FRAME)).strip(b"\0")
+
+
+def _has_frames(tree: Tree, values: list[Span]) -> bool:
+    """Whether one of the first values is compressed, as then all arrays of the store are."""
+    for span in values[:_LOOKED_AT]:
+        with opened(tree.path(span.file), span.file) as handle:
+            if span.length > len(_FRAME) and handle.read(span.offset, len(_FRAME)) == _FRAME:
+                return True
+    return False
+
+
+def _has_shards(tree: Tree, values: list[Span]) -> bool:
+    """Whether one of the first values is a shard of one chunk with its index and the index's CRC-32C at the end."""
+    for span in values[:_LOOKED_AT]:
+        if span.length > INDEX_BYTES:
+            with opened(tree.path(span.file), span.file) as handle:
+                index = handle.read(span.offset + span.length - INDEX_BYTES, INDEX_BYTES)
+            if index.strip(b"\0") and crc32c(index[:-4]) == int.from_bytes(index[-4:], "little"):
+                return True
+    return False
+
+
+def _ends_lost(handle: Handle, span: Span) -> bool:
+    """Whether zeros at the end of a value of one frame of zstd are none of its own.
+
+    They end a compressed block, or its last block is lost, or they are so many that they would have been compressed.
+    """
     head = handle.read(span.offset, 5)
     if head[:4] != _FRAME:
         return False
     flags, end = head[4], span.offset + span.length
-    single = flags >> 5 & 1
+    single, summed = flags >> 5 & 1, 4 * (flags >> 2 & 1)
     at = span.offset + 5 + (1 - single) + (0, 1, 2, 4)[flags & 3] + (single, 2, 4, 8)[flags >> 6]
     for _ in range(_MOST_BLOCKS):
         if at + 3 > end:
@@ -211,8 +245,10 @@ def _ends_compressed(handle: Handle, span: Span) -> bool:
         if kind == _RESERVED:
             return False
         at += 3 + (1 if kind == _REPEATED else size)
+        if last and kind == _STORED and at + summed == end and size >= _STORED_ZEROS:
+            return not handle.read(at - max(_STORED_ZEROS, size // 16), max(_STORED_ZEROS, size // 16)).strip(b"\0")
         if last:
-            return at > end or (kind == _COMPRESSED and at + 4 * (flags >> 2 & 1) == end)
+            return at > end or (kind == _COMPRESSED and at + summed == end)
     return False
 
 

@@ -13,14 +13,13 @@ from collections.abc import Iterable
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.dcp_parts.ends import check_frames
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
-from sentinel.checkpoints.formats.jax.ocdbt import crc32c
+from sentinel.checkpoints.formats.jax.ocdbt import INDEX_BYTES, Span, check_tails, crc32c
 from sentinel.checkpoints.parsing import json_files
 from sentinel.text import visible
 
 V2, V3 = ".zarray", "zarr.json"
 _JSON_BYTES = 1 << 20
 _MOST_CHUNKS = 300_000
-_INDEX_BYTES = 20  # of a shard with one chunk: where it lies, how long it is, and the CRC-32C of these
 _EMPTY = 2**64 - 1  # the place of a chunk that was not stored
 
 
@@ -59,6 +58,7 @@ def check(tree: Tree, folder: str, *, all_stored: bool) -> list[str]:
         if _is_zstd(told):
             with opened(tree.path(name), name) as handle:
                 check_frames(handle, Item("chunk", name, 0, entry.size, False))
+            check_tails(tree, [Span(name, 0, entry.size, value=True)])
         elif _is_sharded(told):
             _check_index(tree, name, entry.size)
     return chunks
@@ -96,11 +96,11 @@ def _is_sharded(told: dict[str, object]) -> bool:
 
 def _check_index(tree: Tree, name: str, size: int) -> None:
     with opened(tree.path(name), name) as handle:
-        index = handle.read(max(0, size - _INDEX_BYTES), min(size, _INDEX_BYTES))
-    if len(index) < _INDEX_BYTES or crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
+        index = handle.read(max(0, size - INDEX_BYTES), min(size, INDEX_BYTES))
+    if len(index) < INDEX_BYTES or crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
         raise Broken(f"{visible(name)}: its index is damaged (cut short?)")
     offset, length = int.from_bytes(index[:8], "little"), int.from_bytes(index[8:16], "little")
-    if offset != _EMPTY and (offset or length != size - _INDEX_BYTES):
+    if offset != _EMPTY and (offset or length != size - INDEX_BYTES):
         raise Broken(f"{visible(name)}: {size} bytes, its index says {length} at {offset} and nothing else")
 
 

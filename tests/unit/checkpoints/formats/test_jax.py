@@ -14,6 +14,7 @@ import pytest
 
 from sentinel.checkpoints import manifest
 from sentinel.checkpoints.files import NotKnown, scan
+from sentinel.checkpoints.formats.jax import zarr
 from sentinel.checkpoints.formats.jax.ocdbt import Span, check_tails, crc32c, spans
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.validate import Settings, record, validate
@@ -246,6 +247,45 @@ def frame(*blocks):
 ENDS = bytes(range(1, 200)) + bytes(100)
 
 
+def test_a_chunk_of_zarr_whose_end_was_lost(tmp_path):
+    """Numbers that do not compress are stored as they are: nothing but the zeros themselves shows it."""
+    make = Path(tmp_path / "w")
+    make.mkdir()
+    told = {"shape": [64, 64], "chunks": [64, 64], "dtype": "<f4", "compressor": {"id": "zstd"}, "fill_value": None}
+    (make / ".zarray").write_text(json.dumps(told))
+    for stored, doubted in ((b"stored" * 1000, False), (b"stored" * 500 + bytes(3000), True)):
+        (make / "0.0").write_bytes(frame((0, stored)))
+        if doubted:
+            with pytest.raises(NotKnown, match="ends with zeros"):
+                zarr.check(scan(tmp_path), "w", all_stored=True)
+        else:
+            zarr.check(scan(tmp_path), "w", all_stored=True)
+
+
+def test_a_value_in_a_store_without_what_the_others_have(tmp_path):
+    def shard(numbers):
+        index = (0).to_bytes(8, "little") + len(numbers).to_bytes(8, "little")
+        return numbers + index + crc32c(index).to_bytes(4, "little")
+
+    whole, packed = shard(b"numbers" * 40), frame((0, b"stored" * 48))
+    lost, nothing = whole[:-90] + bytes(90), bytes(len(whole))
+    assert len(packed) == len(whole)
+    for first, second, doubted in (
+        (whole, whole, False),
+        (whole, lost, True),
+        (packed, packed, False),
+        (packed, nothing, True),
+        (b"plain" * 60, nothing, False),
+    ):
+        (tmp_path / "d").write_bytes(first + second)
+        values = [Span("d", at, len(whole), value=True) for at in (0, len(whole))]
+        if doubted:
+            with pytest.raises(NotKnown, match="ends with zeros"):
+                check_tails(scan(tmp_path), values)
+        else:
+            check_tails(scan(tmp_path), values)
+
+
 @pytest.mark.parametrize(
     ("data", "doubted"),
     [
@@ -256,12 +296,14 @@ ENDS = bytes(range(1, 200)) + bytes(100)
         (frame((0, b"stored" * 30), (2, ENDS)), True),
         (frame((0, b"stored" * 30), (2, b"compressed" * 9))[:-93] + bytes(93), True),
         (frame((3, ENDS)), False),
+        (frame((0, b"stored" * 500 + bytes(1000))), False),
+        (frame((2, b"compressed" * 9), (0, b"stored" * 500 + bytes(3000))), True),
     ],
 )
 def test_a_block_that_is_stored_may_end_with_zeros(tmp_path, data, doubted):
-    """zstd keeps small numbers of whole types as they are where that is shorter."""
-    (tmp_path / "d").write_bytes(b"before" + data)
-    values = [Span("d", 6, len(data), value=True)]
+    """zstd keeps small numbers of whole types as they are where that is shorter. A short value may lie behind."""
+    (tmp_path / "d").write_bytes(b"before" + data + bytes(20))
+    values = [Span("d", 6, len(data), value=True), Span("d", 6 + len(data), 20, value=True)]
     if doubted:
         with pytest.raises(NotKnown, match="ends with zeros"):
             check_tails(scan(tmp_path), values)
