@@ -127,6 +127,9 @@ class SpoolFiles:
         self.end()
 
     def _begin(self, number: int) -> None:
+        if self._segments and not self._segments[-1].size:  # a try that failed: no item, but perhaps part of a line
+            self._segments[-1].path.unlink(missing_ok=True)
+            self._segments.pop()
         path = self.folder / f"{number:020d}.seg"
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._segments.append(_Segment(path, number))

@@ -208,6 +208,35 @@ def test_a_disk_that_refuses_keeps_evidence_in_memory(tmp_path: Path, monkeypatc
     assert drained(Spool(tmp_path)) == ["on disk", "in memory"]
 
 
+class Disk:
+    """What a spool's ``os.write`` meets: while it is full, ``fits`` bytes of each line are written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full, self.fits, self._write = False, 0, os.write
+        monkeypatch.setattr("sentinel.adapters.spool_files.os.write", self)
+
+    def __call__(self, descriptor: int, line: bytes) -> int:
+        return self._write(descriptor, line[: self.fits] if self.full else line)
+
+
+@pytest.mark.parametrize("fits", [0, 5])
+def test_an_acknowledgement_removes_no_file_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    """On a full disk each try begins a file, and names it by the same number."""
+    spool, disk = Spool(tmp_path), Disk(monkeypatch)
+    disk.full, disk.fits = True, fits
+    for number in range(3):
+        spool.append(number, Value.HIGH)
+        spool.flush_memory()
+    disk.full = False
+    spool.flush_memory()
+    spool.acknowledge(spool.batch(1)[-1].number)
+    spool.append(3, Value.HIGH)
+    spool.close()
+    assert drained(Spool(tmp_path)) == [1, 2, 3]
+
+
 def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path, patience_s=0.02)
     answers, really = threading.Event(), spool._files.write
@@ -303,6 +332,7 @@ def test_memory_is_bounded_while_the_disk_refuses(tmp_path: Path, monkeypatch: p
 @given(
     actions=st.lists(
         st.one_of(st.tuples(st.just("put"), st.sampled_from(list(Value))), st.tuples(st.just("take"), st.integers(1, 5)),
+                  st.tuples(st.just("full"), st.integers(0, 30)), st.tuples(st.just("flush"), st.just(0)),
                   st.tuples(st.just("restart"), st.just(0))),
         max_size=60,
     )
@@ -310,18 +340,24 @@ def test_memory_is_bounded_while_the_disk_refuses(tmp_path: Path, monkeypatch: p
 def test_nothing_is_lost_or_reordered_by_any_order_of_events(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:
-    folder = tmp_path_factory.mktemp("spool")
-    spool, put = Spool(folder, segment_bytes=120), 0
-    taken: list[object] = []
-    for action, argument in actions:
-        if action == "put":
-            spool.append(put, Value(argument))
-            put += 1
-        elif action == "restart":
-            spool = Spool(folder, segment_bytes=120)
-        elif items := spool.batch(argument):
-            taken.extend(item.content for item in items)
-            spool.acknowledge(items[-1].number)
+    folder, put, taken = tmp_path_factory.mktemp("spool"), 0, list[object]()
+    with pytest.MonkeyPatch.context() as patched:
+        disk, spool = Disk(patched), Spool(folder, segment_bytes=120)
+        for action, argument in [*actions, ("restart", 0)]:
+            if action == "put":
+                spool.append(put, Value(argument))
+                put += 1
+            elif action == "full":
+                disk.full, disk.fits = True, argument
+            elif action == "flush":
+                spool.flush_memory()
+            elif action == "restart":  # with space again: what is in memory alone would be lost
+                disk.full = False
+                spool.flush_memory()
+                spool = Spool(folder, segment_bytes=120)
+            elif items := spool.batch(argument):
+                taken.extend(item.content for item in items)
+                spool.acknowledge(items[-1].number)
     taken.extend(drained(spool))
     assert taken == list(range(put))
 
