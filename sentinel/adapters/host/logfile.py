@@ -41,11 +41,12 @@ class LogFile:
         self._owner = owner
         self.skipped_bytes = 0
         self._limit_bytes = limit_bytes
-        self._cursor = dict(cursor or {})
         self._fd: int | None = None
-        self._inode = 0
-        self._offset = 0
-        self._line = 1
+        # Where it stands, also while the file is not open: of which one, and from where it is read on. 0: of none yet.
+        known = cursor or {}
+        self._inode = int(known.get("inode", 0))
+        self._offset = int(known.get("offset", 0))
+        self._line = int(known.get("line", 1))
         self._fresh = False
 
     @property
@@ -93,27 +94,28 @@ class LogFile:
         elif self._moved():
             yield from self._lines()  # what the old file still has
             self.close()
-            self._cursor = {}
+            self._begin(0)
             self._fresh = True
             self._open()
         yield from self._lines()
 
     def _open(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        self._fd = descriptor
         status = os.fstat(descriptor)
         if self._owner is not None and status.st_uid != self._owner:
-            os.close(descriptor)
+            self.close()
             raise Unavailable(f"{self.path} belongs to uid {status.st_uid}, not to the job's user: not read")
-        self._fd, self._inode, self._offset, self._line = descriptor, status.st_ino, 0, 1
-        known = self._cursor
-        if known.get("inode") == status.st_ino and int(known.get("offset", 0)) <= status.st_size:
-            self._offset, self._line = int(known["offset"]), int(known.get("line", 1))
-        elif known:
-            self._fresh = True
+        if self._inode != status.st_ino or self._offset > status.st_size:
+            self._fresh = self._fresh or self._inode != 0
+            self._begin(status.st_ino)
         if status.st_size - self._offset > self._limit_bytes:
             # A late start on a long log: its beginning is skipped, and counted; line numbers count from here.
             self.skipped_bytes += status.st_size - self._limit_bytes - self._offset
             self._offset = status.st_size - self._limit_bytes
+
+    def _begin(self, inode: int) -> None:
+        self._inode, self._offset, self._line = inode, 0, 1
 
     def _moved(self) -> bool:
         try:
