@@ -54,7 +54,7 @@ from sentinel.model.orders import Diagnose, Request
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.ports import Credentials
 from sentinel.protocol import OrderKind
-from sentinel.wire import evidence_from, time_from, to_json
+from sentinel.wire import evidence_from, to_json
 
 log = Log()
 SAMPLES = 30  # of GPU telemetry, for those who ask what was before a job's end
@@ -180,9 +180,7 @@ class Agent:
         """Apply the daemon's answer to a heartbeat."""
         self.saves.heard(answer)
         self.jobs.unreported.heard(answer)
-        if isinstance(answer.get("released_at"), str):
-            ahead_s = self.heartbeats.clock_offset_s or 0.0
-            self.verdict.released(time_from(answer["released_at"]).timestamp(), ahead_s)
+        self.verdict.heard(answer, self.heartbeats.took_s)
         if answer.get("drain_mode") in DRAIN_MODES:
             self.verdict.set_drain_mode(answer["drain_mode"])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from sentinel.evidence.dcgm import Fact
 from sentinel.evidence.dcgm_conditions import HOLDS
 from sentinel.model.records import Evidence, Kind, Source, Trust
 from sentinel.text import brief, printable
+from sentinel.wire import time_from
 
 TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # sources of GPU telemetry
 _MOST_SHOWN = 300  # of the sentence
@@ -52,6 +53,11 @@ class NodeVerdict:
         return f"{self.word} {self.at_s} {self.code} {sentence}\n"
 
 
+def uptime_s() -> float:
+    """Seconds since the host booted: also what it was suspended for, and no step of its clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class VerdictKeeper:
     """Collects evidence that convicts the node and writes the verdict.
 
@@ -71,6 +77,7 @@ class VerdictKeeper:
         telemetry: Callable[[], str | None],
         rules: Rules,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = uptime_s,
     ) -> None:
         self._path = run_dir / "verdict"
         self._mode_path = run_dir / "drain_mode"
@@ -83,15 +90,18 @@ class VerdictKeeper:
         self._telemetry = telemetry
         self._rules = rules
         self._clock = clock
+        self._uptime = uptime
         kept = restore(self._state)
         same_boot = isinstance(kept, dict) and kept.get("boot") == boot
         self._convictions: dict[str, str] = dict(kept["convictions"]) if same_boot else {}
-        self._said_s: dict[str, float] = dict(kept.get("since_s") or {}) if same_boot else {}  # Unix time, the newest
+        said, now_s = dict(kept.get("said_up_s") or {}) if same_boot else {}, uptime()
+        # Uptime when the newest was heard; of what an agent before this kept it is not known, and counts from here.
+        self._said_s: dict[str, float] = {code: min(said.get(code, now_s), now_s) for code in self._convictions}
         levels, unknown = dict(kept.get("levels") or {}) if same_boot else {}, rules.returns.proving_level(None)
         self._levels = {
             code: level_told(levels.get(code)) or unknown for code in self._convictions
         }  # that disprove them
-        self._released_s: float | None = None  # the last return to service, by the daemon's clock
+        self._released: object = kept.get("released") if same_boot else None  # the last return to service
 
     def set_drain_mode(self, mode: str) -> None:
         """Set the mode for the prolog: "act" refuses jobs on a BAD node; "observe" only reports that it would have."""
@@ -133,21 +143,32 @@ class VerdictKeeper:
             level = level_told(result.get("level"))
             self._take_back([code for code in list(self._convictions) if self._levels.get(code, DEEPEST + 1) <= level])
 
-    def released(self, at_s: float, daemon_ahead_s: float = 0.0) -> None:
-        """Clear Xids from before ``at_s``, when an operator returned the node to service.
-
-        Faults that telemetry still shows (a lost GPU) go on convicting. Each heartbeat is answered with the same return: it
-        counts once, since how far the clocks are apart is measured by the second.
+    def heard(self, answer: Mapping[str, Any], took_s: float) -> None:
+        """Take the daemon's answer to a heartbeat, which names the last return to service.
 
         Args:
-            at_s: Unix time by the daemon's clock.
-            daemon_ahead_s: by how much that clock is ahead of this node's.
+            took_s: the heartbeat, to its answer. What was said of the node meanwhile may be newer than the return.
         """
-        if at_s == self._released_s:
+        at, released = answer.get("at"), answer.get("released_at")
+        if isinstance(at, str) and isinstance(released, str):
+            self.released(released, (time_from(at) - time_from(released)).total_seconds() + took_s)
+
+    def released(self, name: str, ago_s: float) -> None:
+        """Clear what was said of the node up to ``ago_s`` seconds ago, when an operator returned it to service.
+
+        Faults that telemetry still shows (a lost GPU) go on convicting. Each heartbeat is answered with the same return: it
+        counts once. The node's clock says nothing here: it may have been an hour ahead when the node came up.
+
+        Args:
+            name: of this return: what tells it from another one.
+            ago_s: by the clock of the daemon alone; at least 0.
+        """
+        if name == self._released:
             return
-        self._released_s = at_s
-        before_s = at_s - daemon_ahead_s
+        self._released = name
+        before_s = self._uptime() - max(0.0, ago_s)
         self._take_back([code for code in list(self._convictions) if self._said_s.get(code, 0.0) <= before_s])
+        self._keep()  # so that the next agent does not count it again
 
     def _take_back(self, codes: Sequence[str]) -> None:
         known = [code for code in codes if code in self._convictions]
@@ -159,8 +180,8 @@ class VerdictKeeper:
             self._keep()
 
     def _keep(self) -> None:
-        kept = {"convictions": self._convictions, "since_s": self._said_s, "levels": self._levels}
-        save(self._state, {"boot": self._boot, **kept})
+        kept = {"convictions": self._convictions, "said_up_s": self._said_s, "levels": self._levels}
+        save(self._state, {"boot": self._boot, "released": self._released, **kept})
         self.write()
 
     def _proving_level(self, evidence: Evidence) -> int:
@@ -185,13 +206,12 @@ class VerdictKeeper:
 
     def write(self) -> None:
         verdict = self.now()
-        uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
-        write_atomically(self._path, f"{verdict.line}{uptime_s}\n")
+        write_atomically(self._path, f"{verdict.line}{int(self._uptime())}\n")
 
     def _convict(self, code: str, sentence: str, evidence: Evidence) -> None:
         self._levels[code] = max(self._proving_level(evidence), self._levels.get(code, 0))
         self._convictions.setdefault(code, sentence)
-        self._said_s[code] = self._clock()
+        self._said_s[code] = self._uptime()
         self._keep()
 
 

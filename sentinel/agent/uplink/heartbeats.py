@@ -41,6 +41,7 @@ class Heartbeats:
         self.node = node
         self.connected: bool | None = None
         self.clock_offset_s: float | None = None  # the daemon's clock minus ours
+        self.took_s = 0.0  # the last one, from its making to its answer
         self.on_answer: Callable[[dict[str, Any]], None] = lambda _: None  # the daemon's answer
         self._client = client
         self._body = body
@@ -78,10 +79,11 @@ class Heartbeats:
     def beat(self) -> None:
         began_s = time.time()
         # Take sent_s before the body: ages in the body, counted from sent_s, must not come out too young.
-        sent = {"node": self.node, "at": datetime.now(UTC).isoformat(), "sent_s": time.monotonic()}
+        sent_s = time.monotonic()
+        sent = {"node": self.node, "at": datetime.now(UTC).isoformat(), "sent_s": sent_s}
         body = {**sent, **self._body()}
         answer = self._client.post(HEARTBEAT, body)
-        ended_s = time.time()
+        ended_s, self.took_s = time.time(), time.monotonic() - sent_s
         if "at" in answer:
             self.clock_offset_s = time_from(answer["at"]).timestamp() - (began_s + ended_s) / 2
         soon_s = seconds_of(answer.get("beat_s"))

@@ -18,6 +18,7 @@ from sentinel.config.convictions import Conviction, Convictions, Drain
 from sentinel.config.rules import Rules
 from sentinel.evidence.dcgm import Fact
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, utc
+from sentinel.wire import to_json
 
 RULES = shipped_rules()
 AT = utc(1_900_000_000)
@@ -86,7 +87,7 @@ def test_it_is_read_while_others_change_it(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(verdict, "Fact", comes)
     assert made.now().code == "xid_79"
     monkeypatch.setattr(made, "_said_s", Said(made._said_s))
-    made.released(1_900_000_000.9)
+    made.released("a return", 0.0)
     assert made.now().code == "xid_95", "what came meanwhile was not taken back"
 
 
@@ -179,36 +180,95 @@ def test_the_sentence_stays_on_one_line(tmp_path: Path) -> None:
     assert keeper(tmp_path, trouble="a\nOK 1 ok\x1b[0m").now().line.count("\n") == 1
 
 
-def test_a_release_answers_for_what_was_said_before_it_and_not_for_what_holds_now(tmp_path: Path) -> None:
-    kept, now_s = keeper(tmp_path), [1_900_000_000.9]
-    kept._clock = lambda: now_s[0]
-    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
-    kept.released(1_900_000_000.0)  # before the Xid was read: it speaks of something else
-    assert kept.now().word == "BAD"
-    kept.released(1_900_000_001.0)
-    assert kept.now().word == "OK"
-    assert keeper(tmp_path).now().word == "OK"  # also for an agent that is started again
-    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
-    now_s[0] += 60.0
-    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
-    keeper(tmp_path).released(1_900_000_030.0)  # heard late: the same came again after it
-    assert keeper(tmp_path).now().word == "BAD"
-    lost = keeper(tmp_path, facts=[Fact("gpu_lost", "GPU 3 is lost")])
-    lost.released(1_900_000_001.0)
-    assert lost.now().word == "BAD"
+class Node:
+    """An agent's verdict and what its node's clocks say; ``keeper`` anew: the agent was started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock_s, self.up_s = folder, 1_900_000_000.9, 100.0
+        self.keeper = self.started()
+
+    def started(self, *facts: Fact) -> VerdictKeeper:
+        self.keeper = VerdictKeeper(
+            self.folder, self.folder, "b1", lambda: facts, lambda: None, RULES, lambda: self.clock_s, lambda: self.up_s
+        )
+        return self.keeper
+
+    def xid(self) -> None:
+        self.keeper.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
+
+    def passes(self, seconds: float) -> None:
+        self.clock_s, self.up_s = self.clock_s + seconds, self.up_s + seconds
+
+    def answered(self, released_s: float, at_s: float, took_s: float = 0.0) -> str:
+        """Its word, once the daemon said of a return, and of now, which second of its own clock it was."""
+        told = {"at": to_json(utc(at_s)), "released_at": to_json(utc(released_s))}
+        self.keeper.heard(told, took_s)
+        return self.keeper.now().word
 
 
-@pytest.mark.parametrize("ahead_s", [-200.0, 200.0])
-def test_a_release_is_told_by_the_daemons_clock(tmp_path: Path, ahead_s: float) -> None:
-    kept, now_s = keeper(tmp_path), [1_900_000_000.0]
-    kept._clock = lambda: now_s[0]
-    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
-    kept.released(1_900_000_010.0 + ahead_s, ahead_s)
-    assert kept.now().word == "OK"
-    now_s[0] += 11.0
-    kept.consider(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:01:00"))
-    kept.released(1_900_000_010.0 + ahead_s, ahead_s - 2.0)  # answered again, late, with the same
-    assert kept.now().word == "BAD"
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_release_answers_for_what_was_said_before_it_and_not_for_what_holds_now(node: Node) -> None:
+    node.xid()
+    node.passes(10.0)
+    assert node.answered(500.0, 515.0) == "BAD", "before the Xid was read: it speaks of something else"
+    assert node.answered(510.0, 515.0) == "OK"
+    assert node.started().now().word == "OK"
+    node.xid()
+    node.passes(60.0)
+    node.xid()
+    node.passes(5.0)
+    assert node.answered(550.0, 580.0) == "BAD", "heard late: the same came again after it"
+    node.started(Fact("gpu_lost", "GPU 3 is lost"))
+    assert node.answered(580.0, 580.0) == "BAD"
+    assert "GPU 3" in node.keeper.now().sentence and "Xid" not in node.keeper.now().sentence
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_a_release_holds_however_the_nodes_clock_was_set_meanwhile(node: Node, step_s: float) -> None:
+    """A node comes up with the local time in its hardware clock, an Xid is read, and then its time is set right."""
+    node.xid()
+    node.clock_s += step_s
+    node.passes(60.0)
+    assert node.answered(7_000.0, 7_001.0) == "OK"
+    node.xid()
+    node.clock_s -= step_s
+    node.passes(60.0)
+    assert node.answered(7_000.0, 7_061.0) == "BAD", "the same return, told again"
+
+
+def test_a_return_counts_once_also_for_an_agent_that_is_started_again(node: Node) -> None:
+    """The daemon's clock may be set meanwhile, or another host's daemon answer by then."""
+    assert node.answered(500.0, 501.0) == "OK"
+    node.passes(5.0)
+    node.xid()
+    node.passes(5.0)
+    node.started()
+    assert node.answered(500.0, 500.5) == "BAD"
+    assert node.answered(520.0, 519.0) == "OK", "another one"
+
+
+def test_what_was_said_while_the_answer_was_under_way_is_newer_than_the_return(node: Node) -> None:
+    node.passes(5.0)
+    node.xid()
+    node.passes(1.0)
+    assert node.answered(500.0, 500.5, took_s=6.0) == "BAD"
+
+
+def test_what_an_agent_before_this_kept_is_released_by_a_return_after_it_ended(node: Node) -> None:
+    old = {
+        "boot": "b1",
+        "convictions": {"xid_64/0000:5d:00": "Xid 64"},
+        "since_s": {"xid_64/0000:5d:00": 1_899_999_000.0},
+    }
+    (node.folder / "convictions.json").write_text(json.dumps(old))
+    node.started()
+    node.passes(10.0)
+    assert node.answered(500.0, 520.0) == "BAD"
+    assert node.answered(521.0, 525.0) == "OK"
 
 
 def test_the_sentence_names_the_gpu_of_each_fault(tmp_path: Path) -> None:

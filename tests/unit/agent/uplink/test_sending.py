@@ -88,15 +88,21 @@ def test_a_heartbeat_measures_the_clock(scripted: Any) -> None:
 
 
 def test_a_heartbeat_says_when_it_was_sent_before_what_was_measured_for_it(scripted: Any) -> None:
-    client, measured = scripted(lambda *_: {}), []
+    measured: list[float] = []
 
     def body() -> dict[str, Any]:
         measured.append(time.monotonic())
         return {"version": "x"}
 
+    def answer(*_: Any) -> dict[str, Any]:
+        measured.append(time.monotonic())
+        return {}
+
+    client = scripted(answer)
     made = Heartbeats("n1", client, body)
     made.beat()
     assert client.asked[0][1]["sent_s"] <= measured[0]
+    assert made.took_s >= measured[1] - measured[0]
 
 
 @pytest.mark.parametrize(
