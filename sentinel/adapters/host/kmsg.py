@@ -58,6 +58,7 @@ class KernelLog:
         self.overruns = 0  # times that the kernel threw records away before we read them
         self.unparsable = 0
         self._sequence = -1
+        self._due: int | None = None  # number of the record that has to come first, where that is known
         self._offset = 0
         self._inode = 0
         self._pending = b""
@@ -75,6 +76,8 @@ class KernelLog:
             # A cursor of another boot: nothing of this boot was read yet, so all of it is new.
             if known:
                 self._sequence = int(cursor.get("sequence", -1))
+            if self._sequence >= 0 or (cursor and not known):
+                self._due = self._sequence + 1
             elif not cursor and not replay:
                 os.lseek(self._fd, 0, os.SEEK_END)
         else:
@@ -128,12 +131,15 @@ class KernelLog:
                 return
             except BrokenPipeError:
                 self.overruns += 1  # the next read continues with the oldest record that is left
+                self._due = None
                 continue
             if not content:
                 return
             record = self._record(content)
             if record is not None and record.sequence > self._sequence:
-                self._sequence = record.sequence
+                if self._due is not None and record.sequence > self._due:
+                    self.overruns += 1  # of what went before it was opened the device says nothing
+                self._sequence, self._due = record.sequence, None
                 yield record
 
     def _read_file(self) -> Iterator[Record]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import pty
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,60 @@ def opened() -> Any:
     yield made
     for log in logs:
         log.close()
+
+
+class Device:
+    """A character device that gives one record at a time, as /dev/kmsg does: a terminal."""
+
+    def __init__(self) -> None:
+        self._end, self._terminal = pty.openpty()
+        self.path = os.ttyname(self._terminal)
+
+    def put(self, *sequences: int) -> None:
+        for number in sequences:
+            os.write(self._end, f"4,{number},{1000 * number},-;record {number}\n".encode())
+
+    def close(self) -> None:
+        os.close(self._end)
+        os.close(self._terminal)
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    made = Device()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("boot", "oldest", "lost"),
+    [("b", 7, 0), ("b", 5, 0), ("b", 8, 1), ("before", 0, 0), ("before", 3, 1)],
+)
+def test_records_that_went_while_no_agent_was_there_are_missed(
+    device: Device, opened: Any, boot: str, oldest: int, lost: int
+) -> None:
+    """The kernel keeps the newest: the first that is left says by its number how far an agent had read."""
+    log = opened(device.path, {"boot": boot, "sequence": 6}, boot="b")
+    device.put(*range(oldest, 12))
+    assert texts(log)[-1] == "record 11" and log.overruns == lost
+    device.put(14)
+    assert texts(log) == ["record 14"] and log.overruns == lost, "while it reads, the device itself says so"
+
+
+def test_of_records_before_the_first_agent_none_is_missed(device: Device, opened: Any) -> None:
+    log = opened(device.path, replay=True)
+    device.put(9)
+    assert texts(log) == ["record 9"] and log.overruns == 0
+
+
+def test_a_gap_over_a_restart_is_said(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Evidence] = []
+    made = watch(tmp_path, kept, device.path)
+    (tmp_path / "state" / "kernel.json").write_text(json.dumps({"boot": made._boot, "sequence": 6}))
+    device.put(9)
+    monkeypatch.setattr(KernelLog, "wait", lambda *_: made.stop())
+    made.run()
+    assert [item.kind for item in kept] == [Kind.UNREADABLE] and "threw records away" in kept[0].text
 
 
 def test_the_first_start_reads_from_now_on(kmsg: Path, opened: Any) -> None:
@@ -170,7 +227,7 @@ def test_of_one_fault_in_all_processors_few_lines_pass(by_rules: Any) -> None:
     assert [item.data["xid"] for item in passed] == [*[13] * 20, 43]
 
 
-def watch(tmp_path: Path, kept: list[Evidence]) -> KernelWatch:
+def watch(tmp_path: Path, kept: list[Evidence], path: str = "") -> KernelWatch:
     def reader(records: Sequence[Record], now: datetime) -> list[Evidence]:
         return [
             Evidence(stable_id(record.sequence), utc(record.at_s), now, Source.KERNEL, Kind.XID, text=record.text)
@@ -181,7 +238,7 @@ def watch(tmp_path: Path, kept: list[Evidence]) -> KernelWatch:
     state = tmp_path / "state"
     state.mkdir(exist_ok=True)
     settings = AgentSettings(
-        node="n1", state=str(state), kernel=Kernel(path=str(tmp_path / "kmsg"), pstore=str(tmp_path / "pstore"))
+        node="n1", state=str(state), kernel=Kernel(path=path or str(tmp_path / "kmsg"), pstore=str(tmp_path / "pstore"))
     )
     return KernelWatch("n1", settings, reader, kept.append)
 
