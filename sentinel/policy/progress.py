@@ -76,8 +76,10 @@ def _fruitless(verdict: Verdict, situation: Situation) -> tuple[int, int]:
     reached, observed, resumed = situation.last_step, situation.observed, None
     if verdict.onset_step is not None and reached is not None:
         reached = min(reached, verdict.onset_step)  # what came after bad numbers is nothing gained
-    for restart, highest in reversed(list(zip(situation.restarts, _highest(situation.restarts), strict=True))):
-        if _gained(restart, highest, reached, resumed, observed=observed) is not False:
+    steps = _highest([restart.step_before for restart in situation.restarts])
+    begun = _highest([restart.resumed_step for restart in situation.restarts])
+    for restart, highest, latest in reversed(list(zip(situation.restarts, steps, begun, strict=True))):
+        if _gained(restart, highest, latest, reached, resumed, observed=observed) is not False:
             break
         same = same and restart.cause is verdict.cause
         fruitless += 1
@@ -86,24 +88,27 @@ def _fruitless(verdict: Verdict, situation: Situation) -> tuple[int, int]:
     return fruitless, alike
 
 
-def _highest(restarts: Sequence[PastRestart]) -> Iterator[int]:
-    """Of each restart, the highest step that an attempt before it reached; -1 while none is known."""
-    return accumulate((-1 if restart.step_before is None else restart.step_before for restart in restarts), max)
+def _highest(steps: Sequence[int | None]) -> Iterator[int]:
+    """Of each restart's step, the highest up to it; -1 while none is known."""
+    return accumulate((-1 if step is None else step for step in steps), max)
 
 
 def _gained(
-    restart: PastRestart, highest: int, reached: int | None, resumed: int | None, *, observed: bool
+    restart: PastRestart, highest: int, latest: int, reached: int | None, resumed: int | None, *, observed: bool
 ) -> bool | None:
     """Whether the attempt after ``restart`` got further than all before it; None if not known.
 
     Args:
         highest: the highest step that an attempt before it reached.
+        latest: the latest checkpoint from which that attempt, or one before it, began.
         reached: the last step of that attempt that was seen.
         resumed: the step of the checkpoint from which the job resumed after that attempt.
         observed: whether that attempt was watched from its beginning; if not, it may have reached more.
     """
-    if resumed is not None and restart.resumed_step is not None and resumed > restart.resumed_step:
-        return True  # a later checkpoint than the one that it began from
+    if resumed is not None and restart.resumed_step is not None and resumed > latest:
+        return (
+            True  # a later checkpoint than any before: one that was chosen already may only have been passed over since
+        )
     if reached is not None and reached > highest:
         return True
     return False if observed else None

@@ -669,6 +669,13 @@ def test_an_error_that_comes_back_without_a_step_gained_is_held() -> None:
     assert "without a step gained" in plan.explanation
 
 
+def test_a_later_checkpoint_that_was_resumed_from_before_is_nothing_gained() -> None:
+    """40 is complete and fails, 30 is taken, 40 is made again, and so on."""
+    there_and_back = [past(40, cause=Cause.UNKNOWN, resumed=40 if number % 2 == 0 else 30) for number in range(4)]
+    plan = decide(verdict(Cause.UNKNOWN), restarts=tuple(there_and_back), last_step=40)
+    assert kinds(plan) == [StepKind.HOLD] and "without a step gained" in plan.explanation
+
+
 def unseen(step_before: int | None, resumed: int | None = None) -> PastRestart:
     return dataclasses.replace(past(step_before, resumed=resumed), observed=False)
 
