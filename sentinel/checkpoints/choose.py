@@ -11,7 +11,7 @@ Equal costs: the better validated one, then global, then the higher step, then t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sentinel.checkpoints.records import (
@@ -41,7 +41,7 @@ class _Question:
     world_size: int | None
     costs: Costs
     rank_hosts: Mapping[int, str] | None
-    rejected: Set[str]
+    rejected: Mapping[str, str]
     level: Level
     local_survives: bool
     fetch_peers: bool
@@ -59,7 +59,7 @@ def choose(
     costs: Costs,
     onset_step: int | None = None,
     rank_hosts: Mapping[int, str] | None = None,
-    rejected: Set[str] = frozenset(),
+    rejected: Mapping[str, str] | None = None,
     level: Level | None = None,
     margin_steps: int = 1,
     local_survives: bool = True,
@@ -71,8 +71,8 @@ def choose(
     ``onset_step``: the first step whose numbers were bad; then only checkpoints at least ``margin_steps`` earlier count,
     and at level content unless ``level`` says otherwise. ``next_nodes``: the hosts of the next attempt, None where they
     are not known (then every host that is not lost counts). ``rank_hosts``: which host each rank will run on; without
-    ``fetch_peers`` a rank must find its own shard there. ``rejected``: paths that failed to load already
-    (``path@step`` where several steps share one folder).
+    ``fetch_peers`` a rank must find its own shard there. ``rejected``: paths that are to be
+    left out (``path@step`` where several steps share one folder), and why.
     ``local_survives``: whether node-local folders outlive the end of the job on this site. ``run``: what is known of the run
     itself; saves that an earlier run left in its folder at higher steps are not taken for its own then.
     """
@@ -94,7 +94,7 @@ def choose(
         world_size=world_size,
         costs=costs,
         rank_hosts=rank_hosts,
-        rejected=rejected,
+        rejected=rejected or {},
         level=wanted,
         local_survives=local_survives,
         fetch_peers=fetch_peers,
@@ -189,8 +189,9 @@ def _cost(candidate: Candidate, tier: str, lost: int, question: _Question) -> fl
 
 def _obstacle(candidate: Candidate, question: _Question) -> str:
     """Why it cannot be used whatever the hosts; empty where nothing speaks against it."""
-    if {candidate.path, f"{candidate.path}@{candidate.step}"} & question.rejected:
-        return "failed to load already"
+    for name in (candidate.path, f"{candidate.path}@{candidate.step}"):
+        if name in question.rejected:
+            return question.rejected[name]
     if candidate.valid is False:
         return f"invalid: {candidate.reason}"
     if candidate.valid is None:

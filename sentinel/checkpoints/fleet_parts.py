@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from sentinel.checkpoints.records import CANNOT_BE_READ, NO_ANSWER, Part
+from sentinel.checkpoints.records import CANNOT_BE_READ, NO_ANSWER, Candidate, Part
 from sentinel.model.intent import Intent
 
 
@@ -45,3 +45,13 @@ def rank_hosts(world: int | None, nodes: Sequence[str]) -> dict[int, str] | None
         return None
     each = world // len(nodes)
     return {rank: nodes[rank // each] for rank in range(world)}
+
+
+def pattern_of(chosen: Candidate, intent: Intent) -> str:
+    """The checkpoint's path for all nodes: with %N where it differs between nodes."""
+    for host, path in chosen.paths.items():
+        for root in intent.local_roots:
+            base = root.replace("%N", host).rstrip("/")
+            if "%N" in root and path.startswith(base + "/"):
+                return root.rstrip("/") + path[len(base) :]
+    return chosen.path

@@ -24,6 +24,7 @@ QUIET = frozenset(
         Kind.CHECKPOINT_SAVED,
         Kind.CHECKPOINT_MANIFEST,
         Kind.CHECKPOINT_INVALID,
+        Kind.NOT_RESUMED,
         Kind.CHECKPOINTS_HELD,
         Kind.BUNDLE,
         Kind.LEFT_BEHIND,

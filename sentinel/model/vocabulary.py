@@ -130,6 +130,9 @@ class Kind(StrEnum):
     STARTED_BEFORE = "started_before"  # Slurm did not start what made steps in an earlier attempt; data: ran (attempt)
     TASK_STATE = "task_state"  # data: state (/proc letter), pid; where.rank
     CHECKPOINT_INVALID = "checkpoint_invalid"  # data: path, step, reason
+    NOT_RESUMED = (
+        "not_resumed"  # an attempt ended without a step, and nothing says why; data: path, step, times (in a row)
+    )
     COUNTERS = "counters"  # counters that age with their part; data: "unit/name" -> value, e.g. "gpu3/pcie_replay"
     CHECKPOINT_SAVED = "checkpoint_saved"
     CHECKPOINT_MANIFEST = "checkpoint_manifest"  # a save was read once; data: read_bytes, read_s, cpu_s, level

@@ -45,7 +45,7 @@ def no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:
     if len(past) >= most:
         return f"Restarted {len(past)} times, {most} are allowed: held."
     fruitless, alike = _fruitless(verdict, situation)
-    if alike >= limits.restarts_without_progress:
+    if alike >= limits.restarts_without_progress and not situation.steps_back:  # from an older one it was not tried yet
         return f"The same cause {alike + 1} times in a row without a step gained: held."
     if fruitless >= _ANY_CAUSE * limits.restarts_without_progress:
         return f"{fruitless + 1} failures in a row without a step gained, of different causes: held."

@@ -103,6 +103,7 @@ class Situation:
     run_nodes: tuple[str, ...] = ()  # on which a job with spare nodes trains; empty: on all of them
     spares: Spares | None = None  # nodes kept for restarts; None: none, or not known
     allocation_failed: bool = False  # this incident's restart in the allocation could not be done
+    steps_back: bool = False  # the job's checkpoint is left out: two attempts in a row did not resume from it
     breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers
 
 

@@ -123,7 +123,7 @@ def find(
         "lost_nodes": gone,
         "world_size": world_size,
         "costs": Costs(),
-        "rejected": frozenset(rejected),
+        "rejected": dict.fromkeys(rejected, "failed to load already"),
     }
     look = _Look(wanted, limit, everything, _settings(no_cache), deadline_s, watched=not as_json and deadline_s is None)
     candidates, decision, lower = _search(roots, look, (names, ordered), question)

@@ -13,16 +13,25 @@ from dataclasses import dataclass, replace
 
 from sentinel.adapters.store.store import Store
 from sentinel.checkpoints.choose import choose
-from sentinel.checkpoints.fleet_parts import is_unread_root, may_not_exist, rank_hosts, root_of, world_size_of
+from sentinel.checkpoints.fleet_parts import (
+    is_unread_root,
+    may_not_exist,
+    pattern_of,
+    rank_hosts,
+    root_of,
+    world_size_of,
+)
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
 from sentinel.daemon.effects.earlier_restarts import EarlierRestarts
 from sentinel.daemon.effects.folder_listings import Check, FolderListings
-from sentinel.daemon.effects.other_runs import folders_of_others, may_be_anothers, without_others
+from sentinel.daemon.effects.other_runs import folders_of_others, without_others
 from sentinel.daemon.effects.patience import Patience
+from sentinel.daemon.effects.unusable_parts import unusable, without_anothers, words_of
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.failed_resume import checkpoint_name
 from sentinel.errors import ProtocolError, Refused, SentinelError, Unavailable
 from sentinel.log import Log
 from sentinel.model.intent import Intent, intent_of
@@ -110,7 +119,8 @@ class FleetCheckpoints:
         reached = self._live.last_step(task.job, task.attempt)
         survivors = await self._survivors(task, job, bad)
         rejected = await self._earlier.rejected(task)
-        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached, rejected)
+        left_out = {f"{c.path}@{c.step}": why for c in own if (why := rejected.get(_name(c, intent)))}
+        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached, left_out)
         if decision.chosen is None:
             await self._require_known(task, intent, seen.parts)
         self._log.info(
@@ -129,7 +139,7 @@ class FleetCheckpoints:
             return {"explanation": explanation, "last_step": reached, **by_script}
         chosen = decision.chosen
         return {
-            "path": _pattern(chosen, intent),
+            "path": pattern_of(chosen, intent),
             "step": chosen.step,
             "tier": chosen.tier,
             "format": chosen.format,
@@ -137,6 +147,7 @@ class FleetCheckpoints:
             "hosts": ",".join(nodes) if chosen.tier == "local" else "",
             "last_step": reached,
             "lost_steps": decision.lost_steps,
+            "failed_before": self._earlier.failed(task, rejected),
             "explanation": explanation,
         }
 
@@ -182,7 +193,7 @@ class FleetCheckpoints:
         survivors: tuple[str, ...],
         bad: frozenset[str],
         reached: int | None,
-        rejected: frozenset[str],
+        rejected: Mapping[str, str],
     ) -> tuple[Decision, tuple[str, ...]]:
         """The cheapest choice over the allocations that the job could get again, with that allocation."""
         attempt = self._live.attempts.get((task.job, task.attempt))
@@ -254,23 +265,8 @@ class FleetCheckpoints:
                 seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
             except Unavailable as error:
                 raise self._not_moved(task, error.message) from error
-        invalid = {(c.tier, c.key or c.path) for c in seen.candidates if c.valid is False}
-        step = chosen.get("step")
-        moves: dict[tuple[str, str], list[Part]] = {}
-        others, left = folders_of_others(await self._fleets.take(2.0), job), set()
-        for part in seen.parts:
-            newer = isinstance(step, int) and part.step is not None and part.step > step
-            broken = part.valid is False or (part.tier, part.key) in invalid
-            if not (newer or (broken and part.path != chosen.get("path"))):
-                continue
-            if (
-                part.tier == "global"
-                and (other := may_be_anothers(part.path, others, intent, to_move=True)) is not None
-            ):
-                left.add(f"nothing was moved in {other.path}: job {other.job} names it, too")
-                continue
-            moves.setdefault((part.host, part.root), []).append(part)
-        said = sorted(left)
+        others = folders_of_others(await self._fleets.take(2.0), job)
+        moves, said = without_anothers(unusable(seen.parts, seen.candidates, chosen), others, intent)
         if not moves:
             self._move_ended(task)
             return {"moved": 0, "explanation": "; ".join(said)} if said else {"moved": 0}
@@ -280,9 +276,8 @@ class FleetCheckpoints:
         if problems:
             raise self._not_moved(task, "; ".join(problems))
         self._move_ended(task)
-        moved = sorted({part.path for parts in moves.values() for part in parts})
-        words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
-        return {"moved": len(moved), "explanation": "; ".join([words, *said])}
+        moved = [part for parts in moves.values() for part in parts]
+        return {"moved": len({part.path for part in moved}), "explanation": "; ".join([words_of(moved), *said])}
 
     def _not_moved(self, task: Task, why: str) -> Unavailable | Refused:
         """The error of a move that failed: it is tried again, or given up."""
@@ -390,11 +385,5 @@ def _free(fleet: Fleet, name: str, job: JobView) -> bool:
     return view is not None and view.usable and (view.state == "idle" or name in job.nodes)
 
 
-def _pattern(chosen: Candidate, intent: Intent) -> str:
-    """The checkpoint's path for all nodes: with %N where it differs between nodes."""
-    for host, path in chosen.paths.items():
-        for root in intent.local_roots:
-            base = root.replace("%N", host).rstrip("/")
-            if "%N" in root and path.startswith(base + "/"):
-                return root.rstrip("/") + path[len(base) :]
-    return chosen.path
+def _name(candidate: Candidate, intent: Intent) -> str:
+    return checkpoint_name(pattern_of(candidate, intent), candidate.step)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from sentinel.adapters.store.store import Store
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.model.records import Cause, Outcome, Step, StepKind, Task
+from sentinel.detect.failed_resume import Resume, checkpoint_name, gained, is_left_out, resume_of
+from sentinel.model.records import Cause, Kind, Outcome, Step, StepKind, Task
 
 
 class EarlierRestarts:
@@ -20,16 +22,39 @@ class EarlierRestarts:
         """What became of a step; None: it has not ended."""
         return await asyncio.to_thread(self._store.outcome, incident, step)
 
-    async def rejected(self, task: Task) -> frozenset[str]:
-        """Checkpoints from which this job failed to resume: chosen before, and the next attempt printed no step."""
-        if task.verdict.cause is not Cause.CHECKPOINT_CORRUPT:
-            return frozenset()
+    async def rejected(self, task: Task) -> Mapping[str, str]:
+        """Checkpoints that must not be chosen again, by name, and why: the job failed to read its checkpoint, or two
+        attempts in a row did not resume from it; and what was left out before, since the job last gained a step."""
+        twice = {
+            checkpoint_name(item.data.get("path"), item.data.get("step")): item.text
+            for item in task.incident.evidence
+            if is_left_out(item)
+        }
+        corrupt = task.verdict.cause is Cause.CHECKPOINT_CORRUPT
+        if not twice and not corrupt:
+            return {}
         rows = await asyncio.to_thread(self._store.steps_done, [StepKind.CHOOSE_CHECKPOINT], job=task.job)
-        return frozenset(
-            f"{row['data']['path']}@{row['data'].get('step')}"
-            for row in rows
-            if row["data"].get("path") and self._live.first_step(task.job, row["attempt"] + 1) is None
-        )
+        found: dict[str, str] = {}
+        # Every attempt of this row gained nothing: of what was chosen then, what the next choice passed over stays out.
+        begun = task.attempt
+        later: Resume | None = None
+        for row in reversed([row for row in rows if row["incident"] != task.incident.id]):
+            resume = resume_of(row["attempt"] or 0, row["data"])
+            if resume is None or gained(self._live, task.job, begun, resume.step):
+                break
+            if later is None and corrupt:
+                found[resume.name] = f"attempt {task.attempt} was to resume from it, and its program could not read one"
+            if resume.failed_before and resume.failed_before != resume.name:
+                found[resume.failed_before] = "attempts did not resume from it"
+            begun, later = resume.attempt, resume
+        return found | twice
+
+    def failed(self, task: Task, rejected: Mapping[str, str]) -> str:
+        """Name of the checkpoint from which the failed attempt was to resume, if it did not; else empty."""
+        for item in task.incident.evidence:
+            if item.kind == Kind.NOT_RESUMED:
+                return checkpoint_name(item.data.get("path"), item.data.get("step"))
+        return next(iter(rejected), "")
 
     async def saved_to(self, job: int | None) -> frozenset[str]:
         """Tiers in which saves of the job were seen."""

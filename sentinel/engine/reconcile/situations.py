@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from sentinel.classify import PastFailure, each_once
+from sentinel.detect.failed_resume import is_left_out
 from sentinel.engine.mass_failures import called_hung, failing_together, hung_together
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
 from sentinel.engine.reconcile import in_allocation, node_proof
@@ -167,6 +168,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         run_nodes=in_allocation.run_nodes_of(state, job) if job is not None else (),
         spares=cluster.fleet.spares,
         allocation_failed=in_allocation.has_failed(state, incident),
+        steps_back=any(is_left_out(item) for item in incident.evidence),
         breaker_passed=incident.id in state.breaker_passed,
         refused=state.refused_drains.get(incident.id, {}),
         answers=state.answers.get(incident.id, ()),

@@ -125,8 +125,8 @@ def test_world_size_must_match_for_local_only():
 
 def test_rejected_then_the_next():
     near, far = local(90, BOTH), candidate()
-    assert pick([near, far], rejected={near.path}).chosen is far
-    assert pick([near, far], rejected={near.path, far.path}).chosen is None
+    assert pick([near, far], rejected={near.path: "why"}).chosen is far
+    assert pick([near, far], rejected=dict.fromkeys([near.path, far.path], "why")).chosen is None
 
 
 def test_not_known_is_not_valid():
@@ -194,7 +194,7 @@ def brute_force(items, step_last, step_time_s, following, lost, world, onset, re
 def test_always_the_least_cost(items, step_last, step_time_s, following, lost, world, onset, rejected, level):
     decision = choose(
         items, step_last=step_last, step_time_s=step_time_s, next_nodes=following, lost_nodes=lost, world_size=world,
-        costs=COSTS, onset_step=onset, rejected=rejected, level=level,
+        costs=COSTS, onset_step=onset, rejected=dict.fromkeys(rejected, "why"), level=level,
     )  # fmt: skip
     best = brute_force(items, step_last, step_time_s, following, lost, world, onset, rejected, level)
     assert (decision.chosen is None) == (best is None)

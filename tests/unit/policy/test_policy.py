@@ -676,6 +676,14 @@ def test_a_later_checkpoint_that_was_resumed_from_before_is_nothing_gained() -> 
     assert kinds(plan) == [StepKind.HOLD] and "without a step gained" in plan.explanation
 
 
+def test_a_checkpoint_that_is_left_out_is_a_reason_to_try_once_more() -> None:
+    tried = past(65, cause=Cause.UNKNOWN, resumed=60), past(None, cause=Cause.UNKNOWN, resumed=60)
+    assert kinds(decide(verdict(Cause.UNKNOWN), restarts=tried, last_step=None)) == [StepKind.HOLD]
+    assert kinds(decide(verdict(Cause.UNKNOWN), restarts=tried, last_step=None, steps_back=True)) == RESTART
+    often = (*tried, past(None, cause=Cause.UNKNOWN, resumed=50), past(None, cause=Cause.UNKNOWN, resumed=50))
+    assert kinds(decide(verdict(Cause.UNKNOWN), restarts=often, last_step=None, steps_back=True)) == [StepKind.HOLD]
+
+
 def unseen(step_before: int | None, resumed: int | None = None) -> PastRestart:
     return dataclasses.replace(past(step_before, resumed=resumed), observed=False)
 

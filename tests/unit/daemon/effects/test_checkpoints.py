@@ -216,16 +216,62 @@ async def test_what_nodes_list_is_moved_by_orders_that_they_accept(world: Worlds
     assert [read_order(order, "x").request.kind for order in orders] == ["inventory", "quarantine"]
 
 
-async def test_path_it_could_not_resume_from_is_not_chosen_again(world: Worlds) -> None:
+def chose(case: Case, attempt: int, path: str, step_: int, **data: Scalar) -> None:
+    """The store has it that this was chosen after the attempt had failed."""
+    before = step(StepKind.CHOOSE_CHECKPOINT, job=case.world.job, attempt=attempt)
+    of = plan(before, incident=f"old{attempt}")
+    case.world.store.intend(of, before, AT)
+    case.world.store.record(of, Outcome(before, Result.DONE, AT, data={"path": path, "step": step_, **data}))
+
+
+async def test_path_that_the_program_could_not_read_is_not_chosen_again(world: Worlds) -> None:
     case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
-    before = step(StepKind.CHOOSE_CHECKPOINT, job=case.world.job, attempt=-1)
-    case.world.store.intend(plan(before, incident="old"), before, AT)
-    done = Outcome(before, Result.DONE, AT, data={"path": f"{GLOBAL}/step-300", "step": 300})
-    case.world.store.record(plan(before, incident="old"), done)
-    assert (await case.choose(verdict(Cause.CHECKPOINT_CORRUPT)))["step"] == 200
+    chose(case, -1, f"{GLOBAL}/step-300", 300)
+    found = await case.choose(verdict(Cause.CHECKPOINT_CORRUPT))
+    assert (found["step"], found["failed_before"]) == (200, f"{GLOBAL}/step-300@300")
     assert (await case.choose(NOBODY))["step"] == 300  # a fault of a GPU is not the checkpoint's
     case.stepped(301)  # that attempt did resume from it
     assert (await case.choose(verdict(Cause.CHECKPOINT_CORRUPT)))["step"] == 300
+
+
+async def test_only_what_the_failed_attempt_was_to_read_is_left_out(world: Worlds) -> None:
+    """An attempt before it ended for another reason, without a step as well."""
+    case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
+    chose(case, -2, f"{GLOBAL}/step-300", 300)
+    chose(case, -1, f"{GLOBAL}/step-200", 200)
+    assert (await case.choose(verdict(Cause.CHECKPOINT_CORRUPT)))["step"] == 300
+
+
+async def test_what_was_left_out_stays_so_until_a_step_is_gained(world: Worlds) -> None:
+    """It could not be moved aside, and the one before cannot be read either."""
+    case = await failed(world(), Nodes(shared(100), shared(200), shared(300)), comment=SHARED)
+    chose(case, -2, f"{GLOBAL}/step-300", 300)
+    chose(case, -1, f"{GLOBAL}/step-200", 200, failed_before=f"{GLOBAL}/step-300@300")
+    assert (await case.choose(verdict(Cause.CHECKPOINT_CORRUPT)))["step"] == 100
+
+
+@pytest.mark.parametrize(("times", "chosen"), [(1, 300), (2, 200)])
+async def test_one_attempt_without_a_step_leaves_nothing_out(world: Worlds, times: int, chosen: int) -> None:
+    case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
+    told = evidence(
+        Kind.NOT_RESUMED, source=Source.CHECKPOINT, job=case.world.job, attempt=0, text="attempts 0 and 1, found valid",
+        data={"path": f"{GLOBAL}/step-300", "step": 300, "times": times},
+    )  # fmt: skip
+    task = case.task(verdict(Cause.UNKNOWN))
+    task = replace(task, incident=replace(task.incident, evidence=(told,)))
+    found = await case.checkpoints.choose(task, await case.view())
+    assert (found["step"], found["failed_before"]) == (chosen, f"{GLOBAL}/step-300@300")
+    moved = await case.quarantine(found)
+    assert case.orders.moved == ([("n1", [f"{GLOBAL}/step-300"])] if times == 2 else [])  # type: ignore[attr-defined]
+    if times == 2:
+        assert "attempts 0 and 1, found valid" in str(found["explanation"])
+        assert f"`sentinel checkpoints quarantine {GLOBAL} --undo` brings them back" in moved["explanation"]
+
+
+async def test_a_local_checkpoint_is_left_out_on_all_nodes(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), *WHOLE_LOCAL))
+    chose(case, -1, f"{LOCAL}/step-300", 300)
+    assert (await case.choose(verdict(Cause.CHECKPOINT_CORRUPT)))["step"] == 200
 
 
 # --- nodes that do not answer ----------------------------------------------------------------------------------------------

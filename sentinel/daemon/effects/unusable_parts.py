@@ -1,0 +1,49 @@
+"""Which of a job's checkpoints are moved aside before it is restarted: its script must not take them for its newest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sentinel.checkpoints.records import Candidate, Part
+from sentinel.daemon.effects.other_runs import OtherFolder, may_be_anothers
+from sentinel.model.intent import Intent
+from sentinel.model.records import Scalar
+
+
+def unusable(parts: Sequence[Part], candidates: Sequence[Candidate], chosen: Mapping[str, Scalar]) -> list[Part]:
+    """What is later than the chosen one, and what is invalid: a script that resumes by itself takes the newest."""
+    invalid = {(c.tier, c.key or c.path) for c in candidates if c.valid is False}
+    step = chosen.get("step")
+    found = []
+    for part in parts:
+        newer = isinstance(step, int) and part.step is not None and part.step > step
+        broken = part.valid is False or (part.tier, part.key) in invalid
+        if newer or (broken and part.path != chosen.get("path")):
+            found.append(part)
+    return found
+
+
+def without_anothers(
+    parts: Sequence[Part], others: Sequence[OtherFolder], intent: Intent
+) -> tuple[dict[tuple[str, str], list[Part]], list[str]]:
+    """What is moved, by host and root, and in words what is not, since it may be another job's."""
+    moves: dict[tuple[str, str], list[Part]] = {}
+    left = set()
+    for part in parts:
+        if part.tier == "global" and (other := may_be_anothers(part.path, others, intent, to_move=True)) is not None:
+            left.add(f"nothing was moved in {other.path}: job {other.job} names it, too")
+            continue
+        moves.setdefault((part.host, part.root), []).append(part)
+    return moves, sorted(left)
+
+
+def words_of(parts: Sequence[Part]) -> str:
+    """What was moved. A checkpoint that was found whole is not called damaged, and may be wanted back."""
+    moved = sorted({part.path for part in parts})
+    words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
+    whole = {(part.root, part.path) for part in parts if part.valid and part.tier == "global"}
+    if not whole:
+        return words
+    roots = ", ".join(sorted({root for root, _ in whole})[:2])
+    back = f"`sentinel checkpoints quarantine {roots} --undo` brings them back"
+    return f"{words}; {len(whole)} of them were found valid: {back}"
