@@ -41,6 +41,14 @@ class NotKnown(Exception):
         self.reason = reason
 
 
+class BeingWritten(NotKnown):
+    """Something of it is missing or cut short, and it changed just now. ``broken``: what is wrong if nobody writes it."""
+
+    def __init__(self, reason: str, broken: str) -> None:
+        super().__init__(reason)
+        self.broken = broken
+
+
 class Unsummed(NotKnown):
     """No checksum is recorded for what was looked at, and nothing was wrong with it otherwise."""
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from sentinel.checkpoints.records import CANNOT_BE_READ, NO_ANSWER, Candidate, Part
 from sentinel.model.intent import Intent
+
+_NUMBER = re.compile(r"\d+")
+_DIGITS = 18
 
 
 def world_size_of(parts: Sequence[Part], nodes: int) -> int | None:
@@ -55,3 +59,36 @@ def pattern_of(chosen: Candidate, intent: Intent) -> str:
             if "%N" in root and path.startswith(base + "/"):
                 return root.rstrip("/") + path[len(base) :]
     return chosen.path
+
+
+def later_than(parts: Sequence[Part], step: int | None, path: str = "", *, if_alone: int | None = None) -> list[Part]:
+    """Those of a later step than ``step``; those whose step is not known, as of a torn one, where the number in their names
+    is higher than in those of all saves beside them, named alike, of this step or before, and than that of ``path``.
+
+    Args:
+        if_alone: where there is no such save, the last number in the name of a later one is higher than this.
+    """
+    before = [path] if path else []
+    if step is not None:
+        before += [part.path for part in parts if part.step is not None and part.step <= step]
+    highest: dict[tuple[str, int], int] = {}
+    for one in before:
+        for series, number in _series(one):
+            highest[series] = max(number, highest.get(series, -1))
+    return [part for part in parts if _is_later(part, step, highest, if_alone)]
+
+
+def _is_later(part: Part, step: int | None, highest: dict[tuple[str, int], int], if_alone: int | None) -> bool:
+    if part.step is not None:
+        return step is not None and part.step > step
+    numbers = list(_series(part.path))
+    beside = [number > highest[series] for series, number in numbers if series in highest]
+    return any(beside) or (not beside and bool(numbers) and if_alone is not None and numbers[-1][1] > if_alone)
+
+
+def _series(path: str) -> Iterable[tuple[tuple[str, int], int]]:
+    """Each number in a save's name, with what those share that differ in it alone: ``ckpt_40.pt``, ``ckpt_30.pt``."""
+    folder, _, name = path.rpartition("/")
+    for index, match in enumerate(_NUMBER.finditer(name)):
+        if len(match[0]) <= _DIGITS:
+            yield (f"{folder}/{name[: match.start()]}#{name[match.end() :]}", index), int(match[0])

@@ -7,7 +7,7 @@ known* (being written, being deleted, no checksum recorded, unreadable) and neve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sentinel.checkpoints.parsing.ranks import ranks_or_none
@@ -79,7 +79,8 @@ class Part:
     shard files with their lengths (``needs`` where this part holds the metadata of all), and ``coverage`` says for
     tensors spread over ranks (``rank:tensor``) how many elements that rank holds, of how many. ``marked``: the end
     marker of what is here is here too. ``saved_step``: the step that the shards themselves were saved as. ``number``: of the
-    save, where frameworks count saves and no step is stated.
+    save, where frameworks count saves and no step is stated. ``unfinished``: what is wrong with one that may be being
+    written: it is invalid if nobody writes it any more.
     """
 
     host: str
@@ -104,6 +105,7 @@ class Part:
     newest_mtime_s: float = 0.0
     oldest_mtime_s: float = 0.0
     number: int | None = None
+    unfinished: str = ""
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -129,6 +131,7 @@ class Part:
             "newest_mtime_s": self.newest_mtime_s,
             "oldest_mtime_s": self.oldest_mtime_s,
             "number": self.number,
+            "unfinished": self.unfinished,
         }
 
     @classmethod
@@ -157,7 +160,12 @@ class Part:
             newest_mtime_s=_number(data, "newest_mtime_s"),
             oldest_mtime_s=_number(data, "oldest_mtime_s"),
             number=_whole_or_none(data, "number"),
+            unfinished=_text(data, "unfinished") if "unfinished" in data else "",  # earlier agents do not say it
         )
+
+    def after_its_writer(self) -> Part:
+        """The same, where nobody writes it any more: what was not finished is invalid."""
+        return replace(self, valid=False, reason=self.unfinished) if self.unfinished and self.valid is None else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkpoints import formats, kept_manifest, manifest
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, refuse_renamed, scan
+from sentinel.checkpoints.files import BeingWritten, Broken, NotKnown, Tree, refuse_renamed, scan
 from sentinel.checkpoints.formats import (
     dcp,
     deepspeed,
@@ -85,6 +85,7 @@ class _Judged:
     valid: bool | None = None
     level: str = "structural"
     reason: str = ""
+    unfinished: str = ""  # what is wrong with it if nobody writes it any more
     bytes: int = 0
     owners: frozenset[int] = frozenset()  # by the names alone, where the check ended before it knew better
     finding: Finding | None = None
@@ -157,6 +158,7 @@ def validate_part(
         newest_mtime_s=judged.newest_s,
         oldest_mtime_s=judged.oldest_s,
         number=number_of(path.name) if judged.step is None else None,
+        unfinished="" if loose else judged.unfinished,  # a file whose name says little may be another program's
     )
 
 
@@ -219,6 +221,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         judged.reason = f"{error.reason}; {changed} changed while it was looked at" if changed else error.reason
     except NotKnown as error:
         judged.valid, judged.reason = None, error.reason
+        judged.unfinished = error.broken if isinstance(error, BeingWritten) else ""
     except OSError as error:
         judged.valid, judged.reason = None, f"cannot be read ({error.strerror or type(error).__name__})"
     except MemoryError:

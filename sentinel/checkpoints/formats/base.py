@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.checkpoints.files import Broken, Entry, Foreign, NotKnown, Tree, opened
+from sentinel.checkpoints.files import BeingWritten, Broken, Entry, Foreign, NotKnown, Tree, opened
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.reading import Held, Work
 from sentinel.checkpoints.records import Level
@@ -96,7 +96,8 @@ class Format(Protocol):
 def unfinished(tree: Tree, ask: Ask, reason: str) -> Exception:
     """The exception for a save whose end marker is missing: being written if something changed just now."""
     if ask.fresh(tree):
-        return NotKnown(f"{reason}; files changed less than {ask.fresh_s:.0f} s ago: being written or deleted")
+        words = f"{reason}; files changed less than {ask.fresh_s:.0f} s ago: being written or deleted"
+        return BeingWritten(words, reason)
     return Broken(reason)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel import inert_pickle
-from sentinel.checkpoints.files import Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened
+from sentinel.checkpoints.files import BeingWritten, Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
 from sentinel.checkpoints.parsing import pickle_names, zips
 from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, Role, looks_of, storages_of
@@ -318,7 +318,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         file = check_file(tree, name, ask)
     except Broken as error:
         if ask.fresh(tree):
-            raise NotKnown(f"{error.reason}; changed less than {ask.fresh_s:.0f} s ago: being written?") from None
+            words = f"{error.reason}; changed less than {ask.fresh_s:.0f} s ago: being written?"
+            raise BeingWritten(words, error.reason) from None
         raise
     steps = set(file.steps() or (_steps_by_other_names(file.value) if step_of(name) is None else ()))
     return Finding(

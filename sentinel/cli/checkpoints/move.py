@@ -15,7 +15,8 @@ import click
 from sentinel.checkpoints import copying
 from sentinel.checkpoints import manifest as manifests
 from sentinel.checkpoints import quarantine as aside
-from sentinel.checkpoints.inventory import find
+from sentinel.checkpoints.fleet_parts import later_than
+from sentinel.checkpoints.inventory import find, listing
 from sentinel.checkpoints.records import Validity
 from sentinel.checkpoints.steps import step_of
 from sentinel.checkpoints.validate import Settings, validate_part
@@ -132,10 +133,16 @@ def _newer(root: Path, step: int | None) -> list[Path]:
     if step is None:
         return []
     found: list[Path] = []
+    unnamed: set[str] = set()
     for spot in find(root).spots:
         own = spot.step if spot.step is not None else step_of(spot.path.name)
-        if own is not None and own > step:
+        if own is None:
+            unnamed.add(str(spot.path))
+        elif own > step:
             found += aside.paths_of(spot.path, spot.step)
+    if unnamed:  # of these the files themselves state their steps, or their numbers tell which are later
+        later = later_than(listing(root, "global", None), step, if_alone=step)
+        found += [Path(part.path) for part in later if part.path in unnamed]
     return found
 
 

@@ -314,7 +314,7 @@ class FleetCheckpoints:
                     raise answer
                 problems.append(str(answer))
             else:
-                parts.extend(answer)
+                parts.extend(part.after_its_writer() for part in answer)  # the attempt is over
                 answered.update(nodes[index : index + 1] if local else ())
         unread = [part for part in parts if is_unread_root(part) and not may_not_exist(part)]
         problems += [f"{part.host}: {part.root}: {part.reason}; what it holds is not known" for part in unread]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sentinel.checkpoints.fleet_parts import later_than
 from sentinel.checkpoints.records import Candidate, Part
 from sentinel.daemon.effects.other_runs import OtherFolder, may_be_anothers
 from sentinel.model.intent import Intent
@@ -13,14 +14,14 @@ from sentinel.model.records import Scalar
 def unusable(parts: Sequence[Part], candidates: Sequence[Candidate], chosen: Mapping[str, Scalar]) -> list[Part]:
     """What is later than the chosen one, and what is invalid: a script that resumes by itself takes the newest."""
     invalid = {(c.tier, c.key or c.path) for c in candidates if c.valid is False}
-    step = chosen.get("step")
-    found = []
-    for part in parts:
-        newer = isinstance(step, int) and part.step is not None and part.step > step
-        broken = part.valid is False or (part.tier, part.key) in invalid
-        if newer or (broken and part.path != chosen.get("path")):
-            found.append(part)
-    return found
+    step, path = chosen.get("step"), str(chosen.get("path") or "")
+    later = {(p.host, p.path, p.step) for p in later_than(parts, step if isinstance(step, int) else None, path)}
+    return [
+        part
+        for part in parts
+        if (part.host, part.path, part.step) in later
+        or ((part.valid is False or (part.tier, part.key) in invalid) and part.path != path)
+    ]
 
 
 def without_anothers(

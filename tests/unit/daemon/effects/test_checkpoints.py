@@ -576,6 +576,25 @@ async def test_chosen_one_and_older_sound_ones_stay(world: Worlds) -> None:
     assert await case.quarantine(chosen) == {"moved": 0} and orders.moved == []
 
 
+async def test_a_torn_save_that_no_longer_states_its_step_is_moved_by_its_number(world: Worlds) -> None:
+    saves = [replace(shared(number), path=f"{GLOBAL}/ckpt_{number}.pt", key=f"ckpt_{number}.pt") for number in (20, 30)]
+    torn = replace(shared(40, valid=None), path=f"{GLOBAL}/ckpt_40.pt", key="ckpt_40.pt", step=None, number=40)
+    case = await failed(world(), nodes := Nodes(*saves, torn), comment=SHARED)
+    assert (chosen := await case.choose())["step"] == 30
+    assert (await case.quarantine(chosen))["moved"] == 1
+    assert nodes.moved == [("n1", [torn.path])]
+
+
+async def test_of_an_attempt_that_is_over_nothing_is_being_written(world: Worlds) -> None:
+    """It is all that there is: its script would take it again."""
+    torn = replace(shared(40, valid=None), reason="changed less than 120 s ago", unfinished="no end record")
+    case = await failed(world(), nodes := Nodes(torn), comment=SHARED)
+    chosen = await case.choose()
+    assert "invalid: no end record" in chosen["explanation"]
+    await case.quarantine(chosen)
+    assert nodes.moved == [("n1", [torn.path])]
+
+
 async def test_without_a_choice_only_broken_ones_are_moved(world: Worlds) -> None:
     """After a restart of the daemon nothing is remembered of what was seen: it is looked at again."""
     orders = Nodes(shared(200), shared(300, valid=False))
