@@ -3,18 +3,20 @@
 Never inside the checkpoint root: torchtitan's and Megatron's patterns find ``step-100.bad`` and ``iter_0000100.bad``, the
 latter crashes on it. What is moved goes to a sibling of the root, ``<root>/../.quarantine/<run>/``, by rename on the same
 file system, and nothing is ever deleted. Every move is written to a journal before it is made: killed at any moment and
-called again it ends in the same state, and `undo` takes it all back. The journal is obeyed only where nobody else can have
-written it (``sentinel.checkpoints.own_folders``), and only for moves between the root and its quarantine.
+called again it ends in the same state, and `undo` takes it all back. A symbolic link to what is moved (``latest.pt``)
+names the chosen checkpoint then, or is moved, too: by one to nothing scripts begin anew, over saves that are whole. The
+journal is obeyed only where nobody else can have written it (``sentinel.checkpoints.own_folders``), and only for moves
+between the root and its quarantine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,21 +33,15 @@ _JOURNAL_BYTES = 64 << 20  # read at most; a move has a line of a few hundred
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One rename, from ``source`` to ``target``."""
+    """One rename, from ``source`` to ``target``; ``link``: of a symbolic link, the path that it named; ``points_to``: what
+    the link in its place says, empty where there is none."""
 
     source: str
     target: str
     reason: str
     time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pointed:
-    """A tracker that was rewritten. ``tracker`` is empty where the framework has none and goes by the folders alone."""
-
-    tracker: str
-    before: str
-    after: str
+    link: str = ""
+    points_to: str = ""
 
 
 def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[Path]:
@@ -90,11 +86,18 @@ def store_of(root: Path) -> Path:
 
 
 def quarantine(
-    root: Path, paths: Sequence[Path], *, reason: str = "", now_s: float | None = None, opened: int | None = None
+    root: Path,
+    paths: Sequence[Path],
+    *,
+    reason: str = "",
+    now_s: float | None = None,
+    opened: int | None = None,
+    chosen: Path | None = None,
 ) -> list[Move]:
     """Move these paths, which lie below ``root``, into its quarantine. Returns what was moved, also by an earlier call.
 
-    ``opened``: a descriptor of the root, where what lies in it was looked at by one.
+    ``opened``: a descriptor of the root, where what lies in it was looked at by one. ``chosen``: the checkpoint that links
+    beside what is moved are to name.
 
     Raises `UserError` for a path that is not below the root, `Denied` without the right to rename, `Refused` where the
     quarantine is not ours alone or on another file system. Whatever was moved before the error stays moved and is in the
@@ -110,13 +113,90 @@ def quarantine(
                 fix="Let the checkpoints lie in a folder of their own below the mount point.",
             )
         planned = {move.source: move for move in _read_journal(base, store)}
-        return [
+        moved = [
             _move_aside(base, source, store, inside, planned.get(str(base / inside)), reason, now)
             for inside in relative
         ]
+        return moved + _links_aside(base, source, store, moved, planned, chosen, now)
 
 
-def _move_aside(base: Path, source: int, store: int, inside: Path, known: Move | None, reason: str, now: float) -> Move:
+def _links_aside(
+    base: Path,
+    source: int,
+    store: int,
+    moved: Sequence[Move],
+    planned: Mapping[str, Move],
+    chosen: Path | None,
+    now: float,
+) -> list[Move]:
+    """Take links beside the moved checkpoints, and in the root, that name one of them away, and let new ones name the chosen
+    one where it lies beside what they named. A link that another process makes meanwhile stays: nothing is written over.
+
+    Raises:
+        Denied: without the right to.
+    """
+    gone = {move.source for move in moved}
+    # By an earlier call, which may have been killed; what is found now counts before it.
+    found = {move.source: move for move in planned.values() if move.link in gone}
+    folders = sorted({Path(), *(Path(move.source).relative_to(base).parent for move in moved)})
+    while True:
+        news = {}
+        for inside, text, named in _links_to(gone, base, source, folders):
+            link = (named, _instead(Path(text), Path(named), chosen, base, source))
+            known, reason = planned.get(str(base / inside)), moved[0].reason
+            move = _move_aside(base, source, store, inside, known, reason, now, link)
+            news[move.source] = move
+        if not news:
+            break
+        found |= news
+        gone |= {move.source for move in news.values() if not move.points_to}  # of links that name links
+    for move in found.values():
+        inside = Path(move.source).relative_to(base)
+        try:
+            with below(source, inside.parts[:-1]) as fd:
+                if move.points_to and not exists(fd, inside.name):
+                    os.symlink(move.points_to, inside.name, dir_fd=fd)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise Denied(f"the link {visible(move.source)} cannot be made: {error.strerror}") from error
+    return list(found.values())
+
+
+def _instead(text: Path, named: Path, chosen: Path | None, base: Path, source: int) -> str:
+    """What a link that says this says for the chosen one; empty where that does not lie beside what it names."""
+    if chosen is None or chosen.parent != named.parent or chosen == named or text.name != named.name:
+        return ""
+    return str(text.with_name(chosen.name)) if exists_below(source, chosen.relative_to(base)) else ""
+
+
+def _links_to(gone: Set[str], base: Path, source: int, folders: Iterable[Path]) -> list[tuple[Path, str, str]]:
+    """Links in these folders to one of these paths: where they lie below the root, what they say, and which path that is."""
+    real = os.path.realpath(base)
+    found = []
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError), below(source, folder.parts) as fd, os.scandir(fd) as entries:
+            for name in sorted(entry.name for entry in entries if entry.is_symlink()):
+                text = os.readlink(name, dir_fd=fd)
+                named = os.path.normpath(base / folder / text)
+                if named.startswith(f"{real}/"):  # the root may go by another name in it
+                    named = f"{base}{named.removeprefix(real)}"
+                path = next((str(p) for p in (Path(named), *Path(named).parents) if str(p) in gone), None)
+                if path is not None:
+                    found.append((folder / name, text, path))
+    return found
+
+
+def _move_aside(
+    base: Path,
+    source: int,
+    store: int,
+    inside: Path,
+    known: Move | None,
+    reason: str,
+    now: float,
+    link: tuple[str, str] = ("", ""),
+) -> Move:
     target = None if known is None else Path(known.target).relative_to(store_of(base))
     if not exists_below(source, inside):
         if known is not None and target is not None and exists_below(store, target):
@@ -126,7 +206,7 @@ def _move_aside(base: Path, source: int, store: int, inside: Path, known: Move |
         move = known  # planned, and killed before the rename
     else:
         target = _free(store, inside, now)
-        move = Move(str(base / inside), str(store_of(base) / target), reason, now)
+        move = Move(str(base / inside), str(store_of(base) / target), reason, now, *link)
         _append(base, store, "move", move)
     try:
         _rename(source, inside, store, target)
@@ -157,7 +237,11 @@ def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
     back: list[Move] = []
     try:
         with opened_folder(base) as source, _store(base, make=False) as store:
-            for move in reversed(_read_journal(base, store)):
+            moves = _read_journal(base, store)
+            for move in moves if wanted is not None else ():
+                if wanted is not None and move.link in wanted:  # and links to that link, which follow it
+                    wanted.add(move.source)
+            for move in reversed(moves):
                 if wanted is None or move.source in wanted:
                     back += _move_back(base, source, store, move)
     except FileNotFoundError:
@@ -169,6 +253,8 @@ def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
     inside, place = Path(move.source).relative_to(base), Path(move.target).relative_to(store_of(base))
     back: list[Move] = []
     if exists_below(store, place):
+        if move.points_to:
+            _remove_link(source, inside, move.points_to)
         if exists_below(source, inside):
             raise Refused(
                 f"{visible(move.source)} exists again: not overwritten",
@@ -183,6 +269,13 @@ def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
         return []  # planned and never made, or moved on by a person
     _append(base, store, "undo", move)
     return back
+
+
+def _remove_link(source: int, inside: Path, text: str) -> None:
+    """Remove a link that says this, as ours does; whatever else is there stays."""
+    with contextlib.suppress(OSError), below(source, inside.parts[:-1]) as fd:
+        if os.readlink(inside.name, dir_fd=fd) == text:
+            os.unlink(inside.name, dir_fd=fd)
 
 
 def read_journal(root: Path) -> list[Move]:
@@ -219,7 +312,8 @@ def _read_journal(base: Path, store: int) -> list[Move]:
             continue
         try:
             entry = json_with_bytes(line)
-            move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]))
+            how = (str(entry.get("link", "")), str(entry.get("points_to", "")))
+            move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]), *how)
             event = entry["event"]
             sound = _lies_below(move.source, base) and _lies_below(move.target, store_of(base))
         except (ValueError, KeyError, TypeError) as error:
@@ -274,6 +368,8 @@ def _append(base: Path, store: int, event: str, move: Move) -> None:
         "target": move.target,
         "reason": move.reason,
         "time_s": move.time_s,
+        "link": move.link,
+        "points_to": move.points_to,
     }
     line = json.dumps(entry).encode() + b"\n"
     journal = store_of(base) / JOURNAL
@@ -291,45 +387,3 @@ def _append(base: Path, store: int, event: str, move: Move) -> None:
             os.close(fd)
     except OSError as error:
         raise Denied(f"the journal {visible(str(journal))} cannot be written: {error.strerror}") from error
-
-
-def point_to(root: Path, format: str, step: int) -> Pointed:
-    """Tell the framework which step to load, in its own way, atomically.
-
-    Megatron-LM: ``latest_checkpointed_iteration.txt``; DeepSpeed: ``latest`` (no newline, as DeepSpeed writes it). The
-    others go by the folders, and are told by what is quarantined. `UserError` where there is no such step.
-    """
-    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
-    if format == "megatron":
-        if f"iter_{step:07d}" not in names:
-            raise UserError(f"{visible(str(root))} has no iter_{step:07d}", fix="Choose a step that is there.")
-        return _rewrite(root / "latest_checkpointed_iteration.txt", str(step))
-    if format == "deepspeed":
-        tags = [name for name in names if re.fullmatch(rf"global_step_?0*{step}", name)]
-        if not tags:
-            raise UserError(f"{visible(str(root))} has no global_step{step}", fix="Choose a step that is there.")
-        return _rewrite(root / "latest", tags[0])
-    return Pointed("", "", "")
-
-
-def _rewrite(tracker: Path, text: str) -> Pointed:
-    try:
-        before = tracker.read_text("utf-8", "replace")[:200] if tracker.is_file() else ""
-        if before == text:
-            return Pointed(str(tracker), before, text)
-        temporary = tracker.with_name(f".{tracker.name}.{os.getpid()}.tmp")
-        temporary.unlink(missing_ok=True)  # of an earlier process of this number
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(temporary, flags, 0o644), "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(tracker)
-        fd = os.open(tracker.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise Denied(f"{visible(str(tracker))} cannot be written: {error.strerror}") from error
-    return Pointed(str(tracker), before, text)

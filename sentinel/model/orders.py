@@ -186,7 +186,8 @@ class ListCheckpoints(Record):
 
 @dataclass(frozen=True, slots=True)
 class MoveAside(Record):
-    """→ ``{moved: [[from, to], ...]}``: checkpoints below ``root`` go into its quarantine, as the job's user."""
+    """→ ``{moved: [[from, to], ...], links: [[link, now names], ...]}``: checkpoints below ``root`` go into its quarantine,
+    as the job's user; links to them name the chosen one, or are moved as well."""
 
     kind: ClassVar[OrderKind] = OrderKind.QUARANTINE
     job: int = key(whole(1, MOST_JOB))
@@ -194,6 +195,7 @@ class MoveAside(Record):
     paths: tuple[str, ...] = key(many(path(), MOST_PATHS))
     steps: tuple[int | None, ...] = key(many(or_null(whole(0, MOST_STEP)), MOST_PATHS))  # several may share a folder
     reason: str = key(text(MOST_REASON))
+    chosen: str | None = key(or_null(path()))
 
     def flaw(self) -> tuple[str, str] | None:
         return None if len(self.steps) == len(self.paths) else ("steps", "as many as there are paths")

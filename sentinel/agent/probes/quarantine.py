@@ -20,7 +20,9 @@ from sentinel.errors import Refused, SentinelError
 from sentinel.text import visible
 
 
-def move_aside(root: Path, paths: list[str], steps: list[int | None] | None, reason: str) -> list[Move]:
+def move_aside(
+    root: Path, paths: list[str], steps: list[int | None] | None, reason: str, chosen: Path | None = None
+) -> list[Move]:
     """Search for checkpoints and move them, both by one descriptor: somebody may put another folder in the root's place.
 
     The journal, and which files are one checkpoint's, are read by path: only names follow from them.
@@ -30,7 +32,7 @@ def move_aside(root: Path, paths: list[str], steps: list[int | None] | None, rea
     """
     with opened_folder(root) as opened:
         asked = asked_for(root, paths, steps, opened)
-        return quarantine(root, asked, reason=reason, opened=opened)
+        return quarantine(root, asked, reason=reason, opened=opened, chosen=chosen)
 
 
 def asked_for(root: Path, paths: list[str], steps: list[int | None] | None, opened: int) -> list[Path]:
@@ -76,7 +78,9 @@ def answer(arguments: Mapping[str, Any]) -> dict[str, object]:
     try:
         require_named(arguments)
         reason = str(arguments.get("reason", ""))
-        moves = move_aside(Path(arguments["root"]), arguments["paths"], arguments.get("steps"), reason)
+        chosen = Path(arguments["chosen"]) if arguments.get("chosen") else None
+        moves = move_aside(Path(arguments["root"]), arguments["paths"], arguments.get("steps"), reason, chosen)
     except SentinelError as error:
         return {"error": str(error)}
-    return {"result": {"moved": [[move.source, move.target] for move in moves]}}
+    links = [[move.source, move.points_to] for move in moves if move.link]
+    return {"result": {"moved": [[move.source, move.target] for move in moves if not move.link], "links": links}}

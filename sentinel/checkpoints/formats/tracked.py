@@ -2,15 +2,20 @@
 
 Megatron-LM's ``latest_checkpointed_iteration.txt`` and DeepSpeed's ``latest`` are written in place, so they may be empty
 or cut short; they may name a step that is gone, or was never finished. The answer is about the checkpoint they name.
+Here they are also made to name another one.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass
+from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, read_small
 from sentinel.checkpoints.formats import deepspeed, megatron
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, no_owners
+from sentinel.errors import Denied, UserError
 from sentinel.text import visible, whole_number
 
 NAME = "tracked"
@@ -59,3 +64,54 @@ def check(tree: Tree, ask: Ask) -> Finding:
     finding.unsummed = [f"{folder}/{name}" for name in finding.unsummed]
     finding.covered = {f"{folder}/{name}" for name in finding.covered}
     return finding
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """A tracker that was rewritten. ``tracker`` is empty where the framework has none and goes by the folders alone."""
+
+    tracker: str
+    before: str
+    after: str
+
+
+def point_to(root: Path, format: str, step: int) -> Pointed:
+    """Tell the framework which step to load, in its own way, atomically.
+
+    Megatron-LM: ``latest_checkpointed_iteration.txt``; DeepSpeed: ``latest`` (no newline, as DeepSpeed writes it). The
+    others go by the folders, and are told by what is quarantined. `UserError` where there is no such step.
+    """
+    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
+    if format == "megatron":
+        if f"iter_{step:07d}" not in names:
+            raise UserError(f"{visible(str(root))} has no iter_{step:07d}", fix="Choose a step that is there.")
+        return _rewrite(root / "latest_checkpointed_iteration.txt", str(step))
+    if format == "deepspeed":
+        tags = [name for name in names if re.fullmatch(rf"global_step_?0*{step}", name)]
+        if not tags:
+            raise UserError(f"{visible(str(root))} has no global_step{step}", fix="Choose a step that is there.")
+        return _rewrite(root / "latest", tags[0])
+    return Pointed("", "", "")
+
+
+def _rewrite(tracker: Path, text: str) -> Pointed:
+    try:
+        before = tracker.read_text("utf-8", "replace")[:200] if tracker.is_file() else ""
+        if before == text:
+            return Pointed(str(tracker), before, text)
+        temporary = tracker.with_name(f".{tracker.name}.{os.getpid()}.tmp")
+        temporary.unlink(missing_ok=True)  # of an earlier process of this number
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o644), "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(tracker)
+        fd = os.open(tracker.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Denied(f"{visible(str(tracker))} cannot be written: {error.strerror}") from error
+    return Pointed(str(tracker), before, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import socket
@@ -16,9 +17,10 @@ from sentinel.checkpoints import copying
 from sentinel.checkpoints import manifest as manifests
 from sentinel.checkpoints import quarantine as aside
 from sentinel.checkpoints.fleet_parts import later_than
+from sentinel.checkpoints.formats import tracked
 from sentinel.checkpoints.inventory import find, listing
 from sentinel.checkpoints.records import Validity
-from sentinel.checkpoints.steps import step_of
+from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.checkpoints.validate import Settings, validate_part
 from sentinel.cli.checkpoints.deadline import bounded, check_within, parts_within
 from sentinel.cli.checkpoints.nodes import expand_nodes
@@ -107,7 +109,7 @@ def quarantine(
             click.echo(f"{visible(str(path))} -> {visible(str(aside.store_of(root)))}/", err=True)
         if chosen and not yes:
             click.confirm("Move these aside?", abort=True, err=True)
-        work = partial(aside.quarantine, root, chosen, reason=reason)
+        work = partial(aside.quarantine, root, chosen, reason=reason, chosen=_save_of(root, newer_than))
         moves = _moves(deadline_s, f"moving out of {root}", work) if chosen else []
         if point_to is not None:
             bounded(deadline_s, f"pointing {root} to step {point_to}", lambda: _point(root, point_to))
@@ -117,6 +119,8 @@ def quarantine(
         else:
             arrow = "<-" if undo else "->"
             click.echo(f"{visible(move.source)} {arrow} {visible(move.target)}")
+        if move.points_to and not undo:
+            click.echo(f"{visible(move.source)} now names {visible(move.points_to)}", err=True)
     if not moves and (undo or listed) and not as_json:
         which = (
             f"of {', '.join(visible(str(path)) for path in paths)}" if undo and paths else f"of {visible(str(root))}"
@@ -125,7 +129,7 @@ def quarantine(
 
 
 def _moves(deadline_s: float | None, what: str, work: Callable[[], list[aside.Move]]) -> list[aside.Move]:
-    told = bounded(deadline_s, what, lambda: [[m.source, m.target, m.reason, m.time_s] for m in work()])
+    told = bounded(deadline_s, what, lambda: [list(dataclasses.astuple(move)) for move in work()])
     return [aside.Move(*entry) for entry in told]
 
 
@@ -146,12 +150,20 @@ def _newer(root: Path, step: int | None) -> list[Path]:
     return found
 
 
+def _save_of(root: Path, step: int | None) -> Path | None:
+    """The save of that step, or number, which links to what is moved are to name."""
+    if step is None:
+        return None
+    spots = [spot.path for spot in find(root).spots if spot.step is None]
+    return next((path.absolute() for path in spots if step in (step_of(path.name), number_of(path.name))), None)
+
+
 def _point(root: Path, step: int) -> None:
     done = False
     for format in ("megatron", "deepspeed"):
         tracker = {"megatron": "latest_checkpointed_iteration.txt", "deepspeed": "latest"}[format]
         if (root / tracker).exists():
-            pointed = aside.point_to(root, format, step)
+            pointed = tracked.point_to(root, format, step)
             click.echo(f"{visible(pointed.tracker)}: {visible(pointed.before)} -> {pointed.after}", err=True)
             done = True
     if not done:

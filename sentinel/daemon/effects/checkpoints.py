@@ -28,7 +28,7 @@ from sentinel.daemon.effects.earlier_restarts import EarlierRestarts
 from sentinel.daemon.effects.folder_listings import Check, FolderListings
 from sentinel.daemon.effects.other_runs import folders_of_others, without_others
 from sentinel.daemon.effects.patience import Patience
-from sentinel.daemon.effects.unusable_parts import unusable, without_anothers, words_of
+from sentinel.daemon.effects.unusable_parts import unusable, without_anothers, words_of, words_of_links
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.detect.failed_resume import checkpoint_name
@@ -270,13 +270,14 @@ class FleetCheckpoints:
         if not moves:
             self._move_ended(task)
             return {"moved": 0, "explanation": "; ".join(said)} if said else {"moved": 0}
-        asked = [self._move(task, job, host, root, parts) for (host, root), parts in moves.items()]
+        asked = [self._move(task, job, host, root, parts, chosen) for (host, root), parts in moves.items()]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         problems = [str(answer) for answer in answers if isinstance(answer, BaseException)]
         if problems:
             raise self._not_moved(task, "; ".join(problems))
         self._move_ended(task)
         moved = [part for parts in moves.values() for part in parts]
+        said += sorted({words for answer in answers if not isinstance(answer, BaseException) for words in answer})
         return {"moved": len({part.path for part in moved}), "explanation": "; ".join([words_of(moved), *said])}
 
     def _not_moved(self, task: Task, why: str) -> Unavailable | Refused:
@@ -338,12 +339,19 @@ class FleetCheckpoints:
             self._seen.pop(next(iter(self._seen)))
         return seen
 
-    async def _move(self, task: Task, job: JobView, host: str, root: str, parts: Sequence[Part]) -> None:
+    async def _move(
+        self, task: Task, job: JobView, host: str, root: str, parts: Sequence[Part], chosen: Mapping[str, Scalar]
+    ) -> list[str]:
+        """Returns in words what became of links that named what was moved."""
+        path = str(chosen.get("path") or "").replace("%N", host)
+        said: list[str] = []
         for start in range(0, len(parts), MOST_PATHS):
             some = parts[start : start + MOST_PATHS]
             paths, steps = tuple(part.path for part in some), tuple(part.step for part in some)
-            order = MoveAside(job.id, root, paths, steps, f"incident {task.incident.id}")
-            await self._orders.ask(host, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
+            order = MoveAside(job.id, root, paths, steps, f"incident {task.incident.id}", path or None)
+            made = await self._orders.ask(host, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
+            said += words_of_links(made)
+        return said
 
 
 def _run(attempt: AttemptSeen | None) -> Run | None:

@@ -9,6 +9,9 @@ from sentinel.checkpoints.records import Candidate, Part
 from sentinel.daemon.effects.other_runs import OtherFolder, may_be_anothers
 from sentinel.model.intent import Intent
 from sentinel.model.records import Scalar
+from sentinel.text import visible
+
+_MOST_LINKS = 8  # told of one node
 
 
 def unusable(parts: Sequence[Part], candidates: Sequence[Candidate], chosen: Mapping[str, Scalar]) -> list[Part]:
@@ -48,3 +51,13 @@ def words_of(parts: Sequence[Part]) -> str:
     roots = ", ".join(sorted({root for root, _ in whole})[:2])
     back = f"`sentinel checkpoints quarantine {roots} --undo` brings them back"
     return f"{words}; {len(whole)} of them were found valid: {back}"
+
+
+def words_of_links(answer: object) -> list[str]:
+    """What a node says became of links that named what it moved."""
+    links = answer.get("links") if isinstance(answer, Mapping) else None
+    pairs = [pair for pair in (links if isinstance(links, list) else ()) if isinstance(pair, list) and len(pair) == 2]
+    return [
+        f"the link {visible(str(link))} " + (f"now names {visible(str(new))}" if new else "was moved, too")
+        for link, new in pairs[:_MOST_LINKS]
+    ]

@@ -149,7 +149,7 @@ def test_it_moves_nothing_that_is_not_the_jobs_users(site: Site, link: bool) -> 
         root = site.own / "run"
         root.symlink_to(site.secret)
     site.names(root)
-    order = {"job": JOB, "root": str(root), "paths": [f"{root}/step-10"], "steps": [10], "reason": ""}
+    order = {"job": JOB, "root": str(root), "paths": [f"{root}/step-10"], "steps": [10], "reason": "", "chosen": None}
     assert not site.order("quarantine", order)["ok"]
     assert (site.secret / "step-10" / "model.pt").exists()
 
@@ -161,7 +161,14 @@ def test_it_moves_nothing_that_is_no_checkpoint(site: Site) -> None:
     (root / "code" / "train.py").write_text("import torch\n")
     site.names(root)
     for name, moved in (("code", False), ("step-10", True)):
-        order = {"job": JOB, "root": str(root), "paths": [str(root / name)], "steps": [None], "reason": ""}
+        order = {
+            "job": JOB,
+            "root": str(root),
+            "paths": [str(root / name)],
+            "steps": [None],
+            "reason": "",
+            "chosen": None,
+        }
         answer = site.order("quarantine", order)
         assert answer["ok"] is moved and (root / name).exists() is not moved, answer
     assert "is no checkpoint" in site.order("quarantine", {**order, "paths": [str(root / "code")]})["error"]
@@ -173,7 +180,14 @@ def test_it_moves_no_checkpoint_of_another_job_of_the_user(site: Site) -> None:
     mine, other = (site.checkpoint(site.own / name, JOB_UID) for name in ("mine", "other"))
 
     def moved(root: Path) -> bool:
-        order = {"job": JOB, "root": str(root), "paths": [f"{root}/step-10"], "steps": [10], "reason": ""}
+        order = {
+            "job": JOB,
+            "root": str(root),
+            "paths": [f"{root}/step-10"],
+            "steps": [10],
+            "reason": "",
+            "chosen": None,
+        }
         answer = site.order("quarantine", order)
         assert answer["ok"] or "does not name" in answer["error"], answer
         return not (root / "step-10").exists()
@@ -188,7 +202,7 @@ def test_it_moves_no_checkpoint_of_another_job_of_the_user(site: Site) -> None:
 
 @pytest.mark.parametrize("path", ["/data/../root", "root", "~root"])
 def test_paths_that_lead_elsewhere_are_refused(site: Site, path: str) -> None:
-    order = {"job": JOB, "root": path, "paths": [f"{path}/x"], "steps": [None], "reason": ""}
+    order = {"job": JOB, "root": path, "paths": [f"{path}/x"], "steps": [None], "reason": "", "chosen": None}
     answer = site.order("quarantine", order)
     assert not answer["ok"] and "root must be an absolute path" in answer["error"]
 

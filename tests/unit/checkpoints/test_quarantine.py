@@ -9,6 +9,7 @@ import pytest
 
 from sentinel.agent.probes.quarantine import move_aside
 from sentinel.checkpoints import quarantine as q
+from sentinel.checkpoints.formats import tracked
 from sentinel.errors import FileError, Refused, UserError
 
 
@@ -119,10 +120,77 @@ def test_trackers(tmp_path):
     (tmp_path / "iter_0000100").mkdir()
     (tmp_path / "global_step100").mkdir()
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("200\n")
-    pointed = q.point_to(tmp_path, "megatron", 100)
+    pointed = tracked.point_to(tmp_path, "megatron", 100)
     assert pointed.before == "200\n" and Path(pointed.tracker).read_text() == "100"
-    assert Path(q.point_to(tmp_path, "deepspeed", 100).tracker).read_text() == "global_step100"
-    assert q.point_to(tmp_path, "hf_trainer", 100).tracker == ""
+    assert Path(tracked.point_to(tmp_path, "deepspeed", 100).tracker).read_text() == "global_step100"
+    assert tracked.point_to(tmp_path, "hf_trainer", 100).tracker == ""
     assert not list(tmp_path.glob(".*tmp"))
     with pytest.raises(UserError, match="no iter_0000300"):
-        q.point_to(tmp_path, "megatron", 300)
+        tracked.point_to(tmp_path, "megatron", 300)
+
+
+def link(run, name, text):
+    (run / name).symlink_to(text)
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_link_to_what_is_moved_names_the_chosen_one(run, absolute):
+    """Left to name nothing, a script takes it for a run that has yet to begin, and writes over its saves."""
+    link(run, "latest", run / "step-30" if absolute else "step-30")
+    link(run, "newest", "latest")
+    link(run, "first", "step-10")
+    before = {name: os.readlink(run / name) for name in ("latest", "newest", "first")}
+    moves = q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+    assert os.readlink(run / "latest") == str(run / "step-20" if absolute else "step-20")
+    assert (run / "newest").resolve() == (run / "step-20") and os.readlink(run / "first") == "step-10"
+    assert q.quarantine(run, [run / "step-30"], chosen=run / "step-20") == moves
+    q.undo(run)
+    assert {name: os.readlink(run / name) for name in before} == before and (run / "latest").resolve().is_dir()
+
+
+@pytest.mark.parametrize("chosen", [None, "step-15", "../elsewhere/step-20"])
+def test_a_link_to_what_is_moved_goes_with_it_where_the_chosen_one_is_not_beside(run, chosen):
+    link(run, "latest", "step-30")
+    link(run, "newest", "latest")
+    link(run, "model", "step-30/.metadata")
+    moves = q.quarantine(
+        run, [run / "step-30"], chosen=None if chosen is None else Path(os.path.normpath(run / chosen))
+    )
+    assert sorted(os.listdir(run)) == ["step-10", "step-20"]
+    assert sorted(Path(move.source).name for move in moves if move.link) == ["latest", "model", "newest"]
+    assert len(q.undo(run, [run / "step-30"])) == 4
+    assert (run / "newest").resolve() == run / "step-30"
+
+
+def test_killed_before_the_link_is_made_anew(run, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    link(run, "latest", "step-30")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "symlink", killed)
+        q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+    assert not os.path.lexists(run / "latest")
+    q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+    assert os.readlink(run / "latest") == "step-20"
+
+
+def test_a_link_that_was_made_meanwhile_stays(run, make):
+    link(run, "latest", "step-30")
+    q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+    make.dcp("run/step-30", step=30, ranks=1)
+    os.unlink(run / "latest")
+    link(run, "latest", "step-30")  # the job trained on, to the same step
+    q.quarantine(run, [run / "step-30"], chosen=run / "step-10")
+    assert os.readlink(run / "latest") == "step-10"
+    os.unlink(run / "latest")
+    link(run, "latest", "step-20")
+    with pytest.raises(Refused, match="exists again"):
+        q.undo(run)
+    assert os.readlink(run / "latest") == "step-20"
+
+
+def test_the_users_process_is_told_which_one_was_chosen(run):
+    link(run, "latest", "step-30")
+    moves = move_aside(run, [str(run / "step-30")], [30], "incident i1", run / "step-20")
+    assert [(move.link, move.points_to) for move in moves] == [("", ""), (str(run / "step-30"), "step-20")]

@@ -34,7 +34,7 @@ from sentinel.protocol import OrderKind
 
 RECORDS: list[Record] = [
     ListCheckpoints(7, (Root("local", "/nvme/run"), Root("global", "/shared/run")), "checksum", 40),
-    MoveAside(7, "/shared/run", ("/shared/run/step-1", "/shared/run/x"), (1, None), "incident i1"),
+    MoveAside(7, "/shared/run", ("/shared/run/step-1", "/shared/run/x"), (1, None), "incident i1", "/shared/run/y"),
     TaskStates(7),
     AskJob(7, ras=True, gap_s=2.5),
     Collected(7, 1),
@@ -170,7 +170,7 @@ def test_words_are_those_of_checkpoints() -> None:
 
 
 def test_the_daemon_cannot_make_what_agents_refuse() -> None:
-    for beyond in (TaskStates(0), AskJob(7, ras=False, gap_s=1e6), MoveAside(7, "/a", ("/a/b",), (), "")):
+    for beyond in (TaskStates(0), AskJob(7, ras=False, gap_s=1e6), MoveAside(7, "/a", ("/a/b",), (), "", None)):
         with pytest.raises(OrderRefused):
             beyond.arguments()
 

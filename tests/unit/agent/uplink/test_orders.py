@@ -66,7 +66,14 @@ OWN: dict[OrderKind, dict[str, object]] = {
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "task_states": {"job": 5},
     "inventory": {"job": 5, "roots": [{"tier": "global", "path": "/a"}], "level": "structural", "before_step": None},
-    "quarantine": {"job": 5, "root": "/a", "paths": ["/a/step-1"], "steps": [1], "reason": "incident i1"},
+    "quarantine": {
+        "job": 5,
+        "root": "/a",
+        "paths": ["/a/step-1"],
+        "steps": [1],
+        "reason": "incident i1",
+        "chosen": None,
+    },
     "ask_job": {"job": 5, "ras": False, "gap_s": 2.5},
     "collected": {"job": 5, "attempt": 0},
     "job_log": {"job": 5, "attempt": 0, "text": "sentinel: attempt 0: user_code; the job is held"},

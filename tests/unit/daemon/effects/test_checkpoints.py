@@ -595,6 +595,20 @@ async def test_of_an_attempt_that_is_over_nothing_is_being_written(world: Worlds
     assert nodes.moved == [("n1", [torn.path])]
 
 
+async def test_what_becomes_of_links_is_told(world: Worlds) -> None:
+    class Linked(Nodes):
+        async def ask(self, node: str, kind: str, arguments: Mapping[str, object], *, deadline_s: float) -> object:
+            made = await super().ask(node, kind, arguments, deadline_s=deadline_s)
+            if str(kind) != "quarantine":
+                return made
+            assert arguments["chosen"] == f"{GLOBAL}/step-200"
+            return {"moved": [], "links": [[f"{GLOBAL}/latest", "step-200"], [f"{GLOBAL}/best", ""], "nonsense"]}
+
+    case = await failed(world(), Linked(shared(200), shared(300, valid=False)), comment=SHARED)
+    told = (await case.quarantine(await case.choose()))["explanation"]
+    assert f"the link {GLOBAL}/latest now names step-200" in told and f"the link {GLOBAL}/best was moved, too" in told
+
+
 async def test_without_a_choice_only_broken_ones_are_moved(world: Worlds) -> None:
     """After a restart of the daemon nothing is remembered of what was seen: it is looked at again."""
     orders = Nodes(shared(200), shared(300, valid=False))
