@@ -9,7 +9,6 @@ An incident has at most one judgement in progress. Evidence that arrives meanwhi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,18 +21,16 @@ from sentinel.correlate import incidents, merging
 from sentinel.correlate.log_delay import log_may_still_come
 from sentinel.correlate.membership import is_over
 from sentinel.correlate.rank_placement import located
-from sentinel.detect.failed_resume import failed_resume, resume_of, started_before
 from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
-from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain
+from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain, steps_around, without_a_step
 from sentinel.engine.reconcile import late_evidence, node_proof
-from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of, was_observed, with_onset
+from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of, with_onset
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
 from sentinel.model.changes import AttemptSeen, EvidenceAdded, IncidentChanged, PlanMade, VerdictReached
 from sentinel.model.records import (
     NODE_STEPS,
-    Cause,
     Evidence,
     Fleet,
     Incident,
@@ -42,9 +39,7 @@ from sentinel.model.records import (
     Kind,
     Plan,
     Restart,
-    Source,
     Step,
-    StepKind,
     Verdict,
 )
 from sentinel.model.vocabulary import ABSENCE
@@ -166,9 +161,9 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     first = incident_id not in state.plans
     answers = [item for item in under_way.answers if state.known.add(item.id)]
     if first:
-        answers.extend(item for item in _steps_around(state, incident_id) if state.known.add(item.id))
+        answers.extend(item for item in steps_around(state, incident_id) if state.known.add(item.id))
         known = incidents.attach(state.incidents[incident_id], answers, now)
-        found = _without_a_step(state, known, lambda: looks(known, now).cause, now)
+        found = without_a_step(state, known, lambda: looks(known, now).cause, now)
         answers.extend(item for item in found if state.known.add(item.id))
     if answers:
         out.save(EvidenceAdded(tuple(answers)))
@@ -251,34 +246,6 @@ def _end_judgement(state: State, out: Transition, incident_id: str, now: datetim
         _settle(state, out, incident_id, now)
     else:
         del state.judging[incident_id]
-
-
-def _without_a_step(state: State, incident: Incident, cause: Callable[[], Cause], now: datetime) -> list[Evidence]:
-    if incident.job is None:
-        return []
-    rows = [r for r in state.ledger.of_job(incident.job, StepKind.CHOOSE_CHECKPOINT) if r.incident != incident.id]
-    resume = None
-    if rows and (last := rows[-1]).outcome is not None and not last.step.data.get("run"):
-        resume = resume_of(last.step.attempt or 0, last.outcome.data)
-    before = [restart.step_before for restart in state.past.restarts(incident.job)]
-    before += [state.cluster.last_step(incident.job, attempt) for attempt in range(incident.attempt or 0)]
-    reached = max((step for step in before if step is not None), default=None)
-    observed = was_observed(state, incident)
-    return [
-        *failed_resume(incident, state.cluster, resume, cause, reached=reached, observed=observed, now=now),
-        *started_before(incident, state.cluster, now),
-    ]
-
-
-def _steps_around(state: State, incident_id: str) -> list[Evidence]:
-    """The last step lines before and after what the job's log says: what a job went on after did not end it."""
-    incident = state.incidents[incident_id]
-    if incident.job is None or incident.attempt is None:
-        return []
-    if not any(item.source is Source.JOB_LOG and item.line is not None for item in incident.evidence):
-        return []
-    since = incident.opened_at - state.window
-    return state.cluster.step_lines(incident.job, incident.attempt, since)
 
 
 def _joined(state: State, out: Transition, incident: Incident, fleet: Fleet, now: datetime) -> Incident:

@@ -1,10 +1,17 @@
-"""Decides which questions an incident needs before its first verdict: to nodes (hangs, dumps) and to Prometheus."""
+"""Decides what is asked and looked up before an incident's first verdict: of nodes (hangs, dumps), of Prometheus, and what
+is known of the job's own steps and resume points."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+
 from sentinel.correlate import incidents
+from sentinel.detect.failed_resume import failed_resume, resume_of, started_before
+from sentinel.engine.reconcile.situations import was_observed
+from sentinel.engine.state import State
 from sentinel.evidence.prometheus import KIND as SIGNAL
-from sentinel.model.records import Incident, Kind, Source
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Source, StepKind
 
 
 def dumps_are_known_of(incident: Incident) -> bool:
@@ -29,3 +36,32 @@ def nodes_must_be_asked(incident: Incident) -> bool:
 def prometheus_may_explain(incident: Incident) -> bool:
     """Whether to ask Prometheus: not for advisory findings, and only once for each incident."""
     return not incidents.is_advisory_incident(incident) and all(item.kind != SIGNAL for item in incident.evidence)
+
+
+def without_a_step(state: State, incident: Incident, cause: Callable[[], Cause], now: datetime) -> list[Evidence]:
+    """Why an attempt ended without a step, as far as what was chosen for it and what the cluster showed tell."""
+    if incident.job is None:
+        return []
+    rows = [r for r in state.ledger.of_job(incident.job, StepKind.CHOOSE_CHECKPOINT) if r.incident != incident.id]
+    resume = None
+    if rows and (last := rows[-1]).outcome is not None and not last.step.data.get("run"):
+        resume = resume_of(last.step.attempt or 0, last.outcome.data)
+    before = [restart.step_before for restart in state.past.restarts(incident.job)]
+    before += [state.cluster.last_step(incident.job, attempt) for attempt in range(incident.attempt or 0)]
+    reached = max((step for step in before if step is not None), default=None)
+    observed = was_observed(state, incident)
+    return [
+        *failed_resume(incident, state.cluster, resume, cause, reached=reached, observed=observed, now=now),
+        *started_before(incident, state.cluster, now),
+    ]
+
+
+def steps_around(state: State, incident_id: str) -> list[Evidence]:
+    """The last step lines before and after what the job's log says: what a job went on after did not end it."""
+    incident = state.incidents[incident_id]
+    if incident.job is None or incident.attempt is None:
+        return []
+    if not any(item.source is Source.JOB_LOG and item.line is not None for item in incident.evidence):
+        return []
+    since = incident.opened_at - state.window
+    return state.cluster.step_lines(incident.job, incident.attempt, since)
