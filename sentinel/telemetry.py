@@ -129,8 +129,10 @@ class Telemetry:
             "drain-refused",
             "hang-breaker",
             "last-healthy",
+            "missing-node",
             "restart-budget",
             "switch",
+            "unread-node",
         ):
             self.refusals.labels(reason=reason)
         for status in (400, 403, 404, 405, 408, 409, 413, 415, 421, 422, 503):

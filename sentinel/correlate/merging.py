@@ -18,10 +18,12 @@ from sentinel.model.approvals import ASKING
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict
 from sentinel.model.taken_along import taken_along_id
-from sentinel.model.vocabulary import DRAIN_REFUSED
+from sentinel.model.vocabulary import DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
 
 # What a drain waits for while jobs are restarted around its node.
-_BUDGETS = frozenset({"drain-budget", DRAIN_REFUSED, "last-healthy", "switch", "maintenance", *ASKING})
+_BUDGETS = frozenset(
+    {"drain-budget", DRAIN_REFUSED, UNREAD_NODE, MISSING_NODE, "last-healthy", "switch", "maintenance", *ASKING}
+)
 _ON_IT = frozenset({"running", "completing", "suspended"})
 
 

@@ -9,12 +9,15 @@ from datetime import datetime, timedelta
 from sentinel.config.settings import Limits
 from sentinel.model.records import OURS, Cause, Fleet, Incident, NodeView, Scalar, Step, StepKind, Verdict, Wait
 from sentinel.model.topology import leaf_of
-from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED
+from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
 from sentinel.policy.shares import at_most
 from sentinel.policy.situation import RefusedDrain, Situation, in_maintenance
 
 SWITCH = "switch"  # code of the wait of nodes that failed together with others under their switch
 _HOUR = timedelta(hours=1)
+# A node leaves the listing while slurm.conf is edited, or until a dynamic node registers anew: minutes. After this time it
+# is taken for one that was removed.
+_MISSING_FOR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +45,23 @@ def drains(
     convicted = [name for name in verdict.drain if name not in situation.good_nodes]
     left = [name for name in convicted if name not in situation.put_back]
     unsettled = [name for name in left if name in fleet.nodes and not fleet.nodes[name].drained]
-    words = " ".join(text for text in (_missing(convicted, fleet), _in_order(verdict, situation)) if text)
+    unseen = _without_record(left, situation, now)
+    unsure = not sure_enough(verdict, act_confidence)
+    said = not unsure and any(wait.kind == MISSING_NODE for wait in unseen)
+    strangers = "" if said else _strangers(left, fleet)
+    words = " ".join(text for text in (strangers, _in_order(verdict, situation)) if text)
     gone = _already_out_and_gone(verdict, incident, fleet, act_confidence)
     kept = [name for name in unsettled if respect_maintenance and in_maintenance(fleet.nodes[name])]
     unsettled = [name for name in unsettled if name not in kept]
     gone = [step for step in gone if not (respect_maintenance and in_maintenance(fleet.nodes[step.node or ""]))]
-    waits = (_maintenance(kept, now),) if kept else ()
-    sure = sure_enough(verdict, act_confidence)
-    if not unsettled:
+    waits = (*unseen, *((_maintenance(kept, now),) if kept else ()))
+    if not unsettled and not unseen:
         # Told meanwhile, too: who looks at the switch now is not asked again when the reservation ends.
-        suspected = _under_suspect_switches(kept, situation, limits, now) if sure else ()
+        suspected = () if unsure else _under_suspect_switches(kept, situation, limits, now)
         return Drains(tuple(gone), (*waits, *suspected), words)
-    if not sure:
-        unsure = f"Not drained: {_confidence(verdict):.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
-        return Drains((), (), unsure)
+    if unsure:
+        words = f"Not drained: {_confidence(verdict):.2f} sure, {act_confidence:.2f} is asked for. {words}".strip()
+        return Drains((), (), words)
     later = {name: seen for name in unsettled if (seen := situation.refused.get(name)) and now < seen.again_at}
     waits = (*waits, refused_wait(later)) if later else waits
     # What Slurm refuses must not take the place of what it would do.
@@ -199,14 +205,26 @@ def _lost(verdict: Verdict, incident: Incident) -> frozenset[str]:
     return lost - led  # a broken GPU whose node Slurm sets down as well is drained
 
 
-def _missing(names: Sequence[str], fleet: Fleet) -> str:
-    """A sentence naming those of these nodes that the snapshot does not show; else empty."""
-    strangers = [name for name in names if not fleet.may_have_node(name)]
+def _without_record(names: Sequence[str], situation: Situation, now: datetime) -> tuple[Wait, ...]:
+    """The waits of those of these nodes that the snapshot does not show: what is not known ends no conviction."""
+    fleet = situation.fleet
     unread = [name for name in names if name not in fleet.nodes and fleet.may_have_node(name)]
-    words = [f"Slurm does not know {', '.join(strangers)}."] if strangers else []
+    missing = [name for name in names if not fleet.may_have_node(name)]
+    waits = []
     if unread:
-        words.append(f"Not drained: Slurm's record of {', '.join(unread)} cannot be read.")
-    return " ".join(words)
+        words = f"Slurm's record of {', '.join(unread)} cannot be read. Not drained before it can."
+        waits.append(Wait(UNREAD_NODE, now, words, tuple(f"drain {name}" for name in unread)))
+    until = (situation.missing_since or now) + _MISSING_FOR
+    if missing and now < until:
+        words = f"Slurm does not know {', '.join(missing)}. Not drained unless listed again before {until:%H:%M} UTC."
+        waits.append(Wait(MISSING_NODE, now, words, tuple(f"drain {name}" for name in missing), until))
+    return tuple(waits)
+
+
+def _strangers(names: Sequence[str], fleet: Fleet) -> str:
+    """A sentence naming those of these nodes that Slurm does not have; else empty."""
+    strangers = [name for name in names if not fleet.may_have_node(name)]
+    return f"Slurm does not know {', '.join(strangers)}." if strangers else ""
 
 
 def _in_order(verdict: Verdict, situation: Situation) -> str:

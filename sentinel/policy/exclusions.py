@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, JobView, NodeView, Verdict
-from sentinel.policy.situation import in_maintenance
+from sentinel.policy.situation import in_service
 
 IN_TURN = "in_turn"  # in the data of the step that excludes: see ``excluded``
 BESIDE = "beside"  # likewise: the other nodes under the switch of nodes that failed the job in turn
@@ -89,8 +88,9 @@ def excluded(
     left = len(pool)
     must = must[: max(0, len(there) - nodes_wanted(job)[0])]
     # Out of service already, or soon: named too while there are enough others, so that they are not the first that the job
-    # gets back.
-    out = [name for name in _known(bad, fleet) if name not in must and left >= needed]
+    # gets back. One whose record cannot be read may be in service: named wherever the job could start on the others.
+    unread = {name for name in bad if name not in fleet.nodes and len(there) >= nodes_wanted(job)[0]}
+    out = [name for name in _known(bad, fleet) if name not in must and (left >= needed or name in unread)]
     if must:
         in_turn = ()  # what the caller may wait for is another node than these
     chosen: list[str] = []
@@ -122,12 +122,6 @@ def may_get(node: NodeView) -> bool:
     return node.usable or (node.state == "unknown" and not node.drained)
 
 
-def in_service(node: NodeView) -> bool:
-    """Whether Slurm gives the node jobs, or will in the second in which its maintenance reservation ends."""
-    after = dataclasses.replace(node, flags=node.flags - {"maintenance"}) if in_maintenance(node) else node
-    return after.usable
-
-
 def nodes_wanted(job: JobView) -> tuple[int, int]:
     """The least nodes with which the job can run, and the most; the same unless its comment says that it is elastic, or
     on how many it trains while it holds spare ones."""
@@ -141,4 +135,4 @@ def nodes_wanted(job: JobView) -> tuple[int, int]:
 
 def _known(names: Iterable[str], fleet: Fleet) -> list[str]:
     """Slurm would refuse to exclude a node that it does not have."""
-    return [name for name in dict.fromkeys(names) if name in fleet.nodes]
+    return [name for name in dict.fromkeys(names) if fleet.may_have_node(name)]

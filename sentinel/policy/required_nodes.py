@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from sentinel.model.hostlist import fold
 from sentinel.model.records import Fleet, JobView, Step
-from sentinel.policy.exclusions import in_service, may_get, nodes_wanted
-from sentinel.policy.situation import Situation, components_with, in_maintenance
+from sentinel.policy.exclusions import may_get, nodes_wanted
+from sentinel.policy.situation import Situation, components_with, in_maintenance, in_service, may_be_in_service
 
 
 def without_required(
@@ -19,8 +19,7 @@ def without_required(
     Args:
         leaving: nodes in service that are about to be drained.
     """
-    nodes = fleet.nodes
-    stays = {name for name in bad if name in nodes and in_service(nodes[name]) and name not in leaving}
+    stays = {name for name in bad if may_be_in_service(name, fleet) and name not in leaving}
     return [n for n in bad if n not in required or n in stays], [n for n in suspect if n not in required]
 
 

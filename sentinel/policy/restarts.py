@@ -24,7 +24,7 @@ from sentinel.model.records import (
 )
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.drains import nodes_under, switches
-from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, in_service, nodes_wanted
+from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
 from sentinel.policy.required_nodes import own_list, without_required
@@ -36,6 +36,7 @@ from sentinel.policy.situation import (
     from_open_engine,
     from_silence,
     lent,
+    may_be_in_service,
     nodes_text,
 )
 from sentinel.policy.stops import too_many_stops
@@ -337,12 +338,12 @@ def _bad_and_suspect(verdict: Verdict, situation: Situation) -> tuple[list[str],
 
 
 def _may_begin_on(verdict: Verdict, situation: Situation, drained: Sequence[Step], without: Exclusions) -> list[str]:
-    """Convicted nodes that Slurm still gives work to, and that this plan does not take out. In a maintenance reservation it
-    gives none before that ends, and then only to a job that does not exclude them."""
+    """Convicted nodes that Slurm still gives work to, or may, and that this plan does not take out. In a maintenance
+    reservation it gives none before that ends, and then only to a job that does not exclude them."""
     other = {step.node for step in drained} | situation.good_nodes | situation.put_back
     nodes = situation.fleet.nodes
-    left = [n for n in verdict.drain if n in nodes and n not in other]
-    return [n for n in left if nodes[n].usable or (in_service(nodes[n]) and n not in without.nodes)]
+    left = [n for n in verdict.drain if n not in other and may_be_in_service(n, situation.fleet)]
+    return [n for n in left if n not in nodes or nodes[n].usable or n not in without.nodes]
 
 
 def _silent_after(incident: Incident) -> int | None:

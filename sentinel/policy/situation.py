@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sentinel.config.settings import Recovery
@@ -85,8 +85,9 @@ class Situation:
     onset_step: int | None = None  # at which the attempt's numbers went bad, if they stay so
     slow_nodes: tuple[str, ...] = ()  # suspected of slowing this attempt down
     bad_nodes: frozenset[str] = frozenset()  # whose agent says that they are bad now, whatever the incident
-    convicted_nodes: frozenset[str] = frozenset()  # in service, and convicted by any incident
+    convicted_nodes: frozenset[str] = frozenset()  # in service, or perhaps, and convicted by any incident
     good_nodes: frozenset[str] = frozenset()  # proven good since this incident's evidence
+    missing_since: datetime | None = None  # since when nodes that it convicts are not in Slurm's listing
     refused: Mapping[str, RefusedDrain] = field(default_factory=dict)  # by node, of this incident
     put_back: frozenset[str] = frozenset()  # taken out for it, or since for another one, and put back by a person
     excluded_by_us: tuple[str, ...] = ()  # nodes in the job's exclusions that Sentinel added, and still wants there
@@ -110,6 +111,18 @@ class Situation:
 def in_maintenance(node: NodeView) -> bool:
     """Whether the node is in a reservation with the flag MAINT now."""
     return "maintenance" in node.flags
+
+
+def in_service(node: NodeView) -> bool:
+    """Whether Slurm gives the node jobs, or will in the second in which its maintenance reservation ends."""
+    after = replace(node, flags=node.flags - {"maintenance"}) if in_maintenance(node) else node
+    return after.usable
+
+
+def may_be_in_service(name: str, fleet: Fleet) -> bool:
+    """Whether Slurm gives the node work, will once its maintenance ends, or may, as its record cannot be read."""
+    node = fleet.nodes.get(name)
+    return in_service(node) if node is not None else fleet.may_have_node(name)
 
 
 def from_silence(verdict: Verdict, incident: Incident) -> bool:

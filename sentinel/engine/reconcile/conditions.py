@@ -16,7 +16,7 @@ from sentinel.engine.state import State
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import Wait
 from sentinel.model.topology import leaf_of
-from sentinel.model.vocabulary import DRAIN_REFUSED
+from sentinel.model.vocabulary import DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
 from sentinel.policy import NO_NODE, components_with
 from sentinel.policy.drains import SWITCH
 from sentinel.policy.stops import running_jobs, stops_allowed
@@ -125,6 +125,8 @@ class Awaited:
                 return self._in_places
             case _ if wait.kind == DRAIN_REFUSED:
                 return wait.until is None or wait.until <= cluster.now
+            case _ if wait.kind in (UNREAD_NODE, MISSING_NODE):  # a record that is there again is seen at the nodes
+                return wait.until is not None and wait.until <= cluster.now, self._unread
             case _ if wait.kind == NO_NODE:
                 return self._usable
         return cluster.snapshot.at  # nothing is known of this kind: each snapshot may be what it waits for
@@ -152,6 +154,10 @@ class Awaited:
         nodes = self.cluster.fleet.nodes
         hang = {name: leaf_of(nodes[name].topology) for name in together if name in nodes}
         return hang, len({leaf_of(node.topology) for node in nodes.values()}) > 1
+
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        return frozenset(item.name for item in self.cluster.fleet.unread if item.what == "node")
 
     @cached_property
     def _usable(self) -> object:

@@ -36,7 +36,7 @@ from sentinel.model.records import (
 )
 from sentinel.model.vocabulary import ABSENCE
 from sentinel.policy.drains import sure_enough
-from sentinel.policy.exclusions import in_service
+from sentinel.policy.situation import may_be_in_service
 from sentinel.wire import time_from
 
 AGENTS_CALLED = "agents_called"  # stored setting: nodes that their agents called bad, and since when good again
@@ -76,7 +76,7 @@ def bad_nodes(state: State) -> frozenset[str]:
 
 
 def convicted(state: State) -> set[str]:
-    """Nodes in service, or soon again, that an incident convicts, surely enough to act, and not proven good since."""
+    """Nodes in service, soon again or perhaps, that an incident convicts, surely enough to act, not proven good since."""
     fleet = state.cluster.fleet
     if fleet is None:
         return set()
@@ -86,7 +86,7 @@ def convicted(state: State) -> set[str]:
         if plan is not None and plan.observe_only and not any(wait.kind in ASKING for wait in plan.waits):
             continue  # nobody stops a job there
         if verdict.drain and sure_enough(verdict, state.settings.judgement.act_confidence):
-            named = {node for node in verdict.drain if (view := fleet.nodes.get(node)) is not None and in_service(view)}
+            named = {node for node in verdict.drain if may_be_in_service(node, fleet)}
             if named - found:
                 found |= named - cleared(state, name, named)
     return found

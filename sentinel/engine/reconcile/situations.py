@@ -28,7 +28,7 @@ from sentinel.model.records import (
     Wait,
 )
 from sentinel.model.taken_along import taken_along_id
-from sentinel.model.vocabulary import ASKED
+from sentinel.model.vocabulary import ASKED, MISSING_NODE
 from sentinel.planning.restart_size import remaining_wait_s
 from sentinel.policy import NO_NODE, NodeHurt, Situation, Stop, components_with
 from sentinel.policy.drains import SWITCH
@@ -170,6 +170,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         allocation_failed=in_allocation.has_failed(state, incident),
         steps_back=any(is_left_out(item) for item in incident.evidence),
         breaker_passed=incident.id in state.breaker_passed,
+        missing_since=_missing_since(state, incident),
         refused=state.refused_drains.get(incident.id, {}),
         answers=state.answers.get(incident.id, ()),
         request=_request(state, incident),
@@ -204,6 +205,11 @@ def wait_s(state: State, incident: Incident, now: datetime) -> float | None:
     plan = state.plans.get(incident.id)
     since = next((wait.since for wait in plan.waits if wait.kind == NO_NODE), now) if plan is not None else now
     return remaining_wait_s(state.settings.recovery.wait_s, (now - since).total_seconds())
+
+
+def _missing_since(state: State, incident: Incident) -> datetime | None:
+    plan = state.plans.get(incident.id)
+    return next((wait.since for wait in plan.waits if wait.kind == MISSING_NODE), None) if plan is not None else None
 
 
 def _request(state: State, incident: Incident) -> Wait | None:
