@@ -126,7 +126,9 @@ def _under_suspect_switches(
         return ()
     failing = situation.failing_nodes | situation.under_suspect_switch | set(unsettled)
     waits = []
-    for switch, together in switches(sorted(failing), situation.fleet).items():
+    unread = [name for name in failing if name not in situation.fleet.nodes and situation.fleet.may_have_node(name)]
+    for switch, seen in switches(sorted(failing), situation.fleet).items():
+        together = [*seen, *unread]  # where these hang is not known: perhaps here
         here = [name for name in together if name in unsettled]
         if len(together) < limits.breaker_switch_nodes or not here:
             continue
@@ -169,11 +171,9 @@ def _over_budget(
     if len(hour) + len(unsettled) > limits.drain_per_hour:
         until = hour[0] + _HOUR if hour else None
         return "drain-budget", f"{len(hour)} drains in the last hour; {limits.drain_per_hour} are allowed.", until
-    ours = [node for node in fleet.nodes.values() if node.drained and node.reason.startswith(OURS)]
-    unread = sum(1 for item in fleet.unread if item.what == "node")  # each may be one of ours
-    if len(ours) + unread + len(unsettled) > limits.drain_count:
-        also = f", {unread} more cannot be read" if unread else ""
-        why = f"{len(ours)} nodes are drained by Sentinel{also}; {limits.drain_count} are allowed."
+    ours, unread, also = _out(fleet.nodes.values(), fleet)
+    if ours + unread + len(unsettled) > limits.drain_count:
+        why = f"{ours} nodes are drained by Sentinel{also}; {limits.drain_count} are allowed."
         return "drain-budget", why, None
     for switch, asked in switches(unsettled, fleet).items():
         if (over := _switch_limit(switch, asked, fleet, limits)) is not None:
@@ -184,13 +184,21 @@ def _over_budget(
     return None
 
 
+def _out(members: Iterable[NodeView], fleet: Fleet) -> tuple[int, int, str]:
+    """How many of these nodes are drained by Sentinel, how many more may be, and the latter in words. Where a node belongs
+    whose record cannot be read, and who drained it, is not known: it counts everywhere."""
+    ours = sum(1 for node in members if node.drained and node.reason.startswith(OURS))
+    unread = sum(1 for item in fleet.unread if item.what == "node")
+    return ours, unread, f", {unread} more cannot be read" if unread else ""
+
+
 def _switch_limit(switch: str, asked: Sequence[str], fleet: Fleet, limits: Limits) -> str | None:
     members = nodes_under(switch, fleet)
-    ours = [node for node in members if node.drained and node.reason.startswith(OURS)]
-    if len(ours) + len(asked) <= limits.drain_per_switch:
+    ours, unread, also = _out(members, fleet)
+    if ours + unread + len(asked) <= limits.drain_per_switch:
         return None
     return (
-        f"switch {switch}: {len(ours)} of its {len(members)} nodes are drained by Sentinel; {limits.drain_per_switch} are "
+        f"switch {switch}: {ours} of its {len(members)} nodes are drained by Sentinel{also}; {limits.drain_per_switch} are "
         "allowed. Look at the switch."
     )
 
@@ -244,15 +252,13 @@ def _already_out_and_gone(verdict: Verdict, incident: Incident, fleet: Fleet, ac
 
 def _partition_limit(partition: str, nodes: Sequence[str], fleet: Fleet, limits: Limits) -> tuple[str, str] | None:
     members = [node for node in fleet.nodes.values() if partition in node.partitions]
-    ours = [node for node in members if node.drained and node.reason.startswith(OURS)]
+    ours, unread, also = _out(members, fleet)
     asked = sum(1 for node in members if node.name in nodes)
     # At least one: the share of a small partition could otherwise be zero.
     most = max(1, at_most(limits.drain_fraction, len(members)))
-    if len(ours) + asked > most:
-        return (
-            "drain-budget",
-            f"partition {partition}: {len(ours)} of {len(members)} nodes are drained by Sentinel; {most} are allowed.",
-        )
+    if ours + unread + asked > most:
+        out = f"{ours} of {len(members)} nodes are drained by Sentinel{also}"
+        return "drain-budget", f"partition {partition}: {out}; {most} are allowed."
     healthy = [node for node in members if node.usable and node.name not in nodes]
     if len(healthy) < limits.keep_healthy:
         return "last-healthy", f"partition {partition} would be left with {len(healthy)} usable nodes."

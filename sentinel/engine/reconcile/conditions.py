@@ -153,7 +153,7 @@ class Awaited:
         together = self.cluster.failing_nodes | self.cluster.under_suspect_switch
         nodes = self.cluster.fleet.nodes
         hang = {name: leaf_of(nodes[name].topology) for name in together if name in nodes}
-        return hang, len({leaf_of(node.topology) for node in nodes.values()}) > 1
+        return hang, self._unread, len({leaf_of(node.topology) for node in nodes.values()}) > 1
 
     @cached_property
     def _unread(self) -> frozenset[str]:

@@ -323,12 +323,14 @@ def was_observed(state: State, incident: Incident) -> bool:
 
 
 def frozen_nodes(state: State, fleet: Fleet, kind: str) -> frozenset[str]:
-    """Nodes in service whose incidents this breaker or suspicion holds back, and that nothing clears: its cause goes on."""
+    """Nodes in service, or perhaps, whose incidents this breaker or suspicion holds back, and that nothing clears: its cause
+    goes on."""
     return frozenset(
         name
         for incident in _held_back(state, kind)
         for name in state.verdicts[incident].drain
-        if name in fleet.nodes and not fleet.nodes[name].drained and not node_proof.cleared(state, incident, (name,))
+        if fleet.may_have_node(name) and not (name in fleet.nodes and fleet.nodes[name].drained)
+        if not node_proof.cleared(state, incident, (name,))
     )
 
 

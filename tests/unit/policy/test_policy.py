@@ -712,6 +712,33 @@ def test_a_node_whose_record_cannot_be_read_is_left_alone_and_may_be_one_of_ours
     assert refused.refusal == "drain-budget" and "1 more cannot be read" in refused.explanation
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"drain_per_switch": 2}, "switch s1: 0 of its 6 nodes are drained by Sentinel, 2 more cannot be read; 2 are"),
+        ({"drain_fraction": 0.2}, "partition train: 0 of 10 nodes are drained by Sentinel, 2 more cannot be read; 2"),
+    ],
+)
+def test_a_node_whose_record_cannot_be_read_counts_as_drained_at_each_place(limits: dict[str, Any], said: str) -> None:
+    there = [node(f"n{i}", topology="s1" if i <= 6 else "s2") for i in range(1, 11)]
+    unread = dataclasses.replace(fleet(there), unread=tuple(Unread("node", name, "why") for name in ("n11", "n12")))
+    wide = dataclasses.replace(Limits(drain_fraction=1.0, drain_per_switch=99, drain_count=99), **limits)
+    refused = decide(verdict(drain=("n1",)), fleet=unread, job=None, limits=wide)
+    assert refused.refusal == "drain-budget" and said in refused.explanation
+    assert drained(decide(verdict(drain=("n1",)), fleet=fleet(there), job=None, limits=wide)) == ["n1"]
+
+
+def test_a_suspect_switch_is_not_cleared_by_records_that_cannot_be_read() -> None:
+    there = [node(f"n{i}", topology="s1" if i <= 6 else "s2") for i in range(1, 11)]
+    unread = dataclasses.replace(fleet(there[2:]), unread=tuple(Unread("node", name, "why") for name in ("n1", "n2")))
+    for shown in (fleet(there), unread):
+        plan = decide(
+            verdict(drain=("n3",)), fleet=shown, job=None, failing_nodes=frozenset({"n1", "n2", "n3"}),
+            limits=Limits(drain_fraction=1.0, breaker_switch_nodes=3, breaker_nodes=9),
+        )  # fmt: skip
+        assert plan.refusal == "switch"
+
+
 def test_the_nodes_beside_two_that_fail_a_job_in_turn_under_one_switch_are_left_out_before_older_suspects() -> None:
     before = NodeHurt(AT - timedelta(minutes=30), Cause.NCCL_HANG_UNKNOWN, "n1", 0)
     there = fleet([node(f"n{number}", topology=f"leaf{(number - 1) // 4}") for number in range(1, 13)])

@@ -117,3 +117,21 @@ async def test_one_that_stays_missing_was_removed(world: Worlds) -> None:
     there.slurm.unreadable.add("n5")  # of another node: changes nothing
     await daemon.pass_time(1810.0)
     assert states(there) == ["closed"] and "does not know n4" in next(iter(daemon.state.plans.values())).explanation
+
+
+async def test_an_open_breaker_does_not_let_go_by_records_that_cannot_be_read(world: Worlds) -> None:
+    there = world(nodes=14, wide=1)
+    daemon = Daemon(there, settings=limited(breaker_nodes=5))
+    await fail(daemon, *(bus(f"n{i}") for i in range(4, 9)))
+    for _ in range(6):
+        await daemon.pass_time(30.0)
+    assert waits(there) == ["breaker"] * 5
+    there.slurm.unreadable |= {"n7", "n8"}
+    for _ in range(3):
+        await daemon.pass_time(30.0)
+    assert drained(there) == set() and waits(there) == ["breaker"] * 5
+    there.slurm.unreadable.clear()
+    for name in ("n7", "n8"):
+        there.slurm.nodes[name].drained = True  # by a person
+    await daemon.pass_time(30.0)
+    assert drained(there) == {f"n{i}" for i in range(4, 9)}
