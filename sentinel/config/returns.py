@@ -5,7 +5,7 @@ The rows come from ``[[return]]`` in ``rules/returns.toml`` and the site's files
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,6 +21,9 @@ class Remedial(StrEnum):
     NONE = "none"
     RESET = "reset"  # of its GPUs
     REBOOT = "reboot"
+
+
+_STRENGTH = (Remedial.NONE, Remedial.RESET, Remedial.REBOOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,19 @@ class Returns:
     def of(self, cause: Cause | None) -> ReturnRow:
         """The row of the cause; None: it is not known."""
         return self.rows.get(cause or OTHER) or self.rows.get(OTHER) or ReturnRow()
+
+    def of_all(self, causes: Sequence[Cause]) -> ReturnRow:
+        """What all of these causes ask for: every test, the strongest action of each round, the least patience."""
+        rows = [self.of(cause) for cause in causes]
+        if len(rows) == 1:
+            return rows[0]
+        rounds = range(max(len(row.actions) for row in rows))
+        return ReturnRow(
+            tests=tuple(sorted({level for row in rows for level in row.tests})),
+            actions=tuple(max((row.action(failed) for row in rows), key=_STRENGTH.index) for failed in rounds),
+            failures=min(row.failures for row in rows),
+            source="; ".join(row.source for row in rows),
+        )
 
     def proving_level(self, cause: Cause | None, failed: int = 0) -> int:
         """The least level of the diagnostic whose pass on all GPUs disproves what was found: a lower one leaves tests out.

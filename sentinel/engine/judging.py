@@ -23,6 +23,7 @@ from sentinel.correlate.membership import is_over
 from sentinel.correlate.rank_placement import located
 from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
+from sentinel.engine.node_return import records
 from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain, steps_around, without_a_step
 from sentinel.engine.reconcile import late_evidence, node_proof
 from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of, with_onset
@@ -120,6 +121,7 @@ def _save_closed(state: State, out: Transition, incident: Incident, now: datetim
     """Store the evidence that came late to a closed incident; what of it is another failure is grouped anew."""
     news = state.judging[incident.id].news
     kept = late_evidence.without_new_convictions(state, incident, news, partial(looks, now=now))
+    records.heard_late(state, out, kept, news, partial(looks, now=now), now)
     out.save(IncidentChanged(kept))
 
 
@@ -190,6 +192,7 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
         _keep(state, out, incident, made.verdict, made.plan, situation.job, now)
         if first:
             recover_other_jobs(state, out, incident, fleet, now, looks)
+        records.judged(state, out, incident, now)
     _end_judgement(state, out, incident_id, now)
 
 

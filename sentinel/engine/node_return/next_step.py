@@ -21,6 +21,7 @@ class NodeNow:
     good: bool = False  # what its agent says: nothing speaks against it
     sentence: str = ""  # why not
     level: int = 0  # of the diagnostic whose pass takes back what it says; 0: none does
+    judged: bool = False  # something that was heard of it is being judged
     commands: int = 0  # resets and reboots under way on all nodes
 
 
@@ -56,7 +57,7 @@ Needed = Wait | RunTest | Act | PutBack | Repair
 def next_step(
     record: NodeReturn, row: ReturnRow, settings: ReturnSettings, seen: NodeNow, now: datetime
 ) -> tuple[Needed, str]:
-    """What the node needs, and what its cause asks for that the site does not allow."""
+    """What the node needs, and what its causes ask for that the site does not allow."""
     failed = record.failures_since(now, settings.within_s)
     if failed >= row.failures:
         return Repair(), record.missing
@@ -98,6 +99,8 @@ def _tested(settings: ReturnSettings, seen: NodeNow, missing: str) -> Needed:
         return Wait("a person: sentinel release (returns.automatic is off)", passed=True)
     if not seen.heard:
         return Wait("its agent is not heard", passed=True)
+    if seen.judged:
+        return Wait("what was heard of it is being judged", passed=True)
     if not seen.good:
         return Wait(f"its agent: {seen.sentence or 'says nothing yet'}", passed=True)
     return PutBack()

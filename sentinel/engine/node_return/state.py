@@ -44,11 +44,13 @@ class NodeReturn:
     since: datetime  # of the drain
     changed_at: datetime  # of the stage
     stage: Stage = Stage.WAITING
+    also: tuple[Cause, ...] = ()  # other causes for which it was convicted while it was out
+    broke_at: datetime | None = None  # the newest of what convicted it while it was out
     jobs: tuple[int, ...] = ()  # that it hurt
     reason: str = ""  # of the drain, as Slurm showed it first; empty: no snapshot showed it yet
     passed: int = 0  # tests of this round
     acted: Remedial = Remedial.NONE  # what was done in this round
-    missing: str = ""  # what the cause asks for and the site does not allow
+    missing: str = ""  # what its causes ask for and the site does not allow
     failures: tuple[datetime, ...] = ()
     failed: str = ""  # what failed last, in words
     unclear: str = ""  # why the last test gave no result; empty once one does
@@ -62,6 +64,10 @@ class NodeReturn:
     returned_at: datetime | None = None
     ticket: str = ""  # "", "sent", or why it was not
     tickets: int = 0  # how often it was tried
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        return (self.cause, *self.also)
 
     def failures_since(self, now: datetime, within_s: float) -> int:
         return sum(1 for at in self.failures if now - at <= timedelta(seconds=within_s))
@@ -126,7 +132,7 @@ def _json(value: Any) -> Any:
     return [_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-_TIME_FIELDS = ("since", "changed_at", "not_before", "until", "returned_at", "free_since")
+_TIME_FIELDS = ("since", "changed_at", "not_before", "until", "returned_at", "free_since", "broke_at")
 
 
 def read(value: Any) -> dict[str, NodeReturn]:
@@ -137,6 +143,7 @@ def read(value: Any) -> dict[str, NodeReturn]:
             made = {**entry, **{key: time_from(entry[key]) for key in _TIME_FIELDS if entry.get(key) is not None}}
             made.update(
                 cause=Cause(entry["cause"]), stage=Stage(entry["stage"]), acted=Remedial(entry["acted"]),
+                also=tuple(Cause(cause) for cause in entry.get("also", ())),
                 jobs=tuple(entry["jobs"]), failures=tuple(time_from(at) for at in entry["failures"]),
             )  # fmt: skip
             found[str(name)] = NodeReturn(**made)

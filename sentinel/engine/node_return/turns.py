@@ -13,20 +13,18 @@ from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import notices
 from sentinel.engine.events import DiagnosticEnded, NodeReturnAnswered
 from sentinel.engine.node_return.next_step import Act, NodeNow, PutBack, Repair, RunTest, Wait, command, next_step
+from sentinel.engine.node_return.records import after_failure, broken_again, drop, put
 from sentinel.engine.node_return.state import (
     HAS_WORK,
     IN_SERVICE,
-    KEPT,
     UNDER_WAY,
     NodeReturn,
     Stage,
     is_out,
     plain_reason,
-    written,
 )
 from sentinel.engine.state import State
 from sentinel.engine.transition import OpenTicket, ReturnNode, RunDiagnostic, RunSiteCommand, Transition
-from sentinel.model.changes import SettingChanged
 from sentinel.model.records import NODE_STEPS, OURS, Fleet, NodeView, Outcome, Result, stable_id
 from sentinel.policy import in_maintenance
 
@@ -47,17 +45,16 @@ def drained(state: State, out: Transition, incident: str, outcome: Outcome) -> N
     if verdict is None or about is None:
         return
     before, now = state.returns.known.get(node), outcome.at
-    if before is not None and before.incident == incident and before.stage not in IN_SERVICE:
+    if before is not None and before.stage not in IN_SERVICE:
+        if before.incident != incident:
+            put(state, out, node, broken_again(state, before, about, node, verdict.cause, now))
         return
     failures, failed = (before.failures, before.failed) if before is not None else ((), "")
     if before is not None and before.returned_at is not None:
         failures, failed = (*failures, now), f"drained again for {verdict.cause} after its return"
     jobs = {*(before.jobs if before is not None else ()), *((about.job,) if about.job is not None else ())}
-    record = NodeReturn(
-        incident, verdict.cause, now, now, jobs=tuple(sorted(jobs)), failures=failures, failed=failed,
-        reason=before.reason if before is not None and before.stage not in IN_SERVICE else "",
-    )  # fmt: skip
-    _put(state, out, node, record)
+    record = NodeReturn(incident, verdict.cause, now, now, jobs=tuple(sorted(jobs)), failures=failures, failed=failed)
+    put(state, out, node, record)
 
 
 def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
@@ -69,7 +66,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -
         view = fleet.nodes.get(node)
         if view is None:
             if not fleet.may_have_node(node):
-                _drop(state, out, node, "Slurm has no such node any more")
+                drop(state, out, node, "Slurm has no such node any more")
         elif record.stage in IN_SERVICE:
             lost = is_out(view) and plain_reason(view.reason) == record.reason
             if lost and not _kept_from(state, record, view):
@@ -79,7 +76,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -
         elif not is_out(view):
             _found_in_service(state, out, node, record, now)
         elif (seen := _with_reason(state, record, view)) is None:
-            _drop(state, out, node, "its drain is no longer Sentinel's")
+            drop(state, out, node, "its drain is no longer Sentinel's")
         else:
             _look(state, out, node, seen, view, fleet, now)
 
@@ -98,7 +95,7 @@ def _found_in_service(state: State, out: Transition, node: str, record: NodeRetu
     if record.stage is Stage.RETURNING:  # the answer was lost
         _returned(state, out, node, record, now)
     else:
-        _drop(state, out, node, "returned to service by somebody else")
+        drop(state, out, node, "returned to service by somebody else")
 
 
 def _in_service(state: State, out: Transition, node: str, record: NodeReturn, fleet: Fleet, now: datetime) -> None:
@@ -115,9 +112,9 @@ def _in_service(state: State, out: Transition, node: str, record: NodeReturn, fl
             for job in fleet.jobs.values()
         ):  # fmt: skip
             out.say("probation-over", node=node)
-            _put(state, out, node, replace(record, stage=Stage.RETURNED, changed_at=now))
+            put(state, out, node, replace(record, stage=Stage.RETURNED, changed_at=now))
     elif now - record.returned_at > timedelta(seconds=settings.within_s):
-        _drop(state, out, node, "")
+        drop(state, out, node, "")
 
 
 def _look(
@@ -135,14 +132,16 @@ def _look(
             return
         record = replace(record, stage=Stage.WAITING, until=None)
         if not started:
-            record = _failure(state, record, f"not back within {state.settings.returns.boot_s:g} s of its reboot", now)
+            record = after_failure(
+                state, record, f"not back within {state.settings.returns.boot_s:g} s of its reboot", now
+            )
     if record.stage is Stage.REPAIR:
         _ticket(state, out, node, record, now)
         return
     if words := _kept_from(state, record, view):
-        _put(state, out, node, replace(record, stage=_waiting(record), waits=words))
+        put(state, out, node, replace(record, stage=_waiting(record), waits=words))
         return
-    row, settings = state.rules.returns.of(record.cause), state.settings.returns
+    row, settings = state.rules.returns.of_all(record.causes), state.settings.returns
     seen = _seen(state, node, view)
     free_since = None if seen.busy else (record.free_since or now)
     settled_s = state.settings.diagnostics.settled_s
@@ -153,7 +152,7 @@ def _look(
         case Wait(words, passed):
             stage = Stage.PASSED if passed else Stage.WAITING
             at = record.changed_at if stage is record.stage else now
-            _put(state, out, node, replace(record, stage=stage, changed_at=at, waits=words))
+            put(state, out, node, replace(record, stage=stage, changed_at=at, waits=words))
         case RunTest(level):
             _test(state, out, node, record, level, now)
         case Act(action):
@@ -196,8 +195,15 @@ def _seen(state: State, node: str, view: NodeView) -> NodeNow:
     sentence = str(agent.verdict.get("sentence", ""))[:200] if agent is not None else ""
     level = level_told(agent.verdict.get("level")) if agent is not None else 0
     commands = sum(1 for one in state.returns.known.values() if one.stage in (Stage.ACTING, Stage.STARTING))
-    good = word == "OK"
-    return NodeNow(job, busy=busy, heard=heard, good=good, sentence=sentence, level=level, commands=commands)
+    good, judged = word == "OK", _is_judged(state, node)
+    return NodeNow(
+        job, busy=busy, heard=heard, good=good, sentence=sentence, level=level, commands=commands, judged=judged
+    )
+
+
+def _is_judged(state: State, node: str) -> bool:
+    """Whether something that was heard of the node is being judged."""
+    return any(node in known.nodes for name in state.judging if (known := state.incidents.get(name)) is not None)
 
 
 def _boot(state: State, node: str) -> str:
@@ -216,7 +222,7 @@ def _test(state: State, out: Transition, node: str, record: NodeReturn, level: i
     effect = RunDiagnostic(f"{TEST}:{node}:{now.isoformat()}", node, level, deadline_s)
     until = now + timedelta(seconds=deadline_s + _ANSWER_S)
     record = replace(record, stage=Stage.TESTING, level=level, effect=effect.id, until=until, waits="", changed_at=now)
-    _put(state, out, node, record)
+    put(state, out, node, record)
     out.say("return-test-ordered", node=node, level=level, incident=record.incident)
     out.do(effect)
 
@@ -229,7 +235,7 @@ def _act(state: State, out: Transition, node: str, record: NodeReturn, action: R
     )
     until = now + timedelta(seconds=settings.command_s + _ANSWER_S)
     boot = _boot(state, node)
-    _put(state, out, node, replace(
+    put(state, out, node, replace(
         record, stage=Stage.ACTING, acted=action, effect=effect.id, until=until, boot=boot, waits="", changed_at=now
     ))  # fmt: skip
     out.say("return-command-ordered", node=node, action=action, incident=record.incident)
@@ -240,7 +246,7 @@ def _put_back(state: State, out: Transition, node: str, record: NodeReturn, now:
     until = now + timedelta(seconds=_WRITE_S + _ANSWER_S)
     effect = ReturnNode(f"{PUT_BACK}:{node}:{now.isoformat()}", node, record.reason)
     begun = replace(record, stage=Stage.RETURNING, waits="", effect=effect.id, until=until, changed_at=now)
-    _put(state, out, node, begun)
+    put(state, out, node, begun)
     out.say("node-return", node=node, incident=record.incident)
     out.do(effect)
 
@@ -248,7 +254,7 @@ def _put_back(state: State, out: Transition, node: str, record: NodeReturn, now:
 def _repair(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:
     count = record.failures_since(now, state.settings.returns.within_s)
     record = replace(record, stage=Stage.REPAIR, changed_at=now, waits="repair", not_before=None)
-    _put(state, out, node, record)
+    put(state, out, node, record)
     out.say("node-needs-repair", node=node, incident=record.incident, failures=count, warning=True)
     notices.send(state, out, needs_repair(node, record.incident, record.cause, record.since, count, record.failed, now))
 
@@ -263,7 +269,7 @@ def _ticket(state: State, out: Transition, node: str, record: NodeReturn, now: d
         return
     pause = timedelta(seconds=max(settings.retry_s, settings.command_s + _ANSWER_S))
     record = replace(record, tickets=record.tickets + 1, not_before=now + pause)
-    _put(state, out, node, record)
+    put(state, out, node, record)
     data = {
         "id": stable_id("ticket", node, record.incident, record.since.isoformat())[:16],
         "node": node, "incident": record.incident, "cause": str(record.cause), "drained_at": record.since.isoformat(),
@@ -287,12 +293,14 @@ def tested(state: State, out: Transition, event: DiagnosticEnded) -> bool:
         found = next(
             (item.text for item in event.evidence if item.where.node == event.node and item.text), event.reason
         )
-        over = _failure(state, over, f"level {record.level} of the diagnostic: {found[:200] or 'failed'}", event.at)
+        over = after_failure(
+            state, over, f"level {record.level} of the diagnostic: {found[:200] or 'failed'}", event.at
+        )
     else:
         pause = timedelta(seconds=state.settings.returns.retry_s)
         words = f"level {record.level} gave no result: {event.reason[:200] or event.result}"
         over = replace(over, not_before=event.at + pause, unclear=words)
-    _put(state, out, event.node, over)
+    put(state, out, event.node, over)
     out.say("return-test-answered", node=event.node, level=record.level, result=event.result, reason=event.reason)
     return True
 
@@ -310,18 +318,18 @@ def answered(state: State, out: Transition, event: NodeReturnAnswered) -> None:
     elif event.result == "done":
         _returned(state, out, event.node, record, event.at)
     elif event.result == "refused":
-        _drop(state, out, event.node, event.reason)  # it is somebody else's now
+        drop(state, out, event.node, event.reason)  # it is somebody else's now
     elif event.result == "failed":
         _not_returned(state, out, event, record)
     else:  # slurmctld did not answer: the next snapshot shows what became of it
-        _put(state, out, event.node, replace(record, until=event.at))
+        put(state, out, event.node, replace(record, until=event.at))
 
 
 def _not_returned(state: State, out: Transition, event: NodeReturnAnswered, record: NodeReturn) -> None:
     """Slurm refuses: tried again after a pause, in which people see why. Whose drain it is the next snapshot shows."""
     out.say("node-return-refused", node=event.node, reason=event.reason, warning=True)
     pause = timedelta(seconds=state.settings.returns.retry_s)
-    _put(state, out, event.node, replace(
+    put(state, out, event.node, replace(
         record, stage=Stage.WAITING, effect="", until=None, changed_at=event.at, not_before=event.at + pause,
         unclear=event.reason[:200],
     ))  # fmt: skip
@@ -335,16 +343,16 @@ def _acted(state: State, out: Transition, event: NodeReturnAnswered, record: Nod
     )  # fmt: skip
     over = replace(record, stage=Stage.WAITING, effect="", until=None, changed_at=event.at)
     if event.result == "refused":
-        _drop(state, out, event.node, event.reason)  # it is somebody else's now, or in service
+        drop(state, out, event.node, event.reason)  # it is somebody else's now, or in service
         return
     if event.result == "unavailable":  # not begun, which says nothing of the node
         pause = timedelta(seconds=settings.retry_s)
         over = replace(over, acted=Remedial.NONE, not_before=event.at + pause, unclear=event.reason[:200])
     elif not ok:
-        over = _failure(state, over, f"{record.acted}_command: {event.reason[:200]}", event.at)
+        over = after_failure(state, over, f"{record.acted}_command: {event.reason[:200]}", event.at)
     elif record.acted is Remedial.REBOOT:
         over = replace(over, stage=Stage.STARTING, until=event.at + timedelta(seconds=settings.boot_s))
-    _put(state, out, event.node, over)
+    put(state, out, event.node, over)
 
 
 def _ticket_answered(state: State, out: Transition, event: NodeReturnAnswered) -> None:
@@ -353,7 +361,7 @@ def _ticket_answered(state: State, out: Transition, event: NodeReturnAnswered) -
         return
     sent = event.result == "done"
     out.say("ticket", node=event.node, result=event.result, reason=event.reason, warning=not sent)
-    _put(state, out, event.node, replace(record, ticket="sent" if sent else event.reason[:200] or event.result))
+    put(state, out, event.node, replace(record, ticket="sent" if sent else event.reason[:200] or event.result))
 
 
 def _under_way(state: State, node: str, effect: str) -> NodeReturn | None:
@@ -361,33 +369,8 @@ def _under_way(state: State, node: str, effect: str) -> NodeReturn | None:
     return record if record is not None and record.stage in UNDER_WAY and record.effect == effect else None
 
 
-def _failure(state: State, record: NodeReturn, words: str, now: datetime) -> NodeReturn:
-    """The record after a failure: the next round begins anew, after a pause."""
-    pause = timedelta(seconds=state.settings.returns.retry_s)
-    return replace(
-        record, failures=(*record.failures, now), failed=words, passed=0, acted=Remedial.NONE, not_before=now + pause,
-        waits=words, unclear="",
-    )  # fmt: skip
-
-
 def _returned(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:
     out.say("node-returned", node=node, incident=record.incident)
-    _put(state, out, node, replace(
+    put(state, out, node, replace(
         record, stage=Stage.PROBATION, returned_at=now, changed_at=now, effect="", until=None, waits="", unclear=""
     ))  # fmt: skip
-
-
-def _put(state: State, out: Transition, node: str, record: NodeReturn) -> None:
-    if state.returns.known.get(node) != record:
-        state.returns.known[node] = record
-        _save(state, out)
-
-
-def _drop(state: State, out: Transition, node: str, words: str) -> None:
-    del state.returns.known[node]
-    _save(state, out)
-    out.say("node-return-left", node=node, reason=words)
-
-
-def _save(state: State, out: Transition) -> None:
-    out.save(SettingChanged(KEPT, written(state.returns.known)))

@@ -24,10 +24,11 @@ def proof_before_return(seen: Observer, what: Happened) -> Iterator[str]:
     if not seen.world.settings.returns.automatic:
         yield f"{what.target} is put back into service, and no diagnostic passed there"
         return
-    cause = record_of(seen, what.target).get("cause", Cause.UNKNOWN)
+    record = record_of(seen, what.target)
+    causes = [Cause(cause) for cause in (record.get("cause", Cause.UNKNOWN), *record.get("also", ()))]
     since_s = max((drain.at_s for drain in seen.drains if drain.node == what.target), default=0.0)
     passed = {level for at_s, level in seen.world.machines.passed.get(what.target, ()) if at_s >= since_s}
-    missing = set(signatures().rules.returns.of(Cause(cause)).tests) - passed
+    missing = set(signatures().rules.returns.of_all(causes).tests) - passed
     if missing:
         yield f"{what.target} is put back into service, and level {sorted(missing)} did not pass since its drain"
 
