@@ -162,4 +162,6 @@ class Awaited:
     @cached_property
     def _usable(self) -> object:
         fleet = self.cluster.fleet
-        return frozenset((node.name, node.partitions) for node in fleet.nodes.values() if node.usable), fleet.spares
+        usable = frozenset((node.name, node.partitions) for node in fleet.nodes.values() if node.usable)
+        # A node that another incident convicts, or its agent calls bad, is none for the job before it is proven good.
+        return usable, self.cluster.convicted_nodes, self.cluster.bad_nodes, fleet.spares

@@ -133,6 +133,25 @@ async def test_a_budget_of_an_hour_lets_go_when_the_hour_is_over_without_any_eve
     assert len(drained(there)) == 3 and states(there) == ["closed"] * 3
 
 
+async def test_a_restart_that_waits_for_a_node_gets_one_that_another_incident_convicted_once_it_is_proven_good(
+    world: Worlds,
+) -> None:
+    there = world(nodes=3)
+    daemon = Daemon(there, settings=limited(drain_count=0))
+    await daemon.observe([bus("n3")])
+    await daemon.pass_time(30.0)
+    await fail(daemon, bus("n1", 30.0))
+    await daemon.pass_time(60.0)
+    job = there.slurm.jobs[there.job]
+    assert "no-node" in waits(there) and job.restarts == 0
+    passed = evidence(Kind.DIAG_PASSED, source=Source.DIAGNOSTIC, node="n3", at_s=89.0, data={"level": 3})
+    await daemon.observe([passed])
+    await daemon.quiet()
+    for _ in range(2):
+        await daemon.pass_time(30.0)
+    assert job.restarts == 1 and "n3" in job.on and "n1" not in job.on
+
+
 async def test_a_restart_waits_while_only_the_bad_node_is_left_for_it(world: Worlds) -> None:
     there = world(nodes=2)
     daemon = Daemon(there, settings=limited(drain_count=0))
