@@ -37,6 +37,7 @@ from sentinel.model.records import (
     Fleet,
     Incident,
     IncidentState,
+    Kind,
     NodeView,
     Notice,
     Outcome,
@@ -272,7 +273,7 @@ class State:
         """
         if self.blind_since is not None:
             return
-        kept = self._excluding() | self._holding() | self._perhaps_lost(now)
+        kept = self._excluding() | self._holding() | self._perhaps_lost(now) | self._failing_together(now)
         for incident in list(self.incidents.values()):
             last = incident.closed_at if incident.closed_at is not None else incident.updated_at
             if self.absence is not None:
@@ -288,6 +289,19 @@ class State:
         running = {job for job, _ in self.cluster.attempts}
         self.past.forget(now, running)
         self.ledger.forget(now, self.incidents, running, after=timedelta(hours=1))
+
+    def _failing_together(self, now: datetime) -> set[str]:
+        """Incidents that the breakers count still (``mass_failures``): their windows may be longer than ``window``."""
+        limits = self.settings.limits
+        nodes_since = now - timedelta(seconds=limits.breaker_window_s)
+        jobs_since = now - timedelta(seconds=limits.hung_window_s)
+        convicting = {name for name, verdict in self.verdicts.items() if verdict.drain}
+        return {
+            incident.id
+            for incident in self.incidents.values()
+            if (incident.id in convicting and incident.updated_at >= nodes_since)
+            or (incident.updated_at >= jobs_since and any(item.kind == Kind.STALL for item in incident.evidence))
+        }
 
     def _rests(self, incident: Incident) -> bool:
         """Whether nothing that can still come concerns this held incident: its job is gone, and it names no node."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
-from in_memory.daemon import RULES, Daemon, fail
+from in_memory.daemon import RULES, SETTINGS, Daemon, fail, states
 from in_memory.world import World
 from made_records import AT, ended, evidence, incident, later, verdict
 
@@ -87,3 +88,21 @@ async def test_a_failure_that_comes_alone_is_classified_once(
     daemon = Daemon(there := world())
     await fail(daemon, evidence(node="n1", data={"xid": 79}))
     assert looks == [] and there.slurm.nodes["n1"].drained
+
+
+async def test_a_window_longer_than_closed_incidents_are_kept_for_news_is_honoured(world: Callable[..., World]) -> None:
+    there = world(nodes=12, wide=1)
+    limits = Limits(drain_fraction=1.0, drain_count=99, drain_per_hour=99, breaker_nodes=3, breaker_window_s=900.0)
+    daemon = Daemon(there, settings=dataclasses.replace(SETTINGS, limits=limits))
+    broken = ("n4", "n6", "n8", "n10")
+    text = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    for number, name in enumerate(broken):
+        bus = evidence(Kind.XID, node=name, at_s=number * 60.0, data={"xid": 79, "pci": "0000:3b:00"}, text=text)
+        await fail(daemon, bus)
+        for _ in range(3):
+            await daemon.pass_time(20.0)
+            await daemon.housekeeping()
+    assert [name for name in broken if there.slurm.nodes[name].drained] == ["n4", "n6"]
+    await daemon.pass_time(900.0)
+    await daemon.housekeeping()
+    assert set(states(there)) == {"closed"} and there.slurm.nodes["n10"].drained, "two are fewer than three"
