@@ -350,6 +350,25 @@ def test_a_new_drain_after_the_return_counts_as_a_failure() -> None:
     node.acts("reboot")  # the first failure has been: the second action
 
 
+def test_after_a_failure_every_test_is_done_again() -> None:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.passes(1)
+    (asked,) = node.look()
+    assert isinstance(asked, RunDiagnostic) and asked.level == 2
+    node.answer("fail", "GPU 3: power")
+    node.at += timedelta(seconds=node.settings.returns.retry_s)
+    node.passes(1, 2, 3)
+
+
+@pytest.mark.parametrize("state", ["allocated", "mixed", "completing"])
+def test_a_node_that_a_job_holds_whose_record_cannot_be_read_is_left_alone(state: str) -> None:
+    node = Node()
+    node.view = replace(node.view, state=state)
+    assert node.look() == node.look() == [] and "a job still holds it" in node.record.waits
+    node.view = replace(node.view, state="idle")
+    node.acts("reset")
+
+
 def test_a_returned_node_is_forgotten_when_its_failures_no_longer_count() -> None:
     node = returned()
     node.look(node.settings.returns.probation_s)
