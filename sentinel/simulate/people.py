@@ -265,6 +265,14 @@ def _cut_off(world: World, happening: Happening) -> None:
         world.later(float(happening.data.get("for_s", 60.0)), lambda: world.agents.network.cut_off.discard(node))
 
 
+def _record_spoiled(world: World, happening: Happening) -> None:
+    """Slurm's record of a node cannot be read for a while."""
+    node = world.node_named(happening.who)
+    if node is not None:
+        world.slurm.unreadable.add(node)
+        world.later(float(happening.data.get("for_s", 60.0)), lambda: world.slurm.unreadable.discard(node))
+
+
 def _clock_off(world: World, happening: Happening) -> None:
     """The clock of a node is wrong by ``by_s``."""
     node = world.node_named(happening.who)
@@ -314,6 +322,7 @@ ACTS: Mapping[str, Act] = {
     "freeze": _freeze,
     "lossy": _lossy,
     "cut-off": _cut_off,
+    "record-spoiled": _record_spoiled,
     "clock-off": _clock_off,
     "own-clock": _own_clock,
     "store-full": _store_full,

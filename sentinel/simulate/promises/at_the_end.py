@@ -8,7 +8,7 @@ from sentinel.engine.node_return.put_back import SAVED
 from sentinel.engine.reconcile.approvals import ANSWERS, stored_answers
 from sentinel.model.approvals import APPROVAL
 from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result, StepKind
-from sentinel.model.vocabulary import DRAIN_REFUSED
+from sentinel.model.vocabulary import DRAIN_REFUSED, UNREAD_NODE
 from sentinel.policy.shares import at_most
 from sentinel.simulate.observer import Observer
 from sentinel.simulate.slurm.records import SimulatedJob
@@ -44,6 +44,8 @@ def nothing_lost(seen: Observer) -> Iterator[str]:
             yield f"{name} broke ({what}), and is in service; no verdict names it{where}"
         elif not refusals - _OVER and not any("Not drained" in store.plans[i].explanation for i in judged):
             yield f"{name} broke ({what}), was judged broken, and is in service"
+        elif refusals - _OVER == {UNREAD_NODE} and name not in seen.world.slurm.unreadable:
+            yield f"{name} broke ({what}), its record could not be read, and is read again; it is still in service"
         elif refusals - _OVER == {DRAIN_REFUSED} and _is_overdue(
             seen, [store.plans[i] for i in judged if i in store.plans]
         ):

@@ -55,6 +55,18 @@ def slurmctld(rng: random.Random) -> tuple[Setup, list[Happening]]:
     return Setup(nodes=8, jobs=(JobSpec(), JobSpec(user="bob"))), [draws.fault(rng, at_s, nodes=8, jobs=2), trouble]
 
 
+def records(rng: random.Random) -> tuple[Setup, list[Happening]]:
+    """Slurm's records of some nodes cannot be read for a while, those of the broken one often among them."""
+    at_s = rng.uniform(*draws.FIRST_S)
+    broken = draws.fault(rng, at_s)
+    names = [broken.who, *(f"n{rng.randrange(6) + 1}" for _ in range(2))]
+    spoiled = [
+        Happening("record-spoiled", draws.soon(rng, at_s - 5.0), who, data={"for_s": rng.choice([5.0, 30.0, 120.0])})
+        for who in rng.sample(names, rng.randrange(1, 4))
+    ]
+    return Setup(), [broken, *spoiled, *([draws.cut(rng, at_s, "kill")] if rng.random() < 0.3 else [])]
+
+
 def network(rng: random.Random) -> tuple[Setup, list[Happening]]:
     """Messages late, lost, repeated, in another order; clocks apart; words of users; nothing to be read."""
     at_s = rng.uniform(*draws.FIRST_S)

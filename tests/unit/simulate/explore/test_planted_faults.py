@@ -123,6 +123,7 @@ PLANTED_IN_STORIES: list[tuple[str, Callable[[Patch], None], list[History]]] = [
     ("only-what-is-ours", faults.lets_go_whoever_holds, BUS_REQUEUED_AND_HELD),
     ("nothing-twice", faults.drains_again, BUS_RESUMED),
     ("nothing-lost", faults.a_start_forgets, [history_of(SEED, n, "killed") for n in range(MOST)]),
+    ("nothing-lost", faults.unread_records_end_convictions, [history_of(SEED, n, "records") for n in range(2 * MOST)]),
     ("done-stays-done", faults.never_asks_whether_it_was_done, [history_of(SEED, n, "done") for n in range(MOST)]),
 ]
 
