@@ -7,6 +7,7 @@ cannot help as ``Refused``.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -94,6 +95,7 @@ class Database:
         self._log = log or Log()
         self._said: set[str] = set()  # about records that cannot be read
         self.token: int | None = None  # of the lease under which this process writes; None: it needs none
+        self._closing = threading.Event()
         self._busy_s = busy_s
         self._deadlines: Deadlines | None = None
         arguments: dict[str, Any] = {}
@@ -121,6 +123,7 @@ class Database:
                 migrate(self.engine)
 
     def close(self) -> None:
+        self._closing.set()
         self.engine.dispose()
 
     @contextlib.contextmanager

@@ -1,11 +1,19 @@
 """Prunes the store: unreferenced evidence, and old closed incidents with their verdicts, plans, ledger rows and notices.
 
 Open and watched incidents are kept whatever their age; one held for a person is pruned if it has not changed for as long.
+
+What is to go is looked up in transactions that only read, and deleted some rows at a time, each in a transaction of its own:
+what the daemon decides meanwhile, and its lease, wait for one of these at most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -13,68 +21,144 @@ from sentinel.adapters.store import tables as t
 from sentinel.model.records import IncidentState
 
 _OF_AN_INCIDENT = (t.verdict, t.plan, t.step, t.notice)
-_MANY = 500  # ids of one statement
+_INCIDENTS = 100  # that one transaction deletes, with all that belongs to them
+_ROWS = 1000  # that one transaction deletes: some tens of milliseconds
+_SIZES = timedelta(days=1)  # the evidence whose bytes one transaction adds up
+
+T = TypeVar("T")
+Transaction = Callable[[], AbstractContextManager[sa.Connection]]
 
 
-def forget(connection: sa.Connection, before: datetime) -> int:
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Begins transactions: one that only reads, one that deletes."""
+
+    read: Transaction
+    delete: Transaction
+
+
+def forget(store: Access, before: datetime) -> int:
     """Delete what is older than ``before``; returns how many rows of evidence went."""
-    _forget_incidents(connection, _over(connection, before))
+    _forget_incidents(store, _over(before))
     told = t.notice.c  # those about no incident: that we were blind
-    connection.execute(sa.delete(t.notice).where(told.incident == "", told.at < before, told.delivered))
-    connection.execute(sa.delete(t.counter).where(t.counter.c.at < before))
-    connection.execute(sa.delete(t.attempt).where(t.attempt.c.ended_at < before))
-    kept = sa.select(t.incident_evidence.c.evidence)
-    gone = connection.execute(sa.delete(t.evidence).where(t.evidence.c.at < before, t.evidence.c.id.not_in(kept)))
-    return int(gone.rowcount)
+    with store.delete() as connection:
+        connection.execute(sa.delete(t.notice).where(told.incident == "", told.at < before, told.delivered))
+    _forget_rows(store, t.counter, t.counter.c.at, before)
+    _forget_rows(store, t.attempt, t.attempt.c.ended_at, before)
+    return _forget_evidence(store, _unreferenced(store, before))
 
 
-def users_bytes(connection: sa.Connection) -> dict[str, int]:
-    """Bytes that the evidence of each user's jobs takes; users without known attempts are left out."""
-    owner = sa.select(t.attempt.c.job, sa.func.max(t.attempt.c.user).label("user")).group_by(t.attempt.c.job).subquery()
-    size = sa.func.sum(sa.func.length(sa.cast(t.evidence.c.record, sa.Text)))
-    query = (
-        sa.select(owner.c.user, size)
-        .join(owner, owner.c.job == t.evidence.c.job)
-        .where(owner.c.user.is_not(None))
-        .group_by(owner.c.user)
-    )
-    return {row[0]: int(row[1]) for row in connection.execute(query)}
-
-
-def forget_user(connection: sa.Connection, user: str, before: datetime) -> None:
+def forget_user(store: Access, user: str, before: datetime) -> None:
     """Delete the evidence of one user's jobs, and their closed incidents, from before then. What is open or held stays."""
-    closed = sa.select(t.incident.c.id).where(
-        t.incident.c.user == user, t.incident.c.state == IncidentState.CLOSED, t.incident.c.closed_at < before
+    incident = t.incident.c
+    closed = sa.and_(incident.user == user, incident.state == IncidentState.CLOSED, incident.closed_at < before)
+    _forget_incidents(store, closed)
+    with store.read() as connection:
+        jobs = list(connection.execute(sa.select(t.attempt.c.job).where(t.attempt.c.user == user).distinct()).scalars())
+    _forget_evidence(store, (name for job in jobs for name in _unreferenced(store, before, job)))
+
+
+def _forget_incidents(store: Access, over: sa.ColumnElement[bool]) -> None:
+    with store.read() as connection:
+        ids = list(connection.execute(sa.select(t.incident.c.id).where(over)).scalars())
+    for some in _some(ids, _INCIDENTS):
+        with store.delete() as connection:
+            # One may have been opened again since it was read.
+            found = sa.select(t.incident.c.id).where(t.incident.c.id.in_(some), over)
+            gone = list(connection.execute(found).scalars())
+            for table in _OF_AN_INCIDENT:
+                connection.execute(sa.delete(table).where(table.c.incident.in_(gone)))
+            connection.execute(sa.delete(t.incident_evidence).where(t.incident_evidence.c.incident.in_(gone)))
+            connection.execute(sa.delete(t.incident).where(t.incident.c.id.in_(gone)))
+
+
+def _over(before: datetime) -> sa.ColumnElement[bool]:
+    closed = sa.and_(t.incident.c.state == IncidentState.CLOSED, t.incident.c.closed_at < before)
+    waits = sa.and_(
+        t.incident.c.state.in_((IncidentState.HELD, IncidentState.WAITING)), t.incident.c.updated_at < before
     )
-    _forget_incidents(connection, [row.id for row in connection.execute(closed)])
+    return sa.or_(closed, waits)
+
+
+def _forget_rows(store: Access, table: sa.Table, at: sa.Column[datetime], before: datetime) -> None:
+    """Delete rows from before then, the oldest first."""
+    some = sa.select(at).where(at < before).order_by(at).limit(1)
+    while True:
+        with store.read() as connection:  # rows of one time go together, so that each turn deletes some
+            until = connection.execute(some.offset(_ROWS)).scalar()
+        with store.delete() as connection:
+            connection.execute(sa.delete(table).where(at < before if until is None else at <= until))
+        if until is None:
+            return
+
+
+_KEPT = sa.exists().where(t.incident_evidence.c.evidence == t.evidence.c.id)
+
+
+def _unreferenced(store: Access, before: datetime, job: int | None = None) -> Iterator[str]:
+    """Ids of evidence from before then, of that job alone if one is given, that belongs to no incident; the oldest first."""
+    at, name = t.evidence.c.at, t.evidence.c.id
+    query = sa.select(at, name).where(at < before, ~_KEPT).order_by(at, name).limit(_ROWS)
+    query = query if job is None else query.where(t.evidence.c.job == job)
+    later = query
+    while True:
+        with store.read() as connection:
+            rows = connection.execute(later).all()
+        yield from (row.id for row in rows)
+        if len(rows) < _ROWS:
+            return
+        last = rows[-1]
+        later = query.where(at >= last.at, sa.or_(at > last.at, name > last.id))
+
+
+def _forget_evidence(store: Access, ids: Iterable[str]) -> int:
+    count = 0
+    for some in _some(ids, _ROWS):
+        with store.delete() as connection:  # some of it may belong to an incident now
+            gone = connection.execute(sa.delete(t.evidence).where(t.evidence.c.id.in_(some), ~_KEPT))
+            count += gone.rowcount
+    return count
+
+
+def _some(items: Iterable[T], most: int) -> Iterator[list[T]]:
+    """The items in lists of at most so many."""
+    rest = iter(items)
+    while some := list(islice(rest, most)):
+        yield some
+
+
+_BYTES = sa.func.sum(sa.func.length(sa.cast(t.evidence.c.record, sa.Text)))
+
+
+def users_bytes(store: Access) -> dict[str, int]:
+    """Bytes that the evidence of each user's jobs takes; users without known attempts are left out."""
+    at, job = t.evidence.c.at, t.evidence.c.job
+    with store.read() as connection:
+        begin, end = connection.execute(sa.select(sa.func.min(at), sa.func.max(at))).one()
+    sizes: dict[str, int] = {}
+    while begin is not None and begin <= end:
+        until = begin + _SIZES
+        each = sa.select(job, _BYTES.label("bytes")).where(at >= begin, at < until).group_by(job).subquery()
+        owner = sa.select(sa.func.max(t.attempt.c.user)).where(t.attempt.c.job == each.c.job).scalar_subquery()
+        with store.read() as connection:
+            for user, size in connection.execute(sa.select(owner, each.c.bytes)):
+                if user is not None:
+                    sizes[user] = sizes.get(user, 0) + int(size)
+        begin = until
+    return sizes
+
+
+def user_bytes(store: Access, user: str) -> int:
+    """Bytes that the evidence of one user's jobs takes."""
     jobs = sa.select(t.attempt.c.job).where(t.attempt.c.user == user)
-    kept = sa.select(t.incident_evidence.c.evidence)
-    connection.execute(
-        sa.delete(t.evidence).where(t.evidence.c.at < before, t.evidence.c.job.in_(jobs), t.evidence.c.id.not_in(kept))
-    )
-
-
-def _forget_incidents(connection: sa.Connection, ids: list[str]) -> None:
-    for start in range(0, len(ids), _MANY):
-        some = ids[start : start + _MANY]
-        for table in _OF_AN_INCIDENT:
-            connection.execute(sa.delete(table).where(table.c.incident.in_(some)))
-        connection.execute(sa.delete(t.incident_evidence).where(t.incident_evidence.c.incident.in_(some)))
-        connection.execute(sa.delete(t.incident).where(t.incident.c.id.in_(some)))
+    with store.read() as connection:
+        return int(connection.execute(sa.select(_BYTES).where(t.evidence.c.job.in_(jobs))).scalar() or 0)
 
 
 def greedy(sizes: dict[str, int], most_bytes: int) -> list[str]:
     """Users who take more than an equal share of half the store, the largest first. The other half is the cluster's own."""
     share = most_bytes / 2 / max(1, len(sizes))
     return sorted((user for user, size in sizes.items() if size > share), key=lambda user: -sizes[user])
-
-
-def _over(connection: sa.Connection, before: datetime) -> list[str]:
-    closed = sa.and_(t.incident.c.state == IncidentState.CLOSED, t.incident.c.closed_at < before)
-    waits = sa.and_(
-        t.incident.c.state.in_((IncidentState.HELD, IncidentState.WAITING)), t.incident.c.updated_at < before
-    )
-    return [row.id for row in connection.execute(sa.select(t.incident.c.id).where(sa.or_(closed, waits)))]
 
 
 def size_bytes(connection: sa.Connection) -> int:

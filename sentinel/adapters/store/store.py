@@ -7,7 +7,9 @@ acting, never the observing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+import time
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -22,6 +24,7 @@ from sentinel.adapters.store.changes import add_evidence, write
 from sentinel.adapters.store.database import Database
 from sentinel.adapters.store.loading import incident_from, load, newest_plans, steps_from
 from sentinel.adapters.store.recording import read_recording
+from sentinel.errors import Unavailable
 from sentinel.model import changes
 from sentinel.model.audit import ChainedEntry
 from sentinel.model.changes import Change
@@ -396,6 +399,7 @@ class Store(Database):
             token = lease.take(connection, holder, seen)
         if token is not None:
             self.token = token
+            self._closing.clear()
         return token is not None
 
     def require_lease(self) -> None:
@@ -409,6 +413,7 @@ class Store(Database):
 
     def leave_lease(self, holder: str) -> None:
         """Give it back if it is ours, and be no daemon any more."""
+        self._closing.set()  # nothing is pruned without the lease
         token, self.token = self.token, None
         with self._begin() as connection:
             lease.leave(connection, holder, token)
@@ -419,32 +424,54 @@ class Store(Database):
 
     def forget(self, before: datetime) -> int:
         """Delete what is over since before then; returns how much evidence went. What is open stays."""
-        with self._begin(times=_LONG_FACTOR) as connection:
-            return retention.forget(connection, before)
+        return retention.forget(self._pruned, before)
 
     def forget_beyond(self, most_bytes: int, now: datetime, before: datetime) -> datetime:
         """Forget, with a shorter and shorter memory until the rest takes at most ``most_bytes``; returns its beginning.
 
-        What users fill beyond their share goes first: one user's flood costs nobody else's history.
+        What users fill beyond their share goes first: one user's flood costs nobody else's history. It takes as long as
+        there is much to forget, in many transactions; between them others write.
+
+        Raises:
+            Unavailable: the database does not answer, or is closed.
         """
         own: dict[str, datetime] = {}  # by user: the beginning of what is kept of theirs
+        sizes: dict[str, int] | None = None
         while True:
             self.forget(before)
-            with self._begin(times=_LONG_FACTOR) as connection:
-                size = retention.size_bytes(connection)
-                while size > most_bytes:
-                    greedy = retention.greedy(retention.users_bytes(connection), most_bytes)
-                    left = ((user, retention.shorter(now, own.get(user, before))) for user in greedy)
-                    user, since = next(((user, since) for user, since in left if since is not None), ("", None))
-                    if since is None:
-                        break
-                    own[user] = since
-                    retention.forget_user(connection, user, since)
-                    size = retention.size_bytes(connection)
+            while (size := self._size_bytes()) > most_bytes:
+                sizes = retention.users_bytes(self._pruned) if sizes is None else sizes
+                greedy = retention.greedy(sizes, most_bytes)
+                left = ((user, retention.shorter(now, own.get(user, before))) for user in greedy)
+                user, since = next(((user, since) for user, since in left if since is not None), ("", None))
+                if since is None:
+                    break
+                own[user] = since
+                retention.forget_user(self._pruned, user, since)
+                sizes[user] = retention.user_bytes(self._pruned, user)
             shorter = retention.shorter(now, before) if size > most_bytes else None
             if shorter is None:
                 return before
-            before = shorter
+            before, sizes = shorter, None
+
+    def _size_bytes(self) -> int:
+        with self._read(times=_LONG_FACTOR) as connection:
+            return retention.size_bytes(connection)
+
+    @property
+    def _pruned(self) -> retention.Access:
+        return retention.Access(partial(self._read, times=_LONG_FACTOR), self._begin_pruning)
+
+    @contextlib.contextmanager
+    def _begin_pruning(self) -> Iterator[sa.Connection]:
+        """A transaction of a pruning, and after it a pause of the same length: SQLite gives its lock to whoever asks at the
+        right moment, and others that wait for it must not meet a pruning each time."""
+        if self._closing.is_set():
+            raise Unavailable("the store is closed")
+        with self._begin() as connection:
+            began_s = time.monotonic()
+            yield connection
+        self._closing.wait(time.monotonic() - began_s)
 
 
 def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:

@@ -113,6 +113,7 @@ incident_evidence = Table(
     metadata,
     Column("incident", Plain(40), primary_key=True),
     Column("evidence", Plain(40), primary_key=True),
+    Index("incident_evidence_evidence", "evidence"),
 )
 
 verdict = Table(

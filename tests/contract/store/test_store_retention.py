@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from in_memory.direct_store import DirectStore
 from made_records import AT, evidence, incident, job, later, plan, step, verdict
 
+from sentinel.errors import Unavailable
+from sentinel.model.changes import CountersRead
 from sentinel.model.records import IncidentState, Notice, Outcome, Result, StepKind
 
 FEDERATED = 2**32 - 5  # a job id with the cluster's number in its high bits
@@ -107,6 +111,48 @@ def test_one_user_s_flood_costs_nobody_else_s_history(store: DirectStore) -> Non
     kept = store.evidence_since(later(-100 * DAY), job=102)
     assert 0 < len(kept) < 400 and min(item.at for item in kept) > later(-20 * DAY)
     assert store.attempts(job=102)
+
+
+def test_pruning_holds_up_a_commit_for_no_more_than_a_thousand_rows(store: DirectStore) -> None:
+    noise = random.Random(7)
+    store.append([evidence(at_s=-90 * DAY - n, node="n1", text=f"old {n}") for n in range(2500)])
+    flooded(store, noise, "eve", 102, 40, 80)
+    transactions: list[list[tuple[str, int]]] = [[]]  # of those that write: statements with the rows that they changed
+
+    def begun(connection: sa.Connection) -> None:
+        if not connection.get_execution_options().get("reads"):
+            transactions.append([])
+
+    def executed(connection: sa.Connection, cursor: Any, statement: str, *_: Any) -> None:
+        if not connection.get_execution_options().get("reads"):
+            transactions[-1].append((statement, cursor.rowcount))
+
+    sa.event.listen(store.engine, "begin", begun)
+    sa.event.listen(store.engine, "after_cursor_execute", executed)
+    store.forget_beyond(1 << 20, AT, later(-60 * DAY))
+    deleted = [sum(count for words, count in one if words.startswith("DELETE FROM evidence")) for one in transactions]
+    assert max(deleted) <= 1000 and sum(deleted) > 2500 + 1600
+    assert not [words for one in transactions for words, _ in one if "sum(" in words]
+    incidents = [
+        sum(count for words, count in one if words.startswith("DELETE FROM incident ")) for one in transactions
+    ]
+    assert 0 < max(incidents) <= 100
+
+
+def test_nothing_is_pruned_once_the_lease_is_given_back(store: DirectStore) -> None:
+    store.append([evidence(at_s=-90 * DAY, node="n1")])
+    store.leave_lease("here:1")
+    with pytest.raises(Unavailable):
+        store.forget(later(-60 * DAY))
+    assert len(store.evidence_since(later(-100 * DAY))) == 1
+
+
+def test_counters_of_many_days_go_with_the_rest(store: DirectStore) -> None:
+    names = ("node", "unit", "name", "at", "value")
+    rows = [dict(zip(names, ("n1", "gpu0", f"c{n}", later(-n * DAY / 30), 1.0), strict=True)) for n in range(3000)]
+    store.commit([CountersRead(rows)])
+    store.forget(later(-60 * DAY))
+    assert len(store.counters(later(-200 * DAY))) == 1801
 
 
 def test_of_a_greedy_user_what_is_open_or_held_stays(store: DirectStore) -> None:
