@@ -7,6 +7,7 @@ from sentinel.alerts.node_repair import needs_repair
 from sentinel.alerts.threads import Thread, next_stage, with_next
 from sentinel.alerts.unreadable_slurm import slurm_readable_again, slurm_unreadable
 from sentinel.alerts.unreadable_state import unreadable_state
+from sentinel.alerts.unwritable_store import store_unwritable, store_writable_again
 
 __all__ = [
     "IncidentFacts",
@@ -23,6 +24,8 @@ __all__ = [
     "slurm_readable_again",
     "slurm_unreadable",
     "stage_of",
+    "store_unwritable",
+    "store_writable_again",
     "unreadable_state",
     "with_next",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 
 from sentinel.text import printable
 
@@ -20,6 +21,15 @@ def plain(text: str, most: int = 300) -> str:
     """Log text for a message: one line, no control characters, limited (it is data, never markup)."""
     shown = printable(text)
     return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def span_words(since: datetime, now: datetime) -> str:
+    seconds = max(0.0, (now - since).total_seconds())
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -145,6 +145,12 @@ class Daemon:
     probe_attempts: int = setting(
         3, "refused or silent this often in a row before a node counts as unreachable", least=1
     )
+    blind_s: float = setting(
+        60.0,
+        "people are told when the store cannot be written for this long; a database restarts or fails over in less",
+        unit="s",
+        least=1.0,
+    )
     retention_days: float = setting(400.0, "a year of history and a month more", unit="days", least=1)
     store_bytes: int = setting(
         8 << 30,

@@ -177,6 +177,11 @@ class Lease:
         """Seconds for which this daemon may act without another renewal; 0 or less: it must not act."""
         return self._until_s - self._seconds()
 
+    @property
+    def problem(self) -> str:
+        """Why the lease is not ours by our clock, so that nothing may be done; empty while it is."""
+        return "" if self.left_s() > 0 else self._problem or "the lease was not renewed in time"
+
     async def confirm(self) -> None:
         """Check, by our clock and in the database, that the lease is ours, before anything outside is changed.
 

@@ -45,6 +45,8 @@ from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals, connect_signals
 from sentinel.daemon.ingest.trends import read_trends
 from sentinel.daemon.lease import Lease, this_place
+from sentinel.daemon.outage import EVERY_S as OUTAGE_S
+from sentinel.daemon.outage import StoreOutage
 from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.runner import Runner
 from sentinel.daemon.standby import StandbyServer, stand_by, start_listening
@@ -129,8 +131,9 @@ async def _act(
         clock.go_on_from(newest)
     runner = engine_runner(base, stored, signals, known.counters)
     operators = operators_of(base)
-    views = people_views(base, signals, known, operators)
-    server, page = api_server(base, runner, views), page_server(base, views, operators)
+    outage = StoreOutage(runner, clock, log, lease_problem=lambda: lease.problem)
+    views = people_views(base, signals, known, operators, outage)
+    server, page = api_server(base, runner, views, outage), page_server(base, views, operators)
     asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner, clock))
     try:
         await fleets.take()  # which job runs where is needed to group the evidence of one failure
@@ -142,7 +145,7 @@ async def _act(
     await asyncio.to_thread(_note_start, store, settings, clock.now())
     if page is not None:
         await page.start()
-    await _serve(base, runner, known, signals, syslog)
+    await _serve(base, runner, known, signals, syslog, outage)
     await _stop(runner, signals, page, server, store, clock)
 
 
@@ -190,7 +193,12 @@ def _report_exhaustion(runner: Runner, clock: Clock, loop: asyncio.AbstractEvent
 
 
 async def _serve(
-    base: DaemonParts, runner: Runner, known: KnownSignals, signals: PrometheusSignals | None, syslog: Syslog | None
+    base: DaemonParts,
+    runner: Runner,
+    known: KnownSignals,
+    signals: PrometheusSignals | None,
+    syslog: Syslog | None,
+    outage: StoreOutage,
 ) -> None:
     """Start server, page and periodic work; return after SIGTERM or SIGINT."""
     log = base.log
@@ -200,6 +208,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
 
     periodic = _periodic(base, runner, known, signals, syslog)
+    periodic.every(OUTAGE_S, outage.look, "outage of the store")
     periodic.start()
     gc.collect()
     gc.freeze()  # modules, rules and loaded state live as long as the process

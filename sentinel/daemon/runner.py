@@ -192,6 +192,11 @@ class Runner:
     async def timer_due(self, timer: str) -> None:
         await self.handle(TimerDue(self._clock.now(), timer, self.seconds()))
 
+    @property
+    def store_problem(self) -> tuple[datetime, str] | None:
+        """Since when the store takes no changes, and why; None if the last ones were saved."""
+        return (self._problem_since, self._problem) if self._problem_since is not None else None
+
     async def stop(self) -> None:
         """Stop timers and effects, and finish saving. The next daemon resumes from what is saved."""
         self._stopping = True

@@ -46,6 +46,7 @@ from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.daemon.ingest.stated import Allocations
 from sentinel.daemon.lease import Lease
+from sentinel.daemon.outage import StoreOutage
 from sentinel.daemon.runner import Runner
 from sentinel.daemon.web.access import PageAuthentication
 from sentinel.daemon.web.pages import Pages
@@ -172,7 +173,11 @@ def operators_of(base: DaemonParts) -> set[int]:
 
 
 def people_views(
-    base: DaemonParts, signals: PrometheusSignals | None, known: KnownSignals, operators: set[int]
+    base: DaemonParts,
+    signals: PrometheusSignals | None,
+    known: KnownSignals,
+    operators: set[int],
+    outage: StoreOutage,
 ) -> Views:
     return Views(
         store=base.store,
@@ -185,6 +190,7 @@ def people_views(
         counters=known.counters,
         signals=signals,
         daemons=base.lease.shown,
+        outage=outage.shown,
         prologs=base.prologs,
     )
 
@@ -202,7 +208,7 @@ def page_server(base: DaemonParts, views: Views, operators: set[int]) -> PageSer
     return PageServer(page, PageAuthentication(page, operators), pages, telemetry=base.telemetry, log=base.log)
 
 
-def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
+def api_server(base: DaemonParts, runner: Runner, views: Views, outage: StoreOutage) -> Server:
     """Build the HTTP server that answers nodes, hooks and people."""
     changes = OperatorCommands(
         store=base.store,
@@ -237,6 +243,7 @@ def api_server(base: DaemonParts, runner: Runner, views: Views) -> Server:
         log=base.log,
         # A database on this host has no other daemon that nodes could be referred to.
         acts=lambda: not base.store.shared or base.lease.left_s() > 0,
+        works=lambda: outage.shown() is None,
     )
 
 

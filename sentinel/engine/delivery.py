@@ -13,7 +13,7 @@ from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from sentinel.alerts import digests
-from sentinel.config.alerts import SEVERITIES, Channel
+from sentinel.config.alerts import JOB_LOG, SEVERITIES, Channel
 from sentinel.engine.events import NoticeDelivered, NoticeNotDelivered
 from sentinel.engine.state import State
 from sentinel.engine.transition import DeliverNotice, StartTimer, Transition
@@ -63,6 +63,15 @@ def is_for_log(notice: Notice) -> bool:
 
 def _rank(severity: str) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES) - 1
+
+
+def receivers(state: State, notice: Notice) -> list[str]:
+    """Who gets this message."""
+    return [
+        name
+        for name in state.receivers
+        if (is_for_log(notice) if name == JOB_LOG else is_for(state.channel(name), notice))
+    ]
 
 
 def due(channel: Channel | None, notice: Notice) -> datetime:

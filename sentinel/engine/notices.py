@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 
 from sentinel.alerts import IncidentFacts, Stage, Thread, compose, for_log, next_stage, with_next
 from sentinel.alerts.text import plain
-from sentinel.config.alerts import JOB_LOG
 from sentinel.engine import delivery
 from sentinel.engine.reconcile import exclusions
 from sentinel.engine.state import State
@@ -87,10 +86,9 @@ def _said_to_be_the_last(state: State, facts: IncidentFacts, notice: Notice) -> 
 
 def send(state: State, out: Transition, notice: Notice) -> None:
     """Queue the notice for every receiver that it is for."""
-    for receiver in state.receivers:
-        if delivery.is_for_log(notice) if receiver == JOB_LOG else delivery.is_for(state.channel(receiver), notice):
-            out.save(NoticeChanged(notice, receiver, delivered=False))
-            delivery.begin(state, out, notice, receiver)
+    for receiver in delivery.receivers(state, notice):
+        out.save(NoticeChanged(notice, receiver, delivered=False))
+        delivery.begin(state, out, notice, receiver)
 
 
 def _joined(

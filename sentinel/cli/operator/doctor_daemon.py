@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sentinel.adapters.daemon_addresses import addresses_of
 from sentinel.cli.install.host import Write
 from sentinel.cli.operator.output import counted, folded, when
-from sentinel.cli.operator.status import unread_words
+from sentinel.cli.operator.status import outage_words, unread_words
 from sentinel.config.settings import Settings
 from sentinel.detect.own_host import MOST_SKEW_S, ahead_s, in_words
 from sentinel.wire import to_json
@@ -44,6 +44,9 @@ def findings_of(seen: Mapping[str, Any], settings: Settings) -> list[Finding]:
     """
     found = [Finding("daemon", GOOD, _active_daemon(seen))]
     found += _daemons(seen.get("daemons") or (), settings)
+    if outage := seen.get("outage"):
+        fix = "disk space and rights of the state folder, or the database server; journalctl -u sentinel-daemon"
+        found.append(Finding("store", BAD, outage_words(outage), fix))
     if problem := seen["slurm_problem"]:
         found.append(Finding("daemon and Slurm", BAD, problem, "scontrol ping; may its account ask slurmctld?"))
     if unread := seen.get("unread"):

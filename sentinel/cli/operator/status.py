@@ -112,6 +112,8 @@ def show(seen: dict[str, Any]) -> None:
         for name, entry in seen["modes"].items():
             say(f"{shown(name)}: {_partition_words(entry)}", "  ")
     _daemons(seen.get("daemons") or ())
+    if outage := seen.get("outage"):
+        say(f"Store:  {outage_words(outage)}")
     _slurm(seen["slurm"])
     if ahead_s := seen.get("clock_ahead_s"):
         say(f"Clock:  the daemon's is {in_words(ahead_s)} its nodes': check NTP or chrony on its host")
@@ -220,6 +222,11 @@ def _budget(budget: dict[str, Any]) -> None:
     }
     parts = [f"{shown(entry['used'])} of {entry['limit']} {names.get(name, name)}" for name, entry in budget.items()]
     say(f"Budget: {', '.join(parts)}")
+
+
+def outage_words(outage: dict[str, Any]) -> str:
+    """That nothing is judged or done, since when, and why."""
+    return f"cannot be written since {when(outage['since'])}: nothing is judged or done ({shown(outage['reason'])})"
 
 
 def unread_words(unread: list[dict[str, Any]], count: int) -> str:

@@ -111,8 +111,14 @@ class Server:
         telemetry: Telemetry,
         log: Log,
         acts: Callable[[], bool] = lambda: True,
+        works: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``acts``: whether this daemon holds the lease; otherwise nodes are referred to the active one."""
+        """
+        Args:
+            acts: whether this daemon holds the lease; otherwise nodes are referred to the active one.
+            works: whether what it sees is judged and done, for ``/healthz``.
+        """
+        self._works = works
         self._settings = settings
         self._credentials = credentials
         self._nodes = nodes
@@ -358,7 +364,11 @@ class Server:
         return web.Response(body=self._metrics_text, headers={"Content-Type": EXPOSITION_TYPE})
 
     async def _healthz(self, _request: web.BaseRequest) -> web.Response:
-        return web.Response(text=f"{protocol.ACTIVE if self._acts() else protocol.STANDBY}\n")
+        if not self._acts():
+            return web.Response(text=f"{protocol.STANDBY}\n")
+        if not self._works():  # a proxy or a monitor reads the status; why is shown to those who prove who they are
+            return web.Response(text=f"{protocol.BLOCKED}\n", status=503)
+        return web.Response(text=f"{protocol.ACTIVE}\n")
 
 
 def _object(raw: bytes) -> dict[str, Any]:

@@ -62,6 +62,16 @@ def as_slurm_says(node: NodeView) -> dict[str, Any]:
     }
 
 
+def agent_of(seen: NodeSeen | None) -> dict[str, Any]:
+    """What a node's agent says of itself; None: it has said nothing."""
+    return {
+        "agent": seen.state if seen else "unknown",
+        "version": seen.version if seen else "",
+        "verdict": seen.verdict if seen else {},
+        "clock_offset_s": seen.clock_offset_s if seen else None,
+    }
+
+
 def mode_of(mode: Mode, *, paused: bool) -> str:
     """The mode of a partition as one word, e.g. "act", "paused" or "mixed"."""
     if paused:

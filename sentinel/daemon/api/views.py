@@ -69,9 +69,10 @@ class Views:
         signals: PrometheusSignals | None = None,
         prologs: Prologs,
         daemons: Callable[[], list[dict[str, Any]]] = list,
+        outage: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
-        """``daemons``: all daemons on this database, active and standby."""
-        self._daemons = daemons
+        """``daemons``: all on this database, active and standby. ``outage``: since when the store takes nothing, and why."""
+        self._daemons, self._outage = daemons, outage
         self._prologs = prologs
         self._signals = signals
         self._board = CachedScores(store, live, counters or {}, clock)
@@ -137,6 +138,7 @@ class Views:
             "version": __version__,
             "cluster": self._settings.cluster,
             "daemons": self._daemons(),
+            "outage": self._outage(),
             "slurm": {
                 "answers": fleet is not None and not self._fleets.problem,
                 "problem": self._fleets.problem,
@@ -377,6 +379,7 @@ class Views:
         return {
             "version": __version__,
             "daemons": self._daemons(),
+            "outage": self._outage(),
             "slurm_problem": self._fleets.problem,
             **state_of.unread_records(fleet),
             "dependents": state_of.dependents(fleet),
@@ -386,14 +389,7 @@ class Views:
         }
 
     def _agent(self, name: str) -> dict[str, Any]:
-        seen = self._live.nodes.get(name)
-        return {
-            "agent": seen.state if seen else "unknown",
-            "version": seen.version if seen else "",
-            "verdict": seen.verdict if seen else {},
-            "prolog": self._prologs.of(name),
-            "clock_offset_s": seen.clock_offset_s if seen else None,
-        }
+        return {**state_of.agent_of(self._live.nodes.get(name)), "prolog": self._prologs.of(name)}
 
 
 def _may_see(row: dict[str, Any], user: str | None) -> bool:

@@ -21,6 +21,13 @@ def test_status_names_records_that_cannot_be_read(asked: Asked) -> None:
     assert harmless(said)
 
 
+def test_status_says_that_nothing_is_done_while_the_store_cannot_be_written(asked: Asked) -> None:
+    asked.views["status"] = STATUS | {"outage": {"since": "2026-03-01T11:59:00Z", "reason": f"disk full {HOSTILE}"}}
+    said = asked.run("status", columns=300).output
+    assert "Store:  cannot be written since" in said and "nothing is judged or done (disk full" in said
+    assert harmless(said)
+
+
 def test_quiet_status(asked: Asked) -> None:
     asked.views["status"] = STATUS
     found = asked.run("status")

@@ -345,6 +345,9 @@ async def test_event_of_a_hook(
 async def test_metrics_and_health_are_open(served: Served) -> None:
     async with served.session.get(served.url + "/healthz") as answer:
         assert (answer.status, await answer.text()) == (200, "ok\n")
+    served.server._works = lambda: False
+    async with served.session.get(served.url + "/healthz") as answer:
+        assert (answer.status, await answer.text()) == (503, "store cannot be written\n")
     async with served.session.get(served.url + "/metrics") as answer:
         assert answer.status == 200 and "sentinel_evidence_total" in await answer.text()
 

@@ -1,0 +1,113 @@
+"""While the store cannot be written nothing is judged or done: people are told, without the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from in_memory.daemon import Daemon, FakeSink
+from in_memory.views import OPERATOR, Shown
+from in_memory.world import World
+from made_records import evidence
+
+from sentinel.cli.operator.doctor_daemon import findings_of
+from sentinel.config.settings import Settings
+from sentinel.daemon.outage import EVERY_S, StoreOutage
+from sentinel.errors import Unavailable
+from sentinel.log import Log
+from sentinel.model.records import Kind
+
+Worlds = Callable[..., World]
+FULL = "the store does not answer: database or disk is full"
+XID = evidence(Kind.XID, node="n3", data={"xid": 79}, text="NVRM: Xid 79")
+
+
+class Case:
+    """A daemon whose store can be full, and whose lease can be out."""
+
+    def __init__(self, there: World, monkeypatch: pytest.MonkeyPatch, *sinks: FakeSink) -> None:
+        self.daemon, self.clock = Daemon(there, sinks), there.slurm.clock
+        self.full, self.lease = False, ""
+        commit = there.store.commit
+
+        def written(changes: Any) -> None:
+            if self.full:
+                raise Unavailable(FULL)
+            commit(changes)
+
+        monkeypatch.setattr(there.store, "commit", written)
+        log = Log(self.daemon.stream)
+        self.outage = StoreOutage(self.daemon.runner, self.clock, log, lease_problem=lambda: self.lease)
+
+    async def looks(self, span_s: float) -> None:
+        for _ in range(round(span_s / EVERY_S)):
+            self.clock.advance(EVERY_S)
+            await self.outage.look()
+
+
+def events(sink: FakeSink) -> list[Any]:
+    return [notice.data["event"] for notice in sink.all if not notice.incident]
+
+
+async def test_people_are_told_once_that_nothing_is_done_and_once_that_it_is_over(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pager, chat = FakeSink("pager"), FakeSink("chat", fails=2)
+    case = Case(world(), monkeypatch, pager, chat)
+    began, case.full = case.clock.now(), True
+    assert not await case.daemon.observe([XID])
+    assert case.outage.shown() == {"since": began, "reason": FULL}
+    await case.looks(55.0)
+    assert pager.all == []
+    await case.looks(300.0)
+    assert events(pager) == events(chat) == ["blind"]
+    notice = pager.all[0]
+    for words in (f"{began:%H:%M:%S} UTC", FULL, "disk space", "judges, drains and restarts nothing"):
+        assert words in notice.body
+    case.full = False
+    await case.daemon.quiet()
+    assert case.outage.shown() is None
+    await case.looks(20.0)
+    assert events(pager) == events(chat) == ["blind", "sees_again"]
+    over = next(one for one in pager.all if one.data.get("event") == "sees_again")
+    assert over.id != notice.id and over.data["since"] == notice.data["since"] and over.data["final"]
+
+
+async def test_a_lease_that_cannot_be_renewed_is_an_outage_where_nothing_is_to_be_saved(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pager = FakeSink()
+    case = Case(world(), monkeypatch, pager)
+    case.lease = FULL
+    await case.looks(5.0)
+    began = case.clock.now()
+    await case.looks(100.0)
+    assert events(pager) == ["blind"] and case.outage.shown() == {"since": began, "reason": FULL}
+
+
+async def test_a_short_outage_is_nobody_s_business_and_who_did_not_hear_of_one_hears_not_of_its_end(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pager, deaf = FakeSink("pager"), FakeSink("deaf", fails=1000)
+    case = Case(world(), monkeypatch, pager, deaf)
+    for _ in range(3):
+        case.lease = FULL
+        await case.looks(55.0)
+        case.lease = ""
+        await case.looks(5.0)
+    assert pager.all == []
+    case.lease = FULL
+    await case.looks(70.0)
+    case.lease, deaf.fails = "", 0
+    await case.looks(20.0)
+    assert (events(pager), deaf.all) == (["blind", "sees_again"], [])
+
+
+async def test_status_and_doctor_say_it(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown(world())
+    assert (await shown("status", OPERATOR))["outage"] is None
+    shown.views._outage = lambda: {"since": shown.world.slurm.clock.now(), "reason": FULL}
+    assert (await shown("status", OPERATOR))["outage"]["reason"] == FULL
+    (found,) = [one for one in findings_of(await shown("doctor", OPERATOR), Settings()) if one.what == "store"]
+    assert found.answer == "bad" and FULL in found.seen and "nothing is judged or done" in found.seen
