@@ -183,6 +183,7 @@ class Agent:
         self.verdict.heard(answer, self.heartbeats.took_s)
         if answer.get("drain_mode") in DRAIN_MODES:
             self.verdict.set_drain_mode(answer["drain_mode"])
+        self.verdict.send_again(answer.get("send_again"), lambda item: self.spool.append(item, Value.HIGH))
 
     def run(self) -> None:
         """Run all threads until SIGTERM or SIGINT."""

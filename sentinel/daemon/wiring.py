@@ -41,6 +41,7 @@ from sentinel.daemon.effects.slurmd_probe import answers
 from sentinel.daemon.effects.user_files import UserFiles
 from sentinel.daemon.ingest.event_files import EventFiles, Report
 from sentinel.daemon.ingest.fleets import FleetSnapshots
+from sentinel.daemon.ingest.lost_convictions import LostConvictions
 from sentinel.daemon.ingest.priority import ConvictingEvidence
 from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
@@ -232,6 +233,7 @@ def api_server(base: DaemonParts, runner: Runner, views: Views, outage: StoreOut
         prologs=base.prologs,
         refuse_others=base.settings.daemon.node_addresses == "refuse",
         hard=ConvictingEvidence(runner.state.rules),
+        convictions=LostConvictions(base.store.known_evidence, base.log),
     )
     return Server(
         settings=base.settings.daemon,

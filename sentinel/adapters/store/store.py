@@ -93,6 +93,11 @@ class Store(Database):
             kept.setdefault(plain(item.id), item)
         return [item for name, item in kept.items() if name in fresh]
 
+    def known_evidence(self, ids: Sequence[str]) -> set[str]:
+        """Which of these ids of evidence are there."""
+        with self._read() as connection:
+            return set(connection.execute(sa.select(t.evidence.c.id).where(t.evidence.c.id.in_(ids))).scalars())
+
     # --- incidents ----------------------------------------------------------------------------------------------------
 
     def incident(self, incident: str) -> Incident | None:

@@ -25,7 +25,7 @@ from sentinel.evidence.dcgm import Fact
 from sentinel.evidence.dcgm_conditions import HOLDS
 from sentinel.model.records import Evidence, Kind, Source, Trust
 from sentinel.text import brief, printable
-from sentinel.wire import time_from
+from sentinel.wire import time_from, to_json
 
 TELEMETRY = (Source.DCGM, Source.NVML, Source.AMD_SMI)  # sources of GPU telemetry
 _MOST_SHOWN = 300  # of the sentence
@@ -39,12 +39,14 @@ class NodeVerdict:
     code: str
     sentence: str
     level: int = 0  # of the diagnostic whose pass on all GPUs takes back all that is kept; 0: nothing is
+    evidence: tuple[str, ...] = ()  # ids of what is kept: a store may have lost them
 
     @property
     def told(self) -> dict[str, object]:
         """What a heartbeat tells of it."""
         return {
-            "word": self.word, "at_s": self.at_s, "code": self.code, "sentence": self.sentence, "level": self.level
+            "word": self.word, "at_s": self.at_s, "code": self.code, "sentence": self.sentence, "level": self.level,
+            "evidence": list(self.evidence),
         }  # fmt: skip
 
     @property
@@ -101,6 +103,10 @@ class VerdictKeeper:
         self._levels = {
             code: level_told(levels.get(code)) or unknown for code in self._convictions
         }  # that disprove them
+        kept_evidence = dict(kept.get("evidence") or {}) if same_boot else {}
+        self._evidence: dict[str, dict[str, Any]] = {
+            code: item for code, item in kept_evidence.items() if isinstance(item, dict) and code in self._convictions
+        }  # the newest that convicts, as it was spooled
         self._released: object = kept.get("released") if same_boot else None  # the last return to service
 
     def set_drain_mode(self, mode: str) -> None:
@@ -170,17 +176,26 @@ class VerdictKeeper:
         self._take_back([code for code in list(self._convictions) if self._said_s.get(code, 0.0) <= before_s])
         self._keep()  # so that the next agent does not count it again
 
+    def send_again(self, ids: object, send: Callable[[dict[str, Any]], object]) -> None:
+        """Hand on the kept evidence with these ids, which the daemon's store does not have."""
+        wanted = ids if isinstance(ids, list) else ()
+        for item in list(self._evidence.values()):
+            if item.get("id") in wanted:
+                send(item)
+
     def _take_back(self, codes: Sequence[str]) -> None:
         known = [code for code in codes if code in self._convictions]
         for code in known:
             del self._convictions[code]
             self._levels.pop(code, None)
             self._said_s.pop(code, None)
+            self._evidence.pop(code, None)
         if known:
             self._keep()
 
     def _keep(self) -> None:
         kept = {"convictions": self._convictions, "said_up_s": self._said_s, "levels": self._levels}
+        kept["evidence"] = self._evidence
         save(self._state, {"boot": self._boot, "released": self._released, **kept})
         self.write()
 
@@ -198,7 +213,9 @@ class VerdictKeeper:
         kept = [Fact(code.partition("/")[0], sentence) for code, sentence in convictions]
         if faults := [*self._facts(), *kept]:  # each names its GPU
             sentence = brief((fault.sentence for fault in faults), _MOST_SHOWN)
-            return NodeVerdict("BAD", at_s, faults[0].code, sentence, max(list(self._levels.values()), default=0))
+            level = max(list(self._levels.values()), default=0)
+            named = tuple(str(item["id"]) for item in list(self._evidence.values()))
+            return NodeVerdict("BAD", at_s, faults[0].code, sentence, level, named)
         reason = self._telemetry()
         if reason is not None:
             return NodeVerdict("UNKNOWN", at_s, "telemetry", reason)
@@ -212,6 +229,7 @@ class VerdictKeeper:
         self._levels[code] = max(self._proving_level(evidence), self._levels.get(code, 0))
         self._convictions.setdefault(code, sentence)
         self._said_s[code] = self._uptime()
+        self._evidence[code] = to_json(evidence)
         self._keep()
 
 

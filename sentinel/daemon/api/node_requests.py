@@ -14,6 +14,7 @@ from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.ingest.event_files import EVENT
 from sentinel.daemon.ingest.heartbeats import heartbeat_of, reported_by_prolog
 from sentinel.daemon.ingest.intake import Intake
+from sentinel.daemon.ingest.lost_convictions import LostConvictions
 from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.stated import Allocations, may_state
 from sentinel.daemon.ingest.unreported_jobs import UnreportedJobs
@@ -59,6 +60,7 @@ class NodeRequests:
         prologs: Prologs,
         refuse_others: bool = True,
         hard: Callable[[Evidence], bool] = lambda _: False,
+        convictions: LostConvictions | None = None,
     ) -> None:
         """``refuse_others``: whether a request from an address that is not the node's is refused, or only logged."""
         self._addresses = addresses
@@ -69,6 +71,7 @@ class NodeRequests:
         self._runner = runner
         self._intake = Intake(runner.observe, hard)
         self._hard = hard
+        self._convictions = convictions
         self._allocations = allocations
         self._stating: set[str] = set()  # nodes of which evidence is being taken in
         self._refused_s: dict[str, float] = {}  # node -> when refused evidence was last logged
@@ -136,6 +139,10 @@ class NodeRequests:
             answer["released_at"] = seen.released_at
         fleet = self._live.fleet
         view = fleet.nodes.get(node) if fleet is not None else None
+        in_service = view is not None and not view.drained and view.state != "down"
+        lost = self._convictions.heard(node, heartbeat.verdict, now_s) if self._convictions and in_service else ()
+        if lost:
+            answer["send_again"] = lost
         if fleet is not None and view is not None:
             if isinstance(body.get("jobs"), list):
                 if found := self._unreported.of(fleet, node, heartbeat.jobs, now, now_s):

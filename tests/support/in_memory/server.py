@@ -23,6 +23,7 @@ from sentinel.daemon.api.node_requests import NodeRequests
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.views import Views
 from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.ingest.lost_convictions import LostConvictions
 from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.stated import Allocations
 from sentinel.errors import Denied, Unavailable
@@ -90,6 +91,7 @@ class Served:
             addresses=NodeAddresses(lambda: daemon.live.fleet, lambda: 0.0, self.names.__getitem__),
             allocations=Allocations(daemon.live, daemon.fleets, lambda job: world.store.attempts(job=job)),
             prologs=prologs, refuse_others=settings.node_addresses == "refuse",
+            convictions=LostConvictions(world.store.known_evidence, log),
         )  # fmt: skip
         self.server = Server(
             settings=settings,

@@ -18,7 +18,7 @@ from sentinel.config.convictions import Conviction, Convictions, Drain
 from sentinel.config.rules import Rules
 from sentinel.evidence.dcgm import Fact
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, utc
-from sentinel.wire import to_json
+from sentinel.wire import evidence_from, to_json
 
 RULES = shipped_rules()
 AT = utc(1_900_000_000)
@@ -114,6 +114,21 @@ def test_a_conviction_outlives_the_agent_and_ends_with_the_boot(tmp_path: Path) 
     keeper(tmp_path).consider(evidence(Kind.XID, Source.DCGM, xid=95))
     assert keeper(tmp_path).now().word == "BAD"
     assert keeper(tmp_path, boot="b2").now().word == "OK"
+
+
+def test_what_convicts_is_kept_with_it_and_sent_again_when_it_is_asked_for(tmp_path: Path) -> None:
+    made, sent = keeper(tmp_path), list[dict[str, Any]]()
+    made.consider(replace(evidence(Kind.XID, Source.DCGM, xid=95), id="lost"))
+    made.consider(replace(evidence(Kind.XID, Source.KERNEL, xid=79, pci="0000:61:00"), id="there"))
+    made.consider(replace(evidence(Kind.XID, Source.KERNEL, xid=43), id="harmless"))
+    again = keeper(tmp_path)
+    assert again.now().told["evidence"] == ["lost", "there"]
+    for asked in (["lost", "harmless", 7], None, "lost", []):
+        again.send_again(asked, sent.append)
+    assert [item["id"] for item in sent] == ["lost"]
+    assert evidence_from(sent[0]).data == {"xid": 95}
+    again.released(1_900_000_001.0)
+    assert keeper(tmp_path).now().told["evidence"] == []
 
 
 def test_a_diagnostic_of_all_gpus_that_passed_takes_it_back(tmp_path: Path) -> None:
