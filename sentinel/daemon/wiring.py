@@ -6,7 +6,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,7 +13,8 @@ from pathlib import Path
 
 from sentinel.actions import Means
 from sentinel.adapters.munge import Munge
-from sentinel.adapters.notify.channels import THREADS, receivers
+from sentinel.adapters.notify.channels import receivers
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.http_post import name_of
 from sentinel.adapters.resume_file import ResumeFiles
 from sentinel.adapters.store.store import Store
@@ -61,6 +61,8 @@ from sentinel.model.stored import Stored
 from sentinel.ports import Clock, Sink, SlurmReader, SlurmWriter
 from sentinel.telemetry import Telemetry
 
+_OF_USERS = 4  # messages sent at once to addresses that users named
+
 
 @dataclass(frozen=True, slots=True)
 class DaemonParts:
@@ -88,10 +90,10 @@ def stored_state(store: Store, settings: Settings) -> Stored:
 
 def all_receivers(base: DaemonParts) -> list[Sink]:
     """All receivers of messages: webhooks and channels, and, through agents, job logs and users' own addresses."""
-    alerts, executor = base.settings.alerts, ThreadPoolExecutor(THREADS, "alerts")
-    sinks = receivers(alerts, executor)
+    alerts, of_users = base.settings.alerts, DeliveryThreads(_OF_USERS)
+    sinks = receivers(alerts, DeliveryThreads())
     sinks += [
-        UserFiles(name, alerts, base.orders, base.live, executor, base.log)
+        UserFiles(name, alerts, base.orders, base.live, of_users, base.log)
         for name, one in alerts.channels.items()
         if one.kind == "users"
     ]

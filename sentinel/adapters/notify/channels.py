@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
-from concurrent.futures import Executor
 from pathlib import Path
 
 from sentinel.adapters.notify.alertmanager import Alertmanager
 from sentinel.adapters.notify.chat import Chat
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.mail import Mail, MailServer
 from sentinel.adapters.notify.webhook import Webhook
 from sentinel.adapters.notify.wording import Wording, template_of
@@ -18,29 +18,33 @@ from sentinel.given_files import opened
 from sentinel.ports import Sink
 
 _LEAST_KEY = 16  # bytes: a shorter one can be found by trying
-THREADS = 4  # in which chats and mail wait for their services
 
 
-def receivers(alerts: Alerts, executor: Executor) -> list[Sink]:
+def receivers(alerts: Alerts, threads: DeliveryThreads) -> list[Sink]:
     """One receiver for each webhook and channel, except those of kind ``users``, which need agents.
 
     Raises:
         FileError: a file that cannot be read, that others may read, or that does not hold what it should.
     """
     plain: list[Sink] = [Webhook(url, deadline_s=alerts.deadline_s) for url in alerts.webhooks]
-    return plain + [
-        channel(name, one, alerts, executor) for name, one in alerts.channels.items() if one.kind != "users"
-    ]
+    return plain + [channel(name, one, alerts, threads) for name, one in alerts.channels.items() if one.kind != "users"]
 
 
-def channel(name: str, settings: Channel, alerts: Alerts, executor: Executor) -> Sink:
-    """The receiver of one channel. Raises as ``receivers``."""
+def channel(name: str, settings: Channel, alerts: Alerts, threads: DeliveryThreads, user: str = "") -> Sink:
+    """The receiver of one channel; ``user``: whose own it is. Raises as ``receivers``."""
+    own = f"{name} of {user}" if user else name
     key = f"alerts.channels.{name}"
     template = template_of(Path(settings.template)) if settings.template else ""
     wording = Wording(settings.audience, alerts.link, template)
     if settings.kind == "mail":
         return Mail(
-            mail_server(alerts), settings.to, wording, name=name, deadline_s=alerts.deadline_s, executor=executor
+            mail_server(alerts),
+            settings.to,
+            wording,
+            name=name,
+            deadline_s=alerts.deadline_s,
+            threads=threads,
+            turn=own,
         )
     url = settings.url or secret(Path(settings.url_file), f"{key}.url_file")
     authorization = ""
@@ -55,7 +59,9 @@ def channel(name: str, settings: Channel, alerts: Alerts, executor: Executor) ->
             url, name=name, deadline_s=alerts.deadline_s, authorization=authorization,
             keys=_keys(Path(settings.keys_file), f"{key}.keys_file") if settings.keys_file else (),
         ),
-        "apprise": lambda: Chat(url, wording, name=name, deadline_s=alerts.deadline_s, executor=executor),
+        "apprise": lambda: Chat(
+            url, wording, name=name, deadline_s=alerts.deadline_s, threads=threads, turn=own
+        ),
     }  # fmt: skip
     return made[settings.kind]()
 

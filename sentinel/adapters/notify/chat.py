@@ -8,14 +8,13 @@ sites are left out, an incident is one alert of a pager, and a status that says 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
-from concurrent.futures import Executor
 from typing import Any
 from urllib.parse import quote
 
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.http_post import post
 from sentinel.adapters.notify.markup import Markup, escaped
 from sentinel.adapters.notify.wording import Wording
@@ -34,29 +33,29 @@ _PAGERS = {"info": "info", "warning": "warning", "critical": "failure"}  # sever
 class Chat:
     """Implements ``sentinel.ports.Sink``."""
 
-    def __init__(self, url: str, wording: Wording, *, name: str, deadline_s: float, executor: Executor) -> None:
+    def __init__(
+        self, url: str, wording: Wording, *, name: str, deadline_s: float, threads: DeliveryThreads, turn: str = ""
+    ) -> None:
         """
         Args:
             url: Apprise's. Whether it is one is known when the first message is sent.
             deadline_s: of each request.
-            executor: Apprise waits in a thread of it.
+            turn: with whose deliveries it takes turns; empty: with those of its name.
         """
         self.name = name
         self._url = url
         self._scheme = url.partition(":")[0].lower()
         self._wording = wording
         self._deadline_s = deadline_s
-        self._executor = executor
+        self._threads, self._turn = threads, turn or name
         self._fix = f"correct [alerts.channels.{name}] url; its form is at https://appriseit.com/services/"
 
     async def send(self, notice: Notice) -> None:
         if self._scheme == _OPSGENIE and notice.data.get("final") and notice.incident:
             await self._close(notice)
             return
-        loop = asyncio.get_running_loop()
-        sending = loop.run_in_executor(self._executor, self._send, notice)
         try:
-            await asyncio.wait_for(sending, self._deadline_s * _REQUESTS)
+            await self._threads.call(self._turn, self._deadline_s * _REQUESTS, self._send, notice)
         except TimeoutError as error:
             raise Timeout(f"channel {self.name} did not answer in time") from error
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import smtplib
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import format_datetime
 from functools import cache
+from typing import Any
 
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.markup import Markup, escaped
 from sentinel.adapters.notify.wording import Wording
 from sentinel.errors import Refused, Timeout, Unavailable
@@ -40,6 +42,27 @@ def own_name() -> str:
     return socket.getfqdn()
 
 
+class _Plain(smtplib.SMTP):
+    def __init__(self, opened: list[smtplib.SMTP], *arguments: Any, **named: Any) -> None:
+        opened.append(self)
+        super().__init__(*arguments, **named)
+
+
+class _Tls(smtplib.SMTP_SSL):
+    def __init__(self, opened: list[smtplib.SMTP], *arguments: Any, **named: Any) -> None:
+        opened.append(self)
+        super().__init__(*arguments, **named)
+
+
+def _shut_down(opened: list[smtplib.SMTP], late: threading.Event) -> None:
+    """End what waits for the server: one that sends a byte now and then never runs into a socket's deadline."""
+    late.set()
+    for server in opened:
+        if server.sock is not None:
+            with suppress(OSError):
+                server.sock.shutdown(socket.SHUT_RDWR)
+
+
 class Mail:
     """Implements ``sentinel.ports.Sink``."""
 
@@ -51,19 +74,21 @@ class Mail:
         *,
         name: str,
         deadline_s: float,
-        executor: Executor,
+        threads: DeliveryThreads,
+        turn: str = "",
     ) -> None:
         """
         Args:
             to: addresses; ``{user}`` stands for the account of the job's owner.
-            deadline_s: of each answer of the server.
+            deadline_s: of each answer of the server; a whole delivery has eight times as much.
+            turn: with whose deliveries it takes turns; empty: with those of its name.
         """
         self.name = name
         self._server = server
         self._to = tuple(to)
         self._wording = wording
         self._deadline_s = deadline_s
-        self._executor = executor
+        self._threads, self._turn = threads, turn or name
 
     @property
     def sender(self) -> str:
@@ -71,10 +96,8 @@ class Mail:
         return self._server.sender or f"sentinel@{own_name()}"
 
     async def send(self, notice: Notice) -> None:
-        loop = asyncio.get_running_loop()
-        sending = loop.run_in_executor(self._executor, self._send, notice)
-        try:
-            await asyncio.wait_for(sending, self._deadline_s * _EXCHANGES)
+        try:  # own_name() comes before the delivery, which ends by itself
+            await self._threads.call(self._turn, self._deadline_s * (_EXCHANGES + 1), self._send, notice)
         except TimeoutError as error:
             raise Timeout(f"channel {self.name}: the mail server did not answer in time") from error
 
@@ -118,8 +141,24 @@ class Mail:
         Raises:
             Refused: the server takes it never. Unavailable: it may take it later.
         """
+        opened: list[smtplib.SMTP] = []
+        late = threading.Event()
+        overdue = threading.Timer(self._deadline_s * _EXCHANGES, _shut_down, [opened, late])
+        overdue.daemon = True
+        overdue.start()
         try:
-            with self._connected() as server:
+            self._exchange(mail, opened)
+        except Refused:
+            if late.is_set():  # the half of a line was taken for an answer
+                raise Timeout(f"channel {self.name}: the mail server did not answer in time") from None
+            raise
+        finally:
+            overdue.cancel()
+
+    def _exchange(self, mail: EmailMessage, opened: list[smtplib.SMTP]) -> None:
+        """As ``deliver``, without its deadline."""
+        try:
+            with self._connected(opened) as server:
                 refused = server.send_message(mail)
         except smtplib.SMTPRecipientsRefused as error:
             self._answered(*next(iter(error.recipients.values())))
@@ -134,14 +173,15 @@ class Mail:
             for code, text in refused.values():
                 self._answered(code, text)
 
-    def _connected(self) -> smtplib.SMTP:
+    def _connected(self, opened: list[smtplib.SMTP]) -> smtplib.SMTP:
+        """``opened``: gets the connection before its first answer is awaited."""
         server, deadline_s = self._server, self._deadline_s
         name = own_name() if "." in own_name() else None  # smtplib would look it up for each mail
         if server.security == "tls":
             context = ssl.create_default_context()
-            made: smtplib.SMTP = smtplib.SMTP_SSL(server.host, server.port, name, timeout=deadline_s, context=context)
+            made: smtplib.SMTP = _Tls(opened, server.host, server.port, name, timeout=deadline_s, context=context)
         else:
-            made = smtplib.SMTP(server.host, server.port, name, timeout=deadline_s)
+            made = _Plain(opened, server.host, server.port, name, timeout=deadline_s)
         try:
             if server.security == "starttls":
                 made.starttls(context=ssl.create_default_context())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +44,7 @@ def daemon_checks(settings: Settings) -> Iterator[Check]:
     """The daemon's checks at start that need no Slurm, munged or store."""
     from sentinel.adapters.notify.channels import channel
     from sentinel.adapters.notify.chat import Chat
+    from sentinel.adapters.notify.delivery_threads import DeliveryThreads
     from sentinel.adapters.syslog import Syslog
     from sentinel.adapters.tls import ServerCertificate
     from sentinel.daemon.effects.diagnostics import check_deadlines
@@ -57,10 +57,10 @@ def daemon_checks(settings: Settings) -> Iterator[Check]:
     if daemon.audit_syslog:
         yield "daemon.audit_syslog", partial(Syslog, daemon.audit_syslog)
     yield "judgement.rules", partial(rules, settings)
-    executor = ThreadPoolExecutor(1)  # nothing is sent: it starts no thread
+    threads = DeliveryThreads()  # nothing is sent: it starts no thread
 
     def known(name: str, one: Channel) -> None:
-        made = channel(name, one, alerts, executor)
+        made = channel(name, one, alerts, threads)
         if isinstance(made, Chat):
             made.require_known()  # the daemon asks Apprise when it sends the first message
 
@@ -68,7 +68,7 @@ def daemon_checks(settings: Settings) -> Iterator[Check]:
         if one.kind == "users":  # where they go stands in the users' files
             continue
         where = f"alerts.channels.{name}"
-        yield f"{where}.template", partial(channel, name, one, alerts, executor)
+        yield f"{where}.template", partial(channel, name, one, alerts, threads)
         yield f"{where}.{'url' if one.url else 'url_file'}", partial(known, name, one)
     if daemon.wire == "tls":
         yield "daemon.certificate_file", partial(ServerCertificate, daemon.certificate_file, daemon.key_file)

@@ -82,15 +82,14 @@ def _mail(made: Mapping[str, Any], settings: Settings, to: Sequence[str]) -> Non
     Raises:
         Refused, Unavailable: the server does not take it.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     from sentinel.adapters.notify.channels import mail_server
+    from sentinel.adapters.notify.delivery_threads import DeliveryThreads
     from sentinel.adapters.notify.mail import Mail
     from sentinel.adapters.notify.wording import Wording
 
     server = Mail(
         mail_server(settings.alerts), to, Wording("operators", "", ""), name="report",
-        deadline_s=settings.alerts.deadline_s, executor=ThreadPoolExecutor(1),
+        deadline_s=settings.alerts.deadline_s, threads=DeliveryThreads(),
     )  # fmt: skip
     server.deliver(report_mail(made, server.sender, to))
     say(f"Sent to {', '.join(to)}.")

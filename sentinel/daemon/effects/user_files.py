@@ -7,9 +7,9 @@ The agent of a node reads the file, as that user; its content is checked against
 from __future__ import annotations
 
 from collections import OrderedDict
-from concurrent.futures import Executor
 
 from sentinel.adapters.notify.channels import channel
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.config.alerts import Alerts
 from sentinel.config.user_messages import channels_of
 from sentinel.detect.cluster_view import ClusterView
@@ -29,13 +29,13 @@ class UserFiles:
     """Implements ``sentinel.ports.Sink``."""
 
     def __init__(
-        self, name: str, alerts: Alerts, orders: Orders, live: ClusterView, executor: Executor, log: Log
+        self, name: str, alerts: Alerts, orders: Orders, live: ClusterView, threads: DeliveryThreads, log: Log
     ) -> None:
         self.name = name
         self._alerts = alerts
         self._orders = orders
         self._live = live
-        self._executor = executor
+        self._threads = threads
         self._log = log
         self._took: OrderedDict[str, set[str]] = OrderedDict()  # message id -> addresses that have it already
 
@@ -58,7 +58,7 @@ class UserFiles:
             if address in took or not (is_for(one, notice) or notice.data.get("event") == "test"):
                 continue
             try:
-                await channel(self.name, one, self._alerts, self._executor).send(notice)
+                await channel(self.name, one, self._alerts, self._threads, user).send(notice)
             except Unavailable as error:
                 later = error
             except Refused as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import hmac
 import json
@@ -14,6 +13,7 @@ import pytest
 from made_records import AT
 
 from sentinel.adapters.notify.channels import receivers
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.webhook import body_of, signature
 from sentinel.adapters.notify.wording import Wording, template_of
 from sentinel.config.settings import Settings, load
@@ -30,8 +30,7 @@ def settings(tmp_path: Path, text: str) -> Settings:
 
 
 def made(tmp_path: Path, text: str) -> list[str]:
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        return [sink.name for sink in receivers(settings(tmp_path, text).alerts, executor)]
+    return [sink.name for sink in receivers(settings(tmp_path, text).alerts, DeliveryThreads())]
 
 
 def test_one_receiver_for_each(tmp_path: Path) -> None:

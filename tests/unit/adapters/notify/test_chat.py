@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from servers import message_services
 
 from sentinel.adapters.notify import chat as chats
 from sentinel.adapters.notify.chat import Chat
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.markup import Markup, escaped
 from sentinel.adapters.notify.wording import Wording
 from sentinel.errors import Refused, Unavailable
@@ -41,9 +41,8 @@ def notice(text: str = "GPU 5 of n2 fell off the bus", **data: Any) -> Notice:
 
 
 @pytest.fixture
-def executor() -> Iterator[concurrent.futures.Executor]:
-    with concurrent.futures.ThreadPoolExecutor(2) as made:
-        yield made
+def threads() -> DeliveryThreads:
+    return DeliveryThreads()
 
 
 WORDING = Wording("operators")
@@ -51,7 +50,7 @@ Made = Callable[[str], tuple[Chat, message_services.Service]]
 
 
 @pytest.fixture
-def chat(executor: concurrent.futures.Executor, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+def chat(threads: DeliveryThreads, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     running: list[message_services.Service] = []
 
     def make(name: str, wording: Wording = WORDING, deadline_s: float = 60.0) -> Any:
@@ -59,7 +58,7 @@ def chat(executor: concurrent.futures.Executor, monkeypatch: pytest.MonkeyPatch)
         running.append(service)
         message_services.redirect_requests(service, monkeypatch)
         monkeypatch.setattr("apprise.plugins.opsgenie.OPSGENIE_API_LOOKUP", {"us": f"{service.url}/v2/alerts"})
-        return Chat(URLS[name], wording, name=name, deadline_s=deadline_s, executor=executor), service
+        return Chat(URLS[name], wording, name=name, deadline_s=deadline_s, threads=threads), service
 
     yield make
     for service in running:
@@ -184,8 +183,8 @@ async def test_service_that_does_not_answer_or_is_not_there(chat: Any) -> None:
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://", "slack://x", "xyzzy://a/b"])
-async def test_address_that_is_none(executor: concurrent.futures.Executor, url: str) -> None:
-    made = Chat(url, Wording("operators"), name="ops", deadline_s=1.0, executor=executor)
+async def test_address_that_is_none(threads: DeliveryThreads, url: str) -> None:
+    made = Chat(url, Wording("operators"), name="ops", deadline_s=1.0, threads=threads)
     with pytest.raises(Refused, match="its address is none") as caught:
         await made.send(notice())
     assert url not in f"{caught.value}"

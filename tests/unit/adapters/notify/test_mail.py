@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import email
 import email.policy
@@ -15,6 +14,7 @@ import pytest
 from made_records import AT
 from servers.ports import free_ports
 
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.mail import Mail, MailServer, own_name
 from sentinel.adapters.notify.wording import Wording
 from sentinel.errors import Refused, Unavailable
@@ -52,9 +52,8 @@ def box() -> Iterator[tuple[Box, MailServer]]:
 
 
 @pytest.fixture
-def executor() -> Iterator[concurrent.futures.Executor]:
-    with concurrent.futures.ThreadPoolExecutor(2) as made:
-        yield made
+def threads() -> DeliveryThreads:
+    return DeliveryThreads()
 
 
 def notice(number: int = 1, **data: Any) -> Notice:
@@ -63,13 +62,13 @@ def notice(number: int = 1, **data: Any) -> Notice:
     return Notice(f"note{number}", "inc1", AT, "job 8801: gpu_fallen_off_bus", "body", given)
 
 
-def mail(server: MailServer, to: list[str], executor: Any, audience: str = "operators") -> Mail:
-    return Mail(server, to, Wording(audience), name="ops", deadline_s=60.0, executor=executor)
+def mail(server: MailServer, to: list[str], threads: Any, audience: str = "operators") -> Mail:
+    return Mail(server, to, Wording(audience), name="ops", deadline_s=60.0, threads=threads)
 
 
-async def test_messages_of_an_incident_are_one_thread(box: Any, executor: Any) -> None:
+async def test_messages_of_an_incident_are_one_thread(box: Any, threads: Any) -> None:
     there, server = box
-    made = mail(server, ["ops@alps.example", "eve@alps.example"], executor)
+    made = mail(server, ["ops@alps.example", "eve@alps.example"], threads)
     await made.send(notice(1))
     await made.send(notice(2))
     (to, first), (_, second) = there.got
@@ -79,56 +78,56 @@ async def test_messages_of_an_incident_are_one_thread(box: Any, executor: Any) -
     assert first["Message-ID"] != second["Message-ID"] and first["Auto-Submitted"] == "auto-generated"
 
 
-async def test_it_is_plain_text_without_links(box: Any, executor: Any) -> None:
+async def test_it_is_plain_text_without_links(box: Any, threads: Any) -> None:
     there, server = box
-    await mail(server, ["ops@alps.example"], executor).send(notice())
+    await mail(server, ["ops@alps.example"], threads).send(notice())
     ((_, message),) = there.got
     assert message.get_content_type() == "text/plain"
     text = message.get_content()
     assert "A GPU fell off the bus." in text and "https:" not in text and "@" not in text and "<" not in text
 
 
-async def test_owner_gets_his_own_text(box: Any, executor: Any) -> None:
+async def test_owner_gets_his_own_text(box: Any, threads: Any) -> None:
     there, server = box
-    await mail(server, ["{user}@alps.example"], executor, "owners").send(notice())
+    await mail(server, ["{user}@alps.example"], threads, "owners").send(notice())
     ((to, message),) = there.got
     assert to == ["ada@alps.example"] and message.get_content().strip() == "Yours runs again."
 
 
 @pytest.mark.parametrize("user", ["", "a b", "x@evil.example,", "a\r\nBcc: eve@evil.example", "-x", "ü"])
-async def test_account_that_cannot_stand_in_an_address(box: Any, executor: Any, user: str) -> None:
+async def test_account_that_cannot_stand_in_an_address(box: Any, threads: Any, user: str) -> None:
     there, server = box
     with pytest.raises(Refused, match="cannot stand in an address"):
-        await mail(server, ["{user}@alps.example"], executor, "owners").send(notice(user=user))
+        await mail(server, ["{user}@alps.example"], threads, "owners").send(notice(user=user))
     assert there.got == []
 
 
 @pytest.mark.parametrize(("says", "kind"), [("451 try later", Unavailable), ("550 no such user", Refused)])
 async def test_what_the_server_answers_decides_about_another_try(
-    box: Any, executor: Any, says: str, kind: type[Exception]
+    box: Any, threads: Any, says: str, kind: type[Exception]
 ) -> None:
     there, server = box
     there.says = says
     with pytest.raises(kind, match=says[:3]) as caught:
-        await mail(server, ["ops@alps.example"], executor).send(notice())
+        await mail(server, ["ops@alps.example"], threads).send(notice())
     assert type(caught.value) is kind
 
 
-async def test_server_without_the_encryption_that_is_asked_for_gets_nothing(box: Any, executor: Any) -> None:
+async def test_server_without_the_encryption_that_is_asked_for_gets_nothing(box: Any, threads: Any) -> None:
     there, server = box
     safe = MailServer(server.host, server.port, "starttls", server.sender)
     with pytest.raises(Refused, match="STARTTLS"):
-        await mail(safe, ["ops@alps.example"], executor).send(notice())
+        await mail(safe, ["ops@alps.example"], threads).send(notice())
     assert there.got == []
 
 
-async def test_server_that_is_not_there(executor: Any) -> None:
+async def test_server_that_is_not_there(threads: Any) -> None:
     with pytest.raises(Unavailable):
-        await mail(MailServer("127.0.0.1", 9), ["ops@alps.example"], executor).send(notice())
+        await mail(MailServer("127.0.0.1", 9), ["ops@alps.example"], threads).send(notice())
 
 
 async def test_the_name_of_this_host_is_looked_up_once_and_not_on_the_event_loop(
-    box: Any, executor: Any, monkeypatch: pytest.MonkeyPatch
+    box: Any, threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no name server answers that takes half a minute; users' channels are made anew for each message."""
     there, server = box
@@ -141,9 +140,29 @@ async def test_the_name_of_this_host_is_looked_up_once_and_not_on_the_event_loop
     monkeypatch.setattr(socket, "getfqdn", getfqdn)
     own_name.cache_clear()
     for number in (1, 2):
-        await mail(MailServer(server.host, server.port), ["ops@alps.example"], executor).send(notice(number))
+        await mail(MailServer(server.host, server.port), ["ops@alps.example"], threads).send(notice(number))
     assert [message["From"] for _, message in there.got] == ["sentinel@ctl.alps.example"] * 2
     assert there.got[0][1]["References"] == "<incident.inc1@ctl.alps.example>"
     ours = [name for name in looked_up if not name.startswith("Thread-")]  # the SMTP server asks, too
-    assert len(ours) == 1 and ours[0].startswith("ThreadPoolExecutor")
+    assert len(ours) == 1 and ours[0].startswith("alerts")
     own_name.cache_clear()
+
+
+def test_a_server_that_trickles_is_left_at_the_deadline(threads: Any) -> None:
+    over = threading.Event()
+
+    def trickle() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            while not over.wait(0.01):
+                connection.sendall(b"2")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        to = MailServer("127.0.0.1", server.getsockname()[1], sender="s@alps.example")
+        made = Mail(to, ["ops@alps.example"], Wording("operators"), name="ops", deadline_s=0.05, threads=threads)
+        with pytest.raises(Unavailable):
+            made.deliver(made.mail_of(notice()))
+        over.set()
+        thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import io
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ import pytest
 from made_records import AT
 
 from sentinel.adapters.notify import mail
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.daemon.effects.user_files import UserFiles
 from sentinel.engine.delivery import is_for, trial
@@ -68,9 +68,9 @@ def sink(agents: Agents) -> UserFiles:
     fleet = SimpleNamespace(jobs={7: SimpleNamespace(id=7, user="ada"), 8: SimpleNamespace(id=8, user="eve")})
     attempts = {(7, 0): SimpleNamespace(nodes=("n9",)), (7, 1): SimpleNamespace(nodes=("n5", "n4", "n3"))}
     live: Any = SimpleNamespace(attempts=attempts, nodes=nodes, fleet=fleet)
-    executor = concurrent.futures.ThreadPoolExecutor(1)
+    threads = DeliveryThreads()
     alerts = Alerts(channels={"own": SITE}, deadline_s=5.0)
-    return UserFiles("own", alerts, agents, live, executor, Log(io.StringIO()))
+    return UserFiles("own", alerts, agents, live, threads, Log(io.StringIO()))
 
 
 def file(*lines: str) -> dict[str, str]:

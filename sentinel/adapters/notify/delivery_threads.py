@@ -1,0 +1,67 @@
+"""Threads in which blocking deliveries wait for mail servers and chats.
+
+A socket's deadline is that of one read: a server that sends a byte now and then holds its thread for ever. Each delivery
+therefore has an outer deadline, at which its thread is left behind, and each receiver few threads of its own: one that hangs
+delays nobody else's messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from sentinel.errors import Unavailable
+
+T = TypeVar("T")
+
+_EACH = 2  # deliveries at once to one receiver; further ones wait for their turn
+_LEFT_BEHIND = 2  # deliveries to one receiver that may hang: no further one begins until one of them ends
+
+
+class DeliveryThreads:
+    def __init__(self, most: int | None = None) -> None:
+        """``most``: deliveries at once, to all receivers; None: as many as the receivers take."""
+        self._turns: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_EACH))
+        self._all = asyncio.Semaphore(most) if most is not None else None
+        self._left: Counter[str] = Counter()  # by receiver: deliveries past their deadline that have not ended
+
+    async def call(self, receiver: str, deadline_s: float, function: Callable[..., T], *arguments: object) -> T:
+        """Call ``function`` in a thread of the receiver's.
+
+        Args:
+            deadline_s: of this call, from when its turn has come.
+
+        Raises:
+            TimeoutError: it did not end in time; its thread ends by itself.
+            Unavailable: too many calls for this receiver have not ended.
+        """
+        async with self._turns[receiver]:
+            if self._left[receiver] >= _LEFT_BEHIND:
+                raise Unavailable(f"{receiver}: earlier deliveries have not ended: its service keeps them waiting")
+            if self._all is None:
+                return await self._call(receiver, deadline_s, function, *arguments)
+            async with self._all:
+                return await self._call(receiver, deadline_s, function, *arguments)
+
+    async def _call(self, receiver: str, deadline_s: float, function: Callable[..., T], *arguments: object) -> T:
+        loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1, "alerts")
+        running = pool.submit(function, *arguments)
+        pool.shutdown(wait=False)  # its thread ends with the call
+
+        def ended() -> None:
+            self._left[receiver] -= 1
+
+        def end(_: Future[T]) -> None:
+            with suppress(RuntimeError):  # the daemon has stopped
+                loop.call_soon_threadsafe(ended)
+
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(running), deadline_s)
+        except (TimeoutError, asyncio.CancelledError):
+            self._left[receiver] += 1
+            running.add_done_callback(end)
+            raise
