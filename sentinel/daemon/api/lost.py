@@ -157,7 +157,8 @@ def training_share(
     since: datetime,
     until: datetime,
 ) -> dict[str, float]:
-    """By partition: productive GPU time (new steps) as a share of that time and the time lost to failures.
+    """By partition: productive GPU time (new steps) as a share of that time and the time lost to failures. One in which jobs
+    failed and the cost of no failure is known is left out.
 
     Args:
         attempts: those that ran between ``since`` and ``until``; one without an end counts until ``until``.
@@ -173,12 +174,14 @@ def training_share(
             ran[name] = ran.get(name, 0.0) + count * max(0.0, seconds)
     redone: dict[str, float] = {}
     down: dict[str, float] = {}
+    known: dict[str, bool] = {}  # whether the cost of any of its failures is
     for loss in found:
         name = partition_of.get(loss.incident["job"], "")
+        known[name] = known.get(name, False) or loss.known
         redone[name] = redone.get(name, 0.0) + HOUR_S * loss.of(loss.redone_s)
         down[name] = down.get(name, 0.0) + HOUR_S * loss.of(loss.down_s)
     return {
         name: max(0.0, gpu_s - redone.get(name, 0.0)) / (gpu_s + down.get(name, 0.0))
         for name, gpu_s in ran.items()
-        if gpu_s > 0
+        if gpu_s > 0 and known.get(name, True)
     }

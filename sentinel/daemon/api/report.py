@@ -178,8 +178,6 @@ class _Period:
 
     def ettr(self) -> float | None:
         """Effective training time ratio over all partitions, from what is known; None if nothing is."""
-        if self.nothing_known:
-            return None
         shares = training_share(
             [{**row, "partition": ""} for row in self._ran], self.losses, self._gpus, self.start, self.end
         )

@@ -144,6 +144,7 @@ async def test_cost_that_is_not_known_is_not_zero(world: Worlds) -> None:
     weeks.fail("week1", 301, 2.0)  # the job did not go on
     made = await weeks.report()
     assert made["now"]["lost_gpu_h"] is None and made["now"]["ettr"] is None and made["now"]["mttr"]["mean_s"] is None
+    assert made["partitions"] == [], "as over all partitions"
     assert [row["lost_gpu_h"] for row in (*made["causes"], *made["nodes"])] == [None, None]
     assert "not known of 1" in markdown(made) and "not known of 1" in html_file(made)
 
