@@ -21,7 +21,8 @@ from typing import NamedTuple
 from sentinel.errors import UserError
 from sentinel.model.launching import NODES, RUN, STEP_NAME
 
-ORDERS = "SENTINEL_ORDERS"  # set by TaskProlog: the folder of the resume points
+# Set by TaskProlog: the folder of the resume points, and the job and attempt that it was set for.
+ORDERS, JOB, ATTEMPT = "SENTINEL_ORDERS", "SENTINEL_JOB", "SENTINEL_ATTEMPT"
 LOOK_S = 0.5  # between two looks for an order
 WAIT_S = 60.0  # for an order after a failure: a broken node is judged within seconds, one that is gone within 40 s
 END_S = 10.0  # for srun to end once the next run is ordered
@@ -37,7 +38,7 @@ class Order(NamedTuple):
 
 class Allocation(NamedTuple):
     job: str
-    attempt: str
+    attempt: str  # empty: not known
     nodes: tuple[str, ...]
     tasks_per_node: int | None
 
@@ -45,7 +46,7 @@ class Allocation(NamedTuple):
 def order_in(text: str, here: Allocation) -> Order | None:
     """The order in a resume point; None if it is for another job or attempt, or names other nodes."""
     values = dict(line.partition("=")[::2] for line in text.split("\n"))  # as TaskProlog reads it
-    if values.get("SENTINEL_JOB") != here.job or values.get("SENTINEL_ATTEMPT") != here.attempt:
+    if values.get(JOB) != here.job or values.get(ATTEMPT) != here.attempt:
         return None
     number, nodes = values.get(RUN, ""), tuple(values.get(NODES, "").split(","))
     if not (number.isdecimal() and len(number) < 6) or not set(nodes) <= set(here.nodes):
@@ -131,8 +132,10 @@ def allocation(environment: Mapping[str, str]) -> Allocation:
     tasks = environment.get("SLURM_NTASKS", "")
     if not each and tasks.isdecimal() and nodes and int(tasks) % len(nodes) == 0:
         each = f"{int(tasks) // len(nodes)}"
-    attempt = environment.get("SLURM_RESTART_COUNT") or "0"
-    return Allocation(environment["SLURM_JOB_ID"], attempt, nodes, int(each) if each.isdecimal() else None)
+    job = environment["SLURM_JOB_ID"]
+    # SLURM_RESTART_COUNT may be that of the job whose script submitted this one: Slurm sets it in restarted jobs only.
+    attempt = environment.get(ATTEMPT, "") if environment.get(JOB) == job else ""
+    return Allocation(job, attempt, nodes, int(each) if each.isdecimal() else None)
 
 
 class Launcher:
@@ -215,7 +218,7 @@ def launch(count: int, command: Sequence[str], wait_s: float = WAIT_S) -> int:
         raise UserError(
             f"--nodes {count}: the job has {len(here.nodes)}", fix="submit it with more nodes, or name fewer"
         )
-    folder = os.environ.get(ORDERS)
+    folder = os.environ.get(ORDERS) if here.attempt else None
     if not folder:
-        say("no TaskProlog of Sentinel here: this job is not restarted in its allocation")
+        say("no TaskProlog of Sentinel here, or no prolog: this job is not restarted in its allocation")
     return Launcher(here, Orders(Path(folder), here) if folder else None, command, wait_s).launch(count)

@@ -5,62 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from nodes.hook_files import Hooks
 
 from sentinel.agent.collectors.jobs import read_job
 
 ROOT = Path(__file__).parents[3]
-
-
-class Hooks:
-    def __init__(self, folder: Path) -> None:
-        self.run = folder / "run"
-        (self.run / "jobs").mkdir(parents=True)
-        self.environment = {
-            "PATH": os.environ["PATH"],
-            "SENTINEL_RUN_DIR": str(self.run),
-            "SENTINEL_HOOK_CONF": str(folder / "hook.conf"),
-            "SENTINEL_HOME": str(ROOT),
-            "SENTINEL_PYTHON": sys.executable,
-            "SENTINEL_DCGM_HOST": "127.0.0.1:1",
-            "SLURM_JOB_ID": "31",
-            "SLURM_JOB_UID": "1001",
-            "SLURM_JOB_USER": "someone",
-            "SLURM_JOB_RESTART_COUNT": "2",
-            "SLURM_NODELIST": "n[1-4]",
-            "SLURM_JOB_STDOUT": "/data/out put.log",
-            "SLURM_JOB_GPUS": "0,1",
-        }
-
-    def verdict(self, word: str, age_s: int = 0, rest: str = "code some words") -> None:
-        uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME)) - age_s
-        (self.run / "verdict").write_text(f"{word} {int(time.time()) - age_s} {rest}\n{uptime_s}\n")
-
-    def __call__(self, file: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(ROOT / file)],
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd="/",
-        )
-
-    def job(self) -> dict[str, str]:
-        made: dict[str, str] = json.loads((self.run / "jobs" / "31.json").read_text())
-        return made
-
-
-@pytest.fixture
-def hooks(tmp_path: Path) -> Hooks:
-    return Hooks(tmp_path)
 
 
 def test_a_fresh_ok_lets_the_job_in_and_tells_the_agent(hooks: Hooks) -> None:
@@ -272,101 +227,6 @@ def test_level_1_refuses_only_on_proof(hooks: Hooks, tmp_path: Path, script: dic
     assert done.returncode == status, done.stderr
     if status:
         assert "GPU 1" in done.stderr
-
-
-def resume(hooks: Hooks, tmp_path: Path, *lines: str) -> None:
-    (tmp_path / "resume").mkdir(exist_ok=True)
-    (hooks.run / "resume_dir").write_text(f"{tmp_path}/resume\n")
-    (tmp_path / "resume" / "31.env").write_text("".join(f"{line}\n" for line in lines))
-
-
-def test_the_resume_point_reaches_the_job(hooks: Hooks, tmp_path: Path) -> None:
-    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/c k/step_40",
-           "SENTINEL_RESUME_STEP=40", "SENTINEL_RESUME_TIER=local", "SENTINEL_INCIDENT=i1", "PATH=/evil", "LD_PRELOAD=x",
-           "SENTINEL_MESSAGE=restarted from step 40 `id` $(id)")  # fmt: skip
-    done = hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2")
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
-    assert [line for line in lines if line.startswith("export")] == [
-        f"export SENTINEL_ORDERS={tmp_path}/resume",
-        "export SENTINEL_RESUME_PATH=/c k/step_40",
-        "export SENTINEL_RESUME_STEP=40",
-        "export SENTINEL_RESUME_TIER=local",
-        "export SENTINEL_ATTEMPT=2",
-        "export SENTINEL_INCIDENT=i1",
-    ]
-    assert "print restarted from step 40 `id` $(id)" in lines
-
-
-FOLDERS = {"everybody's folder": 0o1777, "its group's folder": 0o2775}
-
-
-@pytest.mark.parametrize("attack", [*FOLDERS, "link"])
-def test_a_resume_point_that_others_can_have_written_is_not_used(hooks: Hooks, tmp_path: Path, attack: str) -> None:
-    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/theirs/step_40")
-    folder = tmp_path / "resume"
-    if attack in FOLDERS:
-        folder.chmod(FOLDERS[attack])
-    else:
-        (folder / "31.env").rename(tmp_path / "theirs.env")
-        (folder / "31.env").symlink_to(tmp_path / "theirs.env")
-    assert "SENTINEL_RESUME" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ("SENTINEL_JOB=32", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_STEP=1"),
-        ("SENTINEL_JOB=31", "SENTINEL_ATTEMPT=1", "SENTINEL_RESUME_STEP=1"),
-        ("SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_STEP=1"),
-        ("SENTINEL_JOB=31", "SENTINEL_RESUME_STEP=1"),
-        (),
-    ],
-)
-def test_a_resume_point_for_another_attempt_says_nothing(hooks: Hooks, tmp_path: Path, lines: tuple[str, ...]) -> None:
-    resume(hooks, tmp_path, *lines)
-    assert "SENTINEL_RESUME" not in hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
-
-
-@pytest.mark.parametrize("batch", [None, "4294967291", "-5"], ids=["22.05", "24.11", "26.05"])
-def test_the_log_says_where_a_later_attempt_begins_and_an_arrays_task_any_attempt(
-    hooks: Hooks, batch: str | None
-) -> None:
-    def said(**environment: str) -> str:
-        of_batch = {} if batch is None else {"SLURM_STEP_ID": batch}
-        return hooks("prolog/task-sentinel", **(of_batch | environment)).stdout
-
-    assert said() == said(SLURM_RESTART_COUNT="0") == said(SLURM_ARRAY_TASK_ID="3", SLURM_STEP_ID="0") == ""
-    assert said(SLURM_RESTART_COUNT="2") == "print sentinel: job 31 attempt 2 begins\n"
-    assert said(SLURM_ARRAY_TASK_ID="3") == "print sentinel: job 31 attempt 0 begins\n"
-    assert said(SLURM_ARRAY_TASK_ID="3", SLURM_RESTART_COUNT="1") == "print sentinel: job 31 attempt 1 begins\n"
-    assert said(SLURM_ARRAY_TASK_ID="3", SLURM_RESTART_COUNT="x") == ""
-
-
-@pytest.mark.parametrize(
-    ("step", "of_job", "of_run"),
-    [(None, True, True), ("4294967291", True, True), ("-5", True, True), ("0", False, True), ("2", False, True)],
-)
-def test_the_message_is_said_by_the_batch_step_and_by_a_run_in_the_allocation(
-    hooks: Hooks, tmp_path: Path, step: str | None, of_job: bool, of_run: bool
-) -> None:
-    environment = {"SLURM_RESTART_COUNT": "2"} | ({} if step is None else {"SLURM_STEP_ID": step})
-    said = ("SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_MESSAGE=restarted")
-    resume(hooks, tmp_path, *said)
-    assert ("print restarted\n" in hooks("prolog/task-sentinel", **environment).stdout) is of_job
-    resume(hooks, tmp_path, *said, "SENTINEL_RUN=1")
-    assert ("print restarted\n" in hooks("prolog/task-sentinel", **environment).stdout) is of_run
-    if step in ("0", "2"):
-        assert "print restarted" not in hooks("prolog/task-sentinel", **environment, SLURM_PROCID="1").stdout
-
-
-def test_control_characters_are_not_passed_on(hooks: Hooks, tmp_path: Path) -> None:
-    resume(
-        hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/a\rb", "SENTINEL_RESUME_STEP=3"
-    )
-    out = hooks("prolog/task-sentinel", SLURM_RESTART_COUNT="2").stdout
-    assert "RESUME_PATH" not in out
-    assert "RESUME_STEP=3" in out
 
 
 @pytest.mark.parametrize(("code", "told"), [("256", "256"), ("", "unknown"), ("-1", "unknown")])

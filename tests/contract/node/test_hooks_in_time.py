@@ -102,18 +102,27 @@ def fresh(folder: Path, word: str) -> None:
     (folder / "run" / "verdict").write_text(f"{word} {int(time.time())} ok fine\n{uptime_s}\n")
 
 
+def noted(folder: Path) -> None:
+    """The prolog has said which attempt of the job this is."""
+    (folder / "run" / "jobs").mkdir(parents=True)
+    (folder / "run" / "jobs" / "31.json").write_text('{"job":"31","attempt":"0"}\n')
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_task_begins_without_its_resume_folder(hung: HungMount, tmp_path: Path, shell: list[str]) -> None:
     """Every task of every job asks for a resume point, of whom few have one."""
+    noted(tmp_path)
     resume = f"{hung.path}/resume"
-    found = run(shell, TASK, tmp_path, hung.release, {"SENTINEL_RESUME": resume})
-    assert found == (0, f"export SENTINEL_ORDERS={resume}\n", "")
+    status, said, trouble = run(shell, TASK, tmp_path, hung.release, {"SENTINEL_RESUME": resume})
+    assert (status, trouble) == (0, "")
+    assert said.endswith(f"export SENTINEL_JOB=31\nexport SENTINEL_ATTEMPT=0\nexport SENTINEL_ORDERS={resume}\n")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_task_gets_its_resume_point_whatever_its_path_leads_through(
     hung: HungMount, tmp_path: Path, shell: list[str]
 ) -> None:
+    noted(tmp_path)
     (tmp_path / "31.env").write_text("SENTINEL_JOB=31\nSENTINEL_ATTEMPT=0\nSENTINEL_RESUME_STEP=40")
     where = {
         "SENTINEL_RESUME": str(tmp_path),

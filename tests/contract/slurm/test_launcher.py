@@ -33,6 +33,8 @@ class Script:
             "PATH": f"{folder}:{os.environ['PATH']}",
             "NOTES": str(self.notes),
             "SENTINEL_ORDERS": str(self.orders),
+            "SENTINEL_JOB": "8801",
+            "SENTINEL_ATTEMPT": "0",
             "SLURM_JOB_ID": "8801",
             "SLURM_JOB_NODELIST": "n[1-4]",
             "SLURM_NTASKS": "8",
@@ -95,6 +97,19 @@ def test_where_nobody_orders_it_waits_for_nobody(script: Script) -> None:
     process = script.begin("srun", "fail", SENTINEL_ORDERS="")
     assert process.wait(120) == 7
     assert "not restarted in its allocation" in script.log.read_text()
+
+
+def test_it_takes_the_orders_of_its_own_attempt_whatever_the_job_that_submitted_it_was(script: Script) -> None:
+    script.order(1, "n1,n3,n4")
+    script.begin("srun", "fail", SLURM_RESTART_COUNT="1")
+    until(lambda: len(script.called()) == 2, lambda: f"the second run: {script.called()}")
+
+
+def test_where_the_attempt_is_not_known_it_takes_no_order(script: Script) -> None:
+    script.order(1, "n1,n3,n4")
+    for inherited in ({"SENTINEL_JOB": "8800"}, {"SENTINEL_ATTEMPT": ""}):
+        assert script.begin("srun", "fail", **inherited).wait(120) == 7
+        assert "not restarted in its allocation" in script.log.read_text()
 
 
 def test_a_signal_ends_it_with_its_step(script: Script) -> None:

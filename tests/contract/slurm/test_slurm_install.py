@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -152,6 +153,17 @@ def test_a_job_passes_all_hooks(site: Site) -> None:
     for hook in ("prolog", "epilog"):
         ran = site.etc / f"site-{hook}"
         site.cluster.wait(lambda ran=ran: str(job) in read(ran).split(), f"the site's own {hook}")  # type: ignore[misc]
+
+
+def test_a_job_has_nothing_of_the_job_that_submitted_it(site: Site) -> None:
+    """As where a restarted job's script submits the next job of its chain: sbatch hands all its variables on."""
+    inherited = "SLURM_RESTART_COUNT=2,SLURM_STEP_ID=0,SENTINEL_JOB=7,SENTINEL_ATTEMPT=2,SENTINEL_RESUME_STEP=40"
+    said = 'echo "$SENTINEL_JOB/$SENTINEL_ATTEMPT/$SENTINEL_RESUME_STEP"\n'
+    out = site.etc / "chained.out"
+    script = f"unset SLURM_EXPORT_ENV\n{said}srun sh -c {shlex.quote(said)}"  # srun sets again what --export named
+    job = site.cluster.submit(script, "-o", str(out), f"--export=ALL,{inherited}")
+    site.cluster.wait(lambda: out.exists() and out.read_text().count("\n") == 2, "the words of script and step")
+    assert out.read_text() == f"{job}/0/\n" * 2
 
 
 async def explained(site: Site) -> None:
