@@ -7,18 +7,18 @@ the job on it is known, and a job's end before its node's fault.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 
 from sentinel.correlate import incidents
 from sentinel.correlate.attempt_times import attempt_at, ran, ran_at
-from sentinel.correlate.gpu_owners import job_of, of_another_job
+from sentinel.correlate.gpu_owners import is_of_one_gpu, is_spared, job_of, of_another_job
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.approvals import ASKING
 from sentinel.model.intent import intent_of
-from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Restart, Verdict
+from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Restart, Scope, Verdict
 from sentinel.model.taken_along import taken_along_id
-from sentinel.model.vocabulary import DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
+from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
 
 # What a drain waits for while jobs are restarted around its node.
 _BUDGETS = frozenset(
@@ -170,7 +170,8 @@ def taken_along(
     same grounds.
 
     Each job has its own restart budget and its own notice. Jobs with an incident of their own, and jobs that did not opt in,
-    are skipped. So are nodes that are proven good or were put back since (``cleared``).
+    are skipped. So are nodes that are proven good or were put back since (``cleared``), and jobs beside the one whose GPU
+    broke: they may finish there.
     """
     out = {step.node for step in plan.to_do if step.node is not None}
     if any(wait.kind in _BUDGETS for wait in plan.waits):
@@ -192,7 +193,30 @@ def taken_along(
             continue  # it leaves the node already, for the queue
         if not out & set(job.nodes) or (opt_in and not intent_of(job.comment).restart):
             continue
-        new = incidents.new(grounds[0], job=job.id, attempt=job.restarts, now=now)
+        own_grounds = _that_concern(job, grounds, out, verdict, cluster)
+        if not own_grounds:
+            continue
+        new = incidents.new(own_grounds[0], job=job.id, attempt=job.restarts, now=now)
         new = dataclasses.replace(new, id=taken_along_id(incident.id, job.id, job.restarts))
-        found.append(incidents.attach(new, grounds, now))
+        found.append(incidents.attach(new, own_grounds, now))
     return found
+
+
+def _that_concern(
+    job: JobView, grounds: Sequence[Evidence], out: Set[str], verdict: Verdict, cluster: ClusterView
+) -> list[Evidence]:
+    """Of ``grounds`` those for which this job leaves nodes; none where all of its nodes have only GPUs of others broken."""
+    told = {item.where.node for item in grounds}
+    harmed = {
+        item.where.node for item in grounds if not (_is_of_a_gpu(item, verdict) and is_spared(job, item, cluster))
+    }
+    spared = (told - harmed) & set(job.nodes)
+    return [item for item in grounds if item.where.node not in spared] if out & set(job.nodes) - spared else []
+
+
+def _is_of_a_gpu(item: Evidence, verdict: Verdict) -> bool:
+    """Whether it convicts the node for one of its GPUs only; of a lost GPU some lines of the driver name none."""
+    if is_of_one_gpu(item):
+        return verdict.scope in (Scope.GPU, Scope.LINK)
+    said = any(item.id == ground.evidence.id for ground in verdict.grounds)
+    return verdict.scope is Scope.GPU and said and item.kind not in ABSENCE

@@ -6,6 +6,7 @@ part of a kernel's line can convict is said in ``sentinel.evidence.logs.machine_
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,6 +14,11 @@ from sentinel.evidence.logs.machine_logs import KernelLine
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Evidence, Source, Where, stable_id
 
+# With which GPU's address a line of NVIDIA's driver begins; an Xid's rule reads it itself.
+_OF_GPU = re.compile(
+    r"(?:NVRM: (?:The NVIDIA )?(?:GPU (?:at )?|Xid \()(?:PCI:)?|nvidia )"
+    r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)(?![0-9a-fA-F])"
+)
 _CONTROLS = bytes(byte if byte >= 32 or byte == 9 else 63 for byte in range(256))  # control characters as "?"
 
 
@@ -26,10 +32,12 @@ def read_message(
     # One record is one message: a line end or a carriage return within a name must not begin another.
     text = line.text.encode("utf-8", "surrogateescape").translate(_CONTROLS)
     found = reader.feed(text + b"\n", now)
+    of_gpu = _OF_GPU.match(line.text)
     evidence = []
     for item in found:
+        data = item.data if of_gpu is None else {"pci": of_gpu[1].lower(), **item.data}  # a GPU not named is anybody's
         key = line.sequence if line.sequence is not None else line.since_boot_s
         identity = stable_id("kernel", item.where.node, boot, key, item.rule, line.text)
         node = line.node or where.node
-        evidence.append(replace(item, id=identity, at=at, line=None, where=replace(item.where, node=node)))
+        evidence.append(replace(item, id=identity, at=at, line=None, data=data, where=replace(item.where, node=node)))
     return evidence

@@ -37,10 +37,24 @@ def live() -> ClusterView:
     return made
 
 
-@pytest.mark.parametrize(("gpu", "whose"), [(0, SMALL), (3, LARGE), (None, LARGE), (7, None)])
+@pytest.mark.parametrize(("gpu", "whose"), [(0, SMALL), (3, LARGE), (None, None), (7, None)])
 def test_whose_gpu_it_is(live: ClusterView, gpu: int | None, whose: int | None) -> None:
     found = job_of(xid(gpu), live)
     assert (found.id if found else None) == whose
+
+
+def test_news_of_a_whole_node_is_of_its_largest_job(live: ClusterView) -> None:
+    found = job_of(evidence(Kind.NODE_DOWN, node="n1"), live)
+    assert found is not None and found.id == LARGE
+
+
+@pytest.mark.parametrize("gpu", [None, 5])
+def test_where_several_jobs_may_hold_the_gpu_it_is_of_none_of_them(live: ClusterView, gpu: int | None) -> None:
+    live.node("n1").gpus = {}
+    assert job_of(xid(gpu), live) is None
+    live.see_fleet(Fleet(at=later(30.0), nodes={}, jobs={SMALL: job(SMALL, nodes=("n1",), started_s=0.0)}))
+    found = job_of(xid(gpu), live)
+    assert found is not None and found.id == SMALL, "alone there"
 
 
 def test_a_job_whose_gpus_are_not_known_may_hold_any(live: ClusterView) -> None:
@@ -73,6 +87,54 @@ def test_the_process_that_a_line_names_does_not_say_whose_gpu_it_is(live: Cluste
 @pytest.mark.parametrize("jobs", [None, 7, [None], [told(SMALL, None)], [told(SMALL, "0,x")], [{"gpus": "0"}]])
 def test_what_is_not_known_is_left_out(jobs: Any) -> None:
     assert held_gpus(jobs) == {}
+
+
+async def shared_node(world: Worlds, *gpus: str | None) -> tuple[World, Daemon, list[int]]:
+    """A job of two nodes and one of one node share n1; ``gpus``: what Slurm gave each there, None: not known."""
+    there = world(nodes=6)
+    there.slurm.cancel(there.job)
+    daemon = Daemon(there)
+    jobs = [there.slurm.submit(nodes=nodes, comment=OPTED_IN) for nodes in (2, 1)]
+    there.slurm.jobs[jobs[0]].on, there.slurm.jobs[jobs[1]].on = ("n1", "n2"), ("n1",)
+    await daemon.fleets.take()
+    told_gpus = [told(job, held) for job, held in zip(jobs, gpus, strict=True)]
+    daemon.live.node("n1").gpus = held_gpus(told_gpus)
+    return there, daemon, jobs
+
+
+async def lost(there: World, daemon: Daemon, gpu: int | None) -> dict[int | None, list[str]]:
+    """GPUs at fault by the job of the incident, once that GPU of n1 fell off the bus."""
+    at_s = (there.slurm.clock.now() - later(0.0)).total_seconds()
+    await daemon.observe([xid(gpu, at_s, number=79)])
+    await daemon.quiet()
+    assert there.slurm.nodes["n1"].drained, daemon.said
+    assert daemon.bugs() == 0, daemon.said
+    return {row["job"]: row["culprit_gpus"] for row in there.store.incident_rows()}
+
+
+async def test_a_lost_gpu_stops_the_job_that_holds_it_and_the_others_finish_on_the_drained_node(world: Worlds) -> None:
+    there, daemon, (large, small) = await shared_node(world, "0,1,2,3", "4,5,6,7")
+    assert await lost(there, daemon, 6) == {small: ["n1:6"]}
+    daemon.live.node("n1").gpus = held_gpus([told(large, "0,1,2,3")])
+    await daemon.fleets.take()
+    await daemon.quiet()
+    assert [(there.slurm.jobs[job].restarts, there.slurm.jobs[job].on[:1]) for job in (large,)] == [(0, ("n1",))]
+    assert there.slurm.jobs[small].restarts == 1
+
+
+@pytest.mark.parametrize(("gpu", "held"), [(None, ("0,1", "2,3")), (6, (None, None)), (6, ("0,1", "2,3"))])
+async def test_a_lost_gpu_that_nobody_is_known_to_hold_stops_nobody(
+    world: Worlds, gpu: int | None, held: tuple[str | None, str | None]
+) -> None:
+    there, daemon, jobs = await shared_node(world, *held)
+    assert list(await lost(there, daemon, gpu)) == [None]
+    assert [there.slurm.jobs[job].restarts for job in jobs] == [0, 0]
+
+
+async def test_jobs_that_share_the_lost_gpu_are_both_restarted(world: Worlds) -> None:
+    there, daemon, jobs = await shared_node(world, "6", "6")
+    assert set(await lost(there, daemon, 6)) == set(jobs)
+    assert [there.slurm.jobs[job].restarts for job in jobs] == [1, 1]
 
 
 async def test_two_jobs_of_one_node_are_two_failures(world: Worlds) -> None:

@@ -328,7 +328,7 @@ async def test_every_job_of_a_node_that_goes_out_is_recovered_by_its_own_plan(wo
     there, sink = world(), FakeSink()
     other, left = beside(there, "n1"), beside(there, "n1", comment="{}")
     daemon = Daemon(there, [sink])
-    await daemon.observe([bus("n1")])
+    await daemon.observe([dataclasses.replace(evidence("mce-uncorrected", node="n1"), rule="mce-uncorrected")])
     await daemon.quiet()
     assert sorted(row[1] for row in incidents_of(there.store).values()) == [there.job, other]
     assert [there.slurm.jobs[job].restarts for job in (there.job, other, left)] == [1, 1, 0]

@@ -92,6 +92,27 @@ def test_what_the_driver_says_of_a_programs_fault(xid: int, rest: str) -> None:
     assert load_convictions().of(found) is not Drain.YES
 
 
+@pytest.mark.parametrize(
+    ("line", "pci"),
+    [
+        (XID, "0000:3b:00"),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "0000:3b:00.0"),
+        ("NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus.", "0000:3b:00"),
+        ("NVRM: GPU has fallen off the bus.", None),
+        (
+            "NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 79, pid=7, name=GPU 0000:5e:00.0:, GPU has fallen off the bus.",
+            "0000:3b:00",
+        ),
+    ],
+)
+def test_all_that_is_read_in_a_line_of_the_driver_is_of_the_gpu_with_which_it_begins(
+    line: str, pci: str | None
+) -> None:
+    found = read(f"4,1234,5678901,-;{line}")
+    assert "gpu-off-bus" in {item.rule for item in found}
+    assert {item.data.get("pci") for item in found} == {pci}
+
+
 def test_user_space_writing_into_kmsg_is_not_the_kernel() -> None:
     assert read(f"12,1234,5678901,-;{XID}") == []  # facility 1
 

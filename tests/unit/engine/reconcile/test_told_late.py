@@ -10,7 +10,7 @@ from in_memory.daemon import WIDE, Daemon, beside, fail, incidents_of, outcomes,
 from in_memory.world import World
 from made_records import AT, evidence, later
 
-from sentinel.model.records import Kind, Source
+from sentinel.model.records import Kind, Source, Where
 
 Worlds = Callable[..., World]
 
@@ -22,12 +22,14 @@ async def test_what_a_second_source_tells_late_is_of_the_attempt_that_ran_then(w
     if shared:
         beside(there, "n1", comment="{}")  # its user did not opt in
     daemon, job = Daemon(there, settings=WIDE), there.slurm.jobs[there.job]
-    await fail(daemon, evidence(Kind.XID, node="n1", data={"xid": 94}, text="NVRM: Xid 94"))
+    daemon.live.node("n1").gpus = {(there.job, 0): frozenset({0})}
+    of_gpu = Where(node="n1", gpu=0)
+    await fail(daemon, dataclasses.replace(evidence(Kind.XID, data={"xid": 94}, text="NVRM: Xid 94"), where=of_gpu))
     assert job.restarts == 1 and "n1" not in job.on, daemon.said
     await daemon.fleets.take()  # the snapshot shows what runs on the node by now
     now_s = (there.slurm.clock.now() - AT).total_seconds()
     late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=0.1, data={"xid": 94}, text="DCGM: Xid 94")
-    await daemon.observe([dataclasses.replace(late, seen_at=later(now_s))])
+    await daemon.observe([dataclasses.replace(late, where=of_gpu, seen_at=later(now_s))])
     await daemon.quiet()
     await daemon.pass_time(60.0)
     assert [row[1] for row in incidents_of(there.store).values()] == [there.job], daemon.said
