@@ -17,17 +17,8 @@ from sentinel.config.return_settings import ReturnSettings
 from sentinel.config.settings_toml import InvalidSetting, described, load, section, setting
 from sentinel.protocol import PORT
 
-__all__ = [
-    "Alerts",
-    "Judgement",
-    "Mode",
-    "Modes",
-    "Page",
-    "described",
-    "load",
-    "section",
-    "setting",
-]  # with the records below: one place to import settings from
+# With the records below: one place to import settings from.
+__all__ = ["Alerts", "Judgement", "Mode", "Modes", "Page", "described", "load", "section", "setting"]
 
 
 @dataclass(frozen=True, slots=True)

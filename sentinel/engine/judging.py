@@ -188,11 +188,12 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
         state.drop(incident_id)
         out.save(IncidentChanged(earlier))
         out.say("incident-joined", incident=earlier.id, joined=incident_id)
+        records.judged(state, out, incident, made.verdict, now, counts=False)
     else:
         _keep(state, out, incident, made.verdict, made.plan, situation.job, now)
         if first:
             recover_other_jobs(state, out, incident, fleet, now, looks)
-        records.judged(state, out, incident, now)
+        records.judged(state, out, incident, made.verdict, now)
     _end_judgement(state, out, incident_id, now)
 
 
@@ -206,7 +207,8 @@ def _told_already(state: State, incident: Incident, made: Decision) -> Incident 
         (
             other
             for other in judged
-            if not state.plans[other.id].steps
+            if (plan := state.plans.get(other.id)) is not None
+            and not plan.steps
             and merging.says_no_more(incident, made.verdict, other, state.verdicts[other.id], state.window)
             and not node_proof.proven_good(state, other, incident.nodes)
         ),

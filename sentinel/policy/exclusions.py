@@ -110,8 +110,7 @@ def excluded(
             continue
         chosen.append(name)
         left -= name in pool
-    named = {*must, *out, *chosen}
-    ordered = [name for name in (*bad, *chosen) if name in named]
+    ordered = [name for name in (*bad, *chosen) if name in {*must, *out, *chosen}]
     return Exclusions(tuple(dict.fromkeys(ordered)), tuple(spared), needed, left, tuple(kept_out), tuple(in_turn))
 
 

@@ -43,15 +43,20 @@ def after_failure(state: State, record: NodeReturn, words: str, now: datetime) -
     )  # fmt: skip
 
 
-def judged(state: State, out: Transition, incident: Incident, now: datetime) -> None:
-    """An incident was judged: nodes that it convicts and that are out of service have to be proven good of that, too."""
-    verdict = state.verdicts.get(incident.id)
-    if verdict is None or not sure_enough(verdict, state.settings.judgement.act_confidence):
+def judged(
+    state: State, out: Transition, incident: Incident, verdict: Verdict, now: datetime, *, counts: bool = True
+) -> None:
+    """An incident was judged: nodes that it convicts and that are out of service have to be proven good of that, too.
+
+    Args:
+        counts: see ``broken_again``; not where the node only says again what was told already.
+    """
+    if not sure_enough(verdict, state.settings.judgement.act_confidence):
         return
     for node in verdict.drain:
         record = state.returns.known.get(node)
         if record is not None and record.stage not in IN_SERVICE:
-            put(state, out, node, broken_again(state, record, incident, node, verdict.cause, now))
+            put(state, out, node, broken_again(state, record, incident, node, verdict.cause, now, counts=counts))
 
 
 def heard_late(

@@ -127,7 +127,7 @@ def test_what_convicts_is_kept_with_it_and_sent_again_when_it_is_asked_for(tmp_p
         again.send_again(asked, sent.append)
     assert [item["id"] for item in sent] == ["lost"]
     assert evidence_from(sent[0]).data == {"xid": 95}
-    again.released(1_900_000_001.0)
+    again.released("2030-03-17T17:46:41Z", 0.0)
     assert keeper(tmp_path).now().told["evidence"] == []
 
 
