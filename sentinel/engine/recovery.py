@@ -129,10 +129,7 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=_PAUSES_S[1])))
         return
     if step.kind in NODE_STEPS and node_proof.is_good_and_in_service(state, incident, step):
-        if state.ledger.intend(incident_id, step, now):
-            out.save(StepIntended(plan, step, now))
-        left = Outcome(step, Result.DONE, now, "proven good again: left in service", {LEFT_IN_SERVICE: True})
-        step_ended(state, out, incident_id, left, now)
+        _leave_in_service(state, out, plan, step, now)
         return
     if step.kind is StepKind.EXCLUDE:
         if (due := _soonest_release(state, plan)) is not None and now < due:
@@ -160,6 +157,14 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         out.do(ObserveFleet(confirm_timer(incident_id), _FRESH_S))
         return
     out.do(CarryOutStep(step.key(incident_id), Task(incident, verdict, plan, step)))
+
+
+def _leave_in_service(state: State, out: Transition, plan: Plan, step: Step, now: datetime) -> None:
+    """The node of this step is proven good since its conviction: nothing is asked of Slurm."""
+    if state.ledger.intend(plan.incident, step, now):
+        out.save(StepIntended(plan, step, now))
+    left = Outcome(step, Result.DONE, now, "proven good again: left in service", {LEFT_IN_SERVICE: True})
+    step_ended(state, out, plan.incident, left, now)
 
 
 def _is_prepared_by_another(state: State, incident_id: str, step: Step) -> bool:
@@ -205,6 +210,10 @@ def _take_out_more_nodes(state: State, out: Transition, during: Task, now: datet
         if step.kind not in NODE_STEPS or key in recovery.beside:
             continue
         if outcome is None or outcome.result is Result.NOT_KNOWN:
+            if node_proof.is_good_and_in_service(state, during.incident, step):
+                recovery.beside.add(key)  # the job's step stays under way
+                _leave_in_service(state, out, plan, step, now)  # and goes on from there
+                return
             recovery.beside.add(key)
             if state.ledger.intend(plan.incident, step, now):
                 out.save(StepIntended(plan, step, now))

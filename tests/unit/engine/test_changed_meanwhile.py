@@ -144,6 +144,47 @@ async def test_a_drain_that_slurm_did_not_take_is_not_done_once_its_node_is_prov
     assert "n5" in daemon.state.called_good and drained(there) == set()
 
 
+@pytest.mark.parametrize("word", ["released", "OK"])
+async def test_a_drain_that_is_tried_again_beside_a_step_of_the_job_is_not_done_once_its_node_is_proven_good(
+    world: Worlds, word: str
+) -> None:
+    """The job is being stopped all the while: its own step is under way."""
+    there = world(nodes=8, wide=3)
+    daemon = Daemon(there, settings=WIDE)
+    drain, defer, refuses, stops = there.slurm.drain, there.slurm.defer, asyncio.Event(), asyncio.Event()
+    answers = asyncio.Event()
+
+    async def slow_drain(name: str, reason: str) -> None:
+        if name == "n2" and not answers.is_set():
+            refuses.set()
+            raise Unavailable("slurmctld does not answer")
+        await drain(name, reason)
+
+    async def slow_defer(number: int) -> None:
+        await stops.wait()
+        await defer(number)
+
+    there.slurm.drain, there.slurm.defer = slow_drain, slow_defer  # type: ignore[method-assign]
+    await hear(daemon, "n2", "BAD")
+    await daemon.fleets.take()
+    await daemon.observe([bus("n1")])
+    await asyncio.sleep(8.0)
+    await daemon.observe([bus("n2")])
+    await refuses.wait()
+    if word == "OK":
+        await hear(daemon, "n2", "OK")
+    else:
+        daemon.live.node("n2").released_at = there.slurm.clock.now()
+    await asyncio.sleep(1.0)
+    await daemon.fleets.take()
+    answers.set()
+    await asyncio.sleep(10.0)  # longer than the longest pause before another try
+    assert drained(there) == {"n1"}
+    stops.set()
+    await daemon.quiet()
+    assert drained(there) == {"n1"}
+
+
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_node_whose_agent_takes_its_verdict_back_is_not_drained_also_by_the_next_daemon(
     world: Worlds, killed: bool
