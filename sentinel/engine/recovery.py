@@ -99,7 +99,8 @@ def come_to_rest(
 def start(state: State, out: Transition, incident_id: str, now: datetime) -> None:
     """Start or continue the incident's plan. A plan in progress that was extended continues with the new steps."""
     if incident_id not in state.recoveries:
-        state.recoveries[incident_id] = Recovery()
+        beside = {key for key in state.carried_out if state.ledger.incident_of(key) == incident_id}
+        state.recoveries[incident_id] = Recovery(beside=beside)
         due = now + timedelta(seconds=state.settings.alerts.within_s)
         out.do(StartTimer(notice_timer(incident_id), due))  # latest time of the first notice
     advance(state, out, incident_id, now)
@@ -156,6 +157,7 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         recovery.looks = 0
         out.do(ObserveFleet(confirm_timer(incident_id), _FRESH_S))
         return
+    state.carried_out.add(step.key(incident_id))
     out.do(CarryOutStep(step.key(incident_id), Task(incident, verdict, plan, step)))
 
 
@@ -211,10 +213,10 @@ def _take_out_more_nodes(state: State, out: Transition, during: Task, now: datet
             continue
         if outcome is None or outcome.result is Result.NOT_KNOWN:
             if node_proof.is_good_and_in_service(state, during.incident, step):
-                recovery.beside.add(key)  # the job's step stays under way
-                _leave_in_service(state, out, plan, step, now)  # and goes on from there
+                _leave_in_service(state, out, plan, step, now)  # and it goes on from there
                 return
             recovery.beside.add(key)
+            state.carried_out.add(key)
             if state.ledger.intend(plan.incident, step, now):
                 out.save(StepIntended(plan, step, now))
             out.do(CarryOutStep(key, dataclasses.replace(during, step=step)))
@@ -260,6 +262,7 @@ def step_progressed(state: State, out: Transition, incident_id: str, outcome: Ou
 def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome, now: datetime) -> None:
     """Record a step's outcome and go on with the plan. If the plan was dropped, the outcome is only recorded."""
     recovery, plan, step = state.recoveries.get(incident_id), state.plans.get(incident_id), outcome.step
+    state.carried_out.discard(step.key(incident_id))
     verdict = state.verdicts.get(incident_id)
     if outcome.data.get(ANSWERS_AGAIN) and verdict is not None and step.node in verdict.broken:
         outcome = dataclasses.replace(outcome, result=Result.NOT_KNOWN, data={})  # convicted meanwhile: done once more
@@ -281,7 +284,7 @@ def step_ended(state: State, out: Transition, incident_id: str, outcome: Outcome
             out.do(StartTimer(wait_timer(incident_id), due))
     if recovery is None or plan is None:
         return
-    _no_longer_under_way(recovery, step.key(incident_id))
+    _no_longer_under_way(recovery, incident_id, step.key(incident_id))
     if refused_drains.is_refused(outcome):
         advance(state, out, incident_id, now)
         return
@@ -322,10 +325,10 @@ def retry(state: State, out: Transition, incident_id: str, now: datetime) -> Non
         advance(state, out, incident_id, now)
 
 
-def _no_longer_under_way(recovery: Recovery, key: str) -> None:
-    if key in recovery.beside:
-        recovery.beside.discard(key)
-    else:
+def _no_longer_under_way(recovery: Recovery, incident_id: str, key: str) -> None:
+    """``key``: of the step that ended, in the ledger; the outcome of another one leaves the step under way as it is."""
+    recovery.beside.discard(key)
+    if recovery.under_way is not None and recovery.under_way.key(incident_id) == key:
         recovery.under_way = None
 
 
@@ -333,8 +336,12 @@ def postpone(state: State, out: Transition, incident_id: str, now: datetime, eff
     """The step under way (``effect``: its key in the ledger) ended in an error of ours: it is tried again after the longest
     pause."""
     recovery = state.recoveries.get(incident_id)
+    state.carried_out.discard(effect)
     if recovery is not None:
-        _no_longer_under_way(recovery, effect)
+        if effect:
+            _no_longer_under_way(recovery, incident_id, effect)
+        else:
+            recovery.under_way = None
         recovery.waits = True
         out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=_PAUSES_S[-1])))
 

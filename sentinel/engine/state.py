@@ -166,6 +166,7 @@ class State:
     regrouped: list[Evidence] = field(default_factory=list)  # taken out of their incidents, to be grouped anew at once
     grouped_before: frozenset[str] = frozenset()  # evidence of the loaded incidents: a daemon before this grouped it
     recoveries: dict[str, Recovery] = field(default_factory=dict)
+    carried_out: set[str] = field(default_factory=set)  # keys (in the ledger) of steps whose actions are under way
     ledger: Ledger = field(default_factory=Ledger)
     past: PastEvents = field(default_factory=PastEvents)
     known: KnownEvidence = field(default_factory=KnownEvidence)
