@@ -26,6 +26,11 @@ class LedgerRow:
     def settled(self) -> bool:
         return self.outcome is not None and self.outcome.result is not Result.NOT_KNOWN
 
+    @property
+    def last_at(self) -> datetime:
+        """When its outcome was recorded, which may be long after it was intended; before that, when it was intended."""
+        return max(self.intended_at, self.outcome.at) if self.outcome is not None else self.intended_at
+
 
 class Ledger:
     """Rows by the step's key; see ``Step.key``."""
@@ -98,11 +103,11 @@ class Ledger:
         return known
 
     def drains(self, since: datetime) -> list[LedgerRow]:
-        """Drain and down steps intended since then that are done or failed, the oldest first."""
+        """Drain and down steps that were done or failed since then, the first one first."""
         return self._settled(self._of_nodes, since)
 
     def stops(self, since: datetime) -> list[LedgerRow]:
-        """Steps that stop jobs, intended since then and done or failed, the oldest first."""
+        """Steps that stop jobs and were done or failed since then, the first one first."""
         return self._settled(self._stops, since)
 
     def loans(self) -> list[LedgerRow]:
@@ -111,13 +116,13 @@ class Ledger:
 
     def _settled(self, keys: Iterable[str], since: datetime) -> list[LedgerRow]:
         rows = (self._rows[key] for key in keys)
-        return sorted((r for r in rows if r.intended_at >= since and r.settled), key=lambda row: row.intended_at)
+        return sorted((row for row in rows if row.settled and row.last_at >= since), key=lambda row: row.last_at)
 
     def forget(self, now: datetime, kept_incidents: Iterable[str], kept_jobs: Iterable[int], after: timedelta) -> None:
         """Drop rows older than ``after``, except those of ``kept_incidents`` and ``kept_jobs``."""
         incidents, jobs, since = set(kept_incidents), set(kept_jobs), now - after
         for key, row in list(self._rows.items()):
-            if row.intended_at >= since or row.step.job in jobs or row.incident in incidents:
+            if row.last_at >= since or row.step.job in jobs or row.incident in incidents:
                 continue
             del self._rows[key]
             self._of_nodes.pop(key, None)

@@ -90,7 +90,7 @@ def with_pending_drains(
         for name in under_way
         if name is not None and (view := fleet.nodes.get(name)) is not None and not view.drained
     }
-    hour = [row.intended_at for row in ours.values()]
+    hour = [row.last_at for row in ours.values()]
     hour.extend([now] * len(under_way - {row.step.node for row in ours.values()}))
     return (dataclasses.replace(fleet, nodes={**fleet.nodes, **changed}) if changed else fleet), hour
 
@@ -121,7 +121,7 @@ def stops_of(
     """
     settled = {(row.incident, row.step.job) for row in rows}
     found = {
-        (row.step.job, row.step.attempt): Stop(row.step.job, row.intended_at, _silent(row.step), owner(row.incident))
+        (row.step.job, row.step.attempt): Stop(row.step.job, row.last_at, _silent(row.step), owner(row.incident))
         for row in rows
         if row.step.job is not None and row.outcome is not None and row.outcome.result is Result.DONE
     }

@@ -197,13 +197,12 @@ class Store(Database):
 
         Returns:
             By incident, the newest plan of those with one made since then or not finished; the incidents with one that is
-            not finished; the steps of these kinds that were intended since then, or are of such an incident.
+            not finished; the steps of these kinds that were intended or done since then, or are of such an incident.
         """
         unfinished = sa.select(t.plan.c.incident).where(t.plan.c.finished.is_(False))
         lately = sa.select(t.plan.c.incident).where(t.plan.c.at >= since)
-        steps = sa.select(t.step).where(
-            t.step.c.kind.in_(kinds), (t.step.c.intended_at >= since) | t.step.c.incident.in_(unfinished)
-        )
+        late = (t.step.c.intended_at >= since) | (t.step.c.finished_at >= since)
+        steps = sa.select(t.step).where(t.step.c.kind.in_(kinds), late | t.step.c.incident.in_(unfinished))
         with self._read() as connection:
             goes_on = frozenset(connection.execute(unfinished).scalars())
             plans = newest_plans(connection, self._readable, goes_on | set(connection.execute(lately).scalars()))

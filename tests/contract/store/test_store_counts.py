@@ -14,18 +14,19 @@ COUNTED = tuple(NODE_STEPS | INTERRUPTIONS)
 
 
 def test_plans_in_force_are_those_of_late_and_those_that_are_not_finished(store: DirectStore) -> None:
-    for name, at_s, finished in (("old", -9000.0, True), ("waits", -9000.0, False), ("new", 0.0, True)):
+    stories = (("old", -9000.0, 1.0, True), ("slow", -8000.0, 7000.0, True), ("waits", -7500.0, 1.0, False))
+    for name, at_s, took_s, finished in (*stories, ("new", 0.0, 1.0, True)):
         drain = step(StepKind.DRAIN, node=name)
         made = dataclasses.replace(plan(drain, step(StepKind.CONFIRM, job=7, attempt=0), incident=name), at=later(at_s))
         store.save_plan(made)
         store.intend(made, drain, later(at_s))
-        store.record(made, Outcome(drain, Result.DONE, later(at_s + 1.0)))
+        store.record(made, Outcome(drain, Result.DONE, later(at_s + took_s)))
         if finished:
             store.commit([PlanFinished(made.id)])
     plans, unfinished, steps = store.plans_in_force(COUNTED, later(-3600.0))
     assert set(plans) == {"waits", "new"} and unfinished == {"waits"}
     assert [(row.incident, row.step.node, row.outcome is not None) for row in steps] == [
-        ("waits", "waits", True), ("new", "new", True),
+        ("slow", "slow", True), ("waits", "waits", True), ("new", "new", True),
     ]  # fmt: skip
 
 

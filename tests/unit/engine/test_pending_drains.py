@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 
 from made_records import AT, fleet, later, plan, step
 
@@ -85,3 +86,15 @@ def test_stop_that_failed_or_was_only_observed_or_is_long_ago_does_not_count() -
 
 def test_two_incidents_of_one_attempt_stop_it_once() -> None:
     assert len(stops_of([plan(STOP), plan(STOP, incident="inc2")], [], AT)) == 1
+
+
+def test_the_hour_counts_from_when_a_step_was_done_and_not_from_when_it_was_asked_for() -> None:
+    """slurmctld did not answer for two hours: what it then takes within a minute is as much as if it were asked for then."""
+    rows = [dataclasses.replace(made, intended_at=later(-7200.0)) for made in (row(Result.DONE), stopped(Result.DONE))]
+    ledger, since = Ledger(rows), later(-3600.0)
+    _, hour = with_pending_drains(fleet(4), [], ledger.drains(since), AT)
+    assert hour == [later(-60.0)]
+    assert stops_of([], ledger.stops(since), AT) == (Stop(101, later(-60.0), True),)
+    ledger.forget(AT, (), (), after=timedelta(hours=1))
+    assert len(ledger.drains(since)) == 1 and len(ledger.stops(since)) == 1
+    assert ledger.drains(AT) == [] and ledger.stops(AT) == []
