@@ -129,8 +129,8 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         recovery.waits = True
         out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=_PAUSES_S[1])))
         return
-    if step.kind in NODE_STEPS and node_proof.is_good_and_in_service(state, incident, step):
-        _leave_in_service(state, out, plan, step, now)
+    if step.kind in NODE_STEPS and (good := node_proof.is_good_and_in_service(state, incident, step)) is not False:
+        _leave_in_service(state, out, plan, step, now) if good else _look_first(state, out, incident_id, now)
         return
     if step.kind is StepKind.EXCLUDE:
         if (due := _soonest_release(state, plan)) is not None and now < due:
@@ -167,6 +167,16 @@ def _leave_in_service(state: State, out: Transition, plan: Plan, step: Step, now
         out.save(StepIntended(plan, step, now))
     left = Outcome(step, Result.DONE, now, "proven good again: left in service", {LEFT_IN_SERVICE: True})
     step_ended(state, out, plan.incident, left, now)
+
+
+def _look_first(state: State, out: Transition, incident_id: str, now: datetime) -> None:
+    """The node of a step is proven good, and our last request may have drained it all the same: it is not asked for again
+    before a snapshot has shown that."""
+    recovery = state.recoveries[incident_id]
+    recovery.waits = True
+    out.do(ObserveFleet(confirm_timer(incident_id), 0.0))
+    pause_s = _PAUSES_S[min(recovery.not_known, len(_PAUSES_S) - 1)]
+    out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=pause_s)))
 
 
 def _is_prepared_by_another(state: State, incident_id: str, step: Step) -> bool:
@@ -212,7 +222,10 @@ def _take_out_more_nodes(state: State, out: Transition, during: Task, now: datet
         if step.kind not in NODE_STEPS or key in recovery.beside:
             continue
         if outcome is None or outcome.result is Result.NOT_KNOWN:
-            if node_proof.is_good_and_in_service(state, during.incident, step):
+            if (good := node_proof.is_good_and_in_service(state, during.incident, step)) is None:
+                _look_first(state, out, plan.incident, now)
+                continue
+            if good:
                 _leave_in_service(state, out, plan, step, now)  # and it goes on from there
                 return
             recovery.beside.add(key)

@@ -323,17 +323,20 @@ def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> froze
     return frozenset(name for name in nodes if _is_good(state, incident, name, against))
 
 
-def is_good_and_in_service(state: State, incident: Incident, step: Step) -> bool:
+def is_good_and_in_service(state: State, incident: Incident, step: Step) -> bool | None:
     """Whether the node of this step, which could not be done yet or has just been planned, is proven good since its
-    conviction, and a snapshot shows that no request of ours has drained it."""
+    conviction, and a snapshot shows that no request of ours has drained it. None: it is proven good, and only a later
+    snapshot will show whether the last request has drained it all the same."""
     outcome, fleet = state.ledger.outcome(incident.id, step), state.cluster.fleet
     view = fleet.nodes.get(step.node or "") if fleet is not None else None
     if fleet is None or view is None or view.drained:
         return False
     asked = outcome.at if outcome is not None else None
-    if (asked is None and state.ledger.has(step.key(incident.id))) or (asked is not None and fleet.at <= asked):
+    if asked is None and state.ledger.has(step.key(incident.id)):
         return False
-    return view.name in proven_good(state, incident, (view.name,))
+    if view.name not in proven_good(state, incident, (view.name,)):
+        return False
+    return True if asked is None or fleet.at > asked else None
 
 
 def _is_good(state: State, incident: Incident, node: str, against: Mapping[str | None, Sequence[Evidence]]) -> bool:

@@ -144,9 +144,16 @@ async def test_a_drain_that_slurm_did_not_take_is_not_done_once_its_node_is_prov
     assert "n5" in daemon.state.called_good and drained(there) == set()
 
 
-@pytest.mark.parametrize("word", ["released", "OK"])
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        pytest.param("released", True, id="released"),
+        pytest.param("OK", True, id="its-agents-word"),
+        pytest.param("released", False, id="no-snapshot-since-the-last-try"),
+    ],
+)
 async def test_a_drain_that_is_tried_again_beside_a_step_of_the_job_is_not_done_once_its_node_is_proven_good(
-    world: Worlds, word: str
+    world: Worlds, word: str, shown: bool
 ) -> None:
     """The job is being stopped all the while: its own step is under way."""
     there = world(nodes=8, wide=3)
@@ -175,8 +182,9 @@ async def test_a_drain_that_is_tried_again_beside_a_step_of_the_job_is_not_done_
         await hear(daemon, "n2", "OK")
     else:
         daemon.live.node("n2").released_at = there.slurm.clock.now()
-    await asyncio.sleep(1.0)
-    await daemon.fleets.take()
+    if shown:
+        await asyncio.sleep(1.0)
+        await daemon.fleets.take()
     answers.set()
     await asyncio.sleep(10.0)  # longer than the longest pause before another try
     assert drained(there) == {"n1"}
