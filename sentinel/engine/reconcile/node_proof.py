@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from sentinel.config.convictions import Drain
 from sentinel.config.returns import level_told
 from sentinel.engine.node_return.put_back import drained_by_us
 from sentinel.engine.state import State
@@ -43,6 +44,10 @@ AGENTS_CALLED = "agents_called"  # stored setting: nodes that their agents calle
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
 IN_SERVICE_SEEN = "in_service_seen"  # the same, when a snapshot first showed the node in service after it
 _BY_DAEMON = frozenset({Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})  # whose times are of the daemon's clock
+_TELEMETRY = frozenset({Source.DCGM, Source.NVML, Source.AMD_SMI})
+_AGENT_KEEPS = frozenset(
+    {Kind.XID, Kind.DIAG_FAILED}
+)  # what an agent holds against its node, beside what telemetry shows
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 
 
@@ -100,12 +105,13 @@ def cleared(state: State, incident: str, nodes: Iterable[str]) -> frozenset[str]
     return proven_good(state, known, named) | returned(state, known, named)
 
 
-def good_since(state: State, node: str, since: datetime, level: int) -> bool:
+def good_since(state: State, node: str, since: datetime, level: int, *, agent: bool = True) -> bool:
     """Whether the node was proven good after ``since``: released by an operator, passed a diagnostic, or its agent took its
     verdict back.
 
     Args:
         level: of the diagnostic, at least; 0: any (``proving_level``).
+        agent: whether what its agent took back is what the node is convicted for (``agent_judges``).
     """
     seen = state.cluster.nodes.get(node)
     if seen is None:
@@ -115,7 +121,7 @@ def good_since(state: State, node: str, since: datetime, level: int) -> bool:
     if (proven := state.returns.proves(node, since)) is not None:
         return proven  # one passed test of several proves nothing yet
     good = state.called_good.get(node)
-    if good is not None and good > since:
+    if agent and good is not None and good > since:
         return seen.verdict.get("word") != "BAD"
     tested = state.diagnostics.known.get(node)  # kept for good: evidence of nodes is forgotten within the hour
     if tested is not None and tested.suspect is None and tested.has_passed(since, level):
@@ -138,6 +144,25 @@ def proving_level(state: State, incident: Incident | None, node: str) -> int:
         if item.where.node == node and item.trust is Trust.SYSTEM and item.kind != Kind.DIAG_PASSED
     ]
     return max(state.rules.returns.proving_level(verdict.cause, level) for level in failed or [0])
+
+
+def agent_judges(state: State, incident: Incident | None, node: str) -> bool:
+    """Whether the node's agent holds all that the incident convicts the node for against it by itself, and so takes it back
+    only once that is disproven (``agent.health.verdict``): it says nothing of a fault for which two reports are needed, nor
+    of one that others saw. Of a suspect its word is enough."""
+    verdict = state.verdicts.get(incident.id) if incident is not None else None
+    if incident is None or verdict is None or node not in verdict.drain:
+        return True
+    told = {
+        item.id: item
+        for item in (*incident.evidence, *(ground.evidence for ground in verdict.grounds))
+        if item.where.node == node and item.trust is Trust.SYSTEM and item.kind not in ABSENCE
+    }
+    convicting = [item for item in told.values() if state.rules.convictions.of(item).convicts]
+    return bool(convicting) and all(
+        state.rules.convictions.of(item) is Drain.YES and (item.kind in _AGENT_KEEPS or item.source in _TELEMETRY)
+        for item in convicting
+    )
 
 
 def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
@@ -344,7 +369,8 @@ def _is_good(state: State, incident: Incident, node: str, against: Mapping[str |
     own = against.get(node, ())
     times = (happened_at(state, item) for items in (own, against.get(None, ())) for item in items)
     since = max(times, default=incident.opened_at)
-    return good_since(state, node, since, proving_level(state, incident, node)) or _is_back(state, node, own)
+    level, agent = proving_level(state, incident, node), agent_judges(state, incident, node)
+    return good_since(state, node, since, level, agent=agent) or _is_back(state, node, own)
 
 
 def _is_back(state: State, node: str, own: Sequence[Evidence]) -> bool:

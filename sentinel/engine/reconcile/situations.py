@@ -276,6 +276,7 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
         return frozenset(), ()
     added: dict[str, datetime] = {}
     levels: dict[str, int] = {}
+    not_by_agent: set[str] = set()
     neighbours: set[str] = set()
     suspects: set[str] = set()
     for row in state.ledger.of_job(job, StepKind.EXCLUDE):
@@ -289,8 +290,14 @@ def exclusions_of_ours(state: State, job: int | None) -> tuple[frozenset[str], t
         for name in names(listed):
             added[name] = row.outcome.at
             levels[name] = max(levels.get(name, 0), node_proof.proving_level(state, incident, name))
+            if not node_proof.agent_judges(state, incident, name):
+                not_by_agent.add(name)
     neighbours -= suspects
-    kept = [name for name, at in added.items() if not node_proof.good_since(state, name, at, levels[name])]
+    kept = [
+        name
+        for name, at in added.items()
+        if not node_proof.good_since(state, name, at, levels[name], agent=name not in not_by_agent)
+    ]
     kept.sort(key=lambda name: (name in neighbours, -added[name].timestamp()))
     return frozenset(added), tuple(kept)
 

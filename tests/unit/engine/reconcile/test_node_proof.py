@@ -14,7 +14,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.due_tests import DiagnosticRecord, read, written
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State
-from sentinel.model.records import Cause, Evidence, Kind, Trust
+from sentinel.model.records import Cause, Evidence, Kind, Source, Trust
 
 HOUR = timedelta(hours=1)
 
@@ -77,3 +77,32 @@ def test_a_convicted_node_is_proven_good_by_the_level_that_failed_or_the_last_of
     state.verdicts["i1"] = verdict(cause=cause, drain=("n1",), suspect=("n2",))
     assert node_proof.proving_level(state, about, "n1") == level
     assert node_proof.proving_level(state, about, "n2") == 0, "a suspect: any test that passes clears it"
+
+
+ADVISED = evidence(node="n1", data={"xid": 171})
+UNREACHABLE = evidence(Kind.NODE_UNREACHABLE, node="n1", source=Source.PROBE)
+PANIC = evidence("kernel_panic", node="n1")
+
+
+@pytest.mark.parametrize(
+    ("items", "good"),
+    [
+        pytest.param([XID], True, id="what-it-holds-by-itself"),
+        pytest.param([XID, CLAIMED, UNREACHABLE], True, id="and-what-a-user-wrote-and-an-absence-that-is-over"),
+        pytest.param([ADVISED, evidence(node="n1", data={"xid": 172})], False, id="two-that-convict-together"),
+        pytest.param([XID, ADVISED], False, id="one-of-two"),
+        pytest.param([PANIC], False, id="seen-by-others"),
+        pytest.param([], False, id="nothing-of-this-node"),
+    ],
+)
+def test_an_agent_that_takes_its_verdict_back_proves_what_it_held_against_its_node(
+    items: list[Evidence], good: bool
+) -> None:
+    state, about = a_state(), incident(*items, id="i1", nodes=["n1", "n2"])
+    state.cluster.node("n2")
+    state.put(about)
+    state.verdicts["i1"] = verdict(cause=Cause.GPU_MEMORY_ECC, drain=("n1",), suspect=("n2",))
+    state.called_good = {"n1": AT + HOUR, "n2": AT + HOUR}
+    assert node_proof.proven_good(state, about, ("n1", "n2")) == ({"n1", "n2"} if good else {"n2"})
+    state.cluster.node("n1").released_at = AT + 2 * HOUR
+    assert "n1" in node_proof.proven_good(state, about, ("n1",)), "a person's word is enough"
