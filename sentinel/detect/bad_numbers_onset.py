@@ -23,7 +23,7 @@ from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_
 from sentinel.model.vocabulary import BAD_NUMBER_KINDS
 from sentinel.wire import time_from, to_json
 
-_MOST_ATTEMPTS = 4096  # attempts tracked before ended ones are dropped
+_MOST_ATTEMPTS = 4096  # attempts tracked before those of jobs that are gone are dropped
 _MOST_KEPT = 256  # newest attempts kept in the store
 BAD_NUMBERS_KEPT = "bad_numbers"  # stored setting, by attempt
 _SCALER = "loss-overflow"  # rule: a loss scaler skips a step
@@ -157,18 +157,26 @@ class OnsetTracker:
 
     def _step(self, attempt: Attempt, item: Evidence, step: int) -> list[Evidence]:
         if attempt not in self._runs and len(self._runs) >= _MOST_ATTEMPTS:
-            self._losses = {name: losses for name, losses in self._losses.items() if not self._cluster.ended(*name)}
-            left = {name: run for name, run in self._runs.items() if not self._cluster.ended(*name)}
-            self._runs.clear()
-            self._of_job.clear()
-            for name, run in left.items():
-                self._keep(name, run)
+            self._forget()
         spike, loss = None, item.data.get("loss")
         if isinstance(loss, (int, float)):
             self._losses[attempt], spike = observe(self._losses.get(attempt, NO_LOSSES), step, float(loss))
         before = self._begins(*attempt)
         self._set(attempt, self._begun(attempt, before, after_print(before, step, item.at, item.data)))
         return [_spike(item, spike)] if spike is not None else []
+
+    def _forget(self) -> None:
+        """Drop the attempts of jobs that have ended for long: neither Slurm nor the view has them any more. A job that may
+        go on begins with what its earlier attempts left."""
+        fleet, seen = self._cluster.fleet, {job for job, _ in self._cluster.attempts}
+        if fleet is None:
+            return
+        jobs = {job for job, _ in self._runs}
+        kept = {job for job in jobs if job in seen or fleet.may_have_job(job)}
+        self._losses = {name: losses for name, losses in self._losses.items() if name[0] in kept}
+        self._runs = {name: run for name, run in self._runs.items() if name[0] in kept}
+        for job in jobs - kept:
+            del self._of_job[job]
 
     def _bad(self, attempt: Attempt, item: Evidence, reached: int | None) -> Evidence:
         told, losses = item.data.get("step"), self._losses.get(attempt, NO_LOSSES)

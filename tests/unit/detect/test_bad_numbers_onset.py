@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from math import nan
 from typing import Any
 
 import pytest
-from made_records import evidence
+from made_records import evidence, fleet, later
+from made_records import job as made_job
 
 from sentinel.config.settings import Judgement
+from sentinel.detect import bad_numbers_onset
 from sentinel.detect.bad_numbers import QUIET, Run
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
@@ -99,3 +102,33 @@ def test_attempts_of_which_nothing_is_known_are_not_gone_through(job: Job) -> No
     job.tracker._runs = Counting(job.tracker._runs)
     job.prints(65535, 10, None)
     assert job.onset(65535) == job.onset(1) and len(looked) < 20
+
+
+def test_of_many_attempts_those_of_jobs_that_are_gone_are_forgotten_and_not_those_that_have_just_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bad_numbers_onset, "_MOST_ATTEMPTS", 20)
+    view = ClusterView()
+    tracker = OnsetTracker(view, Judgement())
+
+    def prints(number: int, *losses: float) -> None:
+        for step, loss in enumerate(losses):
+            item = evidence(Kind.STEP, job=number, attempt=0, source=Source.JOB_LOG, data={"step": step, "loss": loss})
+            tracker.with_findings([item])
+            view.note(item)
+
+    waits, ended = 100, 101  # what both left counts for the attempts that follow
+    view.see_fleet(fleet(4, [made_job(waits), made_job(ended)]))
+    prints(waits, *BAD)
+    prints(ended, *BAD)
+    queued = made_job(waits, state="pending", nodes=(), restarts=1)
+    for number in range(1, 60):
+        at = later(number * 600.0)
+        view.see_fleet(dataclasses.replace(fleet(4, [made_job(number), queued]), at=at))
+        prints(number, 2.0)
+        view.forget(at)
+        assert tracker.onset_step(waits, 0) == 0 and tracker.onset_step(waits, 1) == 0
+        if number < 5:
+            assert tracker.onset_step(ended, 0) == 0
+    assert tracker.newest_run(3) is None and tracker.newest_run(ended) is None, "long gone"
+    assert tracker.newest_run(58) == 0
