@@ -68,6 +68,7 @@ class AttemptSeen:
     step_time_s: float | None = None
     rhythm: Rhythm = field(default_factory=Rhythm)
     ended: bool = False
+    noted_at: datetime | None = None  # when something was last heard of it
     stalled: bool = False
     silence: SilenceSeen = field(default_factory=SilenceSeen)
     observed: Observed = field(default_factory=Observed)  # how much of the silence was observed
@@ -117,8 +118,6 @@ class ClusterView:
         self.dependents: dict[int, dict[int, str]] = {}  # by job: those that waited for its end, and their kind
         self._past_curves: dict[tuple[int, int], ProgressCurve] = {}
 
-    # --- progress -----------------------------------------------------------------------------------------------------
-
     def last_step(self, job: int, attempt: int) -> int | None:
         return seen.last_step if (seen := self.attempts.get((job, attempt))) else None
 
@@ -141,8 +140,6 @@ class ClusterView:
 
     def ended(self, job: int, attempt: int) -> bool:
         return bool((seen := self.attempts.get((job, attempt))) and seen.ended)
-
-    # --- what comes in ------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> NodeSeen:
         if (seen := self.nodes.get(name)) is None:  # called several times per heartbeat: no needless setdefault
@@ -276,10 +273,9 @@ class ClusterView:
         attempt = where.attempt if where.attempt is not None else self.newest_attempt(where.job)
         if attempt is None:
             return
-        seen = self.attempts.get((where.job, attempt))
-        if seen is None:
-            unknown = JobView(id=where.job, state="unknown", restarts=attempt)
-            seen = self.attempts[where.job, attempt] = AttemptSeen(view=unknown)
+        if (seen := self.attempts.get((where.job, attempt))) is None:
+            seen = self.see_attempt(JobView(id=where.job, state="unknown", restarts=attempt))
+        seen.noted_at = item.seen_at
         if item.kind == Kind.CHECKPOINTS_HELD:
             self.listings.note(item)
         elif item.kind == Kind.STEP:
@@ -322,8 +318,6 @@ class ClusterView:
             seen = self.attempts.get((where.job or -1, where.attempt if where.attempt is not None else -1))
             if item.kind == Kind.TASK_STATE and seen is not None and where.rank is not None and where.node is not None:
                 seen.rank_nodes[where.rank] = where.node
-
-    # --- what is asked ------------------------------------------------------------------------------------------------
 
     def newest_attempt(self, job: int) -> int | None:
         return max((attempt for known, attempt in self.attempts if known == job), default=None)
@@ -371,10 +365,15 @@ class ClusterView:
         return sorted(found.values(), key=lambda item: item.at)
 
     def forget(self, before: datetime, group_s: float = 0.0) -> None:
-        """Drop attempts that ended long ago, and node evidence older than the look-back."""
+        """Drop attempts that ended long ago or of which Slurm knows nothing, and node evidence older than the look-back."""
+        fleet = self.fleet
         for key, seen in list(self.attempts.items()):
-            newest = max((item.at for item in seen.pool), default=seen.view.started_at)
-            if seen.ended and newest is not None and newest < before - _LOOK_BACK:
+            newest, now = max((item.at for item in seen.pool), default=seen.view.started_at), before
+            if not seen.ended:
+                if fleet is None or fleet.may_have_job(key[0]):
+                    continue
+                newest, now = seen.noted_at, min(before, fleet.at)  # no snapshot will ever show its end
+            if newest is not None and newest < now - _LOOK_BACK:
                 del self.attempts[key]
                 self._past_curves[key] = seen.curve
         while len(self._past_curves) > _CURVES:

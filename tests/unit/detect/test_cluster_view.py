@@ -7,7 +7,7 @@ from dataclasses import replace
 from made_records import evidence, fleet, job, later, node
 
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.model.records import Evidence, Kind, Source, Unread
+from sentinel.model.records import Evidence, Kind, Source, Unread, Where
 
 
 def stepped(step: int, at_s: float, attempt: int | None = 0, **data: float) -> Evidence:
@@ -168,3 +168,21 @@ def test_an_attempt_that_spoke_is_not_on_its_way_back() -> None:
     view.note(stepped(7, 0.0, attempt=2))
     view.see_fleet(fleet(jobs=[job(state="completing", nodes=("n2",), restarts=2, started_s=-10.0)]))
     assert view.attempts[101, 2].nodes == ("n2",) and (101, 1) not in view.attempts
+
+
+def test_an_attempt_of_a_job_that_slurm_does_not_know_is_forgotten_an_hour_after_what_was_heard_of_it() -> None:
+    """No snapshot will ever show its end: a log may name a job that slurmctld has long purged."""
+    live = ClusterView()
+    live.see_fleet(fleet(2, [job()]))
+    live.note(replace(stepped(1, 0.0), where=Where(job=7, attempt=0)))
+    live.note(stepped(1, 0.0))
+    for at_s, unread in ((3600.0, ()), (9000.0, (Unread("job", "7", "bad json"),))):
+        live.see_fleet(replace(fleet(2, [job()]), at=later(at_s), unread=unread))
+        live.forget(later(at_s))
+        assert set(live.attempts) == {(7, 0), (101, 0)}
+    live.see_fleet(replace(fleet(2, [job()]), at=later(3600.0)))
+    live.forget(later(9000.0))
+    assert (7, 0) in live.attempts, "a snapshot as old as that does not have every job that runs by now"
+    live.see_fleet(replace(fleet(2, [job()]), at=later(9001.0)))
+    live.forget(later(9001.0))
+    assert set(live.attempts) == {(101, 0)}
