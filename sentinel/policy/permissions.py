@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from sentinel.config.modes import ACT, SUGGEST, Modes
 from sentinel.model.approvals import APPROVAL, ASKING, LAPSED, OF_JOBS, REFUSED, Answer
 from sentinel.model.records import NODE_STEPS, Cause, Incident, Step, StepKind, Wait
-from sentinel.policy.situation import Situation, components_with
+from sentinel.policy.situation import Situation, components_of
 
 UNSAID = frozenset({"observe", "paused", *ASKING})  # waits whose words are the plan's explanation already
 
@@ -48,7 +48,7 @@ class Permissions:
             partitions = self.situation.fleet.nodes[step.node].partitions
         else:
             job = self.situation.job
-            parts = (job, *components_with(self.situation.fleet, job.id)) if job is not None else ()
+            parts = (job, *components_of(self.situation)) if job is not None else ()
             partitions = tuple(name for part in parts for name in part.partition.split(","))
         mode = self.modes.of(partitions, self.cause)
         return mode.drain if step.kind in NODE_STEPS else mode.restart

@@ -32,7 +32,7 @@ from sentinel.policy.situation import (
     NO_NODE,
     SILENCE,
     Situation,
-    components_with,
+    components_of,
     from_open_engine,
     from_silence,
     lent,
@@ -232,7 +232,7 @@ def _requeue(
     # The components of a heterogeneous job start together, each from a resume point of its own.
     resumes = [
         Step(kind, job=part, attempt=attempt, data=values)
-        for part in (job.id, *(other.id for other in components_with(situation.fleet, job.id)))
+        for part in (job.id, *(other.id for other in components_of(situation)))
         for kind, values in (
             (StepKind.CHOOSE_CHECKPOINT, {"onset_step": verdict.onset_step}),
             (StepKind.QUARANTINE, {}),

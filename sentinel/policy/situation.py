@@ -105,6 +105,7 @@ class Situation:
     spares: Spares | None = None  # nodes kept for restarts; None: none, or not known
     allocation_failed: bool = False  # this incident's restart in the allocation could not be done
     steps_back: bool = False  # the job's checkpoint is left out: two attempts in a row did not resume from it
+    unread_components: tuple[JobView, ...] = ()  # of its job, as they were last seen: their records cannot be read
     breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers
 
 
@@ -149,6 +150,16 @@ def components_with(fleet: Fleet, job: int) -> tuple[JobView, ...]:
         return ()
     found = (other for other in fleet.jobs.values() if other.het == this.het and other.id != job)
     return tuple(sorted(found, key=lambda other: other.id))
+
+
+def components_of(situation: Situation) -> tuple[JobView, ...]:
+    """The other components of the situation's job; those whose records cannot be read as they were last seen."""
+    job = situation.job
+    if job is None or job.het is None:
+        return ()
+    seen = (*situation.unread_components, *situation.fleet.jobs.values())
+    found = {other.id: other for other in seen if other.het == job.het and other.id != job.id}
+    return tuple(found[name] for name in sorted(found))
 
 
 def may_use_spares(job: JobView, verdict: Verdict, reservation: str) -> bool:

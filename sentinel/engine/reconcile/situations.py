@@ -169,6 +169,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         spares=cluster.fleet.spares,
         allocation_failed=in_allocation.has_failed(state, incident),
         steps_back=any(is_left_out(item) for item in incident.evidence),
+        unread_components=_unread_components(state, job, cluster.snapshot),
         breaker_passed=incident.id in state.breaker_passed,
         missing_since=_missing_since(state, incident),
         refused=state.refused_drains.get(incident.id, {}),
@@ -176,6 +177,15 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         request=_request(state, incident),
         request_cause=state.verdicts[incident.id].cause if incident.id in state.verdicts else None,
     )
+
+
+def _unread_components(state: State, job: JobView | None, fleet: Fleet) -> tuple[JobView, ...]:
+    """The components of the job whose records cannot be read, as they were last seen: they are stopped with it, and start
+    with it again."""
+    if job is None or job.het is None or not fleet.unread:
+        return ()
+    newest = {name: seen.view for (name, _), seen in sorted(state.cluster.attempts.items()) if seen.view.het == job.het}
+    return tuple(view for name, view in newest.items() if name not in fleet.jobs and fleet.may_have_job(name))
 
 
 def with_onset_known_now(state: State, incident: Incident, verdict: Verdict) -> Verdict:
