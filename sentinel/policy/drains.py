@@ -254,9 +254,9 @@ def _partition_limit(partition: str, nodes: Sequence[str], fleet: Fleet, limits:
     members = [node for node in fleet.nodes.values() if partition in node.partitions]
     ours, unread, also = _out(members, fleet)
     asked = sum(1 for node in members if node.name in nodes)
-    # At least one: the share of a small partition could otherwise be zero.
+    # At least one: the share of a small partition could otherwise be zero, or be used up by a record of elsewhere.
     most = max(1, at_most(limits.drain_fraction, len(members)))
-    if ours + unread + asked > most:
+    if ours + asked > 1 and ours + unread + asked > most:
         out = f"{ours} of {len(members)} nodes are drained by Sentinel{also}"
         return "drain-budget", f"partition {partition}: {out}; {most} are allowed."
     healthy = [node for node in members if node.usable and node.name not in nodes]

@@ -83,7 +83,7 @@ def excluded(
     pool = {node.name for node in there if may_get(node) and node.name not in leaving}
     needed = nodes_wanted(job)[1]
     may_begin = pool | {node.name for node in there if in_service(node) and node.name not in leaving}
-    must = [name for name in _known(bad, fleet) if name in may_begin]
+    must = sorted((name for name in _known(bad, fleet) if name in may_begin), key=lambda name: name not in pool)
     pool -= set(must)
     left = len(pool)
     must = must[: max(0, len(there) - nodes_wanted(job)[0])]

@@ -7,7 +7,7 @@ the jobs of others nor use up their budget.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
@@ -55,7 +55,9 @@ def _hangs_with(stop: Step, situation: Situation, limits: Limits) -> str:
     each = max(1, (together - 1) // 2)  # of one user: two users' programs are not enough
     if users[own] >= together:
         whose, none, number = f" of user {own}", "None of them", users[own]
-    elif sum(min(number, each) for number in users.values()) >= together:
+    elif sum(min(number, each) for number in users.values()) >= together or (
+        users.total() >= together and _most_hang(users, situation.fleet)
+    ):
         whose, none, number = "", "None", users.total()
     else:
         return ""
@@ -63,6 +65,15 @@ def _hangs_with(stop: Step, situation: Situation, limits: Limits) -> str:
         f"{number} jobs{whose} were called hung within {limits.hung_window_s:g} s of this one: more likely one shared cause "
         f"than so many hangs. {none} is stopped for its silence until they go on, or a person has looked: sentinel resume."
     )
+
+
+def _most_hang(users: Mapping[str | int, int], fleet: Fleet) -> bool:
+    """Whether several jobs of several users hang, half of all that run and half of each of these users': a small cluster's
+    outage. Of a single job beside another user's many it is not known."""
+    running = Counter(job.user for job in fleet.jobs.values() if job.state == "running")
+    half = all(2 * number >= running[user] for user, number in users.items() if isinstance(user, str))
+    several = sum(number > 1 for number in users.values()) > 1
+    return several and half and 2 * sum(users.values()) >= running.total()
 
 
 def running_jobs(fleet: Fleet) -> int:

@@ -40,7 +40,7 @@ class EarlierRestarts:
         later: Resume | None = None
         for row in reversed([row for row in rows if row["incident"] != task.incident.id]):
             resume = resume_of(row["attempt"] or 0, row["data"])
-            if resume is None or gained(self._live, task.job, begun, resume.step):
+            if resume is None or resume.attempt < begun - 1 or gained(self._live, task.job, begun, resume.step):
                 break
             if later is None and corrupt:
                 found[resume.name] = f"attempt {task.attempt} was to resume from it, and its program could not read one"

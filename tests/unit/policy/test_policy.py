@@ -15,6 +15,7 @@ from sentinel.model.intent import Intent
 from sentinel.model.records import Cause, Fleet, Incident, Kind, Plan, Restart, Scope, Source, StepKind, Unread, Verdict
 from sentinel.policy import NodeHurt, PastRestart, Situation
 from sentinel.policy.drains import switches
+from sentinel.policy.exclusions import excluded
 
 ACT = Modes(default=Mode(drain="act", restart="act"))
 OUT = {"flags": frozenset({"drain"}), "reason": "sentinel: inc gpu_fallen_off_bus"}
@@ -716,16 +717,31 @@ def test_a_node_whose_record_cannot_be_read_is_left_alone_and_may_be_one_of_ours
     ("limits", "said"),
     [
         ({"drain_per_switch": 2}, "switch s1: 0 of its 6 nodes are drained by Sentinel, 2 more cannot be read; 2 are"),
-        ({"drain_fraction": 0.2}, "partition train: 0 of 10 nodes are drained by Sentinel, 2 more cannot be read; 2"),
+        ({"drain_fraction": 0.2}, "partition train: 1 of 10 nodes are drained by Sentinel, 2 more cannot be read; 2"),
     ],
 )
 def test_a_node_whose_record_cannot_be_read_counts_as_drained_at_each_place(limits: dict[str, Any], said: str) -> None:
-    there = [node(f"n{i}", topology="s1" if i <= 6 else "s2") for i in range(1, 11)]
+    out = node("n10", flags=("drain",), reason="sentinel: inc0 gpu_fallen_off_bus", topology="s2")
+    there = [*(node(f"n{i}", topology="s1" if i <= 6 else "s2") for i in range(1, 10)), out]
     unread = dataclasses.replace(fleet(there), unread=tuple(Unread("node", name, "why") for name in ("n11", "n12")))
     wide = dataclasses.replace(Limits(drain_fraction=1.0, drain_per_switch=99, drain_count=99), **limits)
     refused = decide(verdict(drain=("n1",)), fleet=unread, job=None, limits=wide)
     assert refused.refusal == "drain-budget" and said in refused.explanation
     assert drained(decide(verdict(drain=("n1",)), fleet=fleet(there), job=None, limits=wide)) == ["n1"]
+
+
+def test_a_record_that_cannot_be_read_does_not_keep_the_only_bad_node_of_a_small_partition_in_service() -> None:
+    unread = dataclasses.replace(fleet(8), unread=(Unread("node", "x9", "why"),))
+    assert drained(decide(verdict(drain=("n1",)), fleet=unread, job=None, limits=Limits())) == ["n1"]
+    assert drained(decide(verdict(drain=("n1", "n2")), fleet=unread, job=None, limits=Limits())) == ["n1"]
+
+
+def test_of_two_bad_nodes_the_one_in_service_is_left_out_before_the_one_in_maintenance() -> None:
+    there = fleet([node("n1", flags=frozenset({"maintenance"})), node("n2"), node("n3"), node("n4")])
+    found = excluded(
+        dataclasses.replace(job(7), node_count=3), there, bad=["n1", "n2"], suspect=[], leaving=(), added_by_us=()
+    )
+    assert found.nodes == ("n2",)
 
 
 def test_a_suspect_switch_is_not_cleared_by_records_that_cannot_be_read() -> None:

@@ -144,6 +144,31 @@ def test_the_breaker_of_hangs_needs_three_users_or_the_users_own_jobs(
     assert ("jobs of user ada were called hung" in plan.explanation) is (frozen and not others)
 
 
+@pytest.mark.parametrize(
+    ("ada", "bob", "more", "frozen"),
+    [
+        (3, 2, 0, True),
+        (2, 2, 0, True),
+        (10, 2, 0, True),
+        (4, 2, 6, True),
+        (4, 2, 7, False),
+        (3, 1, 0, False),
+        (1, 1, 0, False),
+    ],
+)
+def test_in_a_cluster_of_two_users_most_of_whose_jobs_hang_none_is_stopped(
+    ada: int, bob: int, more: int, frozen: bool
+) -> None:
+    """``more``: jobs of a third user, which run on."""
+    jobs = [job(101 + number, user="bob" if number < bob else "ada") for number in range(ada + bob)]
+    others = [job(500 + number, user="eve") for number in range(more)]
+    hung = {known.id: known.user for known in jobs if known.id != 101}
+    there = fleet(10, [*jobs, *others])
+    situation = Situation(fleet=there, intent=Intent(restart=True), job=there.jobs[101], last_step=37, hung_jobs=hung)
+    plan = policy.decide(HANG, incident(stall()), situation, limits=Limits(), modes=ACT, act_confidence=0.6, now=AT)
+    assert (plan.refusal == "hang-breaker") is frozen
+
+
 def test_the_breaker_freezes_a_hold_as_well() -> None:
     judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD)
     assert decide(judged, stall(), hung_jobs=unknown(1, 2, 3)).refusal == "hang-breaker"

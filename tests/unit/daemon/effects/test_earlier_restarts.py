@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from in_memory.checkpoints import SHARED, Case, Nodes
 from in_memory.world import World
-from made_records import plan, step, verdict
+from made_records import incident, plan, step, verdict
 
 from sentinel.actions.means import Task
+from sentinel.daemon.effects.earlier_restarts import EarlierRestarts
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Cause, StepKind
 
 Worlds = Callable[..., World]
@@ -59,3 +61,17 @@ async def test_the_event_loop_waits_for_no_reading_of_the_store(world: Worlds, m
     await case.checkpoints.choose(Task(task.incident, task.verdict, plan(*steps), steps[1]), view)
     assert {name for name, _ in store.read} == {"outcome", "steps_done", "tiers_saved"}
     assert all(in_thread for _, in_thread in store.read), store.read
+
+
+@pytest.mark.parametrize(("failed", "rejected"), [(3, True), (4, False)])
+async def test_only_the_checkpoint_of_the_attempt_that_failed_is_accused(failed: int, rejected: bool) -> None:
+    """Attempt 3 resumed from what was chosen after attempt 2. A person requeued the job: of attempt 4 nobody chose one."""
+
+    class Chosen:
+        def steps_done(self, kinds: object, job: int) -> list[dict[str, Any]]:
+            return [{"incident": "old", "attempt": 2, "data": {"path": "/ck/step-100", "step": 100}}]
+
+    made = step(StepKind.CHOOSE_CHECKPOINT, job=101, attempt=failed)
+    task = Task(incident(job=101, attempt=failed), verdict(Cause.CHECKPOINT_CORRUPT), plan(made), made)
+    found = await EarlierRestarts(Chosen(), ClusterView()).rejected(task)  # type: ignore[arg-type]
+    assert bool(found) is rejected
