@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sentinel.checkpoints.watch import Limits, Rhythm, Save, Trouble
 from sentinel.planning.quantities import show_bytes, show_duration, show_rate
 
 _LEAST_BYTES = 1 << 20  # that a save needs where nothing is known of its size
-_REACH = 50.0  # times as long as it was looked at: two minutes in which others wrote say nothing of the next day
+_REACH = 5.0  # times as long as it was looked at: two minutes in which others wrote say nothing of the next half hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,22 @@ def filling(history: Sequence[tuple[float, Space]], usual: Rhythm, limits: Limit
     limits = limits or Limits()
     if len(history) < limits.least:
         return None
-    (first_s, first), (last_s, last) = history[0], history[-1]
+    (first_s, _), (last_s, last) = history[0], history[-1]
     if usual.bytes is not None and last.free_bytes < usual.bytes:
         return Trouble("full", f"the next checkpoint needs about {show_bytes(usual.bytes)}: {last}")
-    used, took_s = first.free_bytes - last.free_bytes, last_s - first_s
-    if used <= 0 or took_s <= 0:
+    took_s = last_s - first_s
+    # What goes on fills it in both halves of the time: one program's burst does not.
+    rate = min(_rate(one, other) for one, other in pairwise((history[0], history[len(history) // 2], history[-1])))
+    if rate <= 0:
         return None
-    left_s = last.free_bytes * took_s / used
+    left_s = last.free_bytes / rate
     if left_s >= min(limits.full_in_s, _REACH * took_s):
         return None
-    speed = f"{show_rate(used / took_s)}, as in the last {show_duration(took_s)}"
+    speed = f"{show_rate(rate)}, as in the last {show_duration(took_s)}"
     return Trouble("full", f"full in {show_duration(left_s)} at {speed}: {last}")
+
+
+def _rate(one: tuple[float, Space], later: tuple[float, Space]) -> float:
+    """Bytes a second by which there was less; 0 where no time passed."""
+    took_s = later[0] - one[0]
+    return (one[1].free_bytes - later[1].free_bytes) / took_s if took_s > 0 else 0.0

@@ -52,6 +52,14 @@ def test_two_minutes_say_nothing_of_the_next_day():
                     (126.0, Space(50 * GB - 91_336_000, 100 * GB, None))], USUAL) is None  # fmt: skip
 
 
+def test_a_burst_of_others_is_no_rate():
+    burst = [0.0, 65.0, 130.0]
+    free = [60 * GB, 55 * GB, 54 * GB]  # at 46 MB/s over all, and at 15 MB/s since it is over
+    history = [(at, Space(left, 271 * GB, None)) for at, left in zip(burst, free, strict=True)]
+    assert filling(history, Rhythm(60.0, 5.0, GB / 1000)) is None
+    assert filling(free_space(500, 100, 100, 99.99), USUAL) is None
+
+
 def test_what_is_deleted_again_is_no_growth():
     assert filling(free_space(50, 40, 50, 50), USUAL) is None
 
