@@ -65,8 +65,8 @@ def test_what_is_under_way_counts_and_what_is_an_hour_old_does_not(world: Worlds
     did(store, "i1", step(StepKind.DRAIN, node="n1"), result=None)
     did(store, "i2", Step(StepKind.REQUEUE_HOLD, job=7, attempt=0), result=None)
     assert used(store) == (1, 1, 1)
-    did(store, "i3", step(StepKind.DRAIN, node="n2"), at_s=-3001.0)
-    did(store, "i4", Step(StepKind.REQUEUE_HOLD, job=8, attempt=0), at_s=-3001.0)
+    did(store, "i3", step(StepKind.DRAIN, node="n2"), at_s=-3002.0)
+    did(store, "i4", Step(StepKind.REQUEUE_HOLD, job=8, attempt=0), at_s=-3002.0)
     assert used(store) == (1, 1, 1)
     did(store, "i5", step(StepKind.DRAIN, node="n3"), at_s=-3001.0, result=None)  # it waited, and goes on now
     assert used(store) == (2, 2, 1)
