@@ -35,7 +35,8 @@ def read_message(
     of_gpu = _OF_GPU.match(line.text)
     evidence = []
     for item in found:
-        data = item.data if of_gpu is None else {"pci": of_gpu[1].lower(), **item.data}  # a GPU not named is anybody's
+        # Without its function, as an Xid has it. A GPU not named is anybody's.
+        data = item.data if of_gpu is None else {"pci": of_gpu[1].lower().partition(".")[0], **item.data}
         key = line.sequence if line.sequence is not None else line.since_boot_s
         identity = stable_id("kernel", item.where.node, boot, key, item.rule, line.text)
         node = line.node or where.node

@@ -135,6 +135,7 @@ plan = Table(
     Column("finished", Boolean, nullable=False, default=False),
     Column("record", JSON, nullable=False),
     Index("plan_finished", "finished"),
+    Index("plan_incident", "incident"),
 )
 
 # The ledger: a row is written before the effect and completed after it.
@@ -168,6 +169,7 @@ notice = Table(
     Column("at", Utc, nullable=False),
     Column("delivered", Boolean, nullable=False),
     Column("record", JSON, nullable=False),
+    Index("notice_incident", "incident"),
 )
 
 # One row for each attempt of a job: exposure for rates, and steps for "time lost".

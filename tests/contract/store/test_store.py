@@ -71,7 +71,8 @@ def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
         connection.exec_driver_sql("DROP TABLE daemon")
         connection.exec_driver_sql("ALTER TABLE lease DROP COLUMN token")
         connection.exec_driver_sql("DROP TABLE audit")
-        connection.exec_driver_sql("DROP INDEX incident_evidence_evidence")
+        for index in ("incident_evidence_evidence", "plan_incident", "notice_incident"):
+            connection.exec_driver_sql(f"DROP INDEX {index}")
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("DROP FUNCTION audit_only_added_to()")
         for column in ("culprit_gpus", "culprit_ranks", "seen_on", "onset_step", "users_words", "corrections"):

@@ -96,7 +96,7 @@ def test_what_the_driver_says_of_a_programs_fault(xid: int, rest: str) -> None:
     ("line", "pci"),
     [
         (XID, "0000:3b:00"),
-        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "0000:3b:00.0"),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "0000:3b:00"),
         ("NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus.", "0000:3b:00"),
         ("NVRM: GPU has fallen off the bus.", None),
         (

@@ -1,4 +1,4 @@
-"""Which incidents an item of evidence belongs to: what is pruned is looked up by it."""
+"""Incidents by their evidence, plans and messages by their incident: what is pruned is looked up by them."""
 
 from alembic import op
 
@@ -10,7 +10,11 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_index("incident_evidence_evidence", "incident_evidence", ["evidence"])
+    op.create_index("plan_incident", "plan", ["incident"])
+    op.create_index("notice_incident", "notice", ["incident"])
 
 
 def downgrade() -> None:
+    op.drop_index("notice_incident", table_name="notice")
+    op.drop_index("plan_incident", table_name="plan")
     op.drop_index("incident_evidence_evidence", table_name="incident_evidence")
