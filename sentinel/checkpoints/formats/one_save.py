@@ -240,15 +240,16 @@ def refuse_damaged_texts(tree: Tree) -> None:
 
 
 def _refuse_renamed_keys(tree: Tree, name: str, beside: Sequence[Path]) -> None:
-    """`NotKnown` where a key that frameworks read has another name here than in every save beside."""
+    """`NotKnown` where a key that frameworks read is a flipped bit away from its name in both saves beside."""
     if not json_files.speaks_to_a_resume(name) or tree.files[name].size > json_files.SMALL_BYTES:
         return
-    told = [_told(folder, name) for folder in beside]
-    renamed = {json_files.renamed_key(_told(tree.root, name), theirs) for theirs in told if theirs is not None}
-    key = renamed.pop() if len(renamed) == 1 else ""
-    if key:
+    told = [theirs for folder in beside if (theirs := _told(folder, name)) is not None]
+    # Of two that differ it is not known which is damaged: two that agree show it.
+    renamed = {json_files.renamed_key(_told(tree.root, name), theirs) for theirs in told}
+    names = renamed.pop() if len(told) == _NEIGHBOURS and len(renamed) == 1 else None
+    if names is not None:
         raise NotKnown(
-            f"{visible(name)} has a key {visible(key)}, that of {visible(beside[0].name)} another one: damaged?"
+            f"{visible(name)} has a key {visible(names[0])}, that of {visible(beside[0].name)} {visible(names[1])}: damaged?"
         )
 
 

@@ -5,7 +5,6 @@ On its own a checkpoint of one file. Used for model weights by the Hugging Face 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,7 +32,7 @@ _TYPES: dict[str, tuple[int, str]] = {
     "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"), "F6_E2M3": (6, ""), "F6_E3M2": (6, ""), "F4": (4, ""),
 }  # fmt: skip
 
-_FEW = 8  # one of so many names at most is damaged; more of them were renamed
+_DECIDE = 2  # saves beside that name a tensor alike and otherwise than this one
 _MOMENTS = frozenset(("exp_avg", "exp_avg_sq", "momentum_buffer", "m", "v", "mu", "nu"))
 
 owners_by_name = no_owners
@@ -80,7 +79,7 @@ def refuse_other_names(tree: Tree, headers: Mapping[str, Header]) -> None:
     The library writes tensors in the order of their names; a file that somebody else writes has an order of its own. The
     loss of any other tensor leaves a gap.
     """
-    beside = neighbours(tree.root, 2)
+    beside = neighbours(tree.root, _DECIDE)
     for name, header in headers.items():
         found = [(path, theirs) for path in beside if (theirs := _header_in(path, name, tree.single)) is not None]
         for path, theirs in found[:1]:
@@ -90,10 +89,10 @@ def refuse_other_names(tree: Tree, headers: Mapping[str, Header]) -> None:
             lost = sorted(theirs.tensors.keys() - mine.keys())
             if lost and theirs.tensors.items() >= mine.items() and all(0 in theirs.tensors[key][1] for key in lost):
                 raise NotKnown(f"{visible(name)} is {where} without {visible(lost[0])}: a name lost?")
-            # Of two that differ it is not known which is damaged: a third one decides, where there is one.
-            renamed = {_renamed(header, other) for _, other in found}
+            # Of two that differ it is not known which is damaged: two that agree show it.
+            renamed = {_renamed(header, other) for _, other in found} if len(found) == _DECIDE else set()
             if len(renamed) == 1 and (key := renamed.pop()):
-                raise NotKnown(f"{visible(name)} names {visible(key)} otherwise than {where}: damaged?")
+                raise NotKnown(f"{visible(name)} names {visible(key[0])} otherwise than {where}: damaged?")
 
 
 def _header_in(folder: Path, name: str, single: bool) -> Header | None:
@@ -103,17 +102,20 @@ def _header_in(folder: Path, name: str, single: bool) -> Header | None:
         return None
 
 
-def _renamed(mine: Header, theirs: Header) -> str:
-    """The first of a few names that the other header does not have, though it has as many tensors of the same shapes.
+def _renamed(mine: Header, theirs: Header) -> tuple[str, str] | None:
+    """The one name that a flipped bit made of one in the other header, of a tensor of that type and shape, and that one.
 
-    Another version of a library may name all of them otherwise. ``format`` is what a library loads a file by.
+    Another version of a library may name tensors otherwise. ``format`` is what a library loads a file by.
     """
-    if mine.metadata.get("format") != theirs.metadata.get("format"):
-        return "format"
+    ours, other = mine.metadata.get("format", ""), theirs.metadata.get("format", "")
+    if json_files.one_bit_apart(ours, other):
+        return "format", other
     gained, lost = mine.tensors.keys() - theirs.tensors.keys(), theirs.tensors.keys() - mine.tensors.keys()
-    few = 0 < len(gained) <= max(1, len(mine.tensors) // _FEW)
-    alike = Counter(mine.tensors[key] for key in gained) == Counter(theirs.tensors[key] for key in lost)
-    return min(gained) if few and alike else ""
+    if len(gained) != 1 or len(lost) != 1:
+        return None
+    (new,), (old,) = gained, lost
+    alike = mine.tensors[new] == theirs.tensors[old] and json_files.one_bit_apart(new, old)
+    return (new, old) if alike else None
 
 
 def _in_order(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bool:

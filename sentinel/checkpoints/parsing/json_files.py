@@ -15,6 +15,9 @@ _MOST_WEIGHT = 1_200_000  # a header of 109,000 tensors
 SMALL_BYTES = 4 << 20
 _MOST_LINES = 50_000
 _NUMBERS = re.compile(r"\d+")
+_TOKENS = ("added_tokens.json", "vocab.json")  # whose keys are the words of a language
+# Tables whose keys a user chooses: names of callbacks and their arguments, of parameters in a search, labels, words.
+_OF_THE_USER = frozenset(("stateful_callbacks", "trial_params", "label2id", "vocab"))
 
 Pairs = list[tuple[str, object]]
 
@@ -52,23 +55,32 @@ def check_read_at_resume(tree: Tree) -> None:
 
 def speaks_to_a_resume(name: str) -> bool:
     """Whether frameworks read a file of that name at resume, by keys of their own."""
-    return name == "trainer_state.json" or _READ_AT_RESUME.fullmatch(name) is not None
+    return name == "trainer_state.json" or (_READ_AT_RESUME.fullmatch(name) is not None and name not in _TOKENS)
 
 
-def renamed_key(mine: object, theirs: object) -> str:
-    """A key here that a file of another save has under another name, as a flipped bit leaves it; empty where there is none.
+def renamed_key(mine: object, theirs: object) -> tuple[str, str] | None:
+    """A key here that a file of another save has under another name, as one flipped bit leaves it, and that other name.
 
-    Keys that differ in numbers are steps and places. What was added or left out says nothing.
+    Keys that differ in numbers are steps and places, and a user chooses some. What was added or left out says nothing, nor
+    does another name that is no flipped bit away: a library's next version may write it.
     """
     pairs = [(mine, theirs)]
     for one, other in pairs:
         if not isinstance(one, dict) or not isinstance(other, dict):
             continue
         gained, lost = sorted(one.keys() - other.keys()), sorted(other.keys() - one.keys())
-        if len(gained) == len(lost) == 1 and _NUMBERS.sub("#", gained[0]) != _NUMBERS.sub("#", lost[0]):
-            return str(gained[0])
-        pairs += [(one[key], other[key]) for key in one.keys() & other.keys() if isinstance(one[key], dict)]
-    return ""
+        one_each = len(gained) == len(lost) == 1 and _NUMBERS.sub("#", gained[0]) != _NUMBERS.sub("#", lost[0])
+        if one_each and one_bit_apart(gained[0], lost[0]):
+            return gained[0], lost[0]
+        shared = sorted((one.keys() & other.keys()) - _OF_THE_USER)
+        pairs += [(one[key], other[key]) for key in shared if isinstance(one[key], dict)]
+    return None
+
+
+def one_bit_apart(one: str, other: str) -> bool:
+    """Whether two names differ in one bit of their bytes."""
+    mine, theirs = one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass")
+    return len(mine) == len(theirs) and sum((a ^ b).bit_count() for a, b in zip(mine, theirs, strict=True)) == 1
 
 
 def is_lines(tree: Tree, name: str) -> bool:
