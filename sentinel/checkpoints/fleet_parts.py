@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from sentinel.checkpoints.records import CANNOT_BE_READ, NO_ANSWER, Candidate, Part
 from sentinel.model.intent import Intent
@@ -66,7 +66,8 @@ def later_than(parts: Sequence[Part], step: int | None, path: str = "", *, if_al
     is higher than in those of all saves beside them, named alike, of this step or before, and than that of ``path``.
 
     Args:
-        if_alone: where there is no such save, the last number in the name of a later one is higher than this.
+        if_alone: where there is no such save, the last number in the name of a later one is higher than this. Only numbers
+            count in which saves named alike differ: one that none has otherwise may be a size or a year.
     """
     before = [path] if path else []
     if step is not None:
@@ -75,15 +76,27 @@ def later_than(parts: Sequence[Part], step: int | None, path: str = "", *, if_al
     for one in before:
         for series, number in _series(one):
             highest[series] = max(number, highest.get(series, -1))
-    return [part for part in parts if _is_later(part, step, highest, if_alone)]
+    seen: dict[tuple[str, int], set[int]] = {}
+    for part in parts if if_alone is not None else ():
+        for series, number in _series(part.path):
+            seen.setdefault(series, set()).add(number)
+    counted = {series for series, numbers in seen.items() if len(numbers) > 1}
+    return [part for part in parts if _is_later(part, step, highest, if_alone, counted)]
 
 
-def _is_later(part: Part, step: int | None, highest: dict[tuple[str, int], int], if_alone: int | None) -> bool:
+def _is_later(
+    part: Part,
+    step: int | None,
+    highest: Mapping[tuple[str, int], int],
+    if_alone: int | None,
+    counted: Set[tuple[str, int]],
+) -> bool:
     if part.step is not None:
         return step is not None and part.step > step
     numbers = list(_series(part.path))
     beside = [number > highest[series] for series, number in numbers if series in highest]
-    return any(beside) or (not beside and bool(numbers) and if_alone is not None and numbers[-1][1] > if_alone)
+    counts = [number for series, number in numbers if series in counted]
+    return any(beside) or (not beside and bool(counts) and if_alone is not None and counts[-1] > if_alone)
 
 
 def _series(path: str) -> Iterable[tuple[tuple[str, int], int]]:

@@ -54,8 +54,24 @@ def test_saves_at_steps_that_are_not_known_are_in_the_order_of_their_numbers():
 
 
 def test_a_person_may_mean_the_number():
-    assert later(part("ckpt_40.pt")) == [] and later(part("ckpt_40.pt"), if_alone=30) == ["ckpt_40.pt"]
-    assert later(part("ckpt_20.pt"), if_alone=30) == []
+    two = [part("ckpt_40.pt"), part("ckpt_20.pt")]
+    assert later(*two) == [] and later(*two, if_alone=30) == ["ckpt_40.pt"]
+    assert later(part("ckpt_40.pt"), part("ckpt_50.pt", 50), if_alone=30) == ["ckpt_40.pt", "ckpt_50.pt"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("swa_model_512.ckpt",),
+        ("pretrained-2024.pt", "teacher_1024.pt"),
+        ("ckpt_40.pt",),
+        ("sub/ckpt_40.pt", "ckpt_20.pt"),
+        ("base_v040.pt", "base_v40.pt"),
+        ("net_1_512.pt", "net_2_512.pt"),  # the one that counts is 1 and 2
+    ],
+)
+def test_a_number_that_no_other_file_has_otherwise_may_be_a_size_or_a_year(names):
+    assert later(*map(part, names), if_alone=30) == []
 
 
 def torn_save(make, name, age_s):
@@ -86,3 +102,12 @@ def test_newer_than_moves_a_torn_save_that_only_its_number_tells(make):
     torn_save(make, "ckpt_40.pt", 600)
     moved = rows(run("quarantine", make.root / "run", "--newer-than", 20, "--yes", "--json"))
     assert sorted(move["source"].rpartition("/")[2] for move in moved) == ["ckpt_30.pt", "ckpt_40.pt"]
+
+
+def test_newer_than_leaves_a_model_whose_name_has_its_size(make):
+    for step in (100, 200):
+        make.hf(f"run/checkpoint-{step}", step=step)
+    model = make.torch_file({"state_dict": {"w": make.tensor((16, 8))}}, [make.floats(128)], prefix="swa_model_512")
+    make.write(make.root / "run/swa_model_512.ckpt", model)
+    moved = rows(run("quarantine", make.root / "run", "--newer-than", 100, "--yes", "--json"))
+    assert [move["source"].rpartition("/")[2] for move in moved] == ["checkpoint-200"]
