@@ -136,15 +136,17 @@ def _links_aside(
         Denied: without the right to.
     """
     gone = {move.source for move in moved}
-    # By an earlier call, which may have been killed; what is found now counts before it.
-    found = {move.source: move for move in planned.values() if move.link in gone}
+    # By an earlier call, which may have been killed; what is found now counts before it. A link to what was chosen then and
+    # is not now stays away: nobody may have it any more.
+    known = [move for move in planned.values() if move.link in gone]
+    found = {move.source: move for move in known if not move.points_to or _names(move, chosen, base, source)}
     folders = sorted({Path(), *(Path(move.source).relative_to(base).parent for move in moved)})
     while True:
         news = {}
         for inside, text, named in _links_to(gone, base, source, folders):
             link = (named, _instead(Path(text), Path(named), chosen, base, source))
-            known, reason = planned.get(str(base / inside)), moved[0].reason
-            move = _move_aside(base, source, store, inside, known, reason, now, link)
+            earlier, reason = planned.get(str(base / inside)), moved[0].reason
+            move = _move_aside(base, source, store, inside, earlier, reason, now, link)
             news[move.source] = move
         if not news:
             break
@@ -170,18 +172,27 @@ def _instead(text: Path, named: Path, chosen: Path | None, base: Path, source: i
     return str(text.with_name(chosen.name)) if exists_below(source, chosen.relative_to(base)) else ""
 
 
+def _names(move: Move, chosen: Path | None, base: Path, source: int) -> bool:
+    """Whether the link that was put in the place of a moved one names the chosen checkpoint, and that is there."""
+    named = _named(base, Path(move.source).parent, move.points_to)
+    return named == str(chosen) and named.startswith(f"{base}/") and exists_below(source, Path(named).relative_to(base))
+
+
+def _named(base: Path, folder: Path, text: str) -> str:
+    """The path that a link in this folder names; the root may go by another name in what it says."""
+    named, real = os.path.normpath(folder / text), os.path.realpath(base)
+    return f"{base}{named.removeprefix(real)}" if named.startswith(f"{real}/") else named
+
+
 def _links_to(gone: Set[str], base: Path, source: int, folders: Iterable[Path]) -> list[tuple[Path, str, str]]:
     """Links in these folders to one of these paths: where they lie below the root, what they say, and which path that is."""
-    real = os.path.realpath(base)
     found = []
     for folder in folders:
         with contextlib.suppress(FileNotFoundError), below(source, folder.parts) as fd, os.scandir(fd) as entries:
             for name in sorted(entry.name for entry in entries if entry.is_symlink()):
                 text = os.readlink(name, dir_fd=fd)
-                named = os.path.normpath(base / folder / text)
-                if named.startswith(f"{real}/"):  # the root may go by another name in it
-                    named = f"{base}{named.removeprefix(real)}"
-                path = next((str(p) for p in (Path(named), *Path(named).parents) if str(p) in gone), None)
+                named = Path(_named(base, base / folder, text))
+                path = next((str(p) for p in (named, *named.parents) if str(p) in gone), None)
                 if path is not None:
                     found.append((folder / name, text, path))
     return found
@@ -202,7 +213,7 @@ def _move_aside(
         if known is not None and target is not None and exists_below(store, target):
             return known  # moved by an earlier call
         raise UserError(f"{visible(str(base / inside))} is not there", fix="Name a checkpoint that exists.")
-    if known is not None and target is not None and not exists_below(store, target):
+    if known and target and (known.link, known.points_to) == link and not exists_below(store, target):
         move = known  # planned, and killed before the rename
     else:
         target = _free(store, inside, now)

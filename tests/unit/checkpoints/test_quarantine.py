@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,47 @@ def test_a_link_that_was_made_meanwhile_stays(run, make):
     with pytest.raises(Refused, match="exists again"):
         q.undo(run)
     assert os.readlink(run / "latest") == "step-20"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize("chosen", ["step-10", None])
+def test_a_link_of_an_earlier_move_is_not_made_anew_for_what_was_chosen_then(run, make, gone, chosen):
+    """The job may have no such link any more, and may have deleted what it named."""
+    link(run, "latest", "step-30")
+    q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+    os.unlink(run / "latest")
+    if gone:
+        shutil.rmtree(run / "step-20")
+    make.dcp("run/step-30", step=30, ranks=1)
+    moves = q.quarantine(run, [run / "step-30"], chosen=run / chosen if chosen else None)
+    assert not os.path.lexists(run / "latest") and [move.points_to for move in moves] == [""]
+
+
+def test_killed_before_the_link_is_moved_and_another_one_is_chosen_since(run, monkeypatch):
+    def killed(source, inside, *_):
+        if inside.name == "latest":
+            raise KeyboardInterrupt
+        return rename(source, inside, *_)
+
+    rename = q._rename
+    link(run, "latest", "step-30")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(q, "_rename", killed)
+        q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+    shutil.rmtree(run / "step-20")
+    q.quarantine(run, [run / "step-30"], chosen=run / "step-10")
+    assert os.readlink(run / "latest") == "step-10"
+    q.undo(run)
+    assert os.readlink(run / "latest") == "step-30"
+
+
+def test_a_link_is_not_made_anew_to_a_chosen_one_that_is_gone(run):
+    link(run, "latest", "step-30")
+    q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+    os.unlink(run / "latest")
+    shutil.rmtree(run / "step-20")
+    q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+    assert not os.path.lexists(run / "latest")
 
 
 def test_the_users_process_is_told_which_one_was_chosen(run):
