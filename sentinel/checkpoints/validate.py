@@ -196,12 +196,12 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         if is_not_for_use(path.name):
             raise NotKnown(f"{visible(path.name)}: so is named what is not finished, or was set aside")
         if found.NAME in _WITH_EXTRAS and not tree.single:
-            one_save.check_optimizers(tree, torch_file.check_extras(tree, ask, judged.finding))
+            one_save.check_optimizers(tree, ask, torch_file.check_extras(tree, ask, judged.finding))
         if not (tree.single or ask.part):
             _refuse_in_folders(tree, ask, judged.finding, found.NAME)
         if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):
             one_save.refuse_lacking(tree)
-            one_save.refuse_damaged_texts(tree)
+            one_save.refuse_damaged_texts(tree, ask)
         manifest.apply(tree, ask, judged.finding)
         closely = settings.manifests is not None and level_at_least(ask.level, "checksum")
         kept = kept_manifest.find(settings.manifests, tree) if closely and settings.manifests else None

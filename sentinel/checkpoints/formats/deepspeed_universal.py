@@ -65,7 +65,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     changing = [name for name in tree.files if (match := _PARAMETER.fullmatch(name)) and match.group(2) != "step"]
     one_save.refuse_older(tree, changing)
     # Weights and moments change in every step: one that is that of another save shows that two were mixed.
-    finding.works = [*works, Work(0, lambda _: one_save.refuse_mixed(tree, changing))]
+    finding.works = [*works, Work(0, lambda _: one_save.refuse_mixed(tree, ask, changing))]
     return finding
 
 

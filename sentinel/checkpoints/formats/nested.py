@@ -78,7 +78,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         inner = tree.below(folder)
         found = _checked(known, inner, ask, folder)
         if known is dcp_format or known is safetensors_set:
-            one_save.check_optimizers(inner, torch_file.check_extras(inner, ask, found))
+            one_save.check_optimizers(inner, ask, torch_file.check_extras(inner, ask, found))
         _add(whole, folder, found)
         whole.owners |= found.owners
         whole.world_size = max(whole.world_size or 0, found.world_size or 0) or None
@@ -90,7 +90,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     whole.step = next(iter(steps.values()), None)
     prefixes = tuple(f"{folder}/" for folder in inside)
     rest = Tree(tree.root, {name: entry for name, entry in tree.files.items() if not name.startswith(prefixes)})
-    one_save.check_optimizers(tree, torch_folder.check_loose(rest, ask, whole))
+    one_save.check_optimizers(tree, ask, torch_folder.check_loose(rest, ask, whole))
     return whole
 
 

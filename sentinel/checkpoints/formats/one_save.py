@@ -15,16 +15,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_of, opened
+from sentinel.checkpoints.formats import far_saves
 from sentinel.checkpoints.formats.base import SKEW_S, Ask, neighbours, one_stretch, put_in_later
 from sentinel.checkpoints.formats.torch_file import TorchFile, check_file
 from sentinel.checkpoints.parsing import json_files, zips
 from sentinel.checkpoints.parsing.ranks import first_hole
+from sentinel.checkpoints.records import level_at_least
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 2
-FAR = 64  # saves beside in which a file is looked for bit for bit: whoever puts one back may take it from any save
-FAR_LOOKS = 1024  # files of them that are compared
 # Names of files that a load may need. Data (.npy, .pkl, .json) may be results, which come when a save is over.
 _STATE = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".safetensors")
 _SHARDS = (".distcp", ".safetensors")
@@ -44,10 +44,11 @@ _HANG_S = 120.0
 RANKS_HANG_S = 900.0  # between ranks: the last may wait for storage that the others had already
 
 
-def refuse_mixed(tree: Tree, must_change: Sequence[str], others: Sequence[str] = ()) -> None:
+def refuse_mixed(tree: Tree, ask: Ask, must_change: Sequence[str], others: Sequence[str] = ()) -> None:
     """`NotKnown` where the files were shown to come from two saves.
 
-    ``must_change``: files of which each is another in every save. ``others``: files that were saved with them.
+    ``must_change``: files of which each is another in every save. ``others``: files that were saved with them. Saves further
+    back are looked at from level checksum on: they are many.
     """
     names = [name for name in (*must_change, *others) if name in tree.files]
     if len(names) < 2:
@@ -60,10 +61,9 @@ def refuse_mixed(tree: Tree, must_change: Sequence[str], others: Sequence[str] =
             raise NotKnown(
                 f"{visible(same[0])} is byte for byte that of {visible(folder.name)}, other files are not: two saves mixed"
             )
-    must_change = [name for name in must_change if name in names]
-    far = neighbours(tree.root, FAR)[_NEIGHBOURS:] if must_change else []
-    for folder in far[: FAR_LOOKS // max(1, len(must_change))]:
-        again = next((name for name in must_change if identical(tree, name, folder)), None)
+    far = level_at_least(ask.level, "checksum")
+    for folder, alike_there in far_saves.perhaps_copies(tree, must_change, _NEIGHBOURS) if far else ():
+        again = next((name for name in alike_there if identical(tree, name, folder)), None)
         if again and any(identical(tree, name, folder) is False for name in names):
             raise NotKnown(
                 f"{visible(again)} is byte for byte that of {visible(folder.name)}, other files are not: two saves mixed"
@@ -217,7 +217,7 @@ def _kind(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-def refuse_damaged_texts(tree: Tree) -> None:
+def refuse_damaged_texts(tree: Tree, ask: Ask) -> None:
     """`NotKnown` for JSON and YAML that is damaged here, and whole in a save beside: a resume may read it.
 
     Settings with comments are no JSON in any save; and nothing writes zeros.
@@ -229,7 +229,8 @@ def refuse_damaged_texts(tree: Tree) -> None:
         if read_bytes > _MOST_TEXT_BYTES:
             return
         if _is_text(tree, name):
-            _refuse_renamed_keys(tree, name, beside)
+            if level_at_least(ask.level, "checksum"):
+                _refuse_renamed_keys(tree, name, beside)
             continue
         for folder in beside:
             entry = _inside(folder, name)
@@ -342,11 +343,11 @@ def _same_bytes(mine: Handle, other: Handle) -> bool:
     return True
 
 
-def check_optimizers(tree: Tree, files: Mapping[str, TorchFile]) -> None:
+def check_optimizers(tree: Tree, ask: Ask, files: Mapping[str, TorchFile]) -> None:
     """Optimizers in files that no format names: none lost its state, or is of another save than the model beside it."""
     refuse_lost_state(tree, files)
     trained = [name for name, file in files.items() if any(_with_state(found) for _, found in optimizers(file.value))]
-    refuse_mixed(tree, trained, [name for name in tree.files if name.endswith(_SHARDS)])
+    refuse_mixed(tree, ask, trained, [name for name in tree.files if name.endswith(_SHARDS)])
 
 
 def refuse_lost_state(tree: Tree, files: Mapping[str, TorchFile]) -> None:

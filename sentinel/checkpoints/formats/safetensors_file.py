@@ -17,6 +17,7 @@ from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, look_at, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan
 from sentinel.checkpoints.reading import BATCH_BYTES, Work, span_crc
+from sentinel.checkpoints.records import level_at_least
 from sentinel.text import visible
 
 NAME = "safetensors"
@@ -72,14 +73,14 @@ def check_file(tree: Tree, name: str, ask: Ask) -> Header:
     return header
 
 
-def refuse_other_names(tree: Tree, headers: Mapping[str, Header]) -> None:
+def refuse_other_names(tree: Tree, headers: Mapping[str, Header], ask: Ask) -> None:
     """`NotKnown` where names changed places, became others, or one of a tensor without elements was lost, against the
     save beside.
 
     The library writes tensors in the order of their names; a file that somebody else writes has an order of its own. The
-    loss of any other tensor leaves a gap.
+    loss of any other tensor leaves a gap. What became another name takes two saves to see: from level checksum on.
     """
-    beside = neighbours(tree.root, _DECIDE)
+    beside = neighbours(tree.root, _DECIDE if level_at_least(ask.level, "checksum") else 1)
     for name, header in headers.items():
         found = [(path, theirs) for path in beside if (theirs := _header_in(path, name, tree.single)) is not None]
         for path, theirs in found[:1]:
@@ -261,5 +262,5 @@ def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     name = next(iter(tree.files))
     header = check_file(tree, name, ask)
-    refuse_other_names(tree, {name: header})
+    refuse_other_names(tree, {name: header}, ask)
     return Finding(works=header.works, unsummed=[name], resumable=has_moments(tree, name))

@@ -63,7 +63,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     json_files.check_read_at_resume(tree)
     works, names = check_models(tree, ask)
     one_save.refuse_lacking(tree)
-    one_save.refuse_damaged_texts(tree)
+    one_save.refuse_damaged_texts(tree, ask)
     ranks = {int(m.group(1)) for name in names if (m := _SHARD.fullmatch(name))}
     return Finding(
         owners=frozenset(rank - 1 for rank in ranks),
@@ -161,7 +161,7 @@ def check_models(tree: Tree, ask: Ask) -> tuple[list[Work], list[str]]:
     _refuse_without_index(tree, ask, [name for name in numbers if name not in mapped])
     if len(names) > 1:
         one_save.refuse_older(tree, names)
-    refuse_other_names(tree, headers)
+    refuse_other_names(tree, headers, ask)
     shards = {name: header for name, header in headers.items() if _SHARD.fullmatch(name)}
     renamed = [name for name in names if name.startswith("shard-") and name not in shards]
     if shards and renamed:

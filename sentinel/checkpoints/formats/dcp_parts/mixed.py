@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
-from sentinel.checkpoints.formats import one_save
+from sentinel.checkpoints.formats import far_saves
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.formats.dcp_parts.trained import (
@@ -55,9 +55,9 @@ def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) 
                     " two saves mixed"
                 )
         _refuse_some(alike, folder)
-    far = neighbours(tree.root, one_save.FAR)[_NEIGHBOURS:]
-    for folder in far[: one_save.FAR_LOOKS // max(1, len(files))]:
-        _refuse_some({name: _alike(tree, name, items, folder) for name, items in files.items()}, folder)
+    for folder, copies in far_saves.perhaps_copies(tree, list(files), _NEIGHBOURS):
+        if any(_alike(tree, name, files[name], folder) for name in copies):
+            _refuse_some({name: _alike(tree, name, items, folder) for name, items in files.items()}, folder)
 
 
 def _refuse_some(alike: Mapping[str, bool | None], folder: Path) -> None:

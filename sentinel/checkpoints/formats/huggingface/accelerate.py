@@ -56,9 +56,9 @@ def check(tree: Tree, ask: Ask) -> Finding:
     hf_inside.written_before(tree, ranks[min(ranks)])
     _same_step(random_states)
     if parts or not models:
-        hf_inside.check_one_save_of_a_hook(tree, files, [*weights, *parts])
+        hf_inside.check_one_save_of_a_hook(tree, ask, files, [*weights, *parts])
     else:
-        hf_inside.check_one_save(tree, files, weights)
+        hf_inside.check_one_save(tree, ask, files, weights)
     _as_beside(tree, len(ranks))
     finding.works = works
     return finding

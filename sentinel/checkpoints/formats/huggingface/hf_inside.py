@@ -152,7 +152,7 @@ def _holes(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None
             raise unfinished(tree, ask, f"{visible(stem)}{hole}.bin is missing")
 
 
-def check_one_save(tree: Tree, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
+def check_one_save(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile], models: list[str]) -> None:
     """Model, optimizer and random states are of one save, as far as that can be shown; the optimizer is this model's."""
     if any(names.OF_A_RANK.fullmatch(name) for name in files):
         return  # each rank's file holds a stretch of all parameters, whose shapes are not in it
@@ -163,9 +163,9 @@ def check_one_save(tree: Tree, files: dict[str, torch_file.TorchFile], models: l
     trained = sum(one_save.parameters(files[name].value) for name in optimizers)
     # Where parts of the model are frozen, their files are the same in every save.
     must_change = [*optimizers, *(models if trained and trained >= sizes.total() else ())]
-    one_save.refuse_mixed(tree, must_change, models)
+    one_save.refuse_mixed(tree, ask, must_change, models)
     randoms = [name for name in tree.files if names.RANDOM.fullmatch(name)]
-    one_save.refuse_mixed(tree, randoms)
+    one_save.refuse_mixed(tree, ask, randoms)
     for name in optimizers if models else ():
         _of_this_model(files[name], sizes)
 
@@ -281,11 +281,11 @@ def _check_each(
     return whole, broken
 
 
-def check_one_save_of_a_hook(tree: Tree, files: dict[str, torch_file.TorchFile], saved: list[str]) -> None:
+def check_one_save_of_a_hook(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile], saved: list[str]) -> None:
     """A hook may save a part of what the optimizer trains, under other names and shapes; adapters are always trained."""
     one_save.refuse_lost_state(tree, files)
     trained = [name for name in files if name.startswith("optimizer")]
-    one_save.refuse_mixed(tree, [*trained, *(name for name in saved if "lora" in name)], saved)
+    one_save.refuse_mixed(tree, ask, [*trained, *(name for name in saved if "lora" in name)], saved)
 
 
 def _refuse_untrained(

@@ -95,9 +95,9 @@ def check(tree: Tree, ask: Ask) -> Finding:
     # But for the arguments, other ranks' random states and what is added later, the state is written last.
     hf_inside.written_before(tree, STATE)
     if parts and not (models and all(name.endswith(".safetensors") for name in parts)):
-        hf_inside.check_one_save_of_a_hook(tree, files, [*weights, *parts])
+        hf_inside.check_one_save_of_a_hook(tree, ask, files, [*weights, *parts])
     else:
-        hf_inside.check_one_save(tree, files, [*weights, *parts])
+        hf_inside.check_one_save(tree, ask, files, [*weights, *parts])
     _as_beside(tree)
     finding.works = works
     return finding

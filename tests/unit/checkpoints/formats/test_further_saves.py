@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 
 import pytest
 
+from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.validate import Settings, validate
 
 STEPS = range(10, 90, 10)
@@ -130,3 +132,60 @@ def test_a_file_of_a_folder_of_a_save_far_back(make):
     put(make, saves[10], saves[80], "optim.pt")
     answer = ask(make, saves[80])
     assert answer.valid is None and "byte for byte that of global_step_10" in answer.reason
+
+
+@pytest.fixture
+def opens(monkeypatch):
+    """The files that are opened, in their order."""
+    paths = []
+    first = os.open
+
+    def counted(path, *arguments, **more):
+        paths.append(str(path))
+        return first(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", counted)
+    return paths
+
+
+def looked_at(opens, ask):
+    opens.clear()
+    ask()
+    return len(opens)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("hf", 19), ("dcp", 23), ("torch", 22)])
+def test_saves_further_back_cost_nothing_where_only_the_structure_is_asked_for(make, opens, kind, most):
+    """Thousands of saves are listed so: each opens its own files and those of the saves nearest, however many there are."""
+    made = {"hf": make.hf, "dcp": make.dcp, "torch": lambda _, step: folder(make, step, (step, step))}[kind]
+    name = {"hf": "run/checkpoint-{}", "dcp": "run/step-{}", "torch": ""}[kind]
+    saves = [made(name.format(step), step=step) for step in range(10, 310, 10)]
+    counts = [
+        looked_at(opens, lambda path=path: validate(path, "structural", now_s=make.now_s)) for path in saves[14:16]
+    ]
+    assert max(counts) <= most, counts
+
+
+@pytest.mark.parametrize("kind", ["hf", "dcp"])
+def test_a_listing_opens_each_file_further_back_once(make, opens, kind):
+    def list_all(count, root):
+        for step in range(10, 10 * count + 10, 10):
+            made = make.hf if kind == "hf" else make.dcp
+            made(f"{root}/{'checkpoint' if kind == 'hf' else 'step'}-{step}", step=step)
+        settings = Settings(unsummed=True)
+        return looked_at(
+            opens,
+            lambda: listing(make.root / root, "global", None, level="checksum", now_s=make.now_s, settings=settings),
+        )
+
+    few, many = list_all(10, "few"), list_all(40, "many")
+    assert many / 40 < 1.2 * few / 10, (few, many)
+
+
+def test_a_file_of_another_save_that_is_written_anew_is_read_again(make):
+    """What is kept of it tells by its times that it changed."""
+    saves = {step: make.hf(f"run/checkpoint-{step}", step=step) for step in STEPS}
+    assert ask(make, saves[80]).valid is True
+    put(make, saves[80], saves[10], "optimizer.pt")
+    answer = ask(make, saves[80])
+    assert answer.valid is None and "byte for byte that of checkpoint-10" in answer.reason
