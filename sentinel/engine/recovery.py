@@ -174,8 +174,9 @@ def _look_first(state: State, out: Transition, incident_id: str, now: datetime) 
     before a snapshot has shown that."""
     recovery = state.recoveries[incident_id]
     recovery.waits = True
-    out.do(ObserveFleet(confirm_timer(incident_id), 0.0))
+    out.do(ObserveFleet(confirm_timer(incident_id), 0.0, once=True))
     pause_s = _PAUSES_S[min(recovery.not_known, len(_PAUSES_S) - 1)]
+    recovery.not_known += 1
     out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=pause_s)))
 
 

@@ -12,9 +12,9 @@ from made_records import AT, evidence, fleet, incident, job, later, verdict
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine, Transition, decision, recovery
-from sentinel.engine.events import EffectCompleted
+from sentinel.engine.events import EffectCompleted, TimerDue
 from sentinel.engine.state import Recovery, State
-from sentinel.engine.transition import CarryOutStep
+from sentinel.engine.transition import CarryOutStep, ObserveFleet, StartTimer
 from sentinel.model.records import Outcome, Plan, Result, Scalar, Step, StepKind
 
 OF_A_REQUEUE = (
@@ -110,3 +110,21 @@ def test_a_late_outcome_leaves_the_step_under_way_as_it_is() -> None:
     there.state.recoveries["inc1"] = Recovery(under_way=STOP)  # of the plan that was taken up again
     there.ends(DRAINS[1])
     assert there.state.recoveries["inc1"].under_way == STOP and there.under_way == [STOP]
+
+
+def test_a_slurm_that_does_not_answer_is_asked_more_and_more_seldom_whether_a_good_node_was_drained() -> None:
+    actions = Actions()
+    state, drain = actions.state, DRAINS[0]
+    state.ledger.intend("inc1", drain, AT)
+    state.ledger.record("inc1", Outcome(drain, Result.NOT_KNOWN, later(1.0), "slurmctld did not answer"))
+    state.recoveries["inc1"] = Recovery()
+    state.cluster.node("n1").released_at = later(5.0)
+    out, at, asked = Transition(), later(6.0), 0
+    recovery.advance(state, out, "inc1", at)
+    while at < later(66.0):
+        looks = [effect for effect in out.effects if isinstance(effect, ObserveFleet)]
+        assert all(look.once for look in looks), "none waits beside the next one"
+        asked += len(looks)
+        at = next(effect.due for effect in out.effects if isinstance(effect, StartTimer) and effect.id == "retry:inc1")
+        out = actions.engine.handle(TimerDue(at, "retry:inc1"))
+    assert 0 < asked <= 20
