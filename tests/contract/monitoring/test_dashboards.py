@@ -109,6 +109,8 @@ class Scraped:
 async def scraped(world: World) -> AsyncIterator[Scraped]:
     made = Scraped(world)
     await made.shown.daemon.fleets.take()
+    # One in whose partition nothing failed: of the others' the cost is not known.
+    world.store.save_attempt(job(203, nodes=("n3",), partition="other"), first_step=1, last_step=250, step_time_s=2.0)
     live = made.shown.daemon.live
     live.see_attempt(job(101, nodes=("n1", "n2")))
     live.note(evidence(Kind.CHECKPOINT_SAVED, source=Source.JOB_LOG, job=101, attempt=0, data={"step": 1}))

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import select
+import signal
 import struct
 import subprocess
 import threading
@@ -165,6 +166,18 @@ def test_a_package_that_is_late_is_ended(tmp_path: Path, file: str, shell: list[
     select.select([ends], [], [], 60)
     assert os.read(ends, 1) == b"", "nobody has it open any more"
     os.close(ends)
+
+
+@pytest.mark.parametrize("file", [PROLOG, EVENT])
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_it_ends_where_its_signals_are_blocked(tmp_path: Path, file: str, shell: list[str]) -> None:
+    """As slurmctld starts its scripts: a shell that waits for a child then waits for a signal that never comes."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE})
+    try:
+        status, _, _ = run(shell, file, tmp_path, lambda: None, {"SENTINEL_HOME": str(ROOT), "SLURM_JOB_ID": "7"})
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    assert status == 0
 
 
 def test_their_deadline_is_the_same() -> None:
