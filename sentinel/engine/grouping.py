@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sentinel.correlate import incidents
-from sentinel.correlate.attempt_times import attempt_at
+from sentinel.correlate.attempt_times import SLACK, attempt_at, ran
 from sentinel.correlate.gpu_owners import job_of, of_another_job
 from sentinel.correlate.membership import (
     is_late_news,
@@ -27,7 +27,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.evidence.logs.timers import TIMERS
 from sentinel.model.changes import CountersRead, EvidenceAdded, SettingChanged
-from sentinel.model.records import Evidence, Incident, Kind, Source
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Source
 
 _PROGRESS = frozenset({Kind.STEP, TIMERS})  # too many to store: only findings derived from them are stored
 TELEMETRY = frozenset({*_PROGRESS, Kind.COUNTERS})
@@ -152,5 +152,16 @@ def _opened(state: State, item: Evidence, now: datetime) -> Incident:
     since = min(now, item.at) if item.kind == Kind.NUMBERS or late else now
     numbers = state.onsets.findings(job, attempt, now) if incidents.ends(item) else []
     recent = state.cluster.recent(job, attempt, nodes, since - state.window, taken)
-    own = [e for e in recent if not of_another_job(job, e, state.cluster)]
+    began, _ = ran(job, attempt, None, state.cluster)
+    own = [
+        e for e in recent if not of_another_job(job, e, state.cluster) and not _of_an_earlier_program(state, e, began)
+    ]
     return incidents.attach(incident, [*own, *numbers], now)
+
+
+def _of_an_earlier_program(state: State, item: Evidence, began: datetime | None) -> bool:
+    """Whether a program caused it, by its Xid, before the attempt began: it says nothing of the attempt's own."""
+    number = item.data.get("xid") if item.kind == Kind.XID and item.where.job is None else None
+    entry = state.rules.xids.get(number) if isinstance(number, int) else None
+    programs = entry is not None and entry.cause is Cause.USER_CODE
+    return programs and began is not None and item.at < began - SLACK

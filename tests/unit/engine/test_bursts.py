@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from in_memory.daemon import Daemon, FakeSink
 from in_memory.world import World
-from made_records import OPTED_IN, evidence
+from made_records import OPTED_IN, ended, evidence
 
 from sentinel.model.records import Evidence, Kind, Source
 
@@ -89,3 +90,27 @@ async def test_a_program_s_burst_on_a_mended_node_stops_no_job(world: Worlds) ->
     await burst(daemon, 1, 13)
     assert slurm.jobs[job].restarts == 0 and slurm.jobs[job].state == "RUNNING", daemon.said
     assert len(told(daemon)) == 1
+
+
+@pytest.mark.parametrize(("waits_s", "cause"), [(20.0, "unknown"), (-20.0, "user_code")])
+async def test_what_a_program_did_before_a_job_began_says_nothing_of_it(
+    world: Worlds, waits_s: float, cause: str
+) -> None:
+    """``waits_s``: from the Xid to the beginning of the job."""
+    there = world(nodes=1)
+    daemon = idle(there)
+    first = xid(daemon, 13, gpu=1)
+    if waits_s > 0:
+        await daemon.observe([first])
+        await daemon.pass_time(waits_s)
+    job = there.slurm.submit(nodes=1, comment=OPTED_IN)
+    await daemon.fleets.take()
+    assert there.slurm.jobs[job].on == ("n1",)
+    await daemon.pass_time(30.0)
+    if waits_s < 0:
+        await daemon.observe([xid(daemon, 13, gpu=1)])
+    there.slurm.end(job, exit_code=1)
+    await daemon.fleets.take()
+    await daemon.observe([ended(job, at_s=now_s(daemon))])
+    await daemon.quiet()
+    assert [row["cause"] for row in daemon.world.store.incident_rows() if row["job"] == job] == [cause]
