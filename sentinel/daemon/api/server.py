@@ -364,10 +364,10 @@ class Server:
         return web.Response(body=self._metrics_text, headers={"Content-Type": EXPOSITION_TYPE})
 
     async def _healthz(self, _request: web.BaseRequest) -> web.Response:
-        if not self._works():  # a proxy or a monitor reads the status; why is shown to those who prove who they are
-            return web.Response(text=f"{protocol.BLOCKED}\n", status=503)  # also once its lease is out because of it
         if not self._acts():
             return web.Response(text=f"{protocol.STANDBY}\n")
+        if not self._works():  # a proxy or a monitor reads the status; why is shown to those who prove who they are
+            return web.Response(text=f"{protocol.BLOCKED}\n", status=503)
         return web.Response(text=f"{protocol.ACTIVE}\n")
 
 
