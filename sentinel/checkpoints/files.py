@@ -171,6 +171,14 @@ def entry_of(status: os.stat_result) -> Entry:
     return Entry(status.st_size, status.st_mtime, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
 
+def entry_at(path: Path) -> Entry | None:
+    """What lies there, a link as itself; None where nothing does or it cannot be looked at."""
+    try:
+        return entry_of(os.lstat(path))
+    except OSError:
+        return None
+
+
 def _walk(tree: Tree) -> None:
     pending = [("", 0)]
     while pending:

@@ -44,8 +44,7 @@ def ambiguous(readings: Sequence[Reading], rules: Rules) -> dict[str, list[Readi
     for reading in readings:
         kind = reading.evidence.kind
         if kind == Kind.XID:
-            number = reading.evidence.data.get("xid")
-            entry = rules.xids.get(number) if isinstance(number, int) else None
+            entry = rules.xid_of(reading.evidence)
             kind = "xid-soft" if entry is not None and entry.repeat else kind
         if kind in AMBIGUOUS:
             by_kind.setdefault(kind, []).append(reading)

@@ -157,9 +157,7 @@ def before(one: Reading, other: Reading) -> bool:
 
 def _role(reading: Reading, xids: Set[object], rules: Rules) -> Role:
     """A sympathetic Xid is a consequence while the one it follows is there."""
-    if reading.evidence.kind == Kind.XID:
-        number = reading.evidence.data.get("xid")
-        entry = rules.xids.get(number) if isinstance(number, int) else None
-        if entry is not None and xids & set(entry.follows):
-            return Role.CONSEQUENCE
+    entry = rules.xid_of(reading.evidence)
+    if entry is not None and xids & set(entry.follows):
+        return Role.CONSEQUENCE
     return reading.role

@@ -13,7 +13,7 @@ from enum import StrEnum
 from sentinel.config.convictions import Convictions
 from sentinel.config.convictions import Drain as Drain
 from sentinel.config.returns import Returns
-from sentinel.model.records import Cause, Kind, Scope, Source
+from sentinel.model.records import Cause, Evidence, Kind, Scope, Source
 
 _OF_USERS = frozenset(
     {Cause.USER_CONFIG, Cause.USER_CODE, Cause.NETWORK_BOOTSTRAP, Cause.CHECKPOINT_CORRUPT, Cause.DATALOADER}
@@ -194,3 +194,8 @@ class Rules:
 
     def by_id(self) -> Mapping[str, Rule]:
         return self._by_id
+
+    def xid_of(self, evidence: Evidence) -> Xid | None:
+        """The row of the evidence's Xid; None where it tells of none, or of one that is not in the table."""
+        number = evidence.data.get("xid") if evidence.kind == Kind.XID else None
+        return self.xids.get(number) if isinstance(number, int) else None

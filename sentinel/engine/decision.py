@@ -46,8 +46,7 @@ def matters(incident: Incident, verdict: Verdict, rules: Rules) -> bool:
 
 def _harmless(evidence: Evidence, rules: Rules) -> bool:
     """Whether this is an Xid for which NVIDIA asks no action, e.g. a memory row that the GPU remapped."""
-    number = evidence.data.get("xid")
-    entry = rules.xids.get(number) if evidence.kind == Kind.XID and isinstance(number, int) else None
+    entry = rules.xid_of(evidence)
     return entry is not None and entry.immediate == "ignore"
 
 

@@ -161,7 +161,7 @@ def _opened(state: State, item: Evidence, now: datetime) -> Incident:
 
 def _of_an_earlier_program(state: State, item: Evidence, began: datetime | None) -> bool:
     """Whether a program caused it, by its Xid, before the attempt began: it says nothing of the attempt's own."""
-    number = item.data.get("xid") if item.kind == Kind.XID and item.where.job is None else None
-    entry = state.rules.xids.get(number) if isinstance(number, int) else None
-    programs = entry is not None and entry.cause is Cause.USER_CODE
-    return programs and began is not None and item.at < began - SLACK
+    if began is None or item.at >= began - SLACK or item.where.job is not None:
+        return False
+    xid = state.rules.xid_of(item)
+    return xid is not None and xid.cause is Cause.USER_CODE

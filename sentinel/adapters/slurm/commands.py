@@ -148,15 +148,8 @@ class CommandReader:
 
     async def _jobs(self, job: int | None = None) -> list[Record]:
         if await self._client_release() >= SCONTROL_JSON:
-            command = [
-                "scontrol",
-                "--json",
-                "--all",
-                "--local",
-                "show",
-                "jobs",
-                *([f"{job}"] if job is not None else []),
-            ]
+            one = [f"{job}"] if job is not None else []
+            command = ["scontrol", "--json", "--all", "--local", "show", "jobs", *one]
         else:  # squeue of these releases gives all jobs in JSON, whatever it is asked for
             command = ["squeue", "--json", "--all", "--local", "--states=all"]
         try:

@@ -65,9 +65,7 @@ def _node(node: Any) -> Record:
         "reason": node.reason or "",
         "partitions": node.partitions if isinstance(node.partitions, str) else list(node.partitions or []),
         "address": node.address,
-        "port": getattr(
-            node, "slurmd_port", getattr(node, "port", None)
-        ),  # so it is called in newer ones, and in older
+        "port": getattr(node, "slurmd_port", getattr(node, "port", None)),  # in newer ones, and in older
         "gres": ",".join(f"{kind}:{count}" for kind, count in gres.items()) if isinstance(gres, dict) else None,
     }
 

@@ -203,8 +203,7 @@ class VerdictKeeper:
         """The level of the diagnostic that disproves this: the one that failed, else the last that the Xid's cause asks for.
         A recovery action, and telemetry, name no cause: what those ask for of which none is known."""
         failed = level_told(evidence.data.get("level")) if evidence.kind == Kind.DIAG_FAILED else 0
-        number = evidence.data.get("xid") if evidence.kind == Kind.XID else None
-        xid = self._rules.xids.get(number) if isinstance(number, int) else None
+        xid = self._rules.xid_of(evidence)
         return self._rules.returns.proving_level(xid.cause if xid is not None else None, failed)
 
     def now(self) -> NodeVerdict:

@@ -6,13 +6,12 @@ compared before anything else is read, and kept, since every save of a listing i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
-from sentinel.checkpoints.files import Entry, NotKnown, Tree, entry_of, opened
+from sentinel.checkpoints.files import Entry, NotKnown, Tree, entry_at, opened
 from sentinel.checkpoints.formats.base import neighbours
 
 _FAR = 64  # saves beside
@@ -31,23 +30,16 @@ def perhaps_copies(tree: Tree, names: Sequence[str], nearest: int) -> Iterator[t
     for folder in far[: _LOOKS // max(1, len(names))]:
         found = []
         for name in names:
-            other = _entry(folder / name)
+            other = entry_at(folder / name)
             if other is None or other.size != tree.files[name].size:
                 continue
             if name not in mine:
-                own = _entry(tree.path(name))
+                own = entry_at(tree.path(name))
                 mine[name] = None if own is None else _digest(tree.path(name), own)
             if mine[name] is not None and _digest(folder / name, other) == mine[name]:
                 found.append(name)
         if found:
             yield folder, found
-
-
-def _entry(path: Path) -> Entry | None:
-    try:
-        return entry_of(os.lstat(path))
-    except OSError:
-        return None
 
 
 def _digest(path: Path, entry: Entry) -> bytes | None:

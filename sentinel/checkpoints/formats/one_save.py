@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_of, opened
+from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_at, opened
 from sentinel.checkpoints.formats import far_saves
 from sentinel.checkpoints.formats.base import SKEW_S, Ask, neighbours, one_stretch, put_in_later
 from sentinel.checkpoints.formats.torch_file import TorchFile, check_file
@@ -101,7 +101,7 @@ def _older_than_the_save_before(tree: Tree, names: Sequence[str], folder: Path, 
         return
     names = [name for name in names if name in tree.files]
     ends = names if marker is None else [marker]
-    before = [entry for name in ends if (entry := _entry(folder / name)) is not None]
+    before = [entry for name in ends if (entry := entry_at(folder / name)) is not None]
     if len(before) < len(ends) or not before:
         return
     ended_s = max(entry.mtime_s for entry in before)
@@ -293,20 +293,13 @@ def _order(folder: Path) -> int | None:
     return None
 
 
-def _entry(path: Path) -> Entry | None:
-    try:
-        return entry_of(os.lstat(path))
-    except OSError:
-        return None
-
-
 def _inside(folder: Path, name: str) -> Entry | None:
     """The file of that name in a save; None where there is none, or a link on the way to it leads elsewhere."""
     path = folder / name
     on_the_way = [path, *path.parents][: len(Path(name).parts) + 1]
     if any(step.is_symlink() for step in on_the_way) or not path.is_file():
         return None
-    return _entry(path)
+    return entry_at(path)
 
 
 def identical(tree: Tree, name: str, folder: Path) -> bool | None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from sentinel.checkpoints import files
-from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.validate import validate
 
 
@@ -276,7 +275,6 @@ def put_in(monkeypatch):
         return replace(entry, ctime_ns=changed_ns.get(entry.inode, entry.mtime_ns))
 
     monkeypatch.setattr(files, "entry_of", entry_of)
-    monkeypatch.setattr(one_save, "entry_of", entry_of)
 
     def put(file, other, after_s=600):
         saved_ns = file.stat().st_mtime_ns
