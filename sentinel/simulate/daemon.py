@@ -95,17 +95,11 @@ class _Saving:
         return getattr(self._world.store, name)
 
     def commit(self, changes: Sequence[Change]) -> None:
-        self._save(lambda: self._world.store.commit(changes))
-
-    def save_attempt(self, job: Any, **what: Any) -> None:
-        self._save(lambda: self._world.store.save_attempt(job, **what))
-
-    def _save(self, what: Callable[[], None]) -> None:
         def saved() -> None:
             if self._part is not None:
                 self._part.store.require_lease()
                 self._part.writes("a transaction")
-            what()
+            self._world.store.commit(changes)
 
         self._world.save(saved)
 

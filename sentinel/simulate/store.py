@@ -168,11 +168,6 @@ class MemoryStore:
         chosen = [row["data"] for row in rows if after is None or row["attempt"] >= after]
         return frozenset(str(data.get("tier") or "") for data in [*made, *(d for d in chosen if d.get("path"))])
 
-    def save_attempt(
-        self, job: Any, *, first_step: int | None, last_step: int | None, step_time_s: float | None
-    ) -> None:
-        self.commit([c.AttemptSeen(job, first_step, last_step, step_time_s)])
-
     def get(self, name: str, default: Any = None) -> Any:
         return self.settings.get(name, default)
 

@@ -61,7 +61,6 @@ class KernelLog:
         self._due: int | None = None  # number of the record that has to come first, where that is known
         self._offset = 0
         self._inode = 0
-        self._pending = b""
         cursor = cursor or {}
         known = bool(cursor) and cursor.get("boot") == boot
         try:

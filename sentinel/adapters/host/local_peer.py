@@ -28,7 +28,6 @@ class Row(NamedTuple):
     port: int
     remote: bytes
     remote_port: int
-    listens: bool
     uid: int
     inode: int  # 0: no process has it: not accepted yet, or closed
 
@@ -124,7 +123,7 @@ def _rows(table: Path, port: int, *, listeners_only: bool = False) -> Iterator[R
             local, remote = words[1].partition(b":"), words[2].partition(b":")
             yield Row(
                 _from_table(local[0]), int(local[2], 16), _from_table(remote[0]), int(remote[2], 16),
-                words[3] == _LISTENS, int(words[7]), int(words[9]),
+                int(words[7]), int(words[9]),
             )  # fmt: skip
 
 

@@ -32,7 +32,6 @@ from sentinel.model.recording import Recording
 from sentinel.model.records import (
     Evidence,
     Incident,
-    JobView,
     Kind,
     Notice,
     Outcome,
@@ -46,7 +45,6 @@ from sentinel.model.records import (
 from sentinel.model.stored import Stored, StoredStep, UnreadableRecord
 from sentinel.text import plain
 
-_FLOAT = "$float"
 _MANY = 500  # ids of one statement
 _MOST_PLANS = 2000  # newest plans that one reading returns
 _MOST_SAVES = 1000  # newest saves of a job that are looked at for their tiers: many node-local ones come for one shared
@@ -297,12 +295,6 @@ class Store(Database):
         return [(one, row.receiver, row.delivered) for row in rows for one in self._readable(Notice, [row.record])]
 
     # --- attempts -----------------------------------------------------------------------------------------------------
-
-    def save_attempt(
-        self, job: JobView, *, first_step: int | None, last_step: int | None, step_time_s: float | None
-    ) -> None:
-        """What one attempt of a job had and reached; called when that changes, seldom."""
-        self.commit([changes.AttemptSeen(job, first_step, last_step, step_time_s)])
 
     def attempts(
         self,

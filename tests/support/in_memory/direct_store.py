@@ -12,7 +12,18 @@ from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.changes import write
 from sentinel.adapters.store.store import Store
 from sentinel.model import changes
-from sentinel.model.records import Evidence, Incident, IncidentState, Notice, Outcome, Plan, Result, Step, Verdict
+from sentinel.model.records import (
+    Evidence,
+    Incident,
+    IncidentState,
+    JobView,
+    Notice,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+    Verdict,
+)
 
 
 class DirectStore(Store):
@@ -45,6 +56,11 @@ class DirectStore(Store):
         states = [state for state in IncidentState if state is not IncidentState.CLOSED]
         found = [self.incident(name) for name in self.incident_ids(states=states)]
         return [incident for incident in found if incident is not None]
+
+    def save_attempt(
+        self, job: JobView, *, first_step: int | None, last_step: int | None, step_time_s: float | None
+    ) -> None:
+        self.commit([changes.AttemptSeen(job, first_step, last_step, step_time_s)])
 
     def save_plan(self, plan: Plan) -> None:
         self.commit([changes.PlanMade(plan)])
