@@ -36,7 +36,6 @@ from sentinel.model.records import (
     Alternative,
     Cause,
     Culprits,
-    Evidence,
     Incident,
     Kind,
     Recommendation,
@@ -311,8 +310,3 @@ def _would_change(cause: Cause, ranked: list[tuple[Cause, float]], rules: Rules,
     if drained:
         sentences.append("a passed diagnostic of the drained node")
     return tuple(sentence for sentence in sentences if sentence)
-
-
-def evidence_of(weighed: Sequence[Weighed]) -> list[Evidence]:
-    """Distinct evidence that was read, in order."""
-    return [item.reading.evidence for item in weighed]

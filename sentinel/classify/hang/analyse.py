@@ -31,7 +31,6 @@ class HangFinding:
     confidence: float = 0.0
     basis: str = ""  # on what grounds the culprits were chosen
     without_dump: tuple[int, ...] = ()
-    unreadable_ranks: tuple[int, ...] = ()
 
 
 # By grounds; never above how often the culprits were exactly right on generated failures (tests/bench/hang).
@@ -65,13 +64,13 @@ def analyse(
     if basis in ("cycle", "order"):
         return _cycle_finding(picture, waits, culprits, basis, torn)
     if basis == "inside":
-        return _stuck_finding(picture, torn, culprits, waits)
+        return _stuck_finding(picture, torn, culprits)
     if culprits and basis == "rest":
-        return _rest_finding(picture, waits, culprits, torn)
+        return _rest_finding(picture, culprits, torn)
     if culprits:
         return _missing_finding(picture, waits, culprits, basis, torn)
     if waits.open:
-        return _stuck_finding(picture, torn, frozenset(), waits)
+        return _stuck_finding(picture, torn, frozenset())
     return _finding(
         picture,
         torn,
@@ -106,7 +105,6 @@ def _finding(picture: GroupStates, torn: frozenset[int], **fields: object) -> Ha
     return HangFinding(
         confidence=round(confidence, 2),
         without_dump=tuple(sorted(picture.without_dump - torn)),
-        unreadable_ranks=tuple(sorted(torn)),
         **fields,  # type: ignore[arg-type]
     )
 
@@ -207,7 +205,7 @@ def _missing_finding(
     )
 
 
-def _rest_finding(picture: GroupStates, waits: Waits, culprits: frozenset[int], torn: frozenset[int]) -> HangFinding:
+def _rest_finding(picture: GroupStates, culprits: frozenset[int], torn: frozenset[int]) -> HangFinding:
     """Old dumps do not list the members of groups; all but these have something pending."""
     others = frozenset(picture.traces) - culprits
     group, sequence = oldest_pending(picture, frozenset())
@@ -338,7 +336,7 @@ def _furthest_behind(picture: GroupStates, ranks: frozenset[int]) -> frozenset[i
     return frozenset(rank for rank, count in counts.items() if count == min(known))
 
 
-def _stuck_finding(picture: GroupStates, torn: frozenset[int], within: frozenset[int], waits: Waits) -> HangFinding:
+def _stuck_finding(picture: GroupStates, torn: frozenset[int], within: frozenset[int]) -> HangFinding:
     """Everybody has called what is pending: the network, or a GPU inside the operation. ``within``: who sits in it."""
     behind, group, sequence = left_behind(picture)
     if not behind:
