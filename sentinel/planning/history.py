@@ -92,7 +92,6 @@ class MtbfEstimate:
     """MTBF of one job (or GPU) with its exact interval. No failure: ``mtbf_s`` and ``mtbf_high_s`` are not known."""
 
     failures: int
-    exposure_s: float
     confidence: float
     mtbf_s: float | None
     mtbf_low_s: float
@@ -105,7 +104,6 @@ def estimate_mtbf(failures: int, exposure_s: float, confidence: float = 0.95) ->
     low, high = mean_interval(failures, confidence)
     return MtbfEstimate(
         failures=failures,
-        exposure_s=exposure,
         confidence=confidence,
         mtbf_s=exposure / failures if failures else None,
         mtbf_low_s=exposure / high,

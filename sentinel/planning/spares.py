@@ -36,7 +36,6 @@ class SparesPlan:
     failures_per_day: float
     in_repair_mean: float
     wait_s: float
-    probability_fraction: float
     pools: tuple[SparePool, ...]
     warnings: tuple[str, ...]
 
@@ -97,7 +96,7 @@ def plan_spares(
         )
         for s in shown
     )
-    return SparesPlan(needed, rate * 86400, mean, wait, wish, pools, tuple(_warnings(needed, nodes, wait, repair)))
+    return SparesPlan(needed, rate * 86400, mean, wait, pools, tuple(_warnings(needed, nodes, wait, repair)))
 
 
 def _warnings(needed: int, nodes: int, wait: float, repair: float) -> list[str]:

@@ -36,7 +36,6 @@ class Observer:
     broken: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))  # node -> when, what
     convicted: dict[str, tuple[float, str]] = field(default_factory=dict)  # of these, the nodes that must go
     accused: set[str] = field(default_factory=set)  # nodes that only a user's words speak against
-    unread: set[str] = field(default_factory=set)  # nodes of which something could not be read
     cancelled: dict[int, float] = field(default_factory=dict)  # jobs, by their users, since when
     held: dict[int, float] = field(default_factory=dict)  # jobs that a person holds, since when
     resumed: dict[str, float] = field(default_factory=dict)  # nodes that a person put back into service, when last
