@@ -96,8 +96,8 @@ def opened(path: Path) -> Iterator[GivenFile]:
         os.close(descriptor)
 
 
-def file_text(path: Path, *, key: str = "", fix: str = "check the path and the file's rights") -> str:
-    """The whole text. ``key`` and ``fix``: what the error names and advises where it cannot be read.
+def file_text(path: Path, *, fix: str = "check the path and the file's rights") -> str:
+    """The whole text. ``fix``: what the error advises where it cannot be read.
 
     Raises:
         FileError: it cannot be read, is no file or pipe, too large, or not UTF-8.
@@ -106,9 +106,9 @@ def file_text(path: Path, *, key: str = "", fix: str = "check the path and the f
         with opened(path) as file:
             return file.whole().decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror}", key=key, fix=fix) from error
+        raise FileError(path, f"cannot be read: {error.strerror}", fix=fix) from error
     except UnicodeDecodeError as error:
-        raise FileError(path, f"is not UTF-8 at byte {error.start}", key=key, fix="save it as UTF-8") from error
+        raise FileError(path, f"is not UTF-8 at byte {error.start}", fix="save it as UTF-8") from error
 
 
 def toml_of(path: Path | str, text: str) -> dict[str, Any]:

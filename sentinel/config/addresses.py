@@ -29,21 +29,20 @@ def require_listen(key: str, value: str, *, socket: bool = False) -> None:
         raise InvalidSetting(key, f"{port!r:.40} is no port", "write a port from 1 to 65535, or 0 for any free one")
 
 
-def require_http(key: str, value: str, *, schemes: tuple[str, ...] = _SCHEMES) -> None:
+def require_http(key: str, value: str) -> None:
     """
     Raises:
-        InvalidSetting: no URL of one of these schemes with a host, or with a port that is none.
+        InvalidSetting: no URL of HTTP with a host, or with a port that is none.
     """
-    words = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
     try:
         parts = urlsplit(value)
-        sound = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+        sound = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port out of range, an IPv6 address without its end
         sound = False
     if not sound or any(letter.isspace() or not letter.isprintable() for letter in value):
         scheme = value.partition(":")[0] if "://" in value else ""  # the rest may hold a secret
-        what = f"the scheme {scheme!r:.40} is not for this" if scheme and scheme not in schemes else "is no URL"
-        raise InvalidSetting(key, what, f"write {words}")
+        what = f"the scheme {scheme!r:.40} is not for this" if scheme and scheme not in _SCHEMES else "is no URL"
+        raise InvalidSetting(key, what, "write http://HOST:PORT or https://HOST:PORT")
 
 
 def require_wires(key: str, urls: str, wire: str) -> None:

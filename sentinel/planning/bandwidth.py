@@ -120,7 +120,6 @@ class Overlap:
     interval_s: float
     overlap_fraction: float
     limit_fraction: float
-    blocking: bool
     within: bool
     reason: str
 
@@ -146,7 +145,7 @@ def overlap(save_s: float, interval_s: float, *, blocking: bool) -> Overlap:
             f"{100 * share:.1f} % is above the {100 * limit:.0f} % for {kind}: write {share / limit:.1f} times as fast, "
             f"or save every {took / limit:.0f} s"
         )
-    return Overlap(took, interval, share, limit, blocking, share <= limit, reason)
+    return Overlap(took, interval, share, limit, share <= limit, reason)
 
 
 @dataclass(frozen=True)
@@ -170,13 +169,12 @@ def wear(
     copies: int = 1,
     endurance_bytes: float | None = None,
     rated_drive_writes_per_day: float = 1.0,
-    amplification: float = 1.0,
 ) -> Wear:
     """Daily writes to one node's local tier against what its drives are rated for.
 
     Rated either by total bytes written (``endurance_bytes``) or by drive writes per day over five years (JEDEC
-    JESD218/219). Every node writes its shard once and ``copies`` - 1 of its peers'. ``amplification`` is what the
-    drive writes per byte it is given: near 1 for large sequential files.
+    JESD218/219). Every node writes its shard once and ``copies`` - 1 of its peers'. A drive writes little more than it
+    is given where files are large and sequential: that is left out.
     """
     whole(nodes, "nodes")
     whole(copies, "copies", most=nodes)
@@ -187,7 +185,7 @@ def wear(
             f"{per_save:g} bytes of checkpoint for each node do not fit its local tier of {capacity:g} bytes",
             fix="Spread the checkpoint over more nodes, keep fewer copies, or take larger drives.",
         )
-    daily = per_save * DAY_S / positive(interval_s, "interval") * positive(amplification, "write amplification")
+    daily = per_save * DAY_S / positive(interval_s, "interval")
     if endurance_bytes is None:
         rated = positive(rated_drive_writes_per_day, "rated drive writes per day")
     else:

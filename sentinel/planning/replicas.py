@@ -125,15 +125,15 @@ def on_disk_survival(nodes: int, copies: int, losses: int, placement: str, retur
 
 @dataclass(frozen=True)
 class CopyCost:
-    """What the copies cost each node: memory (``buffers`` of them, the last complete one and the one being filled) and
-    what it sends at every save."""
+    """What the copies cost each node: memory (of each the last complete one and the one being filled) and what it sends at
+    every save."""
 
     held_bytes_per_node: float
     sent_bytes_per_save: float
 
 
-def copy_cost(checkpoint_size_bytes: float, nodes: int, copies: int, buffers: int = 2) -> CopyCost:
+def copy_cost(checkpoint_size_bytes: float, nodes: int, copies: int) -> CopyCost:
     """Memory and traffic of ``copies`` copies of every node's shard."""
     shard = positive(checkpoint_size_bytes, "checkpoint") / whole(nodes, "nodes")
     whole(copies, "copies", most=nodes)
-    return CopyCost(shard * copies * whole(buffers, "buffers"), shard * (copies - 1))
+    return CopyCost(2 * shard * copies, shard * (copies - 1))

@@ -93,11 +93,9 @@ def same_end(world: World, whole: World) -> list[Violation]:
     return [Violation(SAME_END, f"another end than without the kill: {'; '.join(differs)}", world.now_s)]
 
 
-def explore(
-    seed: int, histories: int, *, story: str | None = None, processes: int = 1, first: int = 0
-) -> Iterator[Ran]:
-    """Run histories ``first`` to ``first + histories - 1`` of this seed, in no particular order."""
-    jobs = [(seed, number, story) for number in range(first, first + histories)]
+def explore(seed: int, histories: int, *, story: str | None = None, processes: int = 1) -> Iterator[Ran]:
+    """Run so many histories of this seed, from number 0 on, in no particular order."""
+    jobs = [(seed, number, story) for number in range(histories)]
     if processes <= 1:
         yield from map(_one, jobs)
         return

@@ -111,9 +111,7 @@ class Dcgmi:
             raise Unavailable(f"dcgmi {arguments[0]}: the host engine on {self.where} is another one than before")
         return made
 
-    def diagnose(
-        self, level: int, gpus: Sequence[int] | None, *, parameters: str = "", deadline_s: float
-    ) -> tuple[int, bytes]:
+    def diagnose(self, level: int, gpus: Sequence[int] | None, *, deadline_s: float) -> tuple[int, bytes]:
         """Exit status and output of a diagnostic by the host engine.
 
         Raises:
@@ -121,8 +119,7 @@ class Dcgmi:
             inside itself, which tests and passes what it finds; or it is not believed. Timeout: as ``run``.
         """
         chosen = ["-i", ",".join(map(str, gpus))] if gpus is not None else []
-        more = ["-p", parameters] if parameters else []
-        return self._answered(["diag", "-r", str(level), "-j", *chosen, *more], deadline_s)
+        return self._answered(["diag", "-r", str(level), "-j", *chosen], deadline_s)
 
     def stop_diagnostic(self, deadline_s: float) -> bool:
         """Stop a diagnostic that continues in the engine after its client was killed; True if the engine confirmed."""

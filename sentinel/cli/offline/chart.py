@@ -228,16 +228,14 @@ def _formatter(show: Callable[[float], str]) -> Callable[[float, int], str]:
     return lambda value, _position: show(value)
 
 
-def _log_ticks(
-    axis: object, span: _Axis, set_scale: Callable[[str], None], show: Callable[[float], str], count: int = 7
-) -> None:
+def _log_ticks(axis: object, span: _Axis, set_scale: Callable[[str], None], show: Callable[[float], str]) -> None:
     """Evenly spaced ticks with our own labels: powers of ten say little about minutes and hours."""
     from matplotlib.axis import Axis
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     assert isinstance(axis, Axis)
     set_scale("log")
-    axis.set_major_locator(FixedLocator([span.value(i / (count - 1)) for i in range(count)]))
+    axis.set_major_locator(FixedLocator([span.value(i / 6) for i in range(7)]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(_formatter(show)))
 

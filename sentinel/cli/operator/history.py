@@ -122,5 +122,5 @@ def _most(name: str, row: dict[str, Any]) -> str:
     return causes_words(causes) if len(causes) > 1 else ", ".join(map(shown, causes))
 
 
-def bar(value: int, most: int, width: int = _BAR) -> str:
-    return drawable("█", "#") * max(1, round(width * value / most))
+def bar(value: int, most: int) -> str:
+    return drawable("█", "#") * max(1, round(_BAR * value / most))

@@ -35,8 +35,6 @@ def curve(
     x_label: str,
     y_label: str,
     marks: Sequence[Mark] = (),
-    show_x: Callable[[float], str] = lambda value: f"{value:,.0f}",
-    show_y: Callable[[float], str] = lambda value: f"{value:.3g}",
 ) -> Markup | None:
     """A line chart; an unknown value leaves a gap in its line. None: there is nothing to draw."""
     known = [(x, y) for _, points in series for x, y in points if _drawable(y)]
@@ -51,7 +49,7 @@ def curve(
     def at_y(y: float) -> float:
         return HEIGHT - BOTTOM - (y - low_y) / (high_y - low_y) * (HEIGHT - TOP - BOTTOM)
 
-    parts = [_axes(low_x, high_x, low_y, high_y, at_x, at_y, show_x, show_y)]
+    parts = [_axes(low_x, high_x, low_y, high_y, at_x, at_y)]
     for number, mark in enumerate(marks):
         if low_x <= mark.x <= high_x:
             x = at_x(mark.x)
@@ -105,16 +103,15 @@ def _figure(title: str, inside: Markup, height: int) -> Markup:
 def _axes(
     low_x: float, high_x: float, low_y: float, high_y: float,
     at_x: Callable[[float], float], at_y: Callable[[float], float],
-    show_x: Callable[[float], str], show_y: Callable[[float], str],
 ) -> Markup:  # fmt: skip
     parts = []
     for y in _ticks(low_y, high_y):
         parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="{}" y="{}" text-anchor="end">{}'
                             '</text>').format(LEFT, WIDTH - RIGHT, _px(at_y(y)), _px(at_y(y)), LEFT - 5, _px(at_y(y) + 4),
-                                              show_y(y)))  # fmt: skip
+                                              f"{y:.3g}"))  # fmt: skip
     for x in _ticks(low_x, high_x):
         parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
-            _px(at_x(x)), HEIGHT - BOTTOM + 15, show_x(x)))  # fmt: skip
+            _px(at_x(x)), HEIGHT - BOTTOM + 15, f"{x:,.0f}"))  # fmt: skip
     return Markup("").join(parts)
 
 

@@ -126,14 +126,14 @@ def prefix_of(line: str) -> Prefix:
     return Prefix(rank, node)
 
 
-def time_of(line: str, *, zone: timezone = UTC, zoned: bool = False) -> datetime | None:
-    """The line's own time where it holds a full date; without a zone it is read as ``zone``, or not at all if ``zoned``."""
+def time_of(line: str, *, zoned: bool = False) -> datetime | None:
+    """The line's own time where it holds a full date; without a zone it is read as UTC, or not at all if ``zoned``."""
     found = _ISO.search(line[:120])
     if not found or (zoned and not found[8]):
         return None
     year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
     fraction = int((found[7] or "0")[:6].ljust(6, "0"))
-    offset: timezone = zone
+    offset = UTC
     if found[8] and found[8] != "Z":
         sign = -1 if found[8][0] == "-" else 1
         offset = timezone(sign * timedelta(hours=int(found[8][1:3]), minutes=int(found[8][-2:])))
