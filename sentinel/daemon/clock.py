@@ -17,8 +17,9 @@ _SLOWEST, _FASTEST = 0.5, 1.25
 _MOST_AHEAD = timedelta(days=1)  # a clock that was further ahead was a mistake, and is not gone on with for days
 
 
-def _since_boot_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)  # goes on while the host sleeps
+def boottime_s() -> float:
+    """Monotonic seconds, also counting while this host is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SteadyClock:
@@ -27,7 +28,7 @@ class SteadyClock:
     def __init__(
         self,
         host: Callable[[], datetime] = lambda: datetime.now(UTC),
-        seconds: Callable[[], float] = _since_boot_s,
+        seconds: Callable[[], float] = boottime_s,
     ) -> None:
         self._host = host
         self._seconds = seconds

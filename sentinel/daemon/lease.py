@@ -19,7 +19,6 @@ import os
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,6 +27,7 @@ from typing import Any, Protocol
 
 from sentinel.adapters.store.lease import DaemonRow, LeaseView
 from sentinel.adapters.threads import Threads
+from sentinel.daemon.clock import boottime_s
 from sentinel.errors import SentinelError, Superseded, Unavailable
 from sentinel.log import Log
 
@@ -36,11 +36,6 @@ _CONFIRMING = 4  # requests to Slurm that ask the database at once whether they 
 _ACTING_FRACTION = (
     0.9  # share of the length for which the holder acts; the rest covers clocks that run at different speeds
 )
-
-
-def boottime_s() -> float:
-    """Monotonic seconds, also counting while this host is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseStore(Protocol):

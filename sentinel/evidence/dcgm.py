@@ -209,37 +209,37 @@ class DcgmReader:
         )  # fmt: skip
 
     def _conditions(self, gpu: Gpu, sample: Sample) -> Iterator[Evidence]:
-        action = _number(gpu, RECOVERY_ACTION)
+        action = gpu.number(RECOVERY_ACTION)
         code = None if action is None else int(action)
         yield from self._edge(
             sample, "recovery_action", None if code is None else (code if code else False), gpu, Kind.RECOVERY_ACTION,
             f"the driver asks for: {ACTIONS.get(code or 0, f'action {code}')}", {"action": code},
         )  # fmt: skip
         for name, number, sentence in FLAGS:
-            value = _number(gpu, number)
+            value = gpu.number(number)
             yield from self._edge(
                 sample, name, None if value is None else value > 0, gpu, name, sentence, {"field": number}
             )
         if not sample.full:
             return
-        width, widest = _number(gpu, PCIE_WIDTH), _number(gpu, PCIE_WIDTH_MAX)
+        width, widest = gpu.number(PCIE_WIDTH), gpu.number(PCIE_WIDTH_MAX)
         narrow = None if width is None or not widest else width < widest
         yield from self._edge(
             sample, "pcie_width", narrow, gpu, "pcie_width", f"PCIe link width {width:g} of {widest:g}" if narrow else "",
             {"width": width, "maximum": widest},
         )  # fmt: skip
-        heat, limit = _number(gpu, TEMPERATURE), _number(gpu, TEMPERATURE_SLOWDOWN)
+        heat, limit = gpu.number(TEMPERATURE), gpu.number(TEMPERATURE_SLOWDOWN)
         hot = None if heat is None or not limit else heat >= limit
         yield from self._edge(
             sample, "gpu_thermal", hot, gpu, "gpu_thermal", f"{heat:g} °C, slowdown at {limit:g} °C" if hot else "",
             {"temperature": heat, "limit": limit},
         )  # fmt: skip
-        persistence = _number(gpu, PERSISTENCE)
+        persistence = gpu.number(PERSISTENCE)
         yield from self._edge(
             sample, "persistence_off", None if persistence is None else persistence == 0, gpu, "persistence_off",
             "persistence mode is off: the driver is unloaded between jobs, and counters begin again", {},
         )  # fmt: skip
-        reasons = _number(gpu, CLOCK_REASONS)
+        reasons = gpu.number(CLOCK_REASONS)
         if reasons is not None:
             count = self._slow[gpu.key] = self._slow.get(gpu.key, 0) + 1 if int(reasons) & HARD_SLOWDOWN else 0
             slow = int(reasons) & HARD_SLOWDOWN if count >= SLOWDOWN_SAMPLES else False
@@ -253,7 +253,7 @@ class DcgmReader:
         now_s = sample.at.timestamp()
         counters = self._counters.setdefault(gpu.key, {})
         for number, name, per_s, sentence in COUNTERS:
-            value = _number(gpu, number)
+            value = gpu.number(number)
             if value is None:
                 continue
             before, since_s = counters.get(number, (value, now_s))
@@ -371,8 +371,3 @@ class DcgmReader:
 
 
 _SOURCES = {"nvml": Source.NVML, "amd_smi": Source.AMD_SMI}
-
-
-def _number(gpu: Gpu, number: int) -> float | None:
-    value = gpu.fields.get(number)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -13,7 +13,6 @@ from sentinel.model.records import Scalar
 
 # Fields by number: the names changed between releases, the numbers did not (3.3 to 4.6).
 MINOR, PCI_BUS_ID = 55, 57
-XID = 230
 SBE, DBE, DBE_MEMORY, SRAM_THRESHOLD = 310, 311, 319, 346
 SBE_AGGREGATE, DBE_AGGREGATE = 312, 313
 REMAP_UNCORRECTABLE, REMAP_CORRECTABLE, REMAP_FAILURE, REMAP_PENDING = 393, 394, 395, 396
@@ -67,6 +66,11 @@ class Gpu:
     @property
     def key(self) -> str:
         return self.uuid or f"gpu{self.id}"
+
+    def number(self, field: int) -> float | None:
+        """The value of a field; None where it is not known or no number."""
+        value = self.fields.get(field)
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True)

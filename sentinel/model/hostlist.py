@@ -1,4 +1,4 @@
-"""Slurm's short form of node lists: ``n[1-3,07],m02,r[1-2]c[1-2]`` to names and back. Pure."""
+"""Slurm's short form of node lists: ``n[1-3,07],m02,r[1-2]c[1-2]`` to names and back; the order of names. Pure."""
 
 from __future__ import annotations
 
@@ -172,3 +172,8 @@ def _ranges(numbers: list[int], width: int) -> Iterator[str]:
             continue
         yield f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}"
         first = last = number
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts n2 before n10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]

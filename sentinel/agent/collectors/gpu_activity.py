@@ -163,15 +163,15 @@ def _report_of(gpu: _GpuHistory, now: datetime) -> Mapping[str, object] | None:
 
 
 def _second(at: datetime, gpu: Gpu) -> _Second:
-    used = _number(gpu, GPU_UTILISATION)
-    activities = [value for value in (_number(gpu, TENSOR_ACTIVE), _number(gpu, DRAM_ACTIVE)) if value is not None]
+    used = gpu.number(GPU_UTILISATION)
+    activities = [value for value in (gpu.number(TENSOR_ACTIVE), gpu.number(DRAM_ACTIVE)) if value is not None]
     return _Second(
         at=at,
         utilisation=used / 100.0 if used is not None else None,
-        power_w=_number(gpu, POWER_W),
+        power_w=gpu.number(POWER_W),
         active=max(activities) if len(activities) == 2 else None,  # one alone may be idle while the other is busy
-        nvlink=_sum(_number(gpu, NVLINK_TX), _number(gpu, NVLINK_RX)),
-        pcie=_sum(_number(gpu, PCIE_TX), _number(gpu, PCIE_RX)),
+        nvlink=_sum(gpu.number(NVLINK_TX), gpu.number(NVLINK_RX)),
+        pcie=_sum(gpu.number(PCIE_TX), gpu.number(PCIE_RX)),
     )
 
 
@@ -192,8 +192,3 @@ def _sum(sent: float | None, received: float | None) -> float | None:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None  # a tenth of the time of statistics.fmean
-
-
-def _number(gpu: Gpu, number: int) -> float | None:
-    value = gpu.fields.get(number)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -262,8 +261,3 @@ def released(seen: NodeSeen | None, by: str | None) -> dict[str, Any] | None:
     """When an operator last returned the node to service, and who (None: not known)."""
     at = seen.released_at if seen is not None else None
     return {"at": at, "by": by} if at is not None else None
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts n2 before n10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]

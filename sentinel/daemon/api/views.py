@@ -40,6 +40,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
 from sentinel.engine.node_return import state as returns
 from sentinel.errors import Unavailable, UserError
+from sentinel.model.hostlist import natural
 from sentinel.model.records import OURS, Fleet, IncidentState, NodeView, Wait
 from sentinel.ports import Clock
 
@@ -201,7 +202,7 @@ class Views:
         chosen, fleet = asked
         shown = picked(chosen, (*fleet.nodes.values(), *state_of.unread_nodes(fleet)))
         scores = await self._board.read()
-        shown.sort(key=lambda node: state_of.natural(node.name))
+        shown.sort(key=lambda node: natural(node.name))
         shown.sort(key=lambda node: scores.suspicion(node.name), reverse=True)  # suspect nodes first
         rows = []
         if chosen is not None:
@@ -313,7 +314,7 @@ class Views:
         fleet = self._live.fleet
         jobs = {row["job"]: None for row in rows if row["job"] is not None}
         return {
-            "nodes": sorted(fleet.nodes, key=state_of.natural) if fleet is not None else [],
+            "nodes": sorted(fleet.nodes, key=natural) if fleet is not None else [],
             "jobs": list(jobs),
             "incidents": [row["id"] for row in rows],
         }

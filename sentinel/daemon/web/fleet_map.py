@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.model.hostlist import fold
+from sentinel.model.hostlist import fold, natural
 from sentinel.model.topology import leaf_of
 
 ROW = 32  # nodes per group where neither switch nor rack is known
@@ -88,8 +88,3 @@ def place_of(row: Row, racks: re.Pattern[str] | None) -> str:
 
 def _run(rows: Sequence[Row]) -> Group:
     return Group(fold([row["node"] for row in rows]), [(row, state_of(row)) for row in rows])
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts n2 before n10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
