@@ -107,12 +107,14 @@ def test_wrong_values_are_refused(record: Record, key: str, wrong: Any) -> None:
     assert "must be" in refused.value.message
 
 
-@pytest.mark.parametrize(("record", "key"), FIELDS, ids=name)
+NUMBERS = [(record, key) for record, key in FIELDS if isinstance(record.arguments()[key], (bool, int, float))]
+
+
+@pytest.mark.parametrize(("record", "key"), NUMBERS, ids=name)
 def test_true_is_no_number_and_a_number_is_no_flag(record: Record, key: str) -> None:
-    value = record.arguments()[key]
-    if type(value) is bool or isinstance(value, (int, float)):
-        with pytest.raises(OrderRefused, match=key):
-            decoded(type(record), {**record.arguments(), key: 1 if type(value) is bool else True})
+    other = 1 if type(record.arguments()[key]) is bool else True
+    with pytest.raises(OrderRefused, match=key):
+        decoded(type(record), {**record.arguments(), key: other})
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], True])
