@@ -210,29 +210,6 @@ class Candidate:
             "written_s": self.written_s,
         }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> Candidate:
-        """The inverse of `to_json`. ValueError for anything else."""
-        return cls(
-            path=_text(data, "path"),
-            step=_whole_or_none(data, "step"),
-            tier=parse_tier(data.get("tier")),
-            format=_text(data, "format"),
-            bytes=_whole(data, "bytes"),
-            world_size=_whole_or_none(data, "world_size"),
-            shards={
-                int(rank): frozenset(str(host) for host in _sequence(hosts, "shards"))
-                for rank, hosts in _mapping(data, "shards").items()
-            },
-            valid=_tristate(data, "valid"),
-            level=_text(data, "level"),
-            reason=_text(data, "reason"),
-            paths={host: str(path) for host, path in _mapping(data, "paths").items()},
-            key=str(data.get("key", "")),
-            number=_whole_or_none(data, "number"),
-            written_s=_number(data, "written_s"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Run:

@@ -38,7 +38,6 @@ class NodeSeen:
     state: str = "unknown"  # "heard" (in contact), "silent", "unreachable"
     version: str = ""
     verdict: dict[str, object] = field(default_factory=dict)
-    spool: dict[str, object] = field(default_factory=dict)
     beat_s: float | None = None  # interval asked of its heartbeats while a job of it may be hung; None: the usual one
     clock_offset_s: float | None = None  # by how much the node's clock is ahead of the daemon's
     clock_offsets_s: deque[float] = field(default_factory=lambda: deque(maxlen=8))  # by its last heartbeats

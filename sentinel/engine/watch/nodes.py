@@ -53,7 +53,7 @@ def heartbeat(state: State, out: Transition, event: HeartbeatReceived) -> None:
     if event.clock_offset_s is not None:  # of the least delayed: a late heartbeat makes its node's clock seem behind
         seen.clock_offsets_s.append(event.clock_offset_s)
         seen.clock_offset_s = max(seen.clock_offsets_s)
-    seen.verdict, seen.spool, seen.gpus = dict(event.verdict), dict(event.spool), dict(event.gpus)
+    seen.verdict, seen.gpus = dict(event.verdict), dict(event.gpus)
     seen.jobs = frozenset(event.jobs)
     backlog.agent_heard(state, event.node, event.spool)
     log_coverage.logs_read(state, event, now_s)

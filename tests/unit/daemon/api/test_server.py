@@ -139,12 +139,7 @@ async def test_heartbeat(served: Served) -> None:
     answer = await served.post(protocol.HEARTBEAT, body)
     assert answer.body == {"at": to_json(later(0.0)), "drain_mode": "act"}, "its partition's mode: the prolog obeys it"
     seen = served.daemon.live.nodes["n1"]
-    assert (seen.state, seen.clock_offset_s, seen.verdict, seen.spool) == (
-        "heard",
-        -2.5,
-        {"state": "good"},
-        {"pending": 3},
-    )
+    assert (seen.state, seen.clock_offset_s, seen.verdict) == ("heard", -2.5, {"state": "good"})
     assert len(seen.version) == 40
     while job not in served.daemon.live.fleet.jobs:
         await asyncio.sleep(0)
@@ -192,7 +187,7 @@ async def test_torn_heartbeat_counts_and_its_parts_are_not_known(served: Served)
     }
     assert (await served.post(protocol.HEARTBEAT, body)).status == 200
     seen = served.daemon.live.nodes["n1"]
-    assert (seen.state, seen.clock_offset_s, seen.verdict, seen.spool) == ("heard", None, {}, {})
+    assert (seen.state, seen.clock_offset_s, seen.verdict) == ("heard", None, {})
     assert (await served.post(protocol.HEARTBEAT, {"node": "n1", "at": "noon"})).status == 400
 
 
