@@ -65,7 +65,7 @@ class AuditTrail:
             self._begun(effect, event, out, state)
         for change in tuple(out.changes):
             if isinstance(change, StepEnded):
-                self._ended(change.incident, change.outcome, out, state)
+                self._ended(change.incident, change.outcome, out)
         match event:
             case DiagnosticEnded():
                 if self._under_way.pop(event.effect, self) is None:
@@ -138,7 +138,7 @@ class AuditTrail:
             out, event, action, Stage.BEGUN, f"node {effect.node}", why=why, before=before, after={"wanted": wanted}
         )
 
-    def _ended(self, incident: str, outcome: Outcome, out: Transition, state: State) -> None:
+    def _ended(self, incident: str, outcome: Outcome, out: Transition) -> None:
         step = outcome.step
         if outcome.result is Result.NOT_KNOWN or step.kind in _READS_ONLY:
             return  # tried again, after a look at Slurm

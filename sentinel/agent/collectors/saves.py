@@ -259,7 +259,7 @@ class SavesWatch:
                 if space is not None:
                     seen.spaces = [*seen.spaces[-KEPT:], (save.ended_s, space)]
                 if watched.first:
-                    self._saved(watched, tier, folders[save.step], save, now)
+                    self._saved(watched, tier, folders[save.step], save)
             # A run that was set back saves a step again: another save, of which what was read of the first says nothing.
             if save.step in whole and watched.first and tier == "global" and seen.read.get(save.step) != save.began_s:
                 seen.read[save.step] = save.began_s
@@ -312,7 +312,7 @@ class SavesWatch:
         text = f"{self._node} holds of steps {steps}"
         self._put(watched, identity, CHECKPOINTS_SEEN, path, text, data, now, self._node)
 
-    def _saved(self, watched: Watched, tier: str, path: str, save: Save, now: datetime) -> None:
+    def _saved(self, watched: Watched, tier: str, path: str, save: Save) -> None:
         text = f"step {save.step} was saved ({tier}): {path}"
         data: dict[str, Scalar] = {"step": save.step, "tier": tier, "bytes": save.bytes}
         if save.duration_s > 0:

@@ -101,7 +101,7 @@ def install(
             if not host.below(root, link).is_symlink()
         ]
     if root == Path("/"):
-        _commands(actions, choice, conf, controller=controller, node=node)
+        _commands(actions, choice, controller=controller, node=node)
     if controller and write_slurm_conf and conf_path is not None and conf.changed != text:
         actions.writes.append(host.Write(Path(f"{conf_path}.before-sentinel"), text, 0o644, "new"))
         actions.writes.append(host.Write(conf_path, conf.changed, 0o644, "changed"))
@@ -252,7 +252,7 @@ def _units(controller: bool, node: bool) -> list[str]:
     return [*(["sentinel-daemon"] if controller else []), *(["sentinel-agent"] if node else [])]
 
 
-def _commands(actions: host.Actions, choice: Choice, conf: SlurmConf, *, controller: bool, node: bool) -> None:
+def _commands(actions: host.Actions, choice: Choice, *, controller: bool, node: bool) -> None:
     """Commands around the files: the account first, the units last."""
     if controller and host.uid_of(choice.account) is None:
         actions.before.append(

@@ -78,7 +78,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -
         elif (seen := _with_reason(state, record, view)) is None:
             drop(state, out, node, "its drain is no longer Sentinel's")
         else:
-            _look(state, out, node, seen, view, fleet, now)
+            _look(state, out, node, seen, view, now)
 
 
 def _with_reason(state: State, record: NodeReturn, view: NodeView) -> NodeReturn | None:
@@ -117,9 +117,7 @@ def _in_service(state: State, out: Transition, node: str, record: NodeReturn, fl
         drop(state, out, node, "")
 
 
-def _look(
-    state: State, out: Transition, node: str, record: NodeReturn, view: NodeView, fleet: Fleet, now: datetime
-) -> None:
+def _look(state: State, out: Transition, node: str, record: NodeReturn, view: NodeView, now: datetime) -> None:
     """One drained node: what is under way is waited for, else the next step begins."""
     if record.stage in UNDER_WAY:
         if record.until is None or now < record.until:
