@@ -85,6 +85,11 @@ class Ledger:
         step = next((step for step in plan.steps if step.kind is kind), None)
         return self.outcome(plan.incident, step) if step is not None else None
 
+    def done(self, plan: Plan, kinds: frozenset[StepKind]) -> Outcome | None:
+        """The outcome of the plan's step of one of these kinds, if it was done and had an effect."""
+        found = self.outcomes(plan.incident, [step for step in plan.to_do if step.kind in kinds])
+        return next((one for one in found if one.result is Result.DONE and not one.data.get("cancelled")), None)
+
     def outcomes(self, incident: str, steps: Sequence[Step]) -> list[Outcome]:
         """The outcomes of these steps, in their order; steps without an outcome are skipped."""
         found = (self.outcome(incident, step) for step in steps)

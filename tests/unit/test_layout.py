@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import click
@@ -206,6 +207,19 @@ def test_imports_follow_the_order_of_the_stages() -> None:
             if name != part(path) and name not in MAY_IMPORT[part(path)] and (place(path), name) not in LOANS
         ]
     )
+
+
+def test_no_module_needs_itself_to_be_imported() -> None:
+    """Through others: such a circle holds only as long as its modules are imported in one order. CycleError names it."""
+    order = TopologicalSorter[str]()
+    for path in SOURCES:
+        if path.name != "__init__.py":
+            found = [node for node in tree_of(path).body if isinstance(node, ast.ImportFrom)]
+            needed = {
+                name for node in found for name in (node.module, *(f"{node.module}.{a.name}" for a in node.names))
+            }
+            order.add(".".join(path.relative_to(REPOSITORY).with_suffix("").parts), *filter(None, needed))
+    assert list(order.static_order())
 
 
 def test_file_names_say_what_is_in_them() -> None:

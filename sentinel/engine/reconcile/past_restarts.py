@@ -5,7 +5,7 @@ from __future__ import annotations
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import AttemptSeen
-from sentinel.model.records import Outcome, Step, StepKind
+from sentinel.model.records import REQUEUED_AT, JobView, Outcome, Step, StepKind
 from sentinel.policy import PastRestart
 
 
@@ -49,3 +49,10 @@ def remember(state: State, incident_id: str, step: Step) -> None:
         step.data.get("observed") is not False,
     )
     state.past.restarted(step.job, restart)
+
+
+def is_counted_twice(state: State, stop: Outcome, job: JobView) -> bool:
+    """Whether Slurm counted the one requeue of this outcome twice; see ``actions.requeue.overtaken``."""
+    at = job.submitted_at
+    same = at is not None and stop.data.get(REQUEUED_AT) == at.isoformat()
+    return same and not state.cluster.has_run(job.id, (stop.step.attempt or 0) + 1)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from sentinel.engine import recovery
 from sentinel.engine.node_return.put_back import SAVED
-from sentinel.engine.reconcile import confirming, exclusions, node_proof
+from sentinel.engine.reconcile import confirming, exclusions, node_proof, past_restarts
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
@@ -26,7 +26,6 @@ from sentinel.model.records import (
     NODE_STEPS,
     OPTIONAL_STEPS,
     OURS,
-    REQUEUED_AT,
     SEEN_DRAINED,
     STOPS,
     Fleet,
@@ -166,7 +165,7 @@ def _outdated_exclusions(
 
     However long ago that was: Slurm keeps the list when it requeues the job itself.
     """
-    release = _done(state, plan, frozenset({StepKind.RELEASE}))
+    release = state.ledger.done(plan, frozenset({StepKind.RELEASE}))
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
     if release is None or job is None or job.state != "pending" or fleet.at <= release.at:
         return frozenset()
@@ -184,7 +183,7 @@ def _outdated_exclusions(
 
 def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
     """Kinds of job steps that slurmctld lost."""
-    stop = _done(state, plan, STOPS)
+    stop = state.ledger.done(plan, STOPS)
     if stop is None or stop.step.job is None:
         return frozenset()
     job, attempt = fleet.jobs.get(stop.step.job), stop.step.attempt or 0
@@ -194,8 +193,8 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
         return frozenset(step.kind for step in plan.to_do if step.kind in _RESTART)
     if stop.step.kind is StepKind.HOLD:
         return frozenset({StepKind.HOLD} if _lacks_reason(stop, job, fleet) else ())
-    release = _done(state, plan, frozenset({StepKind.RELEASE}))
-    if (job.restarts != attempt + 1 and not _is_counted_twice(state, stop, job)) or job.state != "pending":
+    release = state.ledger.done(plan, frozenset({StepKind.RELEASE}))
+    if (job.restarts != attempt + 1 and not past_restarts.is_counted_twice(state, stop, job)) or job.state != "pending":
         return frozenset()
     if release is None:
         return _lost_hold(state, plan, job, fleet, now) if stop.data.get("deferred") else frozenset()
@@ -206,18 +205,6 @@ def _lost_of_job(state: State, plan: Plan, fleet: Fleet, now: datetime) -> froze
     if release.reason or any(stopped and later > attempt for later, stopped in others.items()):
         return frozenset()
     return _RELEASE if _is_deferred(job, now) or job.held else frozenset()  # held: the action asks whose hold it is
-
-
-def is_counted_twice(state: State, incident: str, job: JobView) -> bool:
-    """Whether Slurm counted the one requeue by this incident twice; see ``actions.requeue.overtaken``."""
-    stop = _done(state, state.plans[incident], STOPS) if incident in state.plans else None
-    return stop is not None and _is_counted_twice(state, stop, job)
-
-
-def _is_counted_twice(state: State, stop: Outcome, job: JobView) -> bool:
-    at = job.submitted_at
-    same = at is not None and stop.data.get(REQUEUED_AT) == at.isoformat()
-    return same and not state.cluster.has_run(job.id, (stop.step.attempt or 0) + 1)
 
 
 def _lost_hold(state: State, plan: Plan, job: JobView, fleet: Fleet, now: datetime) -> frozenset[StepKind]:
@@ -253,7 +240,7 @@ def _taken_nodes(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
     Or if Slurm says that it can never start: 22.05 never starts a job with a range of nodes, tasks per node and a node list
     shorter than the range. The next choice is of one that needs no certain nodes.
     """
-    release, written = (_done(state, plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.EXCLUDE))
+    release, written = (state.ledger.done(plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.EXCLUDE))
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
     if release is None or written is None or job is None or fleet.at <= max(release.at, written.at):
         return frozenset()
@@ -276,7 +263,9 @@ def _outdated_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[
     That no step was seen proves nothing where nobody reads the job's steps, or nobody was there: the attempt must have been
     over soon, too, after its start or, where no snapshot showed that, after it was given the resume point.
     """
-    release, written = (_done(state, plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.WRITE_RESUME))
+    release, written = (
+        state.ledger.done(plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.WRITE_RESUME)
+    )
     job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
     if release is None or written is None or job is None or fleet.at <= max(release.at, written.at):
         return frozenset()
@@ -338,15 +327,6 @@ def _left_holds(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
         if job.state == "pending" and job.held and not job.admin_comment.startswith(OURS):
             found.add(step.kind)
     return frozenset(found)
-
-
-def _done(state: State, plan: Plan, kinds: frozenset[StepKind]) -> Outcome | None:
-    """The outcome of the plan's step of one of these kinds, if it was done and had an effect."""
-    for step in plan.to_do:
-        outcome = state.ledger.outcome(plan.incident, step) if step.kind in kinds else None
-        if outcome is not None and outcome.result is Result.DONE and not outcome.data.get("cancelled"):
-            return outcome
-    return None
 
 
 def _may_be_lost(outcome: Outcome, fleet: Fleet, now: datetime) -> bool:

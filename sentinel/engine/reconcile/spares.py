@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 from sentinel.engine.events import SparesLent
 from sentinel.engine.ledger import LedgerRow
-from sentinel.engine.reconcile.restarts import is_counted_twice
+from sentinel.engine.reconcile.past_restarts import is_counted_twice
 from sentinel.engine.state import State
 from sentinel.engine.transition import LendSpares, Transition
-from sentinel.model.records import Fleet, Incident, JobView
+from sentinel.model.records import STOPS, Fleet, Incident, JobView
 from sentinel.model.spares import Spares
 from sentinel.policy.situation import may_use_spares
 
@@ -60,8 +60,10 @@ def _waits(state: State, view: JobView, row: LedgerRow, seen: Spares) -> bool:
     attempt = row.step.attempt or 0
     if view.state not in ("pending", "completing"):
         return False
-    if view.restarts not in (attempt, attempt + 1) and not is_counted_twice(state, row.incident, view):
-        return False
+    if view.restarts not in (attempt, attempt + 1):
+        stop = state.ledger.done(state.plans[row.incident], STOPS) if row.incident in state.plans else None
+        if stop is None or not is_counted_twice(state, stop, view):
+            return False
     return not view.held and view.reservation in ("", seen.name)
 
 
