@@ -29,11 +29,9 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class RasPoll:
-    """One answer. ``complete``: it holds the counts of all members (the text form lists only those that differ)."""
+    """One answer; as JSON it holds the counts of all members, as text only of those that differ."""
 
     communicators: tuple[Communicator, ...]
-    complete: bool
-    timeouts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

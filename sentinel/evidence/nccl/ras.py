@@ -104,9 +104,7 @@ def _ras_json(value: object, source: str) -> RasPoll | Unreadable:
         ]
         key = "-".join(_plain(item.get(name)) for name in ("hash", "secondary_hash") if item.get(name) is not None)
         found.append(Communicator(key, whole_number(item.get("size")), tuple(members[:MAX_MEMBERS])))
-    meta = value.get("ras")
-    timeouts = whole_number(meta.get("timeouts_count")) if isinstance(meta, dict) else None
-    return RasPoll(tuple(found), complete=True, timeouts=timeouts or 0)
+    return RasPoll(tuple(found))
 
 
 def _plain(value: object) -> str:
@@ -203,8 +201,7 @@ def _ras_text(text: str, source: str) -> RasPoll | Unreadable:
                 told={name: tuple(sorted(counts)) for name, counts in told.groups.items()},
             )
             for key, told in found.items()
-        ),
-        complete=False,
+        )
     )
 
 
