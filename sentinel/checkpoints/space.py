@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sentinel.checkpoints.watch import Limits, Rhythm, Save, Trouble
+from sentinel.checkpoints.watch import LIMITS, Rhythm, Save, Trouble
 from sentinel.planning.quantities import show_bytes, show_duration, show_rate
 
 _LEAST_BYTES = 1 << 20  # that a save needs where nothing is known of its size
@@ -61,14 +61,13 @@ def no_room(save: Save, usual: Rhythm, space: Space | None) -> str:
     return ""
 
 
-def filling(history: Sequence[tuple[float, Space]], usual: Rhythm, limits: Limits | None = None) -> Trouble | None:
+def filling(history: Sequence[tuple[float, Space]], usual: Rhythm) -> Trouble | None:
     """Whether the next save will not fit, or the storage will be full soon at the rate at which it filled.
 
     ``history``: (when, what was free) at the saves so far. What a framework deletes again is not counted as growth, and
     what others write to the same storage is.
     """
-    limits = limits or Limits()
-    if len(history) < limits.least:
+    if len(history) < LIMITS.least:
         return None
     (first_s, _), (last_s, last) = history[0], history[-1]
     if usual.bytes is not None and last.free_bytes < usual.bytes:
@@ -79,7 +78,7 @@ def filling(history: Sequence[tuple[float, Space]], usual: Rhythm, limits: Limit
     if rate <= 0:
         return None
     left_s = last.free_bytes / rate
-    if left_s >= min(limits.full_in_s, _REACH * took_s):
+    if left_s >= min(LIMITS.full_in_s, _REACH * took_s):
         return None
     speed = f"{show_rate(rate)}, as in the last {show_duration(took_s)}"
     return Trouble("full", f"full in {show_duration(left_s)} at {speed}: {last}")

@@ -12,7 +12,6 @@ from statistics import median
 from typing import Literal
 
 from sentinel.checkpoints.records import Part
-from sentinel.planning.quantities import show_bytes, show_duration
 
 CHECKPOINTS_SEEN = "checkpoints_seen"  # kind of evidence: what a node holds of a running job; data: listing (packed)
 Kind = Literal["stopped", "shrunk", "grown", "slow", "overlap", "invalid", "full"]
@@ -45,6 +44,9 @@ class Limits:
     overlap: float = 0.10
     full_in_s: float = 86_400.0  # the storage will be full within a day
     least: int = 3  # saves before anything is "usual"
+
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +87,21 @@ def saves_of(parts: Iterable[Part]) -> list[Save]:
     return found
 
 
-def rhythm(saves: Sequence[Save], limits: Limits | None = None) -> Rhythm:
+def rhythm(saves: Sequence[Save]) -> Rhythm:
     """Medians over the saves that are not invalid, in the order of their steps."""
-    limits = limits or Limits()
     sound = [save for save in saves if save.valid is not False]
     gaps = [b.ended_s - a.ended_s for a, b in itertools.pairwise(sound) if b.ended_s > a.ended_s]
-    if len(sound) < limits.least or not gaps:
+    if len(sound) < LIMITS.least or not gaps:
         return Rhythm(None, None, None)
     interval, size = median(gaps), median(save.bytes for save in sound)
     return Rhythm(interval, median(save.duration_s for save in sound), size)
 
 
-def assess(
-    saves: Sequence[Save],
-    now_s: float,
-    *,
-    running: bool,
-    free_bytes: int | None = None,
-    kept: int | None = None,
-    limits: Limits | None = None,
-) -> list[Trouble]:
-    """What is wrong with how this run saves.
-
-    ``running``: whether the job is (a job that has ended need not save). ``free_bytes``: of the storage; ``kept``: how
-    many checkpoints the framework keeps (None: all, so the folder grows by one with each save).
-    """
-    limits = limits or Limits()
+def assess(saves: Sequence[Save], now_s: float) -> list[Trouble]:
+    """What is wrong with how a running job saves; whether there is space for more, `sentinel.checkpoints.space` says."""
     if not saves:
         return []
-    usual = rhythm(saves[:-1] if len(saves) > limits.least else saves, limits)
+    usual = rhythm(saves[:-1] if len(saves) > LIMITS.least else saves)
     last = saves[-1]
     found: list[Trouble] = []
     if last.valid is False:
@@ -123,36 +111,20 @@ def assess(
     if usual.interval_s is None or usual.duration_s is None or usual.bytes is None:
         return found
     silent = now_s - last.ended_s
-    if running and silent > limits.late * usual.interval_s + usual.duration_s:
+    if silent > LIMITS.late * usual.interval_s + usual.duration_s:
         text = f"no checkpoint for {silent:.0f} s; one came every {usual.interval_s:.0f} s"
         found.append(Trouble("stopped", text, last.step))
     # While it is being written the last save is small: its size counts once it is known to be whole.
-    if last.valid is True and last.bytes < limits.small * usual.bytes:
+    if last.valid is True and last.bytes < LIMITS.small * usual.bytes:
         text = f"step {last.step} has {last.bytes} bytes, {usual.bytes:.0f} are usual"
         found.append(Trouble("shrunk", text, last.step))
-    if last.bytes > limits.large * usual.bytes:
+    if last.bytes > LIMITS.large * usual.bytes:
         text = f"step {last.step} has {last.bytes} bytes, {usual.bytes:.0f} are usual"
         found.append(Trouble("grown", text, last.step))
-    if usual.duration_s > 0 and last.duration_s > limits.slow * usual.duration_s:
+    if usual.duration_s > 0 and last.duration_s > LIMITS.slow * usual.duration_s:
         text = f"step {last.step} took {last.duration_s:.0f} s to save, {usual.duration_s:.0f} s are usual"
         found.append(Trouble("slow", text, last.step))
-    if usual.duration_s > limits.overlap * usual.interval_s:
+    if usual.duration_s > LIMITS.overlap * usual.interval_s:
         share = usual.duration_s / usual.interval_s
         found.append(Trouble("overlap", f"saving takes {share:.0%} of the time between saves"))
-    found += _space(usual, len(saves), free_bytes, kept, limits)
     return found
-
-
-def _space(usual: Rhythm, count: int, free_bytes: int | None, kept: int | None, limits: Limits) -> list[Trouble]:
-    if free_bytes is None or usual.interval_s is None or usual.bytes is None:
-        return []
-    if kept is not None and count >= kept:
-        # The oldest is deleted only after the newest is whole: there must be space for one more.
-        if free_bytes < usual.bytes:
-            needed = show_bytes(usual.bytes)
-            return [Trouble("full", f"{show_bytes(free_bytes)} are free, the next checkpoint needs {needed}")]
-        return []
-    left_s = free_bytes / usual.bytes * usual.interval_s if usual.bytes else float("inf")
-    if left_s < limits.full_in_s:
-        return [Trouble("full", f"at this rate the storage is full in {show_duration(left_s)}")]
-    return []

@@ -18,7 +18,7 @@ from sentinel.checkpoints.fleet_parts import root_of, world_size_of
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.packed import unpack
 from sentinel.checkpoints.records import Candidate, Part
-from sentinel.checkpoints.watch import CHECKPOINTS_SEEN, Limits
+from sentinel.checkpoints.watch import CHECKPOINTS_SEEN, LIMITS
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
@@ -53,9 +53,8 @@ class JoinedSaves:
         kept: sizes of complete saves, as ``unsaved`` returned them before a restart.
     """
 
-    def __init__(self, live: ClusterView, kept: Any = None, limits: Limits | None = None) -> None:
+    def __init__(self, live: ClusterView, kept: Any = None) -> None:
         self._live = live
-        self._limits = limits or Limits()
         self._changed = False
         self._attempts = {key: _Attempt(whole=sizes) for key, sizes in _read(kept).items()}
         self.unreadable: list[UnreadableListing] = []  # of the last call of ``take``
@@ -136,7 +135,7 @@ class JoinedSaves:
             self._changed = True
             for old in sorted(known for place, known in whole if place == root)[:-SIZES]:
                 del whole[root, old]
-        if len(earlier) < self._limits.least or candidate.bytes >= self._limits.small * median(earlier):
+        if len(earlier) < LIMITS.least or candidate.bytes >= LIMITS.small * median(earlier):
             return []
         reason = f"{candidate.bytes} bytes on all nodes, {median(earlier):.0f} are usual"
         return self._finding(key, "saves_shrank", root, step, reason, now)

@@ -290,7 +290,7 @@ class SavesWatch:
                 kind = "saves_no_room" if full else Kind.CHECKPOINT_INVALID
                 trouble = Trouble("full" if full else "invalid", full or save.reason, save.step)
                 found[f"invalid/{save.step}/{save.ended_s}"] = (kind, trouble)
-        troubles = assess(history, now_s, running=True)
+        troubles = assess(history, now_s)
         full_already = any(kind == "saves_no_room" for kind, _ in found.values())
         soon = None if full_already else filling(seen.spaces, usual)
         for trouble in [*troubles, *([soon] if soon else [])]:

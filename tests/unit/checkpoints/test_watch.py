@@ -24,13 +24,12 @@ def last(**changes):
 
 
 def test_a_quiet_run_is_quiet():
-    assert assess(saves(), 3700.0, running=True) == []
+    assert assess(saves(), 3700.0) == []
 
 
 @pytest.mark.parametrize(("silent", "told"), [(1400, []), (1700, ["stopped"])])
 def test_saves_that_stop(silent, told):
-    assert kinds(assess(saves(), 3600.0 + silent, running=True)) == told
-    assert assess(saves(), 3600.0 + silent, running=False) == []
+    assert kinds(assess(saves(), 3600.0 + silent)) == told
 
 
 @pytest.mark.parametrize(
@@ -45,23 +44,16 @@ def test_saves_that_stop(silent, told):
     ],
 )
 def test_a_save_unlike_the_others(changes, told):
-    assert kinds(assess([*saves(), last(**changes)], 4300.0, running=True)) == told
+    assert kinds(assess([*saves(), last(**changes)], 4300.0)) == told
 
 
 def test_saving_most_of_the_time():
-    assert kinds(assess(saves(duration=90.0), 3700.0, running=True)) == ["overlap"]
-
-
-def test_room_that_runs_out():
-    assert kinds(assess(saves(), 3700.0, running=True, free_bytes=10_000)) == ["full"]
-    assert kinds(assess(saves(), 3700.0, running=True, free_bytes=10_000_000)) == []
-    assert kinds(assess(saves(), 3700.0, running=True, free_bytes=1_500, kept=3)) == []
-    assert kinds(assess(saves(), 3700.0, running=True, free_bytes=900, kept=3)) == ["full"]
+    assert kinds(assess(saves(duration=90.0), 3700.0)) == ["overlap"]
 
 
 def test_too_few_to_know():
     assert rhythm(saves(2)).interval_s is None
-    assert assess(saves(2), 1e9, running=True) == [] and assess([], 1e9, running=True) == []
+    assert assess(saves(2), 1e9) == [] and assess([], 1e9) == []
 
 
 def test_read_from_listings(make):
