@@ -130,25 +130,21 @@ class Diagnosis:
 
 def read_diagnostic(
     output: bytes,
-    status: int | None,
+    status: int,
     level: int,
     gpus: Collection[int] | None = None,
     *,
     convictions: Convictions,
-    late: bool = False,
 ) -> Diagnosis:
     """Judge one run.
 
     Args:
         output: stdout, with whatever other text is in it.
-        status: exit status; None when it had to be killed.
+        status: exit status.
         level: 1 to 4.
         gpus: DCGM ids that had to be tested; None when that is not known (then every GPU in the answer must have passed).
         convictions: what each error code asks for and whether it convicts.
-        late: it was stopped because its deadline was over.
     """
-    if late or status is None:
-        return Diagnosis(Answer.INCONCLUSIVE, "the diagnostic did not end within its deadline")
     root = root_of(output)
     if root is None:
         reason = RETURN_CODES.get(status - 256, f"exit status {status}")

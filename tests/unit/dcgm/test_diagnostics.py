@@ -220,12 +220,6 @@ def test_an_engine_inside_dcgmi_answers_for_nobody() -> None:
     assert read(content).answer is Answer.INCONCLUSIVE
 
 
-def test_late_is_inconclusive_whatever_came() -> None:
-    content = json.dumps(new_form(1)).encode()
-    assert read_diagnostic(content, None, 1, convictions=RULES).answer is Answer.INCONCLUSIVE
-    assert read_diagnostic(content, 0, 1, convictions=RULES, late=True).answer is Answer.INCONCLUSIVE
-
-
 def test_the_old_form_of_level_one_keeps_its_text_under_another_key() -> None:
     document = old_form(1)
     tests = document["DCGM GPU Diagnostic"]["test_categories"][0]["tests"]
