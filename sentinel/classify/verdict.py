@@ -10,6 +10,7 @@ from sentinel.classify.calibration import calibrated
 from sentinel.classify.context import context
 from sentinel.classify.faults.independent import with_others
 from sentinel.classify.faults.kernel import of_modules
+from sentinel.classify.faults.other_programs import beside_kernel
 from sentinel.classify.faults.passed import passed
 from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.log_levels import records_of_lines
@@ -66,7 +67,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     before = records_of_lines(incident.evidence)
     read_all = (read(e, rules, by_id, before.get(e.where.path)) for e in incident.evidence)
     readings = order(reading for reading in read_all if reading is not None)
-    readings, of_single_nodes = out_together(outlived(passed(of_modules(readings)), incident), rules)
+    readings, of_single_nodes = out_together(outlived(passed(of_modules(beside_kernel(readings))), incident), rules)
     told = [reading for reading in readings if reading.key != BROKEN_OFF]
     verdict = _judge(incident, told, history, rules, now)
     if verdict.cause is C.UNKNOWN and len(told) < len(readings):  # where nothing else names a cause

@@ -251,6 +251,9 @@ PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node w
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 LOG_LINE = "log_line"  # data of evidence: the line of its log, where records of several lines moved what is below them
+WRITER = (
+    "writer"  # data of evidence of a log: the program that wrote the line, where it has the form of a machine's log
+)
 STEP_LINES = "step_lines"  # data of a step: so many step lines it stands for, of which only the last one was passed on
 RUN_START = "run_start"  # kind of the line at which a log begins anew
 CAUGHT = "caught"  # data of evidence: the next line says that the program goes on without it

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from sentinel.evidence.logs.prefixes import uptime_of
 from sentinel.evidence.logs.user_names import without_names
-from sentinel.model.records import Source
+from sentinel.model.records import Scalar, Source
+from sentinel.model.vocabulary import WRITER
 
 _CLOCK = r"\d\d:\d\d:\d\d(?:\.\d{1,9})?"  # dmesg --time-format iso alone writes a comma
 _DAY = rf"(?:[A-Z][a-z]{{2}} )?[A-Z][a-z]{{2}} [ \d]\d (?:\d{{4}} )?{_CLOCK}(?: \d{{4}})?"
@@ -38,6 +40,7 @@ _BRACKETED = re.compile(rf"^(?:{_UPTIME}|\[{_DAY}\])\s+{_HOST} kernel: (?P<text>
 _STAMPED = re.compile(
     rf"^(?:{_UPTIME}|\[{_DAY}\]|\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{{1,9}}{_ZONE}) ?(?P<text>.*)$", re.S
 )
+_UPTIME_FIRST = re.compile(rf"^(?:{_UPTIME}|\[{_DAY}\]) ")
 _TAGGED = re.compile(rf"^(?:{_HOST} )?kernel: (?P<text>.*)$", re.S)
 _SLURM = re.compile(
     r"^(?:slurm(?:ctld|d|stepd|dbd)(?:[-\[(][^\]\s]{0,80}?[\])]?)?: )?"
@@ -51,6 +54,7 @@ _DCGM = re.compile(
     r"(?:\[(?:tid )?[\d:]{1,24}\] )?(?:\s{0,80}\"[\w ]{1,40}\" ?: ?\"|\|[\s|]{1,80}|[\s\"]{1,80})?(?P<text>.*)$",
     re.S,
 )
+_LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL"})  # of a program's own logger
 _SLURM_TAG = re.compile(r"slurm(?:ctld|d|stepd|dbd)\b")
 _DCGM_TAG = re.compile(r"(?:nv-hostengine|nv-?(?:idia-)?fabricmanager|nvidia-imex|dcgm|nvvs)")
 
@@ -110,6 +114,37 @@ def kernel_line(raw: str) -> KernelLine:
     if found.re is _TAGGED and (inner := _STAMPED.match(line.text)):
         line = replace(line, text=inner["text"], since_boot_s=float(inner["up"]) if inner["up"] else None)
     return line
+
+
+def of_its_form(source: Source, head: str) -> dict[str, Scalar]:
+    """What the form of a line tells of it: ``uptime_s``, seconds since boot, and in a job's log which program wrote it.
+
+    ``head``: the beginning of the line; of a job's log the whole line.
+    """
+    data: dict[str, Scalar] = {}
+    if (uptime := uptime_of(head)) is not None:
+        data["uptime_s"] = uptime
+    if source is Source.JOB_LOG and (writer := writer_of(head)) is not None:
+        data[WRITER] = writer
+    return data
+
+
+def writer_of(raw: str) -> str | None:
+    """Which program wrote a line that has the form of a machine's own log; None of any other line.
+
+    ``kernel``; ``audit`` where the kernel hands on what it was told to note of programs; else the tag of the syslog.
+    """
+    if found := _SYSLOG.match(raw):
+        if found["host"] in _LEVELS:
+            return None
+        tag = found["tag"]
+    elif _KMSG.match(raw) or _NUMBER.match(raw) or _BRACKETED.match(raw) or _UPTIME_FIRST.match(raw):
+        tag = "kernel"
+    elif found := _TALOS.match(raw):
+        tag = "kernel" if found["facility"] == "kern" else found["facility"]
+    else:
+        return None
+    return "audit" if tag == "kernel" and kernel_line(raw).text.startswith("audit: ") else tag
 
 
 def said(source: Source, raw: str, *, bare: bool = False) -> Said:

@@ -19,7 +19,8 @@ from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored, text_befor
 from sentinel.evidence.logs.json_records import unwrapped
 from sentinel.evidence.logs.limits import UNIT_LIMIT, Limits
 from sentinel.evidence.logs.lines_around import with_lines_around
-from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, lines_of_log, prefix_of, time_of, uptime_of
+from sentinel.evidence.logs.machine_logs import of_its_form
+from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, lines_of_log, prefix_of, time_of
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
@@ -328,8 +329,7 @@ class LogReader:
     def _made(self, said: _LineHit) -> Evidence:
         hit, where, data, now = said.hit, said.where, said.data, said.now
         text, rule = said.text.decode("utf-8", "replace"), hit.compiled.rule
-        if (uptime := uptime_of(hit.head)) is not None:
-            data = {**data, "uptime_s": uptime}
+        data = {**data, **of_its_form(self._source, hit.head)}
         if said.log_line is not None:
             data = {**data, LOG_LINE: said.log_line}
         at = time_of(hit.head, zoned=not self._own_times)
