@@ -21,7 +21,8 @@ _LEVEL = re.compile(
     r"|\[?\b(?:WARNING|WARN:|Warning:|NOTE:|INFO:|DEBUG:)(?:\W|$)"  # not behind Ray's tab: its word for a dead node, too
     r"|(?:^|[\s\]])\[[DIW]\] "
     # TensorFlow's and XLA's W is the level of an allocation that fails, too: only what they find at their start.
-    r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/(?:dso_loader|gpu_device|py_utils|nvptx_compiler)\.cc:\d"
+    r"|\d\d:\d\d:\d\d\.\d{3,9}: W [\w./-]{0,120}/"
+    r"(?:dso_loader|gpu_device|py_utils|nvptx_compiler|asm_compiler|redzone_allocator)\.cc:\d"
     r"|\b\w*Warning: |^(?:\S{1,8} )?(?:WARN|INFO|DEBUG) {1,5}\d{2,4}-\d\d[ -]"
     r"|\[[DIW] \d{4}-\d\d-\d\d[ T]"  # of optuna, tornado
     r"|\)[,;] using (?:the )?(?:step|previous|last|default|older|local|cached)"

@@ -32,11 +32,14 @@ BOOTED_FOR_S = 1800.0  # what failed sooner may have begun before the boot
 _MESSAGE = 4  # lines below the row of a failed test in which the table says why
 _BELOW = 4  # lines in which srun says it of the nodes that failed: no job ran on them yet
 PORT_DOWN, LINK_UP, CABLE = "port-down", "link-up", "cable"
+MANAGEMENT_DOWN = "management-port-down"  # of a port through which a node is managed: drains nothing
+NO_EVENT = 0.2  # share of its weight before it has trained, or where it came up again
 _TELLING = (
     RESET_DONE,
     GOING_DOWN,
     BOOTED,
     PORT_DOWN,
+    MANAGEMENT_DOWN,
     CABLE,
     LINK_UP,
     STILL_BOOTS,
@@ -94,6 +97,10 @@ def _lowered(
     contained: Set[str | None],
 ) -> Reading:
     note = ""
+    if reading.key == MANAGEMENT_DOWN and (
+        id(reading) in starting or _of_link(reading, [*told[MANAGEMENT_DOWN], *told[LINK_UP]], starting)
+    ):
+        return _no_event(reading)
     if not reading.drain.convicts:
         return reading
     if any(_after(reading, stop) and _before_it_was_off(stop, reading) for stop in told[GOING_DOWN]):
@@ -120,6 +127,10 @@ def _lowered(
     if not note:
         return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
+
+
+def _no_event(reading: Reading) -> Reading:
+    return replace(reading, weights={cause: NO_EVENT * w if w > 0 else w for cause, w in reading.weights.items()})
 
 
 def _contained_on(readings: Sequence[Reading]) -> Set[str | None]:
@@ -162,7 +173,7 @@ def _of_link(down: Reading, links: Sequence[Reading], starting: Set[int]) -> str
     """Why a link that was lost convicts no more: it came up again, or was not up yet."""
     nic = down.evidence.where.nic
     same = [link for link in links if nic is not None and link.evidence.where.nic == nic and _same_log(link, down)]
-    downs = [link for link in same if link.key == PORT_DOWN and id(link) not in starting]
+    downs = [link for link in same if link.key == down.key and id(link) not in starting]
     if len(downs) >= _FLAPS or not same or max(same, key=_place).key != LINK_UP:
         return ""
     return "the link came up again"

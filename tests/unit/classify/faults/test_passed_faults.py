@@ -250,3 +250,15 @@ def test_the_registers_that_a_warning_shows_are_no_fault() -> None:
     assert judge((14.0, warning), (14.1, registers)).cause is Cause.UNKNOWN
     others = [(14.1, "usb 1-1: new high-speed USB device")] * 70
     assert judge((14.0, warning), *others, (14.2, registers)).cause is Cause.NODE_OS_OR_HOST
+
+
+MANAGEMENT_DOWN = "r8169 0000:2a:00.0 enp42s0: Link is Down"
+MANAGEMENT_UP = "r8169 0000:2a:00.0 enp42s0: Link is Up - 1Gbps/Full - flow control rx/tx"
+
+
+def test_a_management_port_that_was_not_up_yet_or_came_up_again_is_no_failure() -> None:
+    assert judge((4000.0, MANAGEMENT_DOWN)).cause is Cause.NETWORK_FABRIC
+    assert judge((8.4, MANAGEMENT_DOWN)).cause is Cause.UNKNOWN
+    assert judge((4000.0, MANAGEMENT_DOWN), (4004.0, MANAGEMENT_UP)).cause is Cause.UNKNOWN
+    flapping = [(4000.0 + 10 * n, line) for n, line in enumerate([MANAGEMENT_DOWN, MANAGEMENT_UP] * 3)]
+    assert judge(*flapping).cause is Cause.NETWORK_FABRIC
