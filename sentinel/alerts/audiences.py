@@ -70,6 +70,7 @@ class IncidentFacts:
     dependents: Mapping[int, str] = field(default_factory=dict)  # jobs that waited for its end, and how
     waits_for: str = ""  # the nodes of its user's own list that a requeued job waits for, in words
     resolved: bool = False  # the incident is closed, and people were told that it was not
+    asks_more: bool = False  # people know the stage, and are asked now for what they were not asked for then
 
 
 def stage_of(facts: IncidentFacts) -> Stage:
@@ -77,6 +78,8 @@ def stage_of(facts: IncidentFacts) -> Stage:
     people wait for that."""
     stage = _reached(facts)
     waits = asked(facts.plan) if facts.plan is not None else ()
+    if facts.asks_more:
+        return Stage.ASKED
     if not waits or stage in (Stage.RESOLVED, Stage.CANCELLED, Stage.HELD, Stage.FAILED):
         return stage
     kinds = {wait.kind for wait in waits}
@@ -138,7 +141,7 @@ def for_operators(facts: IncidentFacts) -> str:
         lines.append(f"Where: {', '.join(where)}.")
     lines += _parts(facts)
     lines += [f"Seen: {text}" for text in _seen(verdict)]
-    lines.append(f"State: {stage_of(facts)}{_why_so(facts)}.")
+    lines.append(f"State: {stage_of(facts)}{_why_so(facts, stage_of(facts))}.")
     lines += _done(facts)
     if _waits(facts):
         lines.append(f"Waits: {plain(facts.waits_for)}")
@@ -197,6 +200,11 @@ def severity_of(facts: IncidentFacts) -> str:
 
 def _how_it_is(facts: IncidentFacts) -> str:
     stage, step = stage_of(facts), _chosen(facts).get("step")
+    if stage in (Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
+        if _asked_for_job(facts):
+            return f"is not restarted{_why_so(facts, stage)}"
+        stage = _reached(facts)  # what is asked leaves the job alone
+        stage = Stage.HANDLED if stage is Stage.WAITING else stage
     begin = f" from step {step}" if step is not None else ""
     choice = next((o for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o)), None)
     if not begin and choice is not None:
@@ -207,23 +215,13 @@ def _how_it_is(facts: IncidentFacts) -> str:
         return f"runs again{begin}{nodes}"
     return {
         Stage.RESTARTING: f"is being restarted{begin}",
-        Stage.HELD: f"is held and keeps its id{_why_so(facts)}",
-        Stage.FAILED: f"{'was restarted' if _began(facts) else 'could not be restarted'}{_why_so(facts)}",
+        Stage.HELD: f"is held and keeps its id{_why_so(facts, stage)}",
+        Stage.FAILED: f"{'was restarted' if _began(facts) else 'could not be restarted'}{_why_so(facts, stage)}",
         Stage.CANCELLED: "was cancelled, and stays so",
-        Stage.WAITING: f"is not restarted now{_why_so(facts)}",
-        **dict.fromkeys((Stage.ASKED, Stage.LAPSED, Stage.REFUSED), _not_without_people(facts)),
+        Stage.WAITING: f"is not restarted now{_why_so(facts, stage)}",
         Stage.HANDLED: _left_alone(facts),
-        Stage.RESOLVED: f"needs nobody any more{_why_so(facts)}",
+        Stage.RESOLVED: f"needs nobody any more{_why_so(facts, stage)}",
     }[stage]
-
-
-def _not_without_people(facts: IncidentFacts) -> str:
-    """Of a job of whose incident something waits for an approval: the job's restart, or a drain that leaves it alone."""
-    if facts.resolved or facts.plan is None:
-        return ""
-    if _asked_for_job(facts):
-        return f"is not restarted{_why_so(facts)}"
-    return "runs again" if _reached(facts) is Stage.RUNNING else _left_alone(facts)
 
 
 def _asked_for_job(facts: IncidentFacts) -> bool:
@@ -316,14 +314,14 @@ def _waits(facts: IncidentFacts) -> bool:
     return bool(facts.waits_for) and stage_of(facts) is Stage.RESTARTING
 
 
-def _why_so(facts: IncidentFacts) -> str:
-    """Why the job failed or waits, after a colon; empty if not known."""
+def _why_so(facts: IncidentFacts, stage: Stage) -> str:
+    """Why the job failed or waits at this stage, after a colon; empty if not known."""
     if facts.resolved:
         return f": {plain(facts.incident.outcome).rstrip('.')}" if facts.incident.outcome else ""
     failed = [o for o in facts.outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
     if failed:
         return f": {plain(failed[0].reason).rstrip('.')}" if failed[0].reason else ""
-    if facts.plan is not None and stage_of(facts) in (Stage.WAITING, Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
+    if facts.plan is not None and stage in (Stage.WAITING, Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
         waits = dict.fromkeys(plain(wait.explanation).rstrip(".") for wait in facts.plan.waits)
         why = "; ".join(waits) or plain(facts.plan.explanation).rstrip(".")
         return f": {why}" if why else ""

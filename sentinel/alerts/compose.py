@@ -99,6 +99,8 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
             "final": thread.final,
             "joined": thread.joined,
             "labels": dict(thread.labels),
+            "asked": thread.asked,
+            "beside": thread.beside,
             "cluster": plain(facts.cluster, 60),
             "partition": job.partition if job else None,
             "owner_text": for_owner(facts),

@@ -1,16 +1,19 @@
 """Decides which message of an incident's thread comes next, and whether it is the last. Pure.
 
 A stage is told once it is reached and never before: *restarting*, then *running again* or *failed*; what waited for a
-person or failed is *resolved* when its incident closes.
+person or failed is *resolved* when its incident closes. What people are asked for is told with whatever is told then; what
+they are asked for later (a maintenance reservation has ended) is a message of its own, whatever the stage is.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.alerts.audiences import IncidentFacts, Stage, severity_of, stage_of
 from sentinel.alerts.text import plain
+from sentinel.model.approvals import APPROVAL, asked
 from sentinel.model.records import IncidentState, Result
 
 SEVERITIES = ("info", "warning", "critical")
@@ -26,6 +29,8 @@ class Thread:
     final: bool = False  # nothing more is expected
     joined: str = ""  # the incident whose thread tells of it; empty: this one has its own
     labels: Mapping[str, str] = field(default_factory=dict)  # of the first message: later ones are found by them
+    asked: str = ""  # when the newest request began that people were told of, ISO 8601; empty: they were asked nothing
+    beside: str = ""  # the stage of which they know, where the last message was about a request alone
 
 
 def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
@@ -40,18 +45,31 @@ def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
     if len(thread.stages) >= MOST_MESSAGES and (thread.final or not closed):
         return None
     unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in facts.outcomes)
-    if stage != thread.stages[-1] and thread.stages[-1] != Stage.RESOLVED and not unwanted:
+    known = thread.beside if thread.beside and facts.plan is not None and asked(facts.plan) else thread.stages[-1]
+    if stage != known and thread.stages[-1] != Stage.RESOLVED and not unwanted:
         return stage
+    if _newest_request(facts) > thread.asked and stage not in (Stage.RESOLVED, Stage.CANCELLED):
+        return Stage.ASKED
     return Stage.RESOLVED if closed and not thread.final else None
 
 
 def with_next(thread: Thread | None, facts: IncidentFacts, stage: Stage, joined: str) -> Thread:
     """The thread after the message of this stage."""
     severity, closed = severity_of(facts), facts.incident.state is IncidentState.CLOSED
+    request = _newest_request(facts)
     if thread is None:
-        return Thread((str(stage),), severity, closed, joined, _labels(facts))
+        return Thread((str(stage),), severity, closed, joined, _labels(facts), request)
     worst = max(thread.worst, severity, key=SEVERITIES.index)
-    return Thread((*thread.stages, str(stage)), worst, closed, joined, thread.labels)
+    reached = stage_of(dataclasses.replace(facts, asks_more=False))
+    beside = str(reached) if stage is Stage.ASKED and reached is not Stage.ASKED else ""
+    stages, request = (*thread.stages, str(stage)), max(thread.asked, request)
+    return Thread(stages, worst, closed, joined, thread.labels, request, beside)
+
+
+def _newest_request(facts: IncidentFacts) -> str:
+    """When the newest open request for an approval began, ISO 8601; empty if none is open."""
+    waits = asked(facts.plan) if facts.plan is not None else ()
+    return max((wait.since.isoformat() for wait in waits if wait.kind == APPROVAL), default="")
 
 
 def _labels(facts: IncidentFacts) -> Mapping[str, str]:

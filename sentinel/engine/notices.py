@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sentinel.alerts import IncidentFacts, Stage, Thread, compose, for_log, next_stage, with_next
+from sentinel.alerts import IncidentFacts, Stage, Thread, compose, for_log, next_stage, stage_of, with_next
 from sentinel.alerts.text import plain
 from sentinel.engine import delivery
 from sentinel.engine.reconcile import exclusions
@@ -36,13 +36,16 @@ _USERS = 2000  # users and causes of which notices are counted
 _MOST_JOINED = 2000  # joined incidents kept per shared cause
 
 
-def notify(state: State, out: Transition, incident_id: str, now: datetime, job: JobView | None = None) -> None:
+def notify(
+    state: State, out: Transition, incident_id: str, now: datetime, job: JobView | None = None, *, further: bool = False
+) -> None:
     """Send the next message of the incident's thread, if its stage is another than people know.
 
     Where another incident's thread tells of the same (``joined``), only the job's owner is told.
 
     Args:
         job: the job in Slurm's newest snapshot; None: the job as last seen.
+        further: only a request for an approval beside a stage that people know: the rest is told once it is so.
     """
     incident, verdict, plan = (table.get(incident_id) for table in (state.incidents, state.verdicts, state.plans))
     if incident is None or verdict is None or plan is None:
@@ -53,13 +56,15 @@ def notify(state: State, out: Transition, incident_id: str, now: datetime, job: 
     stage = next_stage(thread, facts)
     if stage is None or incident_id in state.left_out:
         return
+    if further and (thread is None or stage is not Stage.ASKED or stage_of(facts) is Stage.ASKED):
+        return
     left = _left_for_user(state, out, facts, now) if thread is None else None
     if left == 0:
         state.left_out.add(incident_id)
         reading = f"enough was told of {verdict.cause} in this user's jobs"
         out.say("notice-left-out", incident=incident_id, reading=reading)
         return
-    facts = dataclasses.replace(facts, resolved=stage is Stage.RESOLVED)
+    facts = dataclasses.replace(facts, resolved=stage is Stage.RESOLVED, asks_more=stage is Stage.ASKED)
     joined = _joined(state, out, facts, stage, thread, now)
     told = with_next(thread, facts, stage, joined)
     state.told[incident_id] = told
@@ -99,7 +104,7 @@ def _joined(
     assert plan is not None, "asked for incidents with a plan"
     of_breaker = thread is not None and thread.stages[-1] == Stage.WAITING  # a shared fault joins only what goes on
     let_go = of_breaker and plan.refusal not in BREAKERS_TOLD and stage is not Stage.RESOLVED
-    if thread is not None and (not thread.joined or let_go or stage in (Stage.FAILED, Stage.HELD)):
+    if thread is not None and (not thread.joined or let_go or stage in (Stage.FAILED, Stage.HELD, Stage.ASKED)):
         return ""  # what is done about it now is news of its own
     if thread is not None:
         return thread.joined

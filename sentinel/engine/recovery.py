@@ -72,6 +72,7 @@ def carry_out_plan(state: State, out: Transition, incident_id: str, now: datetim
     if state.incidents[incident_id].state in (IncidentState.WAITING, IncidentState.HELD, IncidentState.CLOSED):
         close(state, out, incident_id, IncidentState.OPEN, "", now)
     start(state, out, incident_id, now)
+    notices.notify(state, out, incident_id, now, job, further=True)
 
 
 def wait_ends(plan: Plan, now: datetime) -> datetime | None:

@@ -106,7 +106,7 @@ class MemoryStore:
                 stages = tuple(cast(list[str], data["told"]))
                 newest[notice.incident] = {
                     "stages": stages,
-                    **{key: data[key] for key in ("worst", "final", "joined", "labels")},
+                    **{key: data[key] for key in ("worst", "final", "joined", "labels", "asked", "beside")},
                 }
         return newest
 

@@ -393,33 +393,30 @@ def test_notice_is_known_before_it_is_delivered(store: DirectStore) -> None:
 
 def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> None:
     data = {"stage": "restarting", "worst": "warning", "final": False, "joined": "", "labels": {"cause": "pcie"}}
+    asking = {**data, "stage": "asked", "asked": AT.isoformat(), "beside": "restarting"}
     first = Notice("note1", "inc1", AT, "title", "body", data)
     last = Notice("note2", "inc1", later(5.0), "title", "body", {**data, "stage": "running again", "final": True})
     joined = Notice("note3", "inc2", AT, "title", "body", {**data, "joined": "inc1"})
-    for notice in (last, first, joined, Notice("old", "inc3", AT, "title", "body", {})):
+    asks = Notice("note5", "inc2", later(5.0), "title", "body", asking)
+    for notice in (last, first, asks, joined, Notice("old", "inc3", AT, "title", "body", {})):
         for receiver in ("pager", "chat"):
             store.record_notice(notice, receiver, delivered=False)
     store.record_notice(Notice("note4", "inc4", AT, "title", "body", data), "pager", delivered=True)
     store.commit([changes.IncidentChanged(incident(id=name)) for name in ("inc1", "inc2", "inc3")])
     told = store.load(month=AT, lately=AT, evidence_ids=10).told
     over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
+    known = {"worst": "warning", "joined": "", "labels": data["labels"], "asked": "", "beside": ""}
     assert told == {
         "inc4": over,  # of no incident that is open or was lately
-        "inc1": {
-            "stages": ("restarting", "running again"),
-            "worst": "warning",
-            "final": True,
-            "joined": "",
-            "labels": data["labels"],
-        },
+        "inc1": {**known, "stages": ("restarting", "running again"), "final": True},
         "inc2": {
-            "stages": ("restarting",),
-            "worst": "warning",
+            **known,
+            "stages": ("restarting", "asked"),
             "final": False,
-            "joined": "inc1",
-            "labels": data["labels"],
+            "asked": AT.isoformat(),
+            "beside": "restarting",
         },
-        "inc3": {"stages": ("handled",), "worst": "critical", "final": True, "joined": "", "labels": {}},
+        "inc3": {**known, "stages": ("handled",), "worst": "critical", "final": True, "labels": {}},
     }
 
 

@@ -121,7 +121,7 @@ class Daemon:
         telemetry: Telemetry | None = None,
     ) -> None:
         fate = fate or Fate()
-        self.fate, self.world = fate, world
+        self.fate, self.world, self.sinks, self.settings = fate, world, tuple(sinks), settings
         self.store: DirectStore = fate.wrap(world.store, "store", only=lambda name: name != "engine")
         self.stream = io.StringIO()
         log, clock = Log(self.stream), world.slurm.clock

@@ -260,3 +260,58 @@ async def test_a_pause_that_outlasts_an_approval_has_the_rest_asked_anew(world: 
     await daemon.quiet()
     await daemon.pass_time(30.0)
     assert there.slurm.jobs[there.job].restarts == 0 and "approval" in waits(there)
+
+
+async def restarted(daemon: Daemon) -> Daemon:
+    again = Daemon(daemon.world, daemon.sinks, settings=daemon.settings)
+    await again.start()
+    await again.pass_time(20.0)
+    return again
+
+
+@pytest.mark.parametrize("required", [(), ("n1", "n2")], ids=["the job runs again", "its job waits for the node"])
+async def test_what_is_asked_for_only_after_a_maintenance_is_told_once(
+    world: Worlds, required: tuple[str, ...]
+) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    job = there.slurm.jobs[there.job]
+    job.required = required
+    daemon = Daemon(there, [sink], settings=settings("suggest", "act"))
+    there.slurm.person_reserves(["n1"])
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    before = sink.stages
+    assert before == (["restarting"] if required else ["restarting", "running again"]) and waits(there) == [
+        "maintenance"
+    ]
+    daemon = await restarted(daemon)
+    there.slurm.reservation_ends(["n1"])
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    assert waits(there) == ["approval"] and drained(there) == set()
+    assert sink.stages == [*before, "asked"], daemon.said
+    assert f"sentinel approve {open_plan(there).incident}" in str(sink.all[-1].data["operator_text"])
+    said = "is being restarted" if required else "runs again"
+    assert said in str(sink.all[-1].data["owner_text"]) and sink.all[-1].data["severity"] == "warning"
+    daemon = await restarted(daemon)
+    assert sink.stages == [*before, "asked"], "the next daemon knows that people were told"
+    await answer(daemon)
+    assert drained(there) == {"n1"}
+    there.slurm.person_resumes("n1")
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert sink.stages[-1] == "running again" and there.store.open_plans() == [], sink.stages
+
+
+async def test_a_further_node_that_is_asked_for_later_is_told_too(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings())
+    there.slurm.person_reserves(["n2"])
+    await fail(daemon, bus("n1"), bus("n2"))
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    assert sink.stages == ["asked"] and "approve drain n1, restart" in sink.all[0].body
+    there.slurm.reservation_ends(["n2"])
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    assert sink.stages == ["asked", "asked"] and "drain n2" in str(sink.all[-1].data["operator_text"])
