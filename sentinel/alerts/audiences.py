@@ -70,7 +70,8 @@ class IncidentFacts:
     dependents: Mapping[int, str] = field(default_factory=dict)  # jobs that waited for its end, and how
     waits_for: str = ""  # the nodes of its user's own list that a requeued job waits for, in words
     resolved: bool = False  # the incident is closed, and people were told that it was not
-    asks_more: bool = False  # people know the stage, and are asked now for what they were not asked for then
+    # What the message is about where people know the stage: a further request for an approval, or what became of one.
+    request: Stage | None = None
 
 
 def stage_of(facts: IncidentFacts) -> Stage:
@@ -78,8 +79,8 @@ def stage_of(facts: IncidentFacts) -> Stage:
     people wait for that."""
     stage = _reached(facts)
     waits = asked(facts.plan) if facts.plan is not None else ()
-    if facts.asks_more:
-        return Stage.ASKED
+    if facts.request is not None:
+        return facts.request
     if not waits or stage in (Stage.RESOLVED, Stage.CANCELLED, Stage.HELD, Stage.FAILED):
         return stage
     kinds = {wait.kind for wait in waits}
@@ -297,13 +298,13 @@ def failed_by_itself(incident: Incident) -> bool:
 
 def _to_do(facts: IncidentFacts) -> str:
     stage = stage_of(facts)
+    if _waits(facts):
+        return plain(facts.waits_for)
     if stage is Stage.ASKED:
         return "The operators are asked."
     if stage is Stage.HELD:
         advice = f"{plain(facts.verdict.advice)} " if facts.verdict.advice else ""
         return f"To do: {advice}Then: scontrol release {facts.incident.job}."
-    if _waits(facts):
-        return plain(facts.waits_for)
     if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED, Stage.RESOLVED) or _goes_on(facts):
         return "Nothing to do."
     return f"To do: {plain(facts.verdict.advice)}" if facts.verdict.advice else "The operators are told."
@@ -311,7 +312,7 @@ def _to_do(facts: IncidentFacts) -> str:
 
 def _waits(facts: IncidentFacts) -> bool:
     """Whether the requeued job waits for nodes of its user's own list."""
-    return bool(facts.waits_for) and stage_of(facts) is Stage.RESTARTING
+    return bool(facts.waits_for) and _reached(facts) is Stage.RESTARTING
 
 
 def _why_so(facts: IncidentFacts, stage: Stage) -> str:

@@ -2,7 +2,8 @@
 
 A stage is told once it is reached and never before: *restarting*, then *running again* or *failed*; what waited for a
 person or failed is *resolved* when its incident closes. What people are asked for is told with whatever is told then; what
-they are asked for later (a maintenance reservation has ended) is a message of its own, whatever the stage is.
+they are asked for later (a maintenance reservation has ended) is a message of its own, whatever the stage is, and so is what
+became of a request.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, field
 
 from sentinel.alerts.audiences import IncidentFacts, Stage, severity_of, stage_of
 from sentinel.alerts.text import plain
-from sentinel.model.approvals import APPROVAL, asked
+from sentinel.model.approvals import APPROVAL, LAPSED, REFUSED, asked
 from sentinel.model.records import IncidentState, Result
 
+REQUESTS = {APPROVAL: Stage.ASKED, LAPSED: Stage.LAPSED, REFUSED: Stage.REFUSED}  # by kind of wait
 SEVERITIES = ("info", "warning", "critical")
 MOST_MESSAGES = 12  # of one incident, and its end: one that goes back and forth has said by then what it is
 
@@ -29,7 +31,9 @@ class Thread:
     final: bool = False  # nothing more is expected
     joined: str = ""  # the incident whose thread tells of it; empty: this one has its own
     labels: Mapping[str, str] = field(default_factory=dict)  # of the first message: later ones are found by them
-    asked: str = ""  # when the newest request began that people were told of, ISO 8601; empty: they were asked nothing
+    asked: str = (
+        ""  # of the newest request that was told of: when it began, lapsed or was refused, ISO 8601; empty: none
+    )
     beside: str = ""  # the stage of which they know, where the last message was about a request alone
 
 
@@ -45,11 +49,12 @@ def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
     if len(thread.stages) >= MOST_MESSAGES and (thread.final or not closed):
         return None
     unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in facts.outcomes)
-    known = thread.beside if thread.beside and facts.plan is not None and asked(facts.plan) else thread.stages[-1]
+    request = _newest_request(facts)
+    known = thread.beside if thread.beside and request is not None else thread.stages[-1]
     if stage != known and thread.stages[-1] != Stage.RESOLVED and not unwanted:
         return stage
-    if _newest_request(facts) > thread.asked and stage not in (Stage.RESOLVED, Stage.CANCELLED):
-        return Stage.ASKED
+    if request is not None and request[0] > thread.asked and stage not in (Stage.RESOLVED, Stage.CANCELLED):
+        return request[1]
     return Stage.RESOLVED if closed and not thread.final else None
 
 
@@ -57,19 +62,21 @@ def with_next(thread: Thread | None, facts: IncidentFacts, stage: Stage, joined:
     """The thread after the message of this stage."""
     severity, closed = severity_of(facts), facts.incident.state is IncidentState.CLOSED
     request = _newest_request(facts)
+    told = request[0] if request is not None else ""
     if thread is None:
-        return Thread((str(stage),), severity, closed, joined, _labels(facts), request)
+        return Thread((str(stage),), severity, closed, joined, _labels(facts), told)
     worst = max(thread.worst, severity, key=SEVERITIES.index)
-    reached = stage_of(dataclasses.replace(facts, asks_more=False))
-    beside = str(reached) if stage is Stage.ASKED and reached is not Stage.ASKED else ""
-    stages, request = (*thread.stages, str(stage)), max(thread.asked, request)
-    return Thread(stages, worst, closed, joined, thread.labels, request, beside)
+    reached = stage_of(dataclasses.replace(facts, request=None))
+    beside = str(reached) if stage in REQUESTS.values() and reached is not stage else ""
+    return Thread((*thread.stages, str(stage)), worst, closed, joined, thread.labels, max(thread.asked, told), beside)
 
 
-def _newest_request(facts: IncidentFacts) -> str:
-    """When the newest open request for an approval began, ISO 8601; empty if none is open."""
+def _newest_request(facts: IncidentFacts) -> tuple[str, Stage] | None:
+    """Of the newest request for an approval: when it began, lapsed or was refused, ISO 8601, and which of these; None: there
+    is none."""
     waits = asked(facts.plan) if facts.plan is not None else ()
-    return max((wait.since.isoformat() for wait in waits if wait.kind == APPROVAL), default="")
+    newest = max(waits, key=lambda wait: wait.since, default=None)
+    return (newest.since.isoformat(), REQUESTS[newest.kind]) if newest is not None else None
 
 
 def _labels(facts: IncidentFacts) -> Mapping[str, str]:

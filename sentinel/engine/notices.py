@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from sentinel.alerts import IncidentFacts, Stage, Thread, compose, for_log, next_stage, stage_of, with_next
 from sentinel.alerts.text import plain
+from sentinel.alerts.threads import REQUESTS
 from sentinel.engine import delivery
 from sentinel.engine.reconcile import exclusions
 from sentinel.engine.state import State
@@ -45,7 +46,8 @@ def notify(
 
     Args:
         job: the job in Slurm's newest snapshot; None: the job as last seen.
-        further: only a request for an approval beside a stage that people know: the rest is told once it is so.
+        further: only a request for an approval, or what became of one, beside a stage that people know: the rest is told
+            once it is so.
     """
     incident, verdict, plan = (table.get(incident_id) for table in (state.incidents, state.verdicts, state.plans))
     if incident is None or verdict is None or plan is None:
@@ -56,7 +58,7 @@ def notify(
     stage = next_stage(thread, facts)
     if stage is None or incident_id in state.left_out:
         return
-    if further and (thread is None or stage is not Stage.ASKED or stage_of(facts) is Stage.ASKED):
+    if further and (thread is None or stage not in REQUESTS.values() or stage is stage_of(facts)):
         return
     left = _left_for_user(state, out, facts, now) if thread is None else None
     if left == 0:
@@ -64,7 +66,8 @@ def notify(
         reading = f"enough was told of {verdict.cause} in this user's jobs"
         out.say("notice-left-out", incident=incident_id, reading=reading)
         return
-    facts = dataclasses.replace(facts, resolved=stage is Stage.RESOLVED, asks_more=stage is Stage.ASKED)
+    request = stage if stage in REQUESTS.values() else None
+    facts = dataclasses.replace(facts, resolved=stage is Stage.RESOLVED, request=request)
     joined = _joined(state, out, facts, stage, thread, now)
     told = with_next(thread, facts, stage, joined)
     state.told[incident_id] = told

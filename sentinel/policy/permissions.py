@@ -102,7 +102,10 @@ class Permissions:
         waits = []
         for answer, what in found.items():
             note = f": {answer.note}" if answer.note else ""
-            words = f"{', '.join(what)}: refused by {answer.by}{note}. Not done, unless somebody approves it after all."
+            words = (
+                f"{', '.join(what)}: refused by {answer.by}{note}. Not done, unless somebody approves it after all: "
+                f"sentinel approve {self.incident.id}."
+            )
             waits.append(Wait(REFUSED, answer.at, words, tuple(what)))
         return waits
 

@@ -194,7 +194,8 @@ def _restart(
         queued = _queued(job, without, situation)
         spared = costs if smaller else f"{queued} {costs}".rstrip()
     steps = _requeue(job, verdict, situation, without, beside, attempt, ground)
-    said = (requeue, switch, spared, own_list(job, situation, suspects, drained), lent(job, verdict, situation))
+    listed = own_list(job, situation, suspects, drained, without.nodes)
+    said = (requeue, switch, spared, listed, lent(job, verdict, situation))
     return JobSteps(steps, None, " ".join(text for text in said if text))
 
 

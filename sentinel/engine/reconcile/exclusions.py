@@ -187,7 +187,12 @@ def waits_for(state: State, incident: Incident, job: JobView) -> str:
     leaving = {one.step.node for one in outcomes if one.step.node and one.result is Result.DONE}
     leaving -= {one.step.node for one in outcomes if one.data.get(LEFT_IN_SERVICE)}
     leaving -= node_proof.returned(state, incident, leaving)
-    return waits_for_required(job, fleet, required_by_user(state, job), leaving)
+    now = fleet.jobs.get(job.id)
+    if now is not None and (written is None or fleet.at > written.at):
+        excluded: Collection[str] = exclusions_of_ours(state, job.id)[0].intersection(now.excluded)
+    else:  # the snapshot is older than the list
+        excluded = names(written.data.get("excluded")) if written is not None else ()
+    return waits_for_required(job, fleet, required_by_user(state, job), leaving, excluded)
 
 
 def _in_turn(state: State, incident: Incident, job: JobView, fleet: Fleet) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from in_memory.world import ACT, Fate, Killed, World
 from sentinel.classify.ageing import Counter
 from sentinel.classify.history import WINDOW
 from sentinel.config.settings import Alerts, Judgement, Limits, Settings
+from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.diagnostics import Diagnostics
 from sentinel.daemon.effects.node_returns import NodeReturnEffects
@@ -33,7 +34,8 @@ from sentinel.engine.events import Started, TrendsRead
 from sentinel.engine.loading import state_of
 from sentinel.errors import Unavailable
 from sentinel.log import Log
-from sentinel.model.records import Evidence, IncidentState, Notice
+from sentinel.model.approvals import asked, open_names, request_of
+from sentinel.model.records import Evidence, IncidentState, Notice, Plan
 from sentinel.telemetry import Telemetry
 
 RULES = shipped_rules()
@@ -245,6 +247,32 @@ async def fail(daemon: Daemon, *items: Evidence) -> None:
     await daemon.fleets.take()
     assert await daemon.observe(items)
     await daemon.quiet()
+
+
+def open_plan(there: World) -> Plan:
+    """The plan of the only incident that is not over."""
+    (plan,) = there.store.open_plans()
+    return plan
+
+
+async def answer(daemon: Daemon, word: str = "approve", what: list[str] | None = None, **how: Any) -> None:
+    """As ``sentinel approve`` and ``refuse`` do it."""
+    there = daemon.world
+    made = OperatorCommands(
+        store=there.store, live=daemon.live, fleets=daemon.fleets, clock=there.slurm.clock, reader=there.slurm,
+        writer=there.slurm, runner=daemon.runner, log=Log(daemon.stream),
+    )  # fmt: skip
+    plan = open_plan(there)
+    shown = {
+        "incident": plan.incident,
+        "request": request_of(plan, daemon.runner.state.verdicts[plan.incident].cause),
+        "what": what or list(open_names(asked(plan))),
+        **how,
+    }
+    try:
+        await made.make(word, shown, 0, "10.0.0.9")
+    finally:
+        await daemon.quiet()
 
 
 def silent(there: World) -> World:

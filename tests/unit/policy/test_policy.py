@@ -809,3 +809,12 @@ def test_a_suspect_that_the_jobs_own_list_names_is_not_excluded_and_said_so() ->
     plan = decide(verdict(suspect=("n2", "n3")), required=("n2",))
     assert next(step for step in plan.steps if step.kind is StepKind.EXCLUDE).data["nodes"] == "n3"
     assert "Not excluded, since the job's own --nodelist names it: n2." in plan.explanation
+
+
+def test_a_bad_node_of_the_jobs_own_list_that_stays_in_service_is_said_to_be_kept_from_it() -> None:
+    modes = Modes(default=Mode(drain="suggest", restart="act"))
+    plan = decide(verdict(drain=("n1",)), required=("n1", "n2"), modes=modes)
+    assert plan.explanation.startswith(
+        "Job 101's own --nodelist names n1, which it is kept from, as that node is bad and not drained: it waits until that "
+        "node is proven good, unless the list is changed (scontrol update JobId=101 ReqNodeList=n2)."
+    )

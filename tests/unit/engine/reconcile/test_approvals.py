@@ -7,18 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, outcomes, silent, states
+from in_memory.daemon import SETTINGS, Daemon, FakeSink, answer, fail, open_plan, outcomes, silent, states
 from in_memory.world import World
 from made_records import OPTED_IN, evidence
 
 from sentinel.config.modes import CauseMode
 from sentinel.config.settings import Limits, Mode, Modes, Settings
-from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.api.explanation import explained
 from sentinel.errors import Refused
-from sentinel.log import Log
 from sentinel.model.approvals import asked, open_names, request_of
-from sentinel.model.records import Evidence, Kind, Plan
+from sentinel.model.records import Evidence, Kind
 
 Worlds = Callable[..., World]
 
@@ -36,32 +34,8 @@ def drained(there: World) -> set[str]:
     return {name for name, node in there.slurm.nodes.items() if node.drained}
 
 
-def open_plan(there: World) -> Plan:
-    (plan,) = there.store.open_plans()
-    return plan
-
-
 def waits(there: World) -> list[str]:
     return [wait.kind for plan in there.store.open_plans() for wait in plan.waits]
-
-
-async def answer(daemon: Daemon, word: str = "approve", what: list[str] | None = None, **how: Any) -> None:
-    there = daemon.world
-    made = OperatorCommands(
-        store=there.store, live=daemon.live, fleets=daemon.fleets, clock=there.slurm.clock, reader=there.slurm,
-        writer=there.slurm, runner=daemon.runner, log=Log(daemon.stream),
-    )  # fmt: skip
-    plan = open_plan(there)
-    shown = {
-        "incident": plan.incident,
-        "request": request_of(plan, daemon.runner.state.verdicts[plan.incident].cause),
-        "what": what or list(open_names(asked(plan))),
-        **how,
-    }
-    try:
-        await made.make(word, shown, 0, "10.0.0.9")
-    finally:
-        await daemon.quiet()
 
 
 async def test_nothing_is_done_before_it_is_approved_and_then_all_of_it(world: Worlds) -> None:

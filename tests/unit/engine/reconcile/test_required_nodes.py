@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, outcomes, states
+from in_memory.daemon import SETTINGS, Daemon, FakeSink, answer, fail, outcomes, states
 from in_memory.world import World
 from made_records import evidence
 
@@ -133,3 +133,32 @@ async def test_a_job_that_its_user_held_meanwhile_gets_a_node_that_is_good_by_th
     for _ in range(3):
         await daemon.pass_time(20.0)
     assert job.state == "RUNNING" and "n1" in job.on and job.excluded == () and job.restarts == 1, daemon.said
+
+
+async def test_a_job_that_is_kept_from_a_node_of_its_own_list_says_what_to_do_once_the_drain_is_refused(
+    world: Worlds,
+) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    job = there.slurm.jobs[there.job]
+    job.required = ("n1", "n2")
+    daemon = Daemon(there, [sink], settings=SUGGESTS)
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    change = f"scontrol update JobId={there.job} ReqNodeList=n2"
+    first = sink.all[0]
+    assert job.state == "PENDING" and job.excluded == ("n1",) and sink.stages == ["restarting"], daemon.said
+    assert change in str(first.data["owner_text"]) and change in first.body
+    await answer(daemon, "refuse", note="known")
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and sink.stages == ["restarting", "refused"], daemon.said
+    (incident,) = [plan.incident for plan in there.store.open_plans()]
+    for text in ("owner_text", "operator_text"):
+        assert change in str(sink.all[-1].data[text]), sink.all[-1].data[text]
+    assert f"sentinel approve {incident}" in str(sink.all[-1].data["operator_text"])
+    assert change in outcomes(there)[0] and "kept from" in outcomes(there)[0]
+    job.required, job.bad = ("n2",), False  # as its user is told; Slurm looks at the job anew
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and "n1" not in job.on, daemon.said
+    assert "ReqNodeList" not in outcomes(there)[0]
