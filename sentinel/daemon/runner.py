@@ -96,6 +96,7 @@ class Runner:
         self._saving: asyncio.Task[None] | None = None
         self._timers: dict[str, asyncio.Task[None]] = {}
         self._effects: set[asyncio.Task[None]] = set()
+        self._deliveries: set[asyncio.Task[None]] = set()  # those of messages
         telemetry.blind_s.set_function(self._blind_s)
         telemetry.agents.set_function(lambda: self.state.watch.agents)
         self._stopping = False
@@ -198,9 +199,17 @@ class Runner:
         return (self._problem_since, self._problem) if self._problem_since is not None else None
 
     async def stop(self) -> None:
-        """Stop timers and effects, and finish saving. The next daemon resumes from what is saved."""
+        """Stop timers and effects, and finish saving. The next daemon resumes from what is saved.
+
+        Deliveries under way have the time of one attempt (``alerts.deadline_s``) to end: one that is cut off may have been
+        made, and the next daemon, if there is one, makes it again.
+        """
         self._stopping = True
-        tasks = [*self._timers.values(), *self._effects]
+        tasks = {*self._timers.values(), *self._effects}
+        for task in tasks - self._deliveries:
+            task.cancel()
+        if self._deliveries:
+            await asyncio.wait(self._deliveries, timeout=self.state.settings.alerts.deadline_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -307,6 +316,9 @@ class Runner:
         task = asyncio.create_task(self._do(effect))
         self._effects.add(task)
         task.add_done_callback(self._effects.discard)
+        if isinstance(effect, DeliverNotice):
+            self._deliveries.add(task)
+            task.add_done_callback(self._deliveries.discard)
 
     async def _wait(self, timer: str, due: datetime) -> None:
         try:

@@ -2,15 +2,16 @@
 
 A socket's deadline is that of one read: a server that sends a byte now and then holds its thread for ever. Each delivery
 therefore has an outer deadline, at which its thread is left behind, and each receiver few threads of its own: one that hangs
-delays nobody else's messages.
+delays nobody else's messages, and not the end of the process either, which waits for none of these threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -48,9 +49,7 @@ class DeliveryThreads:
                 return await self._call(receiver, deadline_s, function, *arguments)
 
     async def _call(self, receiver: str, deadline_s: float, function: Callable[..., T], *arguments: object) -> T:
-        loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1, "alerts")
-        running = pool.submit(function, *arguments)
-        pool.shutdown(wait=False)  # its thread ends with the call
+        loop, running = asyncio.get_running_loop(), _begun(function, *arguments)
 
         def ended() -> None:
             self._left[receiver] -= 1
@@ -65,3 +64,28 @@ class DeliveryThreads:
             self._left[receiver] += 1
             running.add_done_callback(end)
             raise
+
+
+class _Call(Future[T]):
+    """What becomes of a call in a thread; whatever it raises is the caller's."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if error is not None:
+            self.set_exception(error)
+        return True
+
+
+def _begun(function: Callable[..., T], *arguments: object) -> Future[T]:
+    """The call, in a thread of its own that ends with it. An executor's would be waited for at the end of the process."""
+    made = _Call[T]()
+    made.set_running_or_notify_cancel()  # from now on it cannot be cancelled, only left behind
+
+    def run() -> None:
+        with made:
+            made.set_result(function(*arguments))
+
+    threading.Thread(target=run, name="alerts", daemon=True).start()
+    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -162,3 +163,31 @@ async def test_old_dead_letters_are_no_news(world: Worlds) -> None:
     await daemon.start()
     await daemon.quiet()
     assert sink.got == [] and len(there.store.undelivered()) == 1
+
+
+class Slow(FakeSink):
+    """Takes a message once it may: ``may``."""
+
+    def __init__(self) -> None:
+        super().__init__("mine")
+        self.begun, self.may = asyncio.Event(), asyncio.Event()
+
+    async def send(self, notice: Notice) -> None:
+        self.begun.set()
+        await self.may.wait()
+        await super().send(notice)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_stop_waits_for_deliveries_under_way_and_for_none_that_hangs(world: Worlds, hangs: bool) -> None:
+    there, sink, settings = world(), Slow(), _settings()
+    alerts = dataclasses.replace(settings.alerts, deadline_s=0.05 if hangs else 60.0)
+    daemon = Daemon(there, [sink], settings=dataclasses.replace(settings, alerts=alerts))
+    await _tell(daemon, "inc1")
+    await sink.begun.wait()
+    stopping = asyncio.create_task(daemon.runner.stop())
+    if not hangs:
+        sink.may.set()
+    await asyncio.wait_for(stopping, 30.0)
+    assert len(sink.all) == (0 if hangs else 1), "what can be delivered is"
+    assert len(there.store.undelivered()) == (1 if hangs else 0), "and what was not is the next daemon's"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -55,3 +57,22 @@ async def test_an_error_is_the_callers() -> None:
 
     with pytest.raises(Refused):
         await DeliveryThreads().call("pager", 60.0, refuse)
+
+
+_LEFT_BEHIND = """
+import asyncio, threading
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
+
+async def main():
+    try:
+        await DeliveryThreads().call("tarpit", 0.01, threading.Event().wait)
+    except TimeoutError:
+        print("left behind")
+
+asyncio.run(main())
+"""
+
+
+def test_a_delivery_that_hangs_holds_up_no_exit() -> None:
+    ended = subprocess.run([sys.executable, "-c", _LEFT_BEHIND], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "left behind\n"), ended.stderr
