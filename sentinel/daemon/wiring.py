@@ -55,6 +55,7 @@ from sentinel.daemon.web.server import PageServer
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Engine
 from sentinel.engine.loading import state_of
+from sentinel.engine.mass_failures import counted_since
 from sentinel.engine.state import KNOWN_EVIDENCE
 from sentinel.log import Log
 from sentinel.model.stored import Stored
@@ -85,7 +86,8 @@ class DaemonParts:
 def stored_state(store: Store, settings: Settings) -> Stored:
     now = datetime.now(UTC)
     lately = now - timedelta(seconds=settings.judgement.group_s)
-    return store.load(month=now - WINDOW, lately=lately, evidence_ids=KNOWN_EVIDENCE)
+    counted = counted_since(settings.limits, now)
+    return store.load(month=now - WINDOW, lately=lately, evidence_ids=KNOWN_EVIDENCE, counted=counted)
 
 
 def all_receivers(base: DaemonParts) -> list[Sink]:

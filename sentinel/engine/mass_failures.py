@@ -74,6 +74,11 @@ def hung_together(incidents: Iterable[Incident], limits: Limits, now: datetime) 
     return found
 
 
+def counted_since(limits: Limits, now: datetime) -> datetime:
+    """Since when an incident must have changed to count for a breaker still."""
+    return now - timedelta(seconds=max(limits.breaker_window_s, limits.hung_window_s))
+
+
 def called_hung(incident: Incident) -> datetime | None:
     """When the incident's job was last called hung; None: it was not."""
     return max((item.seen_at for item in incident.evidence if item.kind == Kind.STALL), default=None)

@@ -40,7 +40,8 @@ class UnreadableRecord:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    # Open, closed lately, with a plan that is not finished, or with exclusions that a job may still have.
+    # Open, closed lately, still counted by a breaker, with a plan that is not finished, or with exclusions that a job may
+    # still have.
     incidents: tuple[Incident, ...] = ()
     verdicts: Mapping[str, Verdict] = field(
         default_factory=dict

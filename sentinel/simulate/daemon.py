@@ -33,6 +33,7 @@ from sentinel.engine import Engine
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import ApprovalGiven, Event, Started
 from sentinel.engine.loading import state_of
+from sentinel.engine.mass_failures import counted_since
 from sentinel.engine.transition import CarryOutStep, LendSpares, ProbeNode, RunSiteCommand
 from sentinel.engine.watch.events import HeartbeatReceived, NodeProbed, WatchStarted
 from sentinel.engine.watch.reconciliation import RECONCILE
@@ -152,7 +153,10 @@ class SimulatedDaemon:
             reader, live, telemetry, log, seconds=self.loop.time, spares=settings.recovery.spares
         )
         lately = clock.now() - timedelta(seconds=settings.judgement.group_s)
-        self._stored = world.store.load(month=clock.now() - WINDOW, lately=lately, evidence_ids=100_000)
+        counted = counted_since(settings.limits, clock.now())
+        self._stored = world.store.load(
+            month=clock.now() - WINDOW, lately=lately, evidence_ids=100_000, counted=counted
+        )
         if (newest := self._stored.newest(timedelta(seconds=settings.judgement.group_s))) is not None:
             clock.go_on_from(newest)
         state = state_of(

@@ -62,7 +62,7 @@ class MemoryStore:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def load(self, *, month: datetime, lately: datetime, evidence_ids: int) -> Stored:
+    def load(self, *, month: datetime, lately: datetime, evidence_ids: int, counted: datetime | None = None) -> Stored:
         """See ``sentinel.adapters.store.loading``."""
         lately = not_judged_since(self.settings, lately)
         plans = [plan.incident for plan in sorted(self.plans.values(), key=lambda p: p.at) if not self._finished(plan)]
@@ -72,6 +72,7 @@ class MemoryStore:
             if incident.opened_at >= month or incident.state is not IncidentState.CLOSED
         }
         wanted = {n for n, i in rows.items() if i.closed_at is None or i.closed_at >= lately} | set(plans)
+        wanted |= {n for n, i in rows.items() if counted is not None and i.updated_at >= counted}
         steps = tuple(sorted(self.steps.values(), key=lambda row: row.intended_at))
         wanted |= still_excluding(steps, self.rows_of_attempts.values(), lately - ENDED) | still_holding(steps, month)
         rows |= {n: self.incidents[n] for n in (wanted | {s.incident for s in steps}) & self.incidents.keys()}

@@ -49,7 +49,13 @@ _UNDELIVERED = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.
 
 
 def load(
-    connection: sa.Connection, readable: Readable, *, month: datetime, lately: datetime, evidence_ids: int
+    connection: sa.Connection,
+    readable: Readable,
+    *,
+    month: datetime,
+    lately: datetime,
+    evidence_ids: int,
+    counted: datetime | None = None,
 ) -> Stored:
     """Everything in one read transaction.
 
@@ -59,12 +65,14 @@ def load(
         lately: evidence since then may not have been judged; incidents closed since then may still get news. Earlier if the
             previous daemon ended earlier.
         evidence_ids: how many of the newest.
+        counted: incidents that changed since then count for limits, however long they are closed; None: ``lately``.
     """
     settings = {row.name: row.value for row in connection.execute(_SETTINGS)}
     lately = not_judged_since(settings, lately)
     plans = dict.fromkeys(connection.execute(_OPEN_PLANS).scalars())
     rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in frozenset(IncidentState)}
     wanted = {name for name, row in rows.items() if row.closed_at is None or row.closed_at >= lately} | set(plans)
+    wanted |= {name for name, row in rows.items() if counted is not None and row.updated_at >= counted}
     steps = _steps(connection)
     restarted = {step.step.job for step in steps if step.step.kind in RESTARTS and step.step.job is not None}
     attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted | _excluded(steps))]

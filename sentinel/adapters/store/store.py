@@ -70,12 +70,12 @@ class Store(Database):
         with self._read() as connection:
             return read_recording(connection, self._readable, since=since, until=until, incident=incident, node=node)
 
-    def load(self, *, month: datetime, lately: datetime, evidence_ids: int) -> Stored:
+    def load(self, *, month: datetime, lately: datetime, evidence_ids: int, counted: datetime | None = None) -> Stored:
         """Everything that the engine's state is made of; see ``sentinel.adapters.store.loading``."""
         left_out: list[UnreadableRecord] = []
         readable = partial(self._readable, left_out=left_out)
         with self._read(times=_LONG_FACTOR) as connection:
-            stored = load(connection, readable, month=month, lately=lately, evidence_ids=evidence_ids)
+            stored = load(connection, readable, month=month, lately=lately, evidence_ids=evidence_ids, counted=counted)
         return replace(stored, unreadable=tuple(one for one in left_out if one.kind != Notice.__name__))
 
     # --- evidence -----------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from sentinel.engine import Engine, Transition, recovery
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import Started, TrendsRead
 from sentinel.engine.loading import state_of
+from sentinel.engine.mass_failures import counted_since
 from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model.approvals import asked, open_names, request_of
@@ -134,7 +135,10 @@ class Daemon:
         self.fleets = FleetSnapshots(means.reader, self.live, self.telemetry, log)
         heard = signals(self, log) if signals is not None else None
         self.counters = counters or {}
-        self.stored = world.store.load(month=clock.now() - WINDOW, lately=self._lately(settings), evidence_ids=1000)
+        counted = counted_since(settings.limits, clock.now())
+        self.stored = world.store.load(
+            month=clock.now() - WINDOW, lately=self._lately(settings), evidence_ids=1000, counted=counted
+        )
         if settings.alerts.attempts == Alerts().attempts:
             settings = dataclasses.replace(settings, alerts=dataclasses.replace(settings.alerts, attempts=3))
         state = state_of(

@@ -15,6 +15,7 @@ from sentinel.engine import mass_failures
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike, failing_together, hung_together
 from sentinel.model.records import Cause, Incident, Kind, Verdict
 
+XID = {"xid": 79, "pci": "0000:3b:00"}
 LIMITS = Limits(breaker_nodes=3, breaker_window_s=60.0)
 
 
@@ -106,3 +107,25 @@ async def test_a_window_longer_than_closed_incidents_are_kept_for_news_is_honour
     await daemon.pass_time(900.0)
     await daemon.housekeeping()
     assert set(states(there)) == {"closed"} and there.slurm.nodes["n10"].drained, "two are fewer than three"
+
+
+@pytest.mark.parametrize("starts_anew", [False, True])
+async def test_a_breaker_with_a_long_window_counts_on_after_a_restart_of_the_daemon(
+    world: Callable[..., World], starts_anew: bool
+) -> None:
+    there = world(nodes=12, wide=1)
+    limits = Limits(breaker_nodes=3, breaker_window_s=7200.0, drain_fraction=1.0, drain_count=9)
+    settings = dataclasses.replace(SETTINGS, limits=limits)
+    daemon = Daemon(there, settings=settings)
+    for number, name in enumerate(("n5", "n6")):
+        await fail(daemon, evidence(Kind.XID, node=name, at_s=number / 2, data=XID, text="NVRM: Xid 79"))
+    assert states(there) == ["closed", "closed"]
+    await daemon.pass_time(3600.0)
+    await daemon.housekeeping()
+    if starts_anew:
+        daemon = Daemon(there, settings=settings)
+        await daemon.start()
+        await daemon.housekeeping()
+    now_s = (there.slurm.clock.now() - AT).total_seconds()
+    await fail(daemon, evidence(Kind.XID, node="n7", at_s=now_s, data=XID, text="NVRM: Xid 79"))
+    assert [plan.refusal for plan in there.store.open_plans()] == ["breaker"], daemon.said
