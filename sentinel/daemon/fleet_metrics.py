@@ -102,7 +102,7 @@ class FleetMetrics:
 
     def _losses(self, rows: list[dict[str, Any]], now: datetime) -> None:
         attempts = self._attempts.read(since=now - _WINDOW)
-        found = self._attempts.losses(rows, attempts)
+        found = self._attempts.lost(rows, attempts)
         lost = dict.fromkeys(Cause, 0.0)
         for loss in found:
             lost[Cause(loss.incident["cause"])] += loss.gpu_h * 3600

@@ -240,7 +240,7 @@ def lost(by: str, whole: bool, config: Path, as_json: bool, **filters: Any) -> N
     """GPU-hours lost to failures, and to what: steps made twice, and time without steps. Without --since, of 30 days.
 
     A node counts with all its GPUs. What is not known (no step printed, the job did not go on) adds nothing and is
-    counted beside.
+    counted beside. What Slurm or a person ended on purpose (preemption, time limit) is no failure: --cause shows it.
 
     \b
     Examples:

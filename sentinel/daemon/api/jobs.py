@@ -10,9 +10,11 @@ from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
-from sentinel.daemon.api.lost import Loss, losses
+from sentinel.daemon.api.histories import FailureFilter
+from sentinel.daemon.api.lost import ON_PURPOSE, Loss, losses
 from sentinel.daemon.api.status import as_slurm_says
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.engine.history import as_corrected
 from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, StepKind
 from sentinel.planning.advice import recommend
 from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
@@ -81,6 +83,25 @@ class JobAttempts:
             "waits_for": waits,
             "out_of_service": [{key: row[key] for key in ("node", "state", "reason")} for row in out],
         }
+
+    def lost(
+        self, incidents: Iterable[Row], attempts: Sequence[Row], chosen: FailureFilter | None = None
+    ) -> list[Loss]:
+        """The cost of failures as ``lost``, reports and metrics count it. Blocking.
+
+        Causes are as corrected by operators. What was ended on purpose is no failure, and counts only if it is asked for.
+
+        Args:
+            incidents: all of these attempts: which of several ended one, and has its cost, shows only beside the others.
+            chosen: what is asked for; None: all.
+        """
+        found = self.losses(map(as_corrected, incidents), attempts)
+        on_purpose = chosen is not None and chosen.cause == ON_PURPOSE
+        return [
+            loss
+            for loss in found
+            if (on_purpose or loss.incident["cause"] != ON_PURPOSE) and (chosen is None or chosen.has(loss.incident))
+        ]
 
     def losses(self, incidents: Iterable[Row], attempts: Sequence[Row]) -> list[Loss]:
         """The cost of failed attempts. Blocking."""

@@ -24,6 +24,7 @@ from sentinel.model.records import Cause
 HOUR_S = 3600.0
 BY = ("job", "user", "node", "cause")
 NO_NODE = "no machine at fault"
+ON_PURPOSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT  # no failure: Slurm or a person ended the job
 
 Row = Mapping[str, Any]
 

@@ -17,12 +17,12 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.commands import RELEASED
 from sentinel.daemon.api.histories import at_fault, groups, since_of
 from sentinel.daemon.api.jobs import JobAttempts
-from sentinel.daemon.api.lost import HOUR_S, Loss, grouped, training_share
+from sentinel.daemon.api.lost import HOUR_S, ON_PURPOSE, Loss, grouped, training_share
 from sentinel.daemon.api.scores import Scores, running
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.history import as_corrected
 from sentinel.errors import UserError
-from sentinel.model.records import OURS, Cause, Fleet, IncidentState, Scope, StepKind
+from sentinel.model.records import OURS, Fleet, IncidentState, Scope, StepKind
 from sentinel.planning.history import MtbfEstimate, estimate_mtbf
 from sentinel.planning.poisson import same_rate_probability
 from sentinel.wire import time_from, to_json
@@ -33,7 +33,6 @@ _NODES = 10  # nodes in the list of the worst
 _TEXTS = 2  # lines of evidence quoted per node
 _DRAINED_BEFORE = timedelta(days=90)  # drains are searched from this long before the period
 _CHANCE = 0.05  # significance level: a change is reported as real below this p-value
-_INTENDED_CAUSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
 
 Row = Mapping[str, Any]
 
@@ -145,11 +144,11 @@ class _Period:
             (str(row["cause"]), str(row["corrections"][-1]["cause"])) for row in told if row.get("corrections")
         )
         of_jobs = [row for row in judged if row["job"] is not None]
-        self.rows = [row for row in of_jobs if row["cause"] != _INTENDED_CAUSE]
+        self.rows = [row for row in of_jobs if row["cause"] != ON_PURPOSE]
         self.on_purpose = len(of_jobs) - len(self.rows)
         self.without_job = len(judged) - len(of_jobs)
         self.machines = [row for row in self.rows if row["scope"] != Scope.APPLICATION]
-        self.losses: list[Loss] = attempts.losses(self.rows, past.attempts)
+        self.losses: list[Loss] = attempts.lost(of_jobs, past.attempts)
         self._gpus = attempts.gpus
         self._ran = [row for row in past.attempts if self._seconds(row) > 0]
         self.gpu_s = sum((attempts.gpus(row["nodes"]) or 0) * self._seconds(row) for row in self._ran)

@@ -284,9 +284,9 @@ class Views:
             raise UserError(f"{by!r:.40} is nothing to group by", fix=f"known are {', '.join(BY)}")
         chosen = await asyncio.to_thread(failure_filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
-        rows = chosen.counted(await self._seen_by(user, chosen.job, since, most=_SEARCHED))
+        rows = await self._seen_by(user, chosen.job, since, most=_SEARCHED)
         attempts = await asyncio.to_thread(self._attempts.read, since=since)
-        found = await asyncio.to_thread(self._attempts.losses, rows, attempts)
+        found = await asyncio.to_thread(self._attempts.lost, rows, attempts, chosen)
         return {
             "by": by,
             "since": since,

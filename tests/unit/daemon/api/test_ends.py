@@ -20,8 +20,8 @@ def causes(there: Training, **asked: Any) -> list[tuple[int, str, str]]:
     """Attempt, cause and incident of each loss, as the views of jobs and losses compute them."""
     world, store = there.world, there.world.store
     attempts = JobAttempts(store, there.daemon.live, world.slurm.clock)
-    rows = failure_filter(asked).counted(store.incident_rows(job=there.job))
-    found = attempts.losses(rows, attempts.read(job=there.job))
+    rows = store.incident_rows(job=there.job)
+    found = attempts.lost(rows, attempts.read(job=there.job), failure_filter(asked))
     return [(loss.incident["attempt"], loss.incident["cause"], loss.incident["id"]) for loss in found]
 
 
@@ -51,6 +51,8 @@ async def test_crash_of_a_job_that_nobody_restarts(world: Worlds) -> None:
     await there.says(ended(there.job, at_s=there.now_s))
     first, second = there.rows()
     assert there.this.restarts == 0 and [row[2] for row in causes(there)] == [second["id"]] != [first["id"]]
+    alone = causes(there, cause=first["cause"])
+    assert first["id"] not in [row[2] for row in alone], "whoever asks for one cause alone gets the same"
 
 
 async def test_restart_inside_the_allocation_goes_before_what_was_only_told(world: Worlds) -> None:

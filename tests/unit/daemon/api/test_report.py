@@ -149,6 +149,28 @@ async def test_cost_that_is_not_known_is_not_zero(world: Worlds) -> None:
     assert "not known of 1" in markdown(made) and "not known of 1" in html_file(made)
 
 
+async def test_hours_by_cause_are_those_of_sentinel_lost(weeks: Weeks) -> None:
+    """Of two incidents of an attempt the one that ended it has its cost; if that was a preemption, no failure has it."""
+    weeks.attempt(306, 0, 6.0, 2.0, 1, 1000)
+    weeks.attempt(306, 1, 2.0, 1.0, 951, 1500)
+    weeks.fail("told", 306, 2.5, cause=Cause.NUMERICAL_NAN, scope=Scope.APPLICATION)
+    preempted, stop = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, step(StepKind.REQUEUE_HOLD, job=306, attempt=0)
+    weeks.fail("over", 306, 2.0, cause=preempted, scope=Scope.APPLICATION, done=(stop, confirm(306)))
+    since = (AT - timedelta(days=7)).isoformat()
+    made, lost = await weeks.report(since=since), await weeks.shown("lost", OPERATOR, by="cause", since=since)
+    assert {row["cause"]: row["lost_gpu_h"] for row in lost["rows"]} == pytest.approx(
+        {row["cause"]: row["lost_gpu_h"] or 0.0 for row in made["causes"] if row["cause"] != "numerical_nan"}, abs=1e-3
+    )
+    costs = {row["cause"]: row["lost_gpu_h"] for row in made["causes"]}
+    assert costs["numerical_nan"] == 0.0, "the job went on"
+    assert lost["lost_gpu_h"] == pytest.approx(made["now"]["lost_gpu_h"], abs=1e-3)
+    assert lost["not_known"] == made["now"]["lost_not_known"]
+    told = await weeks.shown("lost", OPERATOR, by="cause", since=since, cause="numerical_nan")
+    assert told["rows"] == []
+    asked = await weeks.shown("lost", OPERATOR, by="cause", since=since, cause=str(preempted))
+    assert [row["failures"] for row in asked["rows"]] == [2], "who names it gets it"
+
+
 async def test_who_closed_them(weeks: Weeks) -> None:
     made = await weeks.report()
     assert made["now"]["automation"] == {"rate": 0.5, "alone": 1, "person": 1, "otherwise": 0, "open": 0}
