@@ -1,23 +1,24 @@
 """Tells people that the store cannot be written: while that lasts nothing is judged or done.
 
-What else is told goes through the store first. These messages do not: they are handed to the receivers directly, once each,
-and are not in ``sentinel alerts list``.
+What else is told goes through the store first. That it cannot be written does not: it is handed to the receivers directly,
+once each. What became of it is kept once the store is back, for ``sentinel alerts list``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import dataclasses
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.alerts import store_unwritable, store_writable_again
 from sentinel.daemon.runner import Runner
 from sentinel.engine import delivery
-from sentinel.engine.events import NoticeNotDelivered
+from sentinel.engine.events import NoticeNotDelivered, StoreOutageTold
 from sentinel.engine.transition import DeliverNotice
 from sentinel.log import Log
-from sentinel.model.records import Notice
+from sentinel.model.records import Delivery, Notice
 from sentinel.ports import Clock
 
 EVERY_S = 5.0  # between two looks; a message that was not taken is tried again at the next
@@ -30,9 +31,8 @@ class StoreOutage:
         self._lease_problem = lease_problem
         self._since: datetime | None = None
         self._told: datetime | None = None  # the beginning of the outage that people were told of
-        self._pending: dict[
-            str, tuple[Notice, int]
-        ] = {}  # by receiver: what it has not taken, and how often it was tried
+        self._pending: dict[str, Notice] = {}  # by receiver: what it has not taken
+        self._became: list[tuple[Notice, str, bool]] = []  # with its receiver, and whether that took it
 
     def shown(self) -> dict[str, Any] | None:
         """Since when nothing is judged or done, and why, for views; None while the store is written."""
@@ -50,31 +50,33 @@ class StoreOutage:
             if now - seen["since"] >= timedelta(seconds=state.settings.daemon.blind_s):
                 self._told = seen["since"]
                 self._log.warning("store-outage", since=seen["since"].isoformat(), reason=seen["reason"])
-                self._tell(store_unwritable(seen["since"], seen["reason"], now))
+                notice = store_unwritable(seen["since"], seen["reason"], now)
+                self._pending |= dict.fromkeys(delivery.receivers(state, notice), notice)
         elif seen is None and self._told is not None:
-            unheard = set(self._pending)  # who did not hear of it need not hear that it is over
-            self._pending.clear()
-            self._tell(store_writable_again(self._told, now), unheard)
-            self._told = None
+            for receiver in list(self._pending):
+                self._give_up(receiver, self._pending[receiver].delivery.reason or "it was over before")
+            self._runner.handle(StoreOutageTold(now, tuple(self._became), store_writable_again(self._told, now)))
+            self._became, self._told = [], None
         await asyncio.gather(*(self._try(receiver) for receiver in list(self._pending)))
 
-    def _tell(self, notice: Notice, but: Collection[str] = ()) -> None:
-        self._pending |= {
-            name: (notice, 0) for name in delivery.receivers(self._runner.state, notice) if name not in but
-        }
+    def _give_up(self, receiver: str, reason: str) -> None:
+        notice = self._pending.pop(receiver)
+        became = dataclasses.replace(notice.delivery, reason=reason, given_up=True)
+        self._became.append((dataclasses.replace(notice, delivery=became), receiver, False))
 
     async def _try(self, receiver: str) -> None:
-        notice, tries = self._pending[receiver]
+        notice = self._pending[receiver]
         state = self._runner.state
         if delivery.due(state.channel(receiver), notice) > self._clock.now():
             return
         event = await self._runner.perform[DeliverNotice](DeliverNotice(f"outage:{notice.id}", notice, receiver))
+        tries = notice.delivery.tries + 1
         if not isinstance(event, NoticeNotDelivered):
             del self._pending[receiver]
+            self._became.append((dataclasses.replace(notice, delivery=Delivery(tries)), receiver, True))
             return
-        tries += 1
-        self._pending[receiver] = (notice, tries)
+        self._pending[receiver] = dataclasses.replace(notice, delivery=Delivery(tries, event.reason))
         if tries == 1 or not event.again:
             self._log.warning("notice-not-delivered", receiver=receiver, notice=notice.id, reason=event.reason)
         if not event.again or tries >= state.settings.alerts.attempts:
-            del self._pending[receiver]
+            self._give_up(receiver, event.reason)

@@ -14,12 +14,13 @@ from zoneinfo import ZoneInfo
 
 from sentinel.alerts import digests
 from sentinel.config.alerts import JOB_LOG, SEVERITIES, Channel
-from sentinel.engine.events import NoticeDelivered, NoticeNotDelivered
+from sentinel.engine.events import NoticeDelivered, NoticeNotDelivered, StoreOutageTold
 from sentinel.engine.state import State
 from sentinel.engine.transition import DeliverNotice, StartTimer, Transition
 from sentinel.model.changes import NoticeChanged
 from sentinel.model.records import Delivery, Notice, stable_id
 
+OVER = "over"  # in the data of a message: what it says was so, and is not any more
 DIGEST = "digest"  # timers: digest:RECEIVER
 AGAIN = "deliver"  # timers: deliver:KEY
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0, 120.0, 300.0, 600.0)  # before the next attempt; the last one repeats
@@ -113,9 +114,9 @@ def begin(state: State, out: Transition, notice: Notice, receiver: str) -> None:
 
 
 def carry_on(state: State, out: Transition, undelivered: tuple[tuple[Notice, str], ...], now: datetime) -> None:
-    """After a start: what was not delivered is tried again, dead letters too. What is old stays where it is."""
+    """After a start: what was not delivered is tried again, dead letters too. What is old or over stays where it is."""
     for notice, receiver in undelivered:
-        if receiver in state.receivers and now - notice.at < _STALE:
+        if receiver in state.receivers and now - notice.at < _STALE and not notice.data.get(OVER):
             begin(state, out, dataclasses.replace(notice, delivery=Delivery()), receiver)
 
 
@@ -163,6 +164,18 @@ def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> N
         again = dataclasses.replace(effect, notice=dataclasses.replace(effect.notice, delivery=became))
         state.deliveries[key] = again
         out.do(StartTimer(f"{AGAIN}:{key}", next_at))
+
+
+def outage_told(state: State, out: Transition, event: StoreOutageTold) -> None:
+    """Keep what was told without the store, and tell those who heard it that it is over: the others need not hear that."""
+    for notice, receiver, was_delivered in event.told:
+        known = notice if was_delivered else dataclasses.replace(notice, data={**notice.data, OVER: True})
+        out.save(NoticeChanged(known, receiver, was_delivered))
+    heard = {receiver for _, receiver, was_delivered in event.told if was_delivered}
+    for receiver in receivers(state, event.over):
+        if receiver in heard:
+            out.save(NoticeChanged(event.over, receiver, delivered=False))
+            begin(state, out, event.over, receiver)
 
 
 def again(state: State, out: Transition, key: str) -> None:

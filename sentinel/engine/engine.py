@@ -35,6 +35,7 @@ from sentinel.engine.events import (
     SparesLent,
     Started,
     StoreAnswers,
+    StoreOutageTold,
     TimerDue,
     TrendsRead,
 )
@@ -130,8 +131,10 @@ class Engine:
         return out
 
     def _watching(self, event: Event, out: Transition) -> None:
-        """Events of watching, of diagnostics and of drains by Slurm's hooks."""
+        """Events of watching, of diagnostics, of drains by Slurm's hooks, and of the store."""
         match event:
+            case StoreOutageTold():
+                delivery.outage_told(self.state, out, event)
             case SlurmReported():
                 job_ends.reported(self.state, out, event)
             case ScoresRead():

@@ -105,6 +105,18 @@ class NoticeNotDelivered:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreOutageTold:
+    """An outage of the store is over of which people were told past the store.
+
+    ``told``: the message as it became for each receiver, and whether that took it; ``over``: that it is over.
+    """
+
+    at: datetime
+    told: tuple[tuple[Notice, str, bool], ...]
+    over: Notice
+
+
+@dataclass(frozen=True, slots=True)
 class TimerDue:
     """``now_s``: as in ``sentinel.engine.watch.events``."""
 
@@ -240,6 +252,7 @@ Event = (
     | EffectProgressed
     | NoticeDelivered
     | NoticeNotDelivered
+    | StoreOutageTold
     | TimerDue
     | OperatorCommand
     | IncidentCorrected

@@ -73,7 +73,7 @@ class Views:
         outage: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         """``daemons``: all on this database, active and standby. ``outage``: since when the store takes nothing, and why."""
-        self._daemons, self._outage = daemons, outage
+        self._daemons, self.outage = daemons, outage
         self._prologs = prologs
         self._signals = signals
         self._board = CachedScores(store, live, counters or {}, clock)
@@ -139,7 +139,7 @@ class Views:
             "version": __version__,
             "cluster": self._settings.cluster,
             "daemons": self._daemons(),
-            "outage": self._outage(),
+            "outage": self.outage(),
             "slurm": {
                 "answers": fleet is not None and not self._fleets.problem,
                 "problem": self._fleets.problem,
@@ -380,7 +380,7 @@ class Views:
         return {
             "version": __version__,
             "daemons": self._daemons(),
-            "outage": self._outage(),
+            "outage": self.outage(),
             "slurm_problem": self._fleets.problem,
             **state_of.unread_records(fleet),
             "dependents": state_of.dependents(fleet),

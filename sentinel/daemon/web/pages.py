@@ -139,12 +139,15 @@ class Pages:
         now = self._clock.now()
         user = None if viewer.operator or self._see_all else viewer.name
         template, values = await make(Asked(viewer, user, name, query, now, self._views, self._racks, place))
-        return render(template, **values, viewer=viewer, user=user, now=now, cluster=self._cluster, query=query)
+        return render(
+            template, **values, viewer=viewer, user=user, now=now, cluster=self._cluster, query=query,
+            outage=self._views.outage(),
+        )  # fmt: skip
 
     def problem(self, status: int, message: str, fix: str, viewer: Viewer | None) -> str:
         return render(
             "problem.html", status=status, message=message, fix=fix, viewer=viewer, user=None, now=self._clock.now(),
-            cluster=self._cluster, query={},
+            cluster=self._cluster, query={}, outage=self._views.outage(),
         )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from made_records import evidence
 
 from sentinel.cli.operator.doctor_daemon import findings_of
 from sentinel.config.settings import Settings
+from sentinel.daemon.effects.messages import messages
 from sentinel.daemon.outage import EVERY_S, StoreOutage
 from sentinel.errors import Unavailable
 from sentinel.log import Log
@@ -69,6 +70,7 @@ async def test_people_are_told_once_that_nothing_is_done_and_once_that_it_is_ove
     await case.daemon.quiet()
     assert case.outage.shown() is None
     await case.looks(20.0)
+    await case.daemon.quiet()
     assert events(pager) == events(chat) == ["blind", "sees_again"]
     over = next(one for one in pager.all if one.data.get("event") == "sees_again")
     assert over.id != notice.id and over.data["since"] == notice.data["since"] and over.data["final"]
@@ -101,13 +103,40 @@ async def test_a_short_outage_is_nobody_s_business_and_who_did_not_hear_of_one_h
     await case.looks(70.0)
     case.lease, deaf.fails = "", 0
     await case.looks(20.0)
+    await case.daemon.quiet()
     assert (events(pager), deaf.all) == (["blind", "sees_again"], [])
+
+
+async def test_what_was_told_of_an_outage_is_listed_once_it_is_over(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, pager, deaf = world(), FakeSink("pager"), FakeSink("deaf", fails=1000)
+    case = Case(there, monkeypatch, pager, deaf)
+    case.full = True
+    assert not await case.daemon.observe([XID])
+    await case.looks(65.0)
+    assert events(pager) == ["blind"]
+    case.full = False
+    await case.daemon.quiet()
+    await case.looks(5.0)
+    await case.daemon.quiet()
+    listed = await messages(there.store, case.clock.now(), {}, None)
+    rows = {(row["stage"], row["receiver"]): row for row in listed["messages"] if not row["incident"]}
+    assert {key: row["state"] for key, row in rows.items()} == {
+        ("blind", "pager"): "delivered", ("sees_again", "pager"): "delivered", ("blind", "deaf"): "given up",
+    }  # fmt: skip
+    assert rows["blind", "deaf"]["tries"] >= 1 and "does not answer" in rows["blind", "deaf"]["reason"]
+    deaf.fails = 0
+    again = Daemon(there, [pager, deaf])
+    await again.start()
+    await again.quiet()
+    assert events(deaf) == [], "what was so, and is no longer, is no news"
 
 
 async def test_status_and_doctor_say_it(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown(world())
     assert (await shown("status", OPERATOR))["outage"] is None
-    shown.views._outage = lambda: {"since": shown.world.slurm.clock.now(), "reason": FULL}
+    shown.views.outage = lambda: {"since": shown.world.slurm.clock.now(), "reason": FULL}
     assert (await shown("status", OPERATOR))["outage"]["reason"] == FULL
     (found,) = [one for one in findings_of(await shown("doctor", OPERATOR), Settings()) if one.what == "store"]
     assert found.answer == "bad" and FULL in found.seen and "nothing is judged or done" in found.seen

@@ -379,3 +379,12 @@ async def test_history_says_that_the_oldest_are_missing(served: ServedPage, monk
     monkeypatch.setattr("sentinel.daemon.api.views._SEARCHED", 2)
     _, text, _ = await served.get("/history")
     assert "the oldest are missing" in text and "the oldest are missing" not in whole
+
+
+@pytest.mark.parametrize("path", ["/", "/incidents", "/jobs/201", "/no-such-page"])
+async def test_every_page_says_that_the_store_cannot_be_written(served: ServedPage, path: str) -> None:
+    _, text, _ = await served.get(path)
+    assert "store" not in text
+    served.views.outage = lambda: {"since": AT, "reason": "the disk is <full>"}
+    _, text, _ = await served.get(path)
+    assert "Nothing is judged or done" in text and "the disk is &lt;full&gt;" in text
