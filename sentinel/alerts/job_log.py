@@ -8,10 +8,11 @@ some causes have other words here, and the step that it goes on from is the numb
 from __future__ import annotations
 
 from sentinel.alerts.audiences import IncidentFacts, Stage, is_done, stage_of
-from sentinel.alerts.text import culprit_words, plain
+from sentinel.alerts.text import culprit_words, listed, plain
 from sentinel.model.orders import MOST_LOG_TEXT
 from sentinel.model.records import Cause, StepKind
 from sentinel.model.vocabulary import CAUSE_WORDS
+from sentinel.text import names
 
 # What the usual words of these causes would be read as: a program's or the kernel's own line.
 _OTHERWISE = {
@@ -34,10 +35,17 @@ def for_log(facts: IncidentFacts) -> str:
         parts = [f"attempt {attempt}: {cause}{place}", _left(facts, stage, number)]
     else:
         parts = [f"attempt {attempt} was ended: {cause}{place}", *_lost(facts), _from_where(facts)]
-        if culprits.nodes:
-            parts.append(f"{plain(', '.join(culprits.nodes[:4]), 120)} left out")
+        if excluded := _excluded(facts, number):
+            parts.append(f"{listed(excluded)} left out")
         parts.append("nothing to do")
     return plain(f"sentinel: {'; '.join(parts)}. Why: sentinel why {number}", MOST_LOG_TEXT)
+
+
+def _excluded(facts: IncidentFacts, job: int) -> list[str]:
+    """The nodes that the job does not get again: not all that are at fault, where it needs one of them."""
+    steps = facts.plan.steps if facts.plan is not None else ()
+    kept_out = [step for step in steps if step.kind is StepKind.EXCLUDE and step.job == job]
+    return [name for step in kept_out for name in names(step.data.get("nodes"))]
 
 
 def appended(facts: IncidentFacts) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from sentinel.alerts import digests
+from sentinel.alerts import Stage, digests
 from sentinel.config.alerts import JOB_LOG, SEVERITIES, Channel
 from sentinel.engine.events import NoticeDelivered, NoticeNotDelivered, StoreOutageTold
 from sentinel.engine.state import State
@@ -45,7 +45,7 @@ def is_for(channel: Channel | None, notice: Notice) -> bool:
     told = data.get("told")
     stages = [str(stage) for stage in told] if isinstance(told, list) else [str(data.get("stage", ""))]
     return (
-        _rank(str(data.get("worst") or data.get("severity") or "")) >= SEVERITIES.index(channel.least_severity)
+        _grave(channel, notice, "worst", stages) >= SEVERITIES.index(channel.least_severity)
         and (not channel.stages or any(stage in channel.stages for stage in stages))
         and (not channel.partitions or _is_in(data.get("partition"), channel.partitions))
         and (not channel.users or data.get("user") in (None, *channel.users))
@@ -60,6 +60,13 @@ def _is_in(partition: object, chosen: Sequence[str]) -> bool:
 def is_for_log(notice: Notice) -> bool:
     """Whether the job's own log gets a line at this message."""
     return bool(notice.data.get("log_text"))
+
+
+def _grave(channel: Channel, notice: Notice, key: str, stages: Sequence[str]) -> int:
+    """How grave it is for the channel's people: a job that is held waits for its owner, and for no operator."""
+    rank = _rank(str(notice.data.get(key) or notice.data.get("severity") or ""))
+    waits = channel.audience == "owners" and Stage.HELD in stages
+    return max(rank, SEVERITIES.index("warning")) if waits else rank
 
 
 def _rank(severity: str) -> int:
@@ -80,7 +87,8 @@ def due(channel: Channel | None, notice: Notice) -> datetime:
     if channel is None or channel.kind == "alertmanager":
         return notice.at
     passes = channel.at_once
-    if passes != "none" and _rank(str(notice.data.get("severity") or "")) >= SEVERITIES.index(passes):
+    stages = [str(notice.data.get("stage", ""))]
+    if passes != "none" and _grave(channel, notice, "severity", stages) >= SEVERITIES.index(passes):
         return notice.at
     at = notice.at
     if channel.digest_s:

@@ -1,8 +1,9 @@
 """Alertmanager's API v2: an incident is one alert, so that a site keeps its routing, silences and inhibition.
 
 Labels are those of the incident's first message, so that later ones are the same alert; annotations say how it is now. The
-last message ends the alert; until then it stands for a day, since Alertmanager's own resolve_timeout is minutes. An
-incident that becomes worse is another alert, for routes and inhibition by severity: the one with the lower severity ends.
+last message ends the alert; until then it stands for ``_ALERT_LIFETIME``, since Alertmanager's own resolve_timeout is
+minutes. An incident that becomes worse is another alert, for routes and inhibition by severity: the one with the lower
+severity ends.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from sentinel.model.records import Notice
 from sentinel.text import clean
 from sentinel.wire import to_json
 
-_ALERT_LIFETIME = timedelta(days=1)
+# A held job waits for its user, over holidays too. What nobody ends, since the daemon was removed, ends by itself.
+_ALERT_LIFETIME = timedelta(days=30)
 _SEVERITIES = ("info", "warning", "critical")
 
 

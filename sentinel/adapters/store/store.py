@@ -285,13 +285,28 @@ class Store(Database):
 
     # --- notices ------------------------------------------------------------------------------------------------------
 
-    def notices(self, *, since: datetime, most: int) -> list[tuple[Notice, str, bool]]:
-        """Messages since then, and those that were not delivered whenever it was; the newest first."""
-        columns = (t.notice.c.record, t.notice.c.receiver, t.notice.c.delivered)
-        wanted = sa.or_(t.notice.c.at >= since, t.notice.c.delivered.is_(False))
-        query = sa.select(*columns).where(wanted).order_by(t.notice.c.at.desc(), t.notice.c.id).limit(most)
+    def notices(self, *, since: datetime, most: int, user: str | None = None) -> list[tuple[Notice, str, bool]]:
+        """Messages since then, and those that were not delivered whenever it was; the newest first, ``most`` of each.
+
+        ``user``: only about this user's jobs; None: all.
+        """
+        about = sa.true() if user is None else t.notice.c.record["data"]["user"].as_string() == user
+        columns = (t.notice.c.record, t.notice.c.receiver, t.notice.c.delivered, t.notice.c.at, t.notice.c.id)
+        newest_first = (t.notice.c.at.desc(), t.notice.c.id)
+        missing, delivered = (
+            t.notice.c.delivered.is_(False),
+            sa.and_(t.notice.c.delivered.is_(True), t.notice.c.at >= since),
+        )
         with self._read() as connection:
-            rows = connection.execute(query).all()
+            rows = [
+                row
+                for wanted in (missing, delivered)
+                for row in connection.execute(
+                    sa.select(*columns).where(wanted, about).order_by(*newest_first).limit(most)
+                )
+            ]
+        rows.sort(key=lambda row: row.id)
+        rows.sort(key=lambda row: row.at, reverse=True)
         return [(one, row.receiver, row.delivered) for row in rows for one in self._readable(Notice, [row.record])]
 
     # --- attempts -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from sentinel.cli.operator.daemon_client import ask, config_option, view
 from sentinel.cli.operator.output import counted, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.errors import Unavailable
 
+DELIVERED = "delivered"
 _TEST_DEADLINE_S = 60.0  # of a test of all channels: a mail server or a chat may take several answers
 
 
@@ -40,8 +41,9 @@ def list_(since: str | None, everything: bool, config: Path, as_json: bool) -> N
       sentinel alerts list --all --since 7d
     """
     asked: dict[str, Any] = {"since": since_time(since, datetime.now(UTC)).isoformat()} if since else {}
-    seen: list[dict[str, Any]] = view(config, "alerts", **asked)["messages"]
-    rows = seen if everything else [row for row in seen if row["state"] != "delivered"]
+    answer = view(config, "alerts", **asked)
+    seen: list[dict[str, Any]] = answer["messages"]
+    rows = seen if everything else [row for row in seen if row["state"] != DELIVERED]
     if as_json:
         print_json(rows)
         return
@@ -51,16 +53,19 @@ def list_(since: str | None, everything: bool, config: Path, as_json: bool) -> N
         return
     states = Counter(row["state"] for row in rows)
     echo(f"{counted(len(rows), 'message')}: {', '.join(f'{number} {state}' for state, number in states.items())}")
-    columns = ("time", "to", "state", "incident", "stage", "what", "why not")
-    table("", columns, [_cells(row) for row in rows], whole=("time", "to", "state"), wide=("what",), cut=("why not",))
+    columns = ("time", "to", "state", "again", "incident", "stage", "what", "why not")
+    whole = ("time", "to", "state", "again")
+    table("", columns, [_cells(row) for row in rows], whole=whole, wide=("what", "why not"))
+    if max(states[DELIVERED], len(rows) - states[DELIVERED]) >= answer.get("most", len(rows) + 1):
+        echo(f"Of those that were delivered, and of the others, the newest {answer['most']:,} are shown.")
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    tries = f" {row['tries']}x" if row["tries"] and row["state"] != "delivered" else ""
-    again = f"; again {when(row['next_at'])}" if row["next_at"] else ""
+    tries = f" {row['tries']}x" if row["tries"] and row["state"] != DELIVERED else ""
+    again = when(row["next_at"]) if row["next_at"] else "-"
     return (
-        when(row["at"]), shown(row["receiver"]), f"{row['state']}{tries}", shown(row["incident"] or "-"),
-        shown(row["stage"] or "-"), shown(row["title"]), shown(row["reason"] or "-") + again,
+        when(row["at"]), shown(row["receiver"]), f"{row['state']}{tries}", again, shown(row["incident"] or "-"),
+        shown(row["stage"] or "-"), shown(row["title"]), shown(row["reason"] or "-"),
     )  # fmt: skip
 
 

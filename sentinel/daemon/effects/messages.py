@@ -16,7 +16,7 @@ from sentinel.errors import UserError
 from sentinel.model.records import Notice
 from sentinel.ports import Clock
 
-_MOST = 1000  # messages shown, the newest first
+_MOST = 1000  # messages that were delivered and messages that were not, of each the newest
 
 
 async def messages(store: Store, now: datetime, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
@@ -25,12 +25,9 @@ async def messages(store: Store, now: datetime, arguments: dict[str, Any], user:
     ``user``: only those about this user's jobs; None: an operator, who sees all.
     """
     since = since_of(arguments) or now - timedelta(days=1)
-    rows = [
-        _shown(notice, receiver, delivered)
-        for notice, receiver, delivered in await asyncio.to_thread(store.notices, since=since, most=_MOST)
-        if user is None or notice.data.get("user") == user
-    ]
-    return {"messages": rows}
+    found = await asyncio.to_thread(store.notices, since=since, most=_MOST, user=user)
+    rows = [_shown(notice, receiver, delivered) for notice, receiver, delivered in found]
+    return {"messages": rows, "most": _MOST}
 
 
 def _shown(notice: Notice, receiver: str, delivered: bool) -> dict[str, Any]:

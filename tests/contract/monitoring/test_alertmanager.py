@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -67,6 +67,8 @@ async def test_restart_is_one_alert_until_the_job_runs_again(server: alertmanage
         "cause": "gpu_memory_ecc", "scope": "gpu", "partition": "gpu", "user": "ada", "node": "n2",
     }  # fmt: skip
     assert alert["annotations"]["stage"] == "restarting" and alert["status"]["state"] == "active"
+    stands = datetime.fromisoformat(alert["endsAt"]) - datetime.now(UTC)
+    assert stands > timedelta(days=29), "a held job waits for its user for weeks"
     assert last == []
 
 

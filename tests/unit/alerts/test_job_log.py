@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from made_records import AT, incident, job, plan, step, verdict
@@ -10,16 +11,17 @@ from shipped import shipped_signatures
 
 from sentinel.alerts import IncidentFacts, appended, for_log
 from sentinel.evidence.logs.reader import LogReader
-from sentinel.model.records import Cause, Outcome, Result, Scope, StepKind, Where
+from sentinel.model.records import Cause, Outcome, Result, Scope, Step, StepKind, Where
 
 CHOOSE = step(StepKind.CHOOSE_CHECKPOINT, job=8801, attempt=0)
 CHOSEN = Outcome(CHOOSE, Result.DONE, AT, "", {"path": "/shared/run/iter_0000025", "step": 25, "tier": "global"})
+KEPT_OUT = Step(StepKind.EXCLUDE, job=8801, attempt=0, data={"nodes": "n2"})
 SIGNATURES = shipped_signatures()
 
 
 def facts(cause: Cause = Cause.GPU_FALLEN_OFF_BUS, *outcomes: Outcome, **how: object) -> IncidentFacts:
     judged = verdict(cause, scope=Scope.GPU, drain=("n2",), gpus=("n2:5",))
-    return IncidentFacts(incident(job=8801, id="51a7"), judged, plan(CHOOSE), outcomes, job(8801), 37, **how)  # type: ignore[arg-type]
+    return IncidentFacts(incident(job=8801, id="51a7"), judged, plan(CHOOSE, KEPT_OUT), outcomes, job(8801), 37, **how)  # type: ignore[arg-type]
 
 
 def test_it_says_what_happened_and_from_where_it_goes_on() -> None:
@@ -28,6 +30,16 @@ def test_it_says_what_happened_and_from_where_it_goes_on() -> None:
         "n2 left out; nothing to do. Why: sentinel why 8801"
     )
     assert "the script resumes by its own rule" in for_log(facts())
+
+
+def test_only_what_the_job_is_kept_off_is_left_out() -> None:
+    """A node at fault without which the job cannot run is spared."""
+    spared = dataclasses.replace(facts(), plan=plan(CHOOSE, dataclasses.replace(KEPT_OUT, data={"nodes": ""})))
+    assert "left out" not in for_log(spared)
+    many = dataclasses.replace(KEPT_OUT, data={"nodes": ",".join(f"n{n}" for n in range(20))})
+    assert re.search(
+        r"; n0, n1, [^;]{1,60} and \d+ more left out;", for_log(dataclasses.replace(facts(), plan=plan(many)))
+    )
 
 
 HELD = Outcome(step(StepKind.HOLD, job=8801, attempt=0), Result.DONE, AT)

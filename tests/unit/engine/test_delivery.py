@@ -16,7 +16,7 @@ from made_records import AT, ended, incident, plan, verdict
 from sentinel.alerts.digests import digest
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.engine import recovery
-from sentinel.engine.delivery import due
+from sentinel.engine.delivery import due, is_for
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Delivery, IncidentState, Notice
 
@@ -49,6 +49,19 @@ def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
 )
 def test_quiet_hours(quiet: str, zone: str, now: datetime, expected: datetime) -> None:
     assert due(channel(quiet=quiet, timezone=zone), notice(now)) == expected
+
+
+def test_a_held_job_is_news_for_its_owner_and_none_for_operators() -> None:
+    held = notice(severity="info", stage="held", told=["held"], user="alice", owner_text="Job 8 is held.")
+    later = dataclasses.replace(held, data={**held.data, "stage": "resolved", "told": ["held", "resolved"]})
+    handled = dataclasses.replace(held, data={**held.data, "stage": "handled", "told": ["handled"]})
+    owners = channel(audience="owners", least_severity="warning")
+
+    assert [is_for(owners, one) for one in (held, later, handled)] == [True, True, False]
+    assert not is_for(channel(least_severity="warning"), held)
+    assert not is_for(channel(audience="owners", least_severity="critical"), held)
+    night = channel(audience="owners", quiet="22:00-07:00", at_once="warning")
+    assert due(night, dataclasses.replace(held, at=at(23))) == at(23)
 
 
 def test_what_is_critical_waits_for_nothing() -> None:

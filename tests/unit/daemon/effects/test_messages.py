@@ -74,3 +74,20 @@ async def test_what_was_not_delivered_is_shown_however_old_and_to_its_user_only(
     assert shown[2]["reason"] == "answered 503" and shown[2]["tries"] == 12
     own = (await messages(there.store, now, {}, "ada"))["messages"]
     assert [row["id"] for row in own] == ["a"]
+
+
+async def test_what_was_not_delivered_is_not_hidden_by_newer_messages(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.daemon.effects.messages._MOST", 3)
+    there = world()
+    now = there.slurm.clock.now()
+    lost = Delivery(12, "answered 503", True)
+    there.store.record_notice(Notice("a", "", now - timedelta(hours=9), "t", "b", {"user": "ada"}, lost), "chat", False)
+    for number in range(4):
+        there.store.record_notice(Notice(f"b{number}", "", now, "t", "b", {"user": "bo"}), "chat", True)
+        there.store.record_notice(Notice(f"c{number}", "", now, "t", "b", {"user": "bo"}), "mail", number < 2)
+    shown = (await messages(there.store, now, {}, None))["messages"]
+    assert [row["id"] for row in shown if row["state"] != "delivered"] == ["c2", "c3", "a"]
+    assert len(shown) == 6
+    assert [row["id"] for row in (await messages(there.store, now, {}, "ada"))["messages"]] == ["a"]

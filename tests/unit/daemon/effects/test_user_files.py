@@ -85,7 +85,7 @@ async def test_a_message_goes_where_the_users_file_says_in_the_owners_words(post
     assert {text.strip() for _, _, text in post.got} == {"Job 7 is held."}
 
 
-@pytest.mark.parametrize("line", ['least_severity = "warning"', 'stages = ["failed"]', 'partitions = ["gpu"]'])
+@pytest.mark.parametrize("line", ['least_severity = "critical"', 'stages = ["failed"]', 'partitions = ["gpu"]'])
 async def test_the_user_narrows_down_what_comes(post: Post, line: str) -> None:
     await sink(Agents(file('mail = ["ada@example.org"]', line))).send(notice(partition="cpu"))
     assert post.got == []
