@@ -225,6 +225,7 @@ class Views:
                 for node in shown
             ],
             "incidents": [shown_row(row, waits) for row in rows],
+            "seen_at": fleet.at,
         }
 
     def _node(self, node: NodeView, released_by: Mapping[str, str]) -> dict[str, Any]:

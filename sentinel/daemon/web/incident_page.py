@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sentinel.model.approvals import ASKING
@@ -20,10 +22,10 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
     """Events in order of time: each with ``at``, ``kind`` (evidence, verdict, step, wait, outcome), ``what``, ``where``,
-    ``text``. ``at`` None: not over yet; these are last."""
+    ``text``."""
     incident, verdict, plan = seen["incident"], seen["verdict"], seen["plan"]
     decisive = {ground["evidence"]["id"] for ground in (verdict or {}).get("grounds", ())}
-    evidence = sorted(seen["evidence"], key=lambda item: (item["id"] not in decisive, item["at"]))[:_EVIDENCE]
+    evidence = sorted(seen["evidence"], key=lambda item: (item["id"] not in decisive, _time(item)))[:_EVIDENCE]
     events = [
         {
             "at": item["at"], "kind": "evidence", "what": item["kind"].replace("_", " "), "where": _where(item["where"]),
@@ -57,8 +59,13 @@ def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
         events.append({"at": incident["closed_at"] or incident["updated_at"], "kind": "outcome", "what": incident["state"],
                        "where": "", "text": incident["outcome"]})  # fmt: skip
     order = ("evidence", "verdict", "wait", "step", "outcome")
-    events.sort(key=lambda event: (event["at"], order.index(event["kind"])))
+    events.sort(key=lambda event: (_time(event), order.index(event["kind"])))
     return events
+
+
+def _time(event: Mapping[str, Any]) -> datetime:
+    """Not the text: a whole second has no fraction in it."""
+    return datetime.fromisoformat(event["at"])
 
 
 def _where(where: dict[str, Any]) -> str:

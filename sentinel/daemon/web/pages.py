@@ -23,6 +23,9 @@ from sentinel.planning.quantities import duration
 from sentinel.ports import Clock
 from sentinel.wire import to_json
 
+OLD_S = (
+    60.0  # age of Slurm's answer that is said: it is asked anew for each page, and shown as it was where it is silent
+)
 ROWS = 200  # rows of a table per page
 _EPOCH = to_json(datetime.fromtimestamp(0, tz=UTC))
 _LONGEST = 4096  # most characters of one part of a request
@@ -68,6 +71,11 @@ class Asked:
         if "since" in found:
             found["since"] = since_of(found["since"], self.now)
         return found
+
+    def old(self, listing: Mapping[str, Any]) -> str | None:
+        """When Slurm was seen as a listing of nodes shows it, where that is old; None: just now."""
+        seen_at = listing["seen_at"]
+        return seen_at if (self.now - datetime.fromisoformat(seen_at)).total_seconds() > OLD_S else None
 
     @property
     def start(self) -> int:
@@ -205,7 +213,8 @@ def _fits(row: Mapping[str, Any], chosen: Mapping[str, Any], named: frozenset[st
 
 async def _nodes(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("state", "partition", "node", "group")
-    seen = (await asked.view("nodes", last_known=True))["nodes"]
+    listing = await asked.view("nodes", last_known=True)
+    seen = listing["nodes"]
     named = await _named(chosen)
     rows = []
     for group in fleet_map.groups(seen, asked.racks):
@@ -214,6 +223,7 @@ async def _nodes(asked: Asked) -> tuple[str, dict[str, Any]]:
     order = [state for state, _ in fleet_map.STATES]
     rows.sort(key=lambda row: order.index(row[1]))
     return "nodes.html", {
+        "old": asked.old(listing),
         "rows": rows[asked.start : asked.start + ROWS],
         "total": len(rows),
         "start": asked.start,
@@ -228,6 +238,7 @@ async def _node(asked: Asked) -> tuple[str, dict[str, Any]]:
     found = await asked.view("nodes", node=asked.name, since=_EPOCH, last_known=True)
     (row,) = found["nodes"][:1]
     return "node.html", {
+        "old": asked.old(found),
         "node": row,
         "state": fleet_map.state_of(row),
         "words": fleet_map.WORDS,

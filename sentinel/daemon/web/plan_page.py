@@ -29,8 +29,10 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
     running = [row for row in (await asked.view("jobs"))["attempts"] if "interval_verdict" in row]
     running = sorted({row["job"]: row for row in running}.values(), key=lambda row: -(row["gpus"] or 0))
     status = await asked.view("status")
-    total = sum(row["gpus"] or 0 for row in (await asked.view("nodes", last_known=True))["nodes"])
+    listing = await asked.view("nodes", last_known=True)
+    total = sum(row["gpus"] or 0 for row in listing["nodes"])
     return "plan.html", {
+        "old": asked.old(listing),
         "problem": problem,
         "past": past,
         "days": (past.end - past.start).total_seconds() / 86400.0 if past is not None else _DAYS,

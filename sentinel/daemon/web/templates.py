@@ -50,7 +50,7 @@ def render(template: str, **values: Any) -> str:
 
 def style() -> str:
     """The style sheet of pages and reports."""
-    return (_FOLDER / "style.css").read_text()
+    return (_FOLDER / "style.css").read_text(encoding="utf-8")
 
 
 def visible(value: Any) -> Any:

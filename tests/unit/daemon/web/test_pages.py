@@ -21,6 +21,7 @@ from in_memory.world import World
 from made_records import AT, ended, evidence, incident, job, plan, step, verdict
 
 from sentinel.daemon.web.charts import WIDTH, bars
+from sentinel.daemon.web.incident_page import timeline
 from sentinel.daemon.web.templates import hours, interval
 from sentinel.errors import UserError
 from sentinel.model.approvals import APPROVAL
@@ -146,6 +147,19 @@ async def test_incident_is_a_time_line(served: ServedPage) -> None:
     assert "drain n1: done" in line and "NVRM: Xid 79" in line and "written by a user" in line and "it decided" in line
 
 
+def test_a_time_without_a_fraction_is_in_order_in_the_time_line() -> None:
+    at = "2026-03-04T05:06:0{}Z".format
+    nowhere = dict.fromkeys(("node", "gpu", "nic", "rank"))
+    items = [
+        {"id": id_, "at": when, "kind": "xid", "where": nowhere, "text": id_, "source": "kernel", "trust": "system"}
+        for id_, when in (("a", at("7")), ("b", at("7.4")), ("c", at("6.9")))
+    ]
+    incident = {"decided_at": at("7.2"), "outcome": "", "closed_at": None}
+    verdict = {"cause": "pcie", "grounds": []}
+    seen = {"incident": incident, "verdict": verdict, "plan": None, "evidence": items, "steps": []}
+    assert [event["text"] or event["kind"] for event in timeline(seen)] == ["c", "a", "verdict", "b"]
+
+
 async def test_job_with_attempts_curves_and_restart_points(served: ServedPage) -> None:
     for attempt, first, last in ((0, 1, 250), (1, 201, 400)):
         served.daemon.live.see_attempt(job(201, restarts=attempt))
@@ -260,6 +274,9 @@ async def test_slurm_that_does_not_answer_is_said_with_the_age_of_what_is_shown(
     await served.get("/")
     status, text, _ = await served.get("/")
     assert status == 200 and "Slurm does not answer" in text and "10 min ago" in text and "/nodes/n1" in text
+    for path in ("/nodes", "/nodes/n1", "/plan"):
+        status, text, _ = await served.get(path)
+        assert status == 200 and "was seen 10 min ago" in text, path
 
 
 async def test_before_slurm_answered_nothing_is_shown_as_healthy(world: Worlds) -> None:
