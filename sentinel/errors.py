@@ -7,6 +7,7 @@ SentinelError
 │   ├── Timeout          … within its deadline
 │   ├── StandingBy       … since that daemon is not the active one
 │   ├── Superseded       … since another daemon is active now: whatever this one still wants is not done
+│   │   └── ContentLost  … since the database has lost what this daemon wrote: the same
 │   └── Denied           … or refused us (authentication, rights)
 ├── Refused              a limit or a promise forbids it; nothing was done (exit status 4)
 │   └── RefusedForNow    Slurm says no for a reason that nobody foresaw: it may be over in a minute
@@ -78,6 +79,10 @@ class StandingBy(Unavailable):
 
 
 class Superseded(Unavailable):
+    pass
+
+
+class ContentLost(Superseded):
     pass
 
 

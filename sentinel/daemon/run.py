@@ -65,7 +65,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import HistoryForgotten, Started, TrendsRead
 from sentinel.engine.watch.events import ResourceExhausted, WatchStarted
-from sentinel.errors import FileError, Superseded, Unavailable, UserError
+from sentinel.errors import ContentLost, FileError, Superseded, Unavailable, UserError
 from sentinel.log import Log, take_libraries
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, SettingChanged
@@ -314,11 +314,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def _start_again(log: Log, error: Superseded) -> None:
-    """Another daemon is active: replace this process by a fresh one, which stands by.
+    """Another daemon is active, or the store has lost what this one remembers: replace this process by a fresh one, which
+    stands by, and loads what the store holds if it takes the lease again.
 
     Called in any thread. No task, thread or child of this process goes on; a Slurm command in progress is killed.
     """
-    log.warning("superseded", reason=error.message)
+    if isinstance(error, ContentLost):
+        log.warning("store-lost-content", reason=error.message, fix=error.fix)
+    else:
+        log.warning("superseded", reason=error.message)
     for path in Path("/proc/self/task").glob("*/children"):
         for pid in path.read_text().split():
             with suppress(OSError):

@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from sentinel.adapters.store import lease
 from sentinel.adapters.store.deadlines import Deadlines
 from sentinel.adapters.store.json_columns import from_text, to_text
-from sentinel.errors import ProtocolError, Refused, Timeout, Unavailable, UserError
+from sentinel.errors import ContentLost, ProtocolError, Refused, Timeout, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model.stored import UnreadableRecord
 from sentinel.wire import record_from
@@ -95,6 +95,9 @@ class Database:
         self._log = log or Log()
         self._said: set[str] = set()  # about records that cannot be read
         self.token: int | None = None  # of the lease under which this process writes; None: it needs none
+        self._holder = ""  # of that lease: this process
+        self._confirmed = 0  # the newest number of a transaction of ours that the database has confirmed; 0: none
+        self._numbers = threading.Lock()
         self._closing = threading.Event()
         self._busy_s = busy_s
         self._deadlines: Deadlines | None = None
@@ -145,11 +148,34 @@ class Database:
 
         Raises:
             Superseded: another daemon is active; nothing was changed.
+            ContentLost: the database has lost what this daemon wrote; nothing was changed.
         """
+        number: int | None = None
         with self._transaction(self.engine, self._busy_s * times) as connection:
             yield connection
             if self.token is not None:
+                confirmed = self._confirmed
+                # Before the lease: two transactions of this daemon must ask for these locks in the same order.
+                number = lease.count(connection, self._holder) if self.shared else None
                 lease.require(connection, self.token)
+                self._require_all(number - 1 if number is not None else None, confirmed)
+        with self._numbers:
+            self._confirmed = max(self._confirmed, number or 0)
+
+    def _require_all(self, held: int | None, confirmed: int) -> None:
+        """
+        Args:
+            held: the number of the last transaction of this daemon that the database holds; None: of none.
+            confirmed: of the last one that it had confirmed before it was asked; 0: of none, as to a file.
+
+        Raises:
+            ContentLost: it holds fewer.
+        """
+        if confirmed and (held is None or held < confirmed):
+            raise ContentLost(
+                f"the database does not hold what this daemon wrote: {held or 0} of {confirmed} transactions",
+                fix="was a replica promoted that lagged? Replicate synchronously, so that nothing is lost",
+            )
 
     @contextlib.contextmanager
     def _read(self, *, times: float = 1.0) -> Iterator[sa.Connection]:

@@ -5,6 +5,10 @@ lease's length *by the watcher's own monotonic clock*, it takes the lease, which
 Every transaction of a daemon that acts ends with a look at the token, under a lock that a taker waits for: what an earlier
 holder still writes is rolled back, whenever it wakes up. No times of two hosts are compared, and a clock that is set
 changes nothing.
+
+A database that daemons share may be replaced under a running one by a replica that lagged: it holds less than the daemon
+wrote and remembers. Each transaction therefore also has a number, counted in the daemon's row, and one that does not come
+after all those that the database has confirmed is rolled back, too.
 """
 
 from __future__ import annotations
@@ -92,6 +96,17 @@ def leave(connection: sa.Connection, holder: str, token: int | None) -> None:
 def forget(connection: sa.Connection, holders: list[str]) -> None:
     """Rows of daemons that are gone."""
     connection.execute(sa.delete(t.daemon).where(t.daemon.c.holder.in_(holders)))
+
+
+def count(connection: sa.Connection, holder: str) -> int | None:
+    """The number of this transaction among ours; its row is locked until the commit. None: we have no row."""
+    commits, ours = t.daemon.c.commits, t.daemon.c.holder == holder
+    return connection.execute(sa.update(t.daemon).where(ours).values(commits=commits + 1).returning(commits)).scalar()
+
+
+def counted(connection: sa.Connection, holder: str) -> int | None:
+    """The number of the last transaction of ours that the database holds. None: we have no row."""
+    return connection.execute(sa.select(t.daemon.c.commits).where(t.daemon.c.holder == holder)).scalar()
 
 
 def require(connection: sa.Connection, token: int) -> None:

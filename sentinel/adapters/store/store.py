@@ -409,18 +409,21 @@ class Store(Database):
         with self._begin() as connection:
             token = lease.take(connection, holder, seen)
         if token is not None:
-            self.token = token
+            self.token, self._holder, self._confirmed = token, holder, 0
             self._closing.clear()
         return token is not None
 
     def require_lease(self) -> None:
         """
         Raises:
-            Superseded: another daemon is active.
+            Superseded: another daemon is active. ContentLost: the database has lost what this one wrote.
         """
         if self.token is not None:
+            confirmed = self._confirmed
             with self._read() as connection:
                 lease.require(connection, self.token)
+                if self.shared:
+                    self._require_all(lease.counted(connection, self._holder), confirmed)
 
     def leave_lease(self, holder: str) -> None:
         """Give it back if it is ours, and be no daemon any more."""

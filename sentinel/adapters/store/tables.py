@@ -229,6 +229,7 @@ daemon = Table(
     Column("address", Plain(255), nullable=False),
     Column("version", Plain(64), nullable=False),
     Column("beats", BigInteger, nullable=False),
+    Column("commits", BigInteger, nullable=False, server_default="0"),  # transactions while it had the lease
     Column("since", Utc, nullable=False),  # by its own clock, for people; nothing is decided by it
 )
 

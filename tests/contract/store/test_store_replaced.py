@@ -1,0 +1,97 @@
+"""A database that comes back with older content than a running daemon wrote: a replica was promoted that lagged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from in_memory.direct_store import DirectStore
+from made_records import AT, ended
+
+from sentinel.adapters.store import tables
+from sentinel.adapters.store.lease import DaemonRow
+from sentinel.errors import ContentLost, Unavailable
+
+
+def own(name: str, beats: int = 0) -> DaemonRow:
+    return DaemonRow(name, f"http://{name}:9478", "1.0", beats, AT)
+
+
+@pytest.fixture
+def replaced(store: DirectStore) -> Iterator[Callable[[], None]]:
+    """Puts what the store holds back to what it held before the last commits, as a promoted replica does that lags."""
+    kept: list[dict[str, Any]] = []
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    store.put("paused", "before")
+    with store.engine.begin() as connection:
+        kept += [dict(row._mapping) for row in connection.execute(sa.select(tables.daemon))]
+
+    def promote() -> None:
+        with store.engine.begin() as connection:
+            connection.execute(sa.delete(tables.daemon))
+            connection.execute(sa.insert(tables.daemon), kept)
+            connection.execute(sa.update(tables.setting).values(value="before"))
+
+    yield promote
+
+
+@pytest.mark.parametrize("without_row", [False, True])
+def test_a_database_that_has_lost_what_this_daemon_wrote_takes_nothing_more_from_it(
+    store: DirectStore, replaced: Callable[[], None], without_row: bool
+) -> None:
+    store.put("paused", "after")
+    store.look_at_lease(own("a", 1))
+    store.require_lease()
+    if not store.shared:
+        return  # a file has no replica, and pays nothing for this
+    replaced()
+    if without_row:
+        with store.engine.begin() as connection:
+            connection.execute(sa.delete(tables.daemon))
+    for write in (
+        lambda: store.put("paused", "late"),
+        lambda: store.append([ended()]),
+        lambda: store.look_at_lease(own("a", 2)),
+        store.require_lease,
+    ):
+        with pytest.raises(ContentLost, match="does not hold what this daemon wrote"):
+            write()
+    assert store.get("paused") == "before" and store.evidence_since(AT) == []
+    # As the process does that is started anew: with the lease, and what the store holds now.
+    again = DirectStore(store.engine.url.render_as_string(hide_password=False))
+    assert again.take_lease("a", again.look_at_lease(own("a", 3)))
+    again.put("paused", "again")
+    again.require_lease()
+    assert again.get("paused") == "again"
+    again.close()
+
+
+def test_commits_of_several_threads_are_told_from_lost_ones(store: DirectStore) -> None:
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    errors: list[Exception] = []
+
+    def write(name: str) -> None:
+        try:
+            for number in range(20):
+                store.put(name, number)
+                store.require_lease()
+        except Unavailable as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(f"key{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and [store.get(f"key{number}") for number in range(4)] == [19] * 4
+
+
+def test_a_file_is_not_written_once_more_for_each_commit(store: DirectStore) -> None:
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    store.put("paused", True)
+    with store.engine.begin() as connection:
+        counted = connection.execute(sa.select(tables.daemon.c.commits)).scalar()
+    assert counted == (1 if store.shared else 0)
