@@ -13,15 +13,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import sqlalchemy as sa
 
+from sentinel.adapters.store import attempt_query, lease, retention
 from sentinel.adapters.store import audit as chain
-from sentinel.adapters.store import lease, retention
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.changes import add_evidence, write
 from sentinel.adapters.store.database import Database
+from sentinel.adapters.store.incident_query import Wanted, incident_query
 from sentinel.adapters.store.loading import incident_from, load, newest_plans, steps_from
 from sentinel.adapters.store.recording import read_recording
 from sentinel.errors import Unavailable
@@ -112,24 +113,10 @@ class Store(Database):
             evidence = tuple(self._readable(Evidence, (item.record for item in connection.execute(joined))))
         return incident_from(row, evidence)
 
-    def incident_rows(
-        self,
-        *,
-        since: datetime | None = None,
-        job: int | None = None,
-        ids: Sequence[str] | None = None,
-        limit: int = 200,
-    ) -> list[dict[str, Any]]:
-        """Incidents without their evidence, newest first, for listings."""
-        query = sa.select(t.incident).order_by(t.incident.c.opened_at.desc()).limit(limit)
-        if ids is not None:
-            query = query.where(t.incident.c.id.in_(ids))
-        if since is not None:
-            query = query.where(t.incident.c.opened_at >= since)
-        if job is not None:
-            query = query.where(t.incident.c.job == job)
+    def incident_rows(self, **wanted: Unpack[Wanted]) -> list[dict[str, Any]]:
+        """Incidents without their evidence, newest first; see ``sentinel.adapters.store.incident_query``."""
         with self._read() as connection:
-            return _rows(connection, query)
+            return _rows(connection, incident_query(**wanted))
 
     def incidents_of_ends(self, jobs: Collection[int]) -> dict[tuple[int, int], str]:
         """By job and attempt of these jobs: the first incident of which the attempt's end is a part."""
@@ -311,33 +298,29 @@ class Store(Database):
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 
-    def attempts(
-        self,
-        *,
-        job: int | None = None,
-        since: datetime | None = None,
-        ran_since: datetime | None = None,
-        user: str | None = None,
-        newest: int | None = None,
-    ) -> list[dict[str, Any]]:
-        """Attempts that started ``since`` then, or that still ran at ``ran_since`` or later, the oldest first.
-
-        ``newest``: of more than so many, the newest.
-        """
-        query = sa.select(t.attempt).order_by(t.attempt.c.started_at)
-        if newest is not None:
-            query = sa.select(t.attempt).order_by(t.attempt.c.started_at.desc()).limit(newest)
-        if user is not None:
-            query = query.where(t.attempt.c.user == user)
-        if ran_since is not None:
-            query = query.where(sa.or_(t.attempt.c.ended_at.is_(None), t.attempt.c.ended_at >= ran_since))
-        if job is not None:
-            query = query.where(t.attempt.c.job == job)
-        if since is not None:
-            query = query.where(t.attempt.c.started_at >= since)
+    def attempts(self, **wanted: Unpack[attempt_query.Wanted]) -> list[dict[str, Any]]:
+        """Attempts, the oldest first, each once; see ``sentinel.adapters.store.attempt_query``."""
+        newest = wanted.get("newest")
         with self._read() as connection:
-            rows = _rows(connection, query)
-        return rows if newest is None else rows[::-1]
+            rows = _rows(connection, attempt_query.attempt_query(**wanted))
+        return attempt_query.each_once(rows if newest is None else rows[::-1])
+
+    def jobs_that_ran(
+        self, *, since: datetime | None, user: str | None = None, only: Collection[int] | None = None
+    ) -> list[tuple[int, int, bool]]:
+        """Jobs of which an attempt still ran at ``since`` or later, the one that began last first: id, number of those
+        attempts, and whether one has no end. ``only``: of these jobs, where they are few; others may be among them."""
+        named = only if only is not None and len(only) <= _MANY else None
+        with self._read() as connection:
+            found = connection.execute(attempt_query.jobs_query(since, user, named))
+            return [(row.job, row.attempts, row.attempts > row.ended) for row in found]
+
+    def jobs_on(self, nodes: Collection[str], *, since: datetime | None, user: str | None = None) -> set[int]:
+        """Jobs of which an attempt that still ran at ``since`` or later had one of these nodes."""
+        names = frozenset(nodes)
+        query = attempt_query.nodes_query(names, since, user).execution_options(yield_per=_MANY)
+        with self._read() as connection:
+            return {row.job for row in connection.execute(query) if not names.isdisjoint(row.nodes)}
 
     def rename_receiver(self, before: str, after: str) -> None:
         """Give a receiver of notices another name. An earlier release kept the addresses of webhooks, which are secrets."""

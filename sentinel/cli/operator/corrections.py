@@ -11,6 +11,7 @@ import click
 
 from sentinel.cli.operator.arguments import CAUSE, INCIDENT, asked_filters, since_option
 from sentinel.cli.operator.daemon_client import ask, config_option, view
+from sentinel.cli.operator.incident_table import tell_cut
 from sentinel.cli.operator.output import echo, json_option, print_json, shown, table, when
 from sentinel.errors import FileError, UserError
 from sentinel.model.vocabulary import Cause, Scope
@@ -67,7 +68,9 @@ def correct(
         return
     if cause is not None or scope is not None or note is not None:
         raise UserError("no incident is named", fix="sentinel incidents lists them; the beginning of an id is enough")
-    rows = view(config, "incidents", corrected=True, **asked_filters(since=since))["incidents"]
+    seen = view(config, "incidents", corrected=True, **asked_filters(since=since))
+    rows = seen["incidents"]
+    tell_cut(seen, beside=as_json)
     if export is not None:
         cases = [_case(row, view(config, "why", incident=row["id"])["evidence"]) for row in rows]
         _write(export, cases)

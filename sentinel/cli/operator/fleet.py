@@ -9,7 +9,7 @@ import click
 
 from sentinel.cli.operator.arguments import asked_filters, nodes_argument, since_option
 from sentinel.cli.operator.daemon_client import config_option, view
-from sentinel.cli.operator.incident_table import incident_table
+from sentinel.cli.operator.incident_table import incident_table, tell_cut
 from sentinel.cli.operator.output import (
     ago,
     counted,
@@ -65,6 +65,7 @@ def nodes(nodes: str | None, suspects: bool, since: str | None, config: Path, as
         _listing(rows)
     if nodes is not None and seen["incidents"]:
         incident_table(f"Incidents of {shown(nodes)}", seen["incidents"])
+        tell_cut(seen)
 
 
 @click.command()

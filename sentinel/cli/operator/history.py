@@ -10,7 +10,7 @@ import click
 from sentinel.cli.operator.arguments import asked_filters, filter_options, filter_words
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.fleet import rate
-from sentinel.cli.operator.incident_table import incident_table
+from sentinel.cli.operator.incident_table import incident_table, tell_cut
 from sentinel.cli.operator.output import (
     ago,
     causes_words,
@@ -51,6 +51,7 @@ def history(days: float, by: str | None, config: Path, as_json: bool, **filters:
     seen = view(config, "history", **({} if "since" in chosen else {"days": days}), **chosen)
     groups = {name: rows for name, rows in seen["by"].items() if by in (None, name)}
     if as_json:
+        tell_cut(seen, beside=True)
         print_json({"by": name, **row} for name, rows in groups.items() for row in rows)
         return
     which = filter_words(chosen) + ("" if "since" in chosen else f" in the last {days:g} days")
@@ -59,8 +60,7 @@ def history(days: float, by: str | None, config: Path, as_json: bool, **filters:
         echo(f"No incident{which}.")
         return
     echo(f"{counted(count, 'incident')}{which}")
-    if seen["cut"]:
-        echo("There are more incidents than are read at once: the oldest are missing.")
+    tell_cut(seen)
     for name in _ORDER:
         if groups.get(name) and (by == name or name not in chosen):
             _table(name, groups[name], whole=by == name)

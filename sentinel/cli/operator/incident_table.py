@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sentinel.cli.operator.output import shown, styled_state, table, when
+from sentinel.cli.operator.output import echo, shown, styled_state, table, when
 
 COLUMNS = ("id", "opened", "state", "cause", "culprit nodes", "job", "scope", "confidence", "outcome")
 
@@ -26,6 +26,12 @@ def incident_table(
         wide=_LESS if still_open else _WIDE,
         whole=("id", "opened", "state", "cause", "job", "scope", "confidence"),
     )
+
+
+def tell_cut(seen: Mapping[str, Any], what: str = "incidents", *, beside: bool = False) -> None:
+    """Say so where a view could not be made of all there are. ``beside``: on stderr, as JSON is on stdout."""
+    if seen.get("cut"):
+        echo(f"There are more {what} than are read at once: the oldest are missing.", err=beside)
 
 
 def state_words(row: dict[str, Any]) -> str:

@@ -52,6 +52,8 @@ def incidents(incident: str | None, config: Path, as_json: bool, **filters: Any)
         return
     chosen = asked_filters(**filters)
     seen = view(config, "incidents", **chosen)
+    if seen.get("cut"):
+        echo(f"The newest {len(seen['incidents'])}; sentinel history counts more.", err=as_json)
     if as_json:
         print_json(seen["incidents"])
         return

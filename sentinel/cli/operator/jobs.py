@@ -11,7 +11,7 @@ import click
 from sentinel.cli.operator.arguments import JOB, asked_filters, filter_options, filter_words
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.fleet import drained_by
-from sentinel.cli.operator.incident_table import incident_table
+from sentinel.cli.operator.incident_table import incident_table, tell_cut
 from sentinel.cli.operator.output import (
     causes_words,
     clock,
@@ -63,6 +63,7 @@ def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> Non
         raise UserError(
             f"nothing is known of job {number}", fix="squeue and sacct may know it; sentinel jobs lists others"
         )
+    tell_cut(seen, "attempts" if number is not None else "jobs", beside=as_json)
     if as_json:
         print_json(attempts)
         return
@@ -250,6 +251,7 @@ def lost(by: str, whole: bool, config: Path, as_json: bool, **filters: Any) -> N
     """
     chosen = asked_filters(**filters)
     seen = view(config, "lost", by=by, **chosen)
+    tell_cut(seen, beside=as_json)
     if as_json:
         print_json(seen["rows"])
         return

@@ -13,6 +13,7 @@ from sentinel.daemon.api.explanation import by_id, drained_for, kept_reason
 from sentinel.daemon.api.histories import named
 from sentinel.daemon.api.status import responds_to_slurm, shown_state
 from sentinel.daemon.effects.messages import send_trials
+from sentinel.daemon.incident_search import IncidentSearch
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.runner import Runner
 from sentinel.detect.cluster_view import ClusterView
@@ -27,7 +28,6 @@ from sentinel.model.records import OURS, Cause, NodeView, Scope
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
 from sentinel.wire import time_from, to_json
 
-_SEARCHED = 5000  # newest incidents searched for an id
 _MOST_PARTS = 1000  # most parts of one plan that one answer may cover
 RELEASED = "released"  # stored setting: node -> when an operator last returned it to service
 RELEASED_BY = "released_by"  # stored setting: node -> who that was
@@ -127,9 +127,8 @@ class OperatorCommands:
         return await send_trials(self._runner, self._clock, str(arguments.get("to") or ""), by.name)
 
     async def _correct(self, arguments: dict[str, Any], by: Person) -> dict[str, Any]:
-        row = by_id(
-            str(arguments.get("incident", "")), await asyncio.to_thread(self._store.incident_rows, limit=_SEARCHED)
-        )
+        name = str(arguments.get("incident", ""))
+        row = by_id(name, await asyncio.to_thread(IncidentSearch(self._store).beginning, name, None))
         cause, scope = Cause(named("cause", arguments, Cause)), arguments.get("scope")
         where = Scope(named("scope", arguments, Scope)) if scope is not None else self._usual_scope(cause)
         note = _printable(arguments.get("note") or "", MOST_NOTE)

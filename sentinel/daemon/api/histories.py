@@ -35,6 +35,11 @@ class FailureFilter:
     cause: str | None = None
     corrected: bool = False  # only those that an operator corrected
 
+    @property
+    def of_whole_jobs(self) -> bool:
+        """Whether it asks for nothing but a job and a user: for all that happened to them."""
+        return self.nodes is None and self.cause is None and not self.corrected
+
     def has(self, row: Row) -> bool:
         return (
             (self.nodes is None or not self.nodes.isdisjoint(nodes_of(row)))

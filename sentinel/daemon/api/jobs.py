@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import FailureFilter
 from sentinel.daemon.api.lost import ON_PURPOSE, Loss, losses
 from sentinel.daemon.api.status import as_slurm_says
+from sentinel.daemon.incident_search import batched
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.engine.history import as_corrected
 from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, StepKind
@@ -38,18 +39,19 @@ class JobAttempts:
         self,
         *,
         job: int | None = None,
+        jobs: Collection[int] | None = None,
         since: datetime | None = None,
         user: str | None = None,
         newest: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Attempts as the store has them, with what is newer in memory. Blocking.
+        """Attempts as the store has them, the oldest first, with what is newer in memory. Blocking.
 
         Args:
             since: only attempts that still ran at this time or later.
             newest: at most this many, the newest ones.
         """
         rows = []
-        for row in self._store.attempts(job=job, ran_since=since, user=user, newest=newest):
+        for row in self._store.attempts(job=job, jobs=jobs, ran_since=since, user=user, newest=newest):
             seen = self._live.attempts.get((row["job"], row["attempt"]))
             newer: dict[str, Any] = {}
             if seen is not None:
@@ -58,6 +60,44 @@ class JobAttempts:
                     newer["first_step"] = seen.first_step
             rows.append({**row, **newer})
         return rows
+
+    def of_jobs(
+        self,
+        *,
+        since: datetime | None,
+        user: str | None,
+        nodes: Collection[str] | None,
+        jobs: Collection[int] | None,
+        most: int,
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Attempts of whole jobs, the oldest first, and whether there are more jobs. Blocking.
+
+        All jobs that Slurm has, or that have not ended, are among them; of the others the newest, up to ``most`` attempts.
+
+        Args:
+            since: only attempts that still ran at this time or later.
+            nodes: only jobs that had one of these nodes; None: all.
+            jobs: only these; None: all.
+        """
+        wanted = set(jobs) if jobs is not None else None
+        if nodes is not None:
+            there = self._store.jobs_on(nodes, since=since, user=user)
+            wanted = there if wanted is None else there & wanted
+        known = {job.id for job in self._live.jobs()}
+        chosen: list[int] = []
+        count, cut = 0, False
+        for job, attempts, endless in self._store.jobs_that_ran(since=since, user=user, only=wanted):
+            if wanted is not None and job not in wanted:
+                continue
+            if endless or job in known:
+                chosen.append(job)
+            elif not cut and (not count or count + attempts <= most):
+                chosen.append(job)
+                count += attempts
+            else:
+                cut = True
+        rows = [row for part in batched(chosen) for row in self.read(jobs=part, since=since, user=user)]
+        return sorted(rows, key=lambda row: row["started_at"]), cut
 
     def in_slurm(self, job: int | None, user: str | None) -> dict[str, Any] | None:
         """A job as Slurm's newest snapshot shows it, for one of which no attempt was seen; None: ``user`` has no such job.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_dr
 from sentinel.model.approvals import ASKING, asked
 from sentinel.model.audit import EXPORTED, REWRITTEN
 from sentinel.model.intent import intent_of
-from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, NodeView, Plan, stable_id
+from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, NodeView, Plan, Wait, stable_id
 from sentinel.model.vocabulary import REFUSED_BY_SLURM
 from sentinel.policy.stops import stops_allowed
 from sentinel.wire import time_from, to_json
@@ -31,6 +31,8 @@ _UNREAD = 20  # unreadable records listed in a view
 _FAR_FUTURE = datetime.max.replace(tzinfo=UTC)
 _UNDELIVERED = 1000  # messages that were not delivered, the newest
 _MOST_PLANS = 20  # newest plans of observe mode that are shown
+
+Visible = Callable[[Collection[str]], set[str]]  # which of these incidents the person may see
 
 
 def shown_state(node: NodeView) -> str:
@@ -212,10 +214,15 @@ def _as_far_as_done(plan: Plan, ledger: Ledger) -> Plan:
     return replace(plan, steps=tuple(step for step in plan.steps if ledger.has(step.key(plan.incident))))
 
 
-def under_way(store: Store, visible: Collection[str]) -> list[dict[str, Any]]:
+def under_way(store: Store, visible: Visible) -> list[dict[str, Any]]:
     """Steps of plans that have begun and have no result yet; ``reason``: why one is tried again, empty at its first try."""
-    steps = [row for row in _under_way(store) if row["incident"] in visible]
-    return [{"step": row["kind"], "since": row["intended_at"], "reason": row["reason"], **_about(row)} for row in steps]
+    steps = _under_way(store)
+    seen = visible({row["incident"] for row in steps})
+    return [
+        {"step": row["kind"], "since": row["intended_at"], "reason": row["reason"], **_about(row)}
+        for row in steps
+        if row["incident"] in seen
+    ]
 
 
 def longest_under_way_s(store: Store, now: datetime) -> dict[str, float]:
@@ -235,21 +242,18 @@ def _about(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("incident", "node", "job")}
 
 
-def not_done(store: Store, visible: Collection[str], now: datetime) -> dict[str, list[dict[str, Any]]]:
-    """Plans that were not carried out, the newest first.
+def would_have_done(store: Store, visible: Visible, now: datetime) -> list[dict[str, Any]]:
+    """Plans of the last days that observe mode or a pause stopped, the newest first."""
+    plans = [plan for plan in store.plans_since(now - _OBSERVED) if plan.observe_only and not asked(plan)]
+    seen = visible({plan.incident for plan in plans})
+    return [_observed(plan) for plan in plans if plan.incident in seen][:_MOST_PLANS]
 
-    ``would_have_done``: plans of the last days stopped by observe mode or a pause; ``asked``: plans that wait for
-    approval.
-    """
-    plans = [plan for plan in store.plans_since(now - _OBSERVED) if plan.observe_only and plan.incident in visible]
-    observed = [plan for plan in plans if not asked(plan)]
-    kept = store.waits_of(sorted(visible))
-    waiting = [(incident, wait) for incident, waits in kept.items() for wait in waits if wait.kind in ASKING]
+
+def asked_for(waits: Mapping[str, Sequence[Wait]]) -> list[dict[str, Any]]:
+    """What waits for approval, by what each open incident waits for; the newest first."""
+    waiting = [(incident, wait) for incident, found in waits.items() for wait in found if wait.kind in ASKING]
     waiting.sort(key=lambda one: one[1].since, reverse=True)
-    return {
-        "would_have_done": [_observed(plan) for plan in observed[:_MOST_PLANS]],
-        "asked": [{"incident": incident, **to_json(wait)} for incident, wait in waiting[:_MOST_PLANS]],
-    }
+    return [{"incident": incident, **to_json(wait)} for incident, wait in waiting]
 
 
 def _observed(plan: Plan) -> dict[str, Any]:

@@ -24,7 +24,16 @@ from sentinel.daemon.api.accounts import account_of
 from sentinel.daemon.api.commands import RELEASED_BY
 from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, job_named, meant, others, shown_row
 from sentinel.daemon.api.fleet_history import fleet_history
-from sentinel.daemon.api.histories import days_of, failure_filter, groups, job_of, node_list, nodes_of, picked, since_of
+from sentinel.daemon.api.histories import (
+    FailureFilter,
+    days_of,
+    failure_filter,
+    groups,
+    job_of,
+    node_list,
+    picked,
+    since_of,
+)
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import BY, grouped
 from sentinel.daemon.api.repairs import repairs
@@ -33,6 +42,7 @@ from sentinel.daemon.api.scores import CachedScores
 from sentinel.daemon.audit.listing import audit
 from sentinel.daemon.effects.messages import messages
 from sentinel.daemon.effects.orders import OrderBook
+from sentinel.daemon.incident_search import SHOWN, Found, IncidentSearch
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
@@ -47,9 +57,8 @@ from sentinel.ports import Clock
 Place = AbstractAsyncContextManager[None]
 Make = Callable[[dict[str, Any], str | None], Awaitable[dict[str, Any]]]
 _HISTORY_DAYS = 30.0
-_SHOWN = 200
-_ATTEMPTS = 2000  # newest attempts in a view
-_SEARCHED = 5000  # newest incidents searched for those of one researcher, one node or one id
+_RECENT = 10  # newest incidents of the status
+_ATTEMPTS = 2000  # attempts in a view of jobs that are over; those that run are shown beside
 _NODE_MAX_AGE_S = 0.5  # greatest age of the snapshot when one node is shown, as it may be drained or released next
 _LISTING_S = 5.0  # greatest age of the snapshot for listings
 _FOLDER_S = 2.0  # after which it is not known whether the resume folder can be written
@@ -86,6 +95,7 @@ class Views:
         self._operators = operators
         self._clock = clock
         self._attempts = JobAttempts(store, live, clock)
+        self._search = IncidentSearch(store)
         self._views: dict[str, Make] = {
             "jobs": self._jobs,
             "incidents": self._incidents,
@@ -130,9 +140,9 @@ class Views:
 
     async def _status(self, fleet: Fleet | None, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         nodes = list(fleet.nodes.values()) if fleet else []
-        rows = await self._seen_by(user)
-        still_open = [row for row in rows if row["state"] != IncidentState.CLOSED]
-        waits = await self._waits(rows)
+        still_open = await asyncio.to_thread(self._search.newest, user, still_open=True)
+        recent = await asyncio.to_thread(self._search.newest, user, most=_RECENT)
+        waits = await asyncio.to_thread(self._waits, still_open.rows)
         scores = await self._board.read()
         return {
             "at": self._clock.now(),
@@ -146,7 +156,7 @@ class Views:
                 "snapshot_at": fleet.at if fleet else None,
                 **state_of.unread_records(fleet),
             },
-            **await asyncio.to_thread(self._acting, fleet, {row["id"] for row in rows}),
+            **await asyncio.to_thread(self._acting, fleet, user, waits),
             "nodes": dict(Counter(state_of.shown_state(node) for node in nodes)),
             "agents": dict(Counter(self._agent(node.name)["agent"] for node in nodes)),
             "without_prolog": [node.name for node in nodes if self._prologs.missing(node.name)],
@@ -155,12 +165,13 @@ class Views:
             "drained_by_us": sorted(node.name for node in nodes if node.drained and node.reason.startswith(OURS)),
             "prometheus": self._signals.shown if self._signals is not None else None,
             "suspects": scores.suspects([node.name for node in nodes]),
-            "open_incidents": [shown_row(row, waits) for row in still_open],
-            "recent_incidents": [shown_row(row, waits) for row in rows[:10]],
+            "open_incidents": [shown_row(row, waits) for row in still_open.rows],
+            "open_cut": still_open.cut,
+            "recent_incidents": [shown_row(row, waits) for row in recent.rows],
         }
 
-    def _acting(self, fleet: Fleet | None, visible: set[str]) -> dict[str, Any]:
-        """What Sentinel may do, is doing and would have done. Blocking."""
+    def _acting(self, fleet: Fleet | None, user: str | None, waits: Mapping[str, Sequence[Wait]]) -> dict[str, Any]:
+        """What Sentinel may do, is doing, would have done and asks for. Blocking."""
         now, settings = self._clock.now(), self._settings
         paused = bool(self._store.get("paused", False))
         modes = state_of.modes_by_partition(settings.modes, fleet, paused=paused)
@@ -170,22 +181,14 @@ class Views:
             "modes": modes,
             "breakers": state_of.breaker(self._store, settings.limits, now),
             "budget": state_of.budget(self._store, fleet, settings.limits, now),
-            "under_way": state_of.under_way(self._store, visible),
-            **state_of.not_done(self._store, visible, now),
+            "under_way": state_of.under_way(self._store, partial(self._search.visible, user=user)),
+            "would_have_done": state_of.would_have_done(self._store, partial(self._search.visible, user=user), now),
+            "asked": state_of.asked_for(waits),
         }
 
-    async def _seen_by(
-        self, user: str | None, job: int | None = None, since: datetime | None = None, *, most: int = _SHOWN
-    ) -> list[dict[str, Any]]:
-        """The newest incidents that ``user`` may see (None: all)."""
-        limit = most if user is None else _SEARCHED
-        rows = await asyncio.to_thread(self._store.incident_rows, job=job, since=since, limit=limit)
-        return [row for row in rows if _may_see(row, user)][:most]
-
-    async def _waits(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Wait, ...]]:
-        """What the incidents of these rows wait for."""
-        waiting = [row["id"] for row in rows if row["state"] != IncidentState.CLOSED]
-        return await asyncio.to_thread(self._store.waits_of, waiting)
+    def _waits(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Wait, ...]]:
+        """What the incidents of these rows wait for. Blocking."""
+        return self._store.waits_of([row["id"] for row in rows if row["state"] != IncidentState.CLOSED])
 
     async def _asked_nodes(self, arguments: dict[str, Any]) -> tuple[tuple[str, ...] | None, Fleet]:
         chosen = await asyncio.to_thread(node_list, arguments)
@@ -204,13 +207,12 @@ class Views:
         scores = await self._board.read()
         shown.sort(key=lambda node: natural(node.name))
         shown.sort(key=lambda node: scores.suspicion(node.name), reverse=True)  # suspect nodes first
-        rows = []
+        found = Found()
         if chosen is not None:
-            wanted = frozenset(chosen)
             since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
-            rows = await self._seen_by(user, since=since, most=_SEARCHED)
-            rows = [row for row in rows if not wanted.isdisjoint(nodes_of(row))]
-        waits = await self._waits(rows)
+            named = FailureFilter(nodes=frozenset(chosen))
+            found = await asyncio.to_thread(self._search.matching, user, named, since=since)
+        waits = await asyncio.to_thread(self._waits, found.rows)
         tested = await asyncio.to_thread(self._store.get, CHECKUPS, {})
         returning = await asyncio.to_thread(self._store.get, returns.KEPT, {})
         released_by = await asyncio.to_thread(self._store.get, RELEASED_BY, {})
@@ -224,7 +226,8 @@ class Views:
                 }
                 for node in shown
             ],
-            "incidents": [shown_row(row, waits) for row in rows],
+            "incidents": [shown_row(row, waits) for row in found.rows],
+            "cut": found.cut,
             "seen_at": fleet.at,
         }
 
@@ -246,38 +249,33 @@ class Views:
     async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen = await asyncio.to_thread(failure_filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
-        attempts = await asyncio.to_thread(
-            self._attempts.read,
-            job=chosen.job,
-            since=None if chosen.job is not None else since,
-            user=user or chosen.user,
-            newest=_ATTEMPTS,
+        return await asyncio.to_thread(self._made_jobs, chosen, user, since if chosen.job is None else None)
+
+    def _made_jobs(self, chosen: FailureFilter, user: str | None, since: datetime | None) -> dict[str, Any]:
+        """Whole jobs that match: what one gained and lost is known from all its attempts. Blocking."""
+        jobs = {chosen.job} if chosen.job is not None else None
+        failed = Found()
+        if user is not None and chosen.user not in (None, user):
+            jobs = set()
+        elif chosen.cause is not None:
+            failed = self._search.matching(user, chosen, since=since)
+            jobs = {row["job"] for row in failed.rows if row["job"] is not None}
+        attempts, cut = self._attempts.of_jobs(
+            since=since, user=user or chosen.user, nodes=chosen.nodes, jobs=jobs, most=_ATTEMPTS
         )
         slurm = self._attempts.in_slurm(chosen.job, user or chosen.user) if not attempts else None
-        attempts = [
-            row
-            for row in attempts
-            if chosen.user in (None, row["user"])
-            and (chosen.nodes is None or not chosen.nodes.isdisjoint(row["nodes"]))
-        ]
-        jobs = {row["job"] for row in attempts}
-        rows = await self._seen_by(user, chosen.job, None if chosen.job is not None else since, most=_SEARCHED)
-        rows = [row for row in rows if row["job"] in jobs]
-        if chosen.cause is not None:
-            jobs = {row["job"] for row in rows if chosen.has(row)}
-            attempts = [row for row in attempts if row["job"] in jobs]
-        found = await asyncio.to_thread(self._attempts.losses, rows, attempts)
-        shown = await asyncio.to_thread(self._attempts.shown, attempts, found)
-        waits = await self._waits(rows)
-        of_jobs = [shown_row(row, waits) for row in rows if row["job"] in jobs]
-        return {"attempts": shown, "incidents": of_jobs, "slurm": slurm}
+        found = self._search.of_jobs(user, {row["job"] for row in attempts}, since=since)
+        shown = self._attempts.shown(attempts, self._attempts.losses(found.rows, attempts))
+        waits = self._waits(found.rows)
+        rows = [shown_row(row, waits) for row in found.rows]
+        return {"attempts": shown, "incidents": rows, "slurm": slurm, "cut": cut or failed.cut or found.cut}
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen, since = await asyncio.to_thread(failure_filter, arguments), since_of(arguments)
-        rows = await self._seen_by(user, chosen.job, since, most=_SEARCHED)
-        rows = [row for row in rows if chosen.has(row)][:_SHOWN]
-        waits = await self._waits(rows)
-        return {"incidents": [shown_row(row, waits) for row in rows]}
+        most = None if chosen.corrected else SHOWN  # of corrected ones cases are made
+        found = await asyncio.to_thread(self._search.matching, user, chosen, since=since, most=most)
+        waits = await asyncio.to_thread(self._waits, found.rows)
+        return {"incidents": [shown_row(row, waits) for row in found.rows], "cut": found.cut}
 
     async def _lost(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         by = arguments.get("by", "job")
@@ -285,9 +283,9 @@ class Views:
             raise UserError(f"{by!r:.40} is nothing to group by", fix=f"known are {', '.join(BY)}")
         chosen = await asyncio.to_thread(failure_filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
-        rows = await self._seen_by(user, chosen.job, since, most=_SEARCHED)
+        seen = await asyncio.to_thread(self._search.of_attempts, user, chosen, since=since)
         attempts = await asyncio.to_thread(self._attempts.read, since=since)
-        found = await asyncio.to_thread(self._attempts.lost, rows, attempts, chosen)
+        found = await asyncio.to_thread(self._attempts.lost, seen.rows, attempts, chosen)
         return {
             "by": by,
             "since": since,
@@ -295,15 +293,18 @@ class Views:
             "failures": len(found),
             "lost_gpu_h": round(sum(loss.gpu_h for loss in found), 4),
             "not_known": sum(not loss.known for loss in found),
+            "cut": seen.cut,
         }
 
     async def _report(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         now = self._clock.now()
         since = reported_since(arguments, now)
-        rows = await self._seen_by(user, since=since - (now - since), most=_SEARCHED)
-        past = await asyncio.to_thread(past_of, self._attempts, self._live, rows, since=since, until=now, user=user)
+        seen = await asyncio.to_thread(self._search.newest, user, since=since - (now - since))
+        past = await asyncio.to_thread(
+            past_of, self._attempts, self._live, seen.rows, since=since, until=now, user=user
+        )
         made = await asyncio.to_thread(report, self._store, self._attempts, past, await self._board.read())
-        return {"cluster": self._settings.cluster, "cut": len(rows) >= _SEARCHED, **made}
+        return {"cluster": self._settings.cluster, "cut": seen.cut, **made}
 
     async def _repairs(self, fleet: Fleet, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         scores = await self._board.read()
@@ -311,7 +312,7 @@ class Views:
 
     async def _names(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         """Names for shell completion: nodes, and the jobs and incidents that the person may see."""
-        rows = await self._seen_by(user)
+        rows = (await asyncio.to_thread(self._search.newest, user, most=SHOWN)).rows
         fleet = self._live.fleet
         jobs = {row["job"]: None for row in rows if row["job"] is not None}
         return {
@@ -333,14 +334,15 @@ class Views:
         return {"job": job, "curves": curves}
 
     async def _why(self, node: NodeView | None, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        rows = await self._seen_by(user, most=_SEARCHED)
         if "what" not in arguments:
-            row = by_id(str(arguments.get("incident", "")), rows)
+            name = str(arguments.get("incident", ""))
+            row = by_id(name, await asyncio.to_thread(self._search.beginning, name, user))
             return await asyncio.to_thread(explained, self._store, row)
         what, attempts = str(arguments["what"]), []
         if (job := job_named(what)) is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
         slurm = self._attempts.in_slurm(job, user) if not attempts else None
+        rows = await asyncio.to_thread(self._search.named, what, job, user, is_node=node is not None)
         asked = meant(what, rows, node=node, has_job=bool(attempts or slurm))
         return await self._answer(asked, node, attempts) | {"slurm": slurm}
 
@@ -360,13 +362,13 @@ class Views:
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         days, chosen = days_of(arguments, _HISTORY_DAYS), await asyncio.to_thread(failure_filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=days)
-        seen = await self._seen_by(user, since=since, most=_SEARCHED)
-        rows, scores = chosen.counted(seen), await self._board.read()
+        seen = await asyncio.to_thread(self._search.matching, user, chosen, since=since)
+        rows, scores = chosen.counted(seen.rows), await self._board.read()
         by = groups(rows)
         for group in by["node"]:
             group["score"] = scores.shown(group["key"])["score"]
         shown = [shown_row(row) for row in rows]
-        return {"days": days, "since": since, "cut": len(seen) >= _SEARCHED, "incidents": shown, "by": by}
+        return {"days": days, "since": since, "cut": seen.cut, "incidents": shown, "by": by}
 
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         now = self._clock.now()
@@ -392,7 +394,3 @@ class Views:
 
     def _agent(self, name: str) -> dict[str, Any]:
         return {**state_of.agent_of(self._live.nodes.get(name)), "prolog": self._prologs.of(name)}
-
-
-def _may_see(row: dict[str, Any], user: str | None) -> bool:
-    return user is None or row["user"] == user

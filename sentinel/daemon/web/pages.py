@@ -243,18 +243,20 @@ async def _node(asked: Asked) -> tuple[str, dict[str, Any]]:
         "state": fleet_map.state_of(row),
         "words": fleet_map.WORDS,
         "incidents": found["incidents"][:ROWS],
+        "more": found["cut"] or len(found["incidents"]) > ROWS,
     }
 
 
 async def _incidents(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("since", "node", "job", "user", "cause")
-    rows = (await asked.view("incidents", **chosen))["incidents"]
-    return "incidents.html", {"incidents": rows, "chosen": chosen, "causes": sorted(Cause)}
+    seen = await asked.view("incidents", **chosen)
+    return "incidents.html", {**seen, "chosen": chosen, "causes": sorted(Cause)}
 
 
 async def _jobs(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("since", "node", "job", "user", "cause")
-    attempts = (await asked.view("jobs", **chosen))["attempts"]
+    seen = await asked.view("jobs", **chosen)
+    attempts = seen["attempts"]
     by_job: dict[int, list[dict[str, Any]]] = {}
     for row in reversed(attempts):
         by_job.setdefault(row["job"], []).insert(0, row)
@@ -262,6 +264,7 @@ async def _jobs(asked: Asked) -> tuple[str, dict[str, Any]]:
     return "jobs.html", {
         "jobs": jobs[asked.start : asked.start + ROWS],
         "total": len(jobs),
+        "cut": seen["cut"],
         "start": asked.start,
         "step": ROWS,
         "chosen": chosen,

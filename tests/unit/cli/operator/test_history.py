@@ -63,9 +63,9 @@ def test_history_by_one_thing(asked: Asked) -> None:
     asked.views["history"] = HISTORY
     output = asked.run("history", "--by", "node", "--days", "7").output
     assert asked.seen == [("history", {"days": 7.0})] and "By node" in output and "By user" not in output
-    rows = objects(asked.run("history", "--by", "node", "--json").output)
+    rows = objects(asked.run("history", "--by", "node", "--json").stdout)
     assert rows == [{"by": "node", **row} for row in HISTORY["by"]["node"]]
-    assert {row["by"] for row in objects(asked.run("history", "--json").output)} == {"node", "cause", "user", "time"}
+    assert {row["by"] for row in objects(asked.run("history", "--json").stdout)} == {"node", "cause", "user", "time"}
 
 
 def test_filters_reach_the_daemon_and_are_named(asked: Asked) -> None:

@@ -393,7 +393,7 @@ def test_mtbf_of_a_report_is_in_a_unit_that_people_read() -> None:
 
 async def test_history_says_that_the_oldest_are_missing(served: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
     _, whole, _ = await served.get("/history")
-    monkeypatch.setattr("sentinel.daemon.api.views._SEARCHED", 2)
+    monkeypatch.setattr("sentinel.daemon.incident_search.SEARCHED", 1)
     _, text, _ = await served.get("/history")
     assert "the oldest are missing" in text and "the oldest are missing" not in whole
 

@@ -1,0 +1,90 @@
+"""Queries for listings of attempts, and which of two rows of one attempt counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any, TypedDict
+
+import sqlalchemy as sa
+
+from sentinel.adapters.store import tables as t
+from sentinel.adapters.store.incident_query import names_one
+
+_COLUMNS = t.attempt.c
+
+Row = dict[str, Any]
+
+
+class Wanted(TypedDict, total=False):
+    """The arguments of ``attempt_query``."""
+
+    job: int | None
+    jobs: Collection[int] | None
+    since: datetime | None
+    ran_since: datetime | None
+    user: str | None
+    newest: int | None
+
+
+def attempt_query(
+    *,
+    job: int | None = None,
+    jobs: Collection[int] | None = None,
+    since: datetime | None = None,
+    ran_since: datetime | None = None,
+    user: str | None = None,
+    newest: int | None = None,
+) -> sa.Select[Any]:
+    """Attempts that started ``since`` then, or that still ran at ``ran_since`` or later, the oldest first.
+
+    ``newest``: of more than so many, the newest, and these first.
+    """
+    query = sa.select(t.attempt).order_by(_COLUMNS.started_at)
+    if newest is not None:
+        query = sa.select(t.attempt).order_by(_COLUMNS.started_at.desc()).limit(newest)
+    if job is not None:
+        query = query.where(_COLUMNS.job == job)
+    if jobs is not None:
+        query = query.where(_COLUMNS.job.in_(jobs))
+    if since is not None:
+        query = query.where(_COLUMNS.started_at >= since)
+    return _of(query, ran_since, user)
+
+
+def jobs_query(ran_since: datetime | None, user: str | None, jobs: Collection[int] | None) -> sa.Select[Any]:
+    """Of each job the number of its attempts and of those with an end; the one that began last first."""
+    counts = sa.func.count().label("attempts"), sa.func.count(_COLUMNS.ended_at).label("ended")
+    query = sa.select(_COLUMNS.job, *counts).group_by(_COLUMNS.job)
+    if jobs is not None:
+        query = query.where(_COLUMNS.job.in_(jobs))
+    return _of(query.order_by(sa.func.max(_COLUMNS.started_at).desc(), _COLUMNS.job), ran_since, user)
+
+
+def nodes_query(nodes: Collection[str], ran_since: datetime | None, user: str | None) -> sa.Select[Any]:
+    """Job and nodes of attempts on one of these nodes; rows of others may be among them."""
+    query = sa.select(_COLUMNS.job, _COLUMNS.nodes)
+    named = names_one((_COLUMNS.nodes,), nodes)
+    return _of(query if named is None else query.where(named), ran_since, user)
+
+
+def _of(query: sa.Select[Any], ran_since: datetime | None, user: str | None) -> sa.Select[Any]:
+    if user is not None:
+        query = query.where(_COLUMNS.user == user)
+    if ran_since is not None:
+        query = query.where(sa.or_(_COLUMNS.ended_at.is_(None), _COLUMNS.ended_at >= ran_since))
+    return query
+
+
+def each_once(rows: Iterable[Row]) -> list[Row]:
+    """Attempts, the oldest first; of two rows of one attempt the newest.
+
+    While a requeued job's nodes are being freed, Slurm may report the next attempt with the start and nodes of the
+    previous one; the store of an earlier release then has it twice. A job's id may come again, too, with another's job.
+    """
+    newest: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        key = row["job"], row["attempt"], row["user"], row["name"]
+        newest.pop(key, None)
+        newest[key] = row
+    return list(newest.values())

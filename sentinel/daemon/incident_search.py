@@ -1,0 +1,144 @@
+"""Finds incidents in the store: those that a person may see and that match, however many newer ones do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.explanation import LAST
+from sentinel.daemon.api.histories import FailureFilter
+from sentinel.engine.history import as_corrected
+
+SHOWN = 200  # newest incidents of a listing
+SEARCHED = 5000  # newest matching incidents that sums and histories are made of
+_PART = 5000  # rows read at once
+_READ = 50_000  # rows gone through for one answer: a second's work
+_IDS = 500  # of one statement
+
+Row = dict[str, Any]
+Id = TypeVar("Id", int, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Incidents, newest first. ``cut``: there are more, which were not read."""
+
+    rows: list[Row] = field(default_factory=list)
+    cut: bool = False
+
+
+class IncidentSearch:
+    """All methods block: they read the store. ``user``: only incidents of this user's jobs; None: all."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def newest(
+        self,
+        user: str | None,
+        keep: Callable[[Row], bool] | None = None,
+        *,
+        most: int | None = None,
+        job: int | None = None,
+        since: datetime | None = None,
+        still_open: bool = False,
+        naming: Collection[str] = (),
+    ) -> Found:
+        """The newest ``most`` incidents that match; without ``most`` as many as sums are made of.
+
+        Args:
+            keep: what the database cannot be asked for; None: nothing.
+            naming: nodes of which one is named in each incident that ``keep`` keeps; empty: it asks for none.
+        """
+        most = SEARCHED if most is None else most
+        asked: dict[str, Any] = {
+            "job": job, "since": since, "user": user, "still_open": still_open, "naming": naming,
+            "limit": most + 1 if keep is None else _PART,
+        }  # fmt: skip
+        rows: list[Row] = []
+        after = None
+        for _ in range(_READ // _PART):
+            part = self._store.incident_rows(**asked, after=after)
+            rows += part if keep is None else filter(keep, part)
+            if len(rows) > most:
+                return Found(rows[:most], cut=True)
+            if len(part) < asked["limit"]:
+                return Found(rows)
+            after = part[-1]["opened_at"], part[-1]["id"]
+        return Found(rows, cut=True)
+
+    def matching(
+        self, user: str | None, chosen: FailureFilter, *, most: int | None = None, since: datetime | None = None
+    ) -> Found:
+        """Incidents as they were judged, of which a filter has what operators corrected them to; ``most`` as above."""
+        if user is not None and chosen.user not in (None, user):
+            return Found()
+        return self.newest(
+            user or chosen.user,
+            None if chosen.of_whole_jobs else lambda row: chosen.has(as_corrected(row)),
+            most=most,
+            job=chosen.job,
+            since=since,
+            naming=chosen.nodes or (),
+        )
+
+    def of_attempts(self, user: str | None, chosen: FailureFilter, *, since: datetime | None = None) -> Found:
+        """Incidents that match and, beside them, all others of their jobs: which of them ended an attempt shows then."""
+        found = self.matching(user, chosen, since=since)
+        if chosen.of_whole_jobs:
+            return found
+        others = self.of_jobs(user, {row["job"] for row in found.rows if row["job"] is not None}, since=since)
+        return Found(others.rows, cut=found.cut or others.cut)
+
+    def beginning(self, name: str, user: str | None) -> list[Row]:
+        """The first two incidents whose id begins with ``name``; none where it is empty."""
+        return self._store.incident_rows(beginning=name, user=user, limit=2) if name else []
+
+    def named(self, what: str, job: int | None, user: str | None, *, is_node: bool) -> list[Row]:
+        """Incidents that a person may mean by ``what``: "last", the number of a job, a node, or the beginning of an id.
+
+        Args:
+            is_node: whether Slurm has a node of that name; one that it has no more is looked for if no id begins so.
+        """
+        if what == LAST:
+            return self.newest(user, most=1).rows
+        rows = self.newest(user, job=job).rows if job is not None else []
+        ids = self.beginning(what, user)
+        if what and not rows and (is_node or not ids):
+            rows = self.newest(user, naming_node(what), naming=(what,)).rows
+        return list({row["id"]: row for row in (*rows, *ids)}.values())
+
+    def visible(self, ids: Collection[str], user: str | None) -> set[str]:
+        """Which of these incidents ``user`` may see."""
+        if user is None:
+            return set(ids)
+        return {
+            row["id"]
+            for part in batched(ids)
+            for row in self._store.incident_rows(ids=part, user=user, limit=len(part))
+        }
+
+    def of_jobs(self, user: str | None, jobs: Collection[int], *, since: datetime | None = None) -> Found:
+        """The newest incidents of these jobs."""
+        found = [
+            row
+            for part in batched(jobs)
+            for row in self._store.incident_rows(jobs=part, since=since, user=user, limit=SEARCHED + 1)
+        ]
+        found.sort(key=lambda row: (row["opened_at"], row["id"]), reverse=True)
+        return Found(found[:SEARCHED], cut=len(found) > SEARCHED)
+
+
+def batched(ids: Collection[Id]) -> Iterator[list[Id]]:
+    """As many ids at a time as a statement may name."""
+    listed = list(ids)
+    for start in range(0, len(listed), _IDS):
+        yield listed[start : start + _IDS]
+
+
+def naming_node(name: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether an incident names the node: as one at fault, as one that showed it, or as one of its job's."""
+    return lambda row: name in (*(row["culprit_nodes"] or ()), *(row["seen_on"] or ()), *(row["nodes"] or ()))
