@@ -7,7 +7,7 @@ scrapers must not be able to keep the daemon busy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -16,16 +16,18 @@ from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Settings
 from sentinel.daemon.api import status
 from sentinel.daemon.api.jobs import JobAttempts
-from sentinel.daemon.api.lost import training_share
+from sentinel.daemon.api.lost import training_share, worked_s
+from sentinel.daemon.api.scores import running
+from sentinel.daemon.incident_search import IncidentSearch
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.engine.history import as_corrected
 from sentinel.engine.node_return import state as node_return
-from sentinel.model.records import OURS, Cause, Fleet, IncidentState, StepKind
+from sentinel.model.records import OURS, Cause, Fleet, StepKind
 from sentinel.ports import Clock
 from sentinel.telemetry import RETURN_STAGES, Telemetry
 
 EVERY_S = 30.0
 _WINDOW = timedelta(days=30)
-_MOST_INCIDENTS = 5000  # newest incidents of the window that are read
 _MOST_VERSIONS = 20  # most label values of agent releases: more than any site has at once
 
 
@@ -41,6 +43,7 @@ class FleetMetrics:
         self._store, self._live, self._settings = store, live, settings
         self._telemetry, self._clock = telemetry, clock
         self._attempts = JobAttempts(store, live, clock)
+        self._search = IncidentSearch(store)
         self._shown: dict[str, set[tuple[str, ...]]] = {}  # metric -> its label sets, where these change
         telemetry.build_info.labels(version=__version__).set(1)
 
@@ -51,12 +54,11 @@ class FleetMetrics:
             Unavailable: the store does not answer.
         """
         now, fleet = self._clock.now(), self._live.fleet
-        rows = self._store.incident_rows(since=now - _WINDOW, limit=_MOST_INCIDENTS)
         self._modes(fleet, now)
         self._budget(fleet, now)
-        self._open(rows)
+        self._open()
         self._steps(now)
-        self._losses(rows, now)
+        self._losses(now)
         self._agents()
         self._returning()
         self._checkpoints(now)
@@ -90,8 +92,9 @@ class FleetMetrics:
             if entry["used"] is not None:
                 self._telemetry.budget_left.labels(budget=name).set(max(0, entry["limit"] - entry["used"]))
 
-    def _open(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        counts = Counter(row["cause"] or Cause.UNKNOWN for row in rows if row["state"] != IncidentState.CLOSED)
+    def _open(self) -> None:
+        rows = map(as_corrected, self._search.newest(None, still_open=True).rows)
+        counts = Counter(row["cause"] or Cause.UNKNOWN for row in rows)
         for cause in Cause:
             self._telemetry.open_by_cause.labels(cause=cause).set(counts[cause])
 
@@ -100,15 +103,20 @@ class FleetMetrics:
         for kind in StepKind:
             self._telemetry.step_under_way_s.labels(kind=kind).set(longest.get(kind, 0.0))
 
-    def _losses(self, rows: list[dict[str, Any]], now: datetime) -> None:
-        attempts = self._attempts.read(since=now - _WINDOW)
-        found = self._attempts.lost(rows, attempts)
+    def _losses(self, now: datetime) -> None:
+        """As ``sentinel lost`` and reports count them; of too many failures only the time of those read."""
+        seen = self._search.newest(None, since=now - _WINDOW)
+        since = seen.rows[-1]["opened_at"] if seen.cut else now - _WINDOW
+        attempts = self._attempts.read(since=since)
+        found = self._attempts.lost(seen.rows, attempts)
         lost = dict.fromkeys(Cause, 0.0)
         for loss in found:
             lost[Cause(loss.incident["cause"])] += loss.gpu_h * 3600
         for cause, gpu_s in lost.items():
             self._telemetry.lost_gpu_s.labels(cause=cause).set(gpu_s)
-        shares = training_share(attempts, found, self._attempts.gpus, now - _WINDOW, now)
+        alive = running(self._live)
+        ran = [(row, worked_s(row, since, now, now=now, alive=alive)) for row in attempts]
+        shares = training_share(ran, found, self._attempts.gpus)
         self._set(self._telemetry.ettr, {(partition,): share for partition, share in shares.items()})
 
     def _agents(self) -> None:

@@ -134,13 +134,14 @@ def net_steps(rows: list[dict[str, Any]]) -> int | None:
 def lost_words(rows: list[dict[str, Any]]) -> str | None:
     """GPU-hours that failures of these attempts cost, as `lost` sums them; ``+ ?`` where a part is not known."""
     failed = [row for row in rows if row.get("incident")]
-    known = sum(row.get("known_lost_gpu_h") or row["lost_gpu_h"] or 0.0 for row in failed)
+    known = [part for row in failed if (part := row.get("known_lost_gpu_h", row["lost_gpu_h"])) is not None]
     whole = all(row["lost_gpu_h"] is not None for row in failed)
-    if not failed:
-        return None
-    if not whole and not known:
-        return "not known"
-    return hours(known) + ("" if whole else " + ?")
+    return _sum_words(sum(known) if known else None, whole=whole) if failed else None
+
+
+def _sum_words(known: float | None, *, whole: bool) -> str:
+    """GPU-hours of which a part, or all, may be unknown."""
+    return "not known" if known is None else hours(known) + ("" if whole else " + ?")
 
 
 def hours(number: float) -> str:
@@ -261,7 +262,11 @@ def lost(by: str, whole: bool, config: Path, as_json: bool, **filters: Any) -> N
         return
     count, unknown = seen["failures"], seen["not_known"]
     beside = f", and what is not known of {unknown} of them" if unknown else ""
-    say(f"{hours(seen['lost_gpu_h'])} GPU-hours lost by {counted(count, 'failure')}{words}{beside}.")
+    known = seen["lost_gpu_h"]
+    if known is None:
+        say(f"What {counted(count, 'failure')}{words} cost is not known.")
+    else:
+        say(f"{hours(known)} GPU-hours lost by {counted(count, 'failure')}{words}{beside}.")
     rows = seen["rows"] if whole else seen["rows"][:_SHOWN]
     first = ("job", "name", "user") if by == "job" else (by,)
     table(
@@ -277,11 +282,14 @@ def lost(by: str, whole: bool, config: Path, as_json: bool, **filters: Any) -> N
 
 
 def _lost_row(first: tuple[str, ...], row: dict[str, Any]) -> tuple[object, ...]:
-    sums = (hours(row["lost_gpu_h"]), row["failures"], row["redone_steps"], hours(row["redone_gpu_h"]))
+    redone, down = (hours(row[name]) if row[name] is not None else None for name in ("redone_gpu_h", "down_gpu_h"))
     return (
         *(row[name] for name in first),
-        *sums,
-        hours(row["down_gpu_h"]),
+        _sum_words(row["lost_gpu_h"], whole=not row["not_known"]),
+        row["failures"],
+        row["redone_steps"],
+        redone,
+        down,
         row["not_known"] or None,
         causes_words(row["causes"]),
     )

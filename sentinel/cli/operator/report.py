@@ -237,8 +237,7 @@ def markdown(made: Mapping[str, Any]) -> str:
         f"- MTTR: {_mttr(mttr)}",
         f"- Closed: {closed['alone']} by Sentinel alone, {closed['person']} with a person, {closed['otherwise']} otherwise, "
         f"{closed['open']} still open",
-        f"- Lost: {_number(now['lost_gpu_h'])} GPU-hours, of which {_number(now['redone_gpu_h'])} of steps made twice and "
-        f"{_number(now['down_gpu_h'])} without steps; not known of {counted(now['lost_not_known'], 'failure')}",
+        f"- Lost: {_lost_parts(now)}not known of {counted(now['lost_not_known'], 'failure')}",
         f"- Out of service: {_number(out['node_h'])} node-hours of {counted(out['nodes'], 'node')}; the end of "
         f"{out['not_known']} drains is not known",
         f"- Beside: {now['on_purpose']} ended on purpose, {counted(now['without_job'], 'incident')} without a job",
@@ -256,10 +255,16 @@ def _corrected(made: Mapping[str, Any]) -> str:
     return f" ({', '.join(found)})" if found else ""
 
 
+def _lost_parts(now: Mapping[str, Any]) -> str:
+    if now["lost_gpu_h"] is None:
+        return ""
+    parts = f"{_number(now['redone_gpu_h'])} of steps made twice and {_number(now['down_gpu_h'])} without steps"
+    return f"{_number(now['lost_gpu_h'])} GPU-hours, of which {parts}; "
+
+
 def _lost(row: Mapping[str, Any]) -> str:
-    if row["not_known"] == row["failures"]:
-        return "not known"
-    return _number(row["lost_gpu_h"]) + (" + ?" if row["not_known"] else "")
+    beside = " + ?" if row["not_known"] and row["lost_gpu_h"] is not None else ""
+    return _number(row["lost_gpu_h"]) + beside
 
 
 def _tables(made: Mapping[str, Any]) -> list[str]:
@@ -272,7 +277,7 @@ def _tables(made: Mapping[str, Any]) -> list[str]:
                 row["scope"],
                 row["count"],
                 _number(row["before"]),
-                _number(row["lost_gpu_h"]),
+                _lost(row),
                 _chance(row["beyond_chance"]),
             )
             for row in made["causes"]
@@ -283,7 +288,7 @@ def _tables(made: Mapping[str, Any]) -> list[str]:
             (
                 quoted(row["node"]),
                 causes_words(row["causes"]),
-                _number(row["lost_gpu_h"]),
+                _lost(row),
                 " ".join(quoted(text) for text in (*row["reasons"], *row["evidence"])),
             )
             for row in made["nodes"]

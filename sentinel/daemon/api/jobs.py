@@ -233,6 +233,10 @@ class JobAttempts:
 
 
 def _cost(loss: Loss) -> dict[str, Any]:
+    """What the end of an attempt cost; nothing where it was ended on purpose, which is no failure."""
+    gpu_h, whole, in_part = round(loss.gpu_h, 4), loss.known, loss.in_part
+    if loss.incident["cause"] == ON_PURPOSE:
+        gpu_h, whole, in_part = 0.0, True, True
     return {
         "incident": loss.incident["id"],
         "cause": loss.incident["cause"],
@@ -240,8 +244,8 @@ def _cost(loss: Loss) -> dict[str, Any]:
         "redone_steps": loss.redone_steps,
         "redone_s": loss.redone_s,
         "down_s": loss.down_s,
-        "lost_gpu_h": round(loss.gpu_h, 4) if loss.known else None,
-        "known_lost_gpu_h": round(loss.gpu_h, 4),  # the known part, where some of it is not known
+        "lost_gpu_h": gpu_h if whole else None,
+        "known_lost_gpu_h": gpu_h if in_part else None,  # the known part, where some of it is not known
     }
 
 

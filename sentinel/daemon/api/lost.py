@@ -12,10 +12,11 @@ A cost that is not known (no step printed, no GPU count in Slurm, no next attemp
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.daemon.api.histories import at_fault
@@ -27,6 +28,7 @@ NO_NODE = "no machine at fault"
 ON_PURPOSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT  # no failure: Slurm or a person ended the job
 
 Row = Mapping[str, Any]
+Alive = Collection[tuple[int, int]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Loss:
     @property
     def known(self) -> bool:
         return None not in (self.gpus, self.redone_s, self.down_s)
+
+    @property
+    def in_part(self) -> bool:
+        """Whether at least a part of the cost is known."""
+        return self.gpus is not None and (self.redone_s is not None or self.down_s is not None)
 
     def of(self, seconds: float | None) -> float:
         return (self.gpus or 0) * (seconds or 0.0) / HOUR_S
@@ -129,7 +136,7 @@ def grouped(found: Sequence[Loss], by: str) -> list[dict[str, Any]]:
         for name in names:
             members.setdefault(name, []).append((loss, 1 / len(names)))
     rows = [_sums(by, name, parts) for name, parts in members.items()]
-    rows.sort(key=lambda row: (-row["lost_gpu_h"], -row["failures"], row[by]))
+    rows.sort(key=lambda row: (-(row["lost_gpu_h"] or 0.0), -row["failures"], row[by]))
     return rows
 
 
@@ -141,44 +148,71 @@ def _sums(by: str, name: str, parts: Sequence[tuple[Loss, float]]) -> dict[str, 
         row |= {"job": int(name), "name": parts[-1][0].name, "user": parts[-1][0].incident["user"]}
     return row | {
         "failures": len(parts),
-        "lost_gpu_h": round(sum(loss.gpu_h * share for loss, share in parts), 4),
-        "redone_gpu_h": round(sum(loss.of(loss.redone_s) * share for loss, share in parts), 4),
-        "down_gpu_h": round(sum(loss.of(loss.down_s) * share for loss, share in parts), 4),
+        **rounded(sums(parts)),
         "redone_steps": sum(steps) if steps else None,
-        "not_known": sum(not loss.known for loss, _ in parts),
         "causes": dict(causes.most_common()),
         "last_at": max(loss.incident["opened_at"] for loss, _ in parts),
     }
 
 
-def training_share(
-    attempts: Iterable[Row],
-    found: Iterable[Loss],
-    gpus: Callable[[Sequence[str]], int | None],
-    since: datetime,
-    until: datetime,
-) -> dict[str, float]:
-    """By partition: productive GPU time (new steps) as a share of that time and the time lost to failures. One in which jobs
-    failed and the cost of no failure is known is left out.
+def sums(parts: Iterable[tuple[Loss, float]]) -> dict[str, Any]:
+    """GPU-hours of losses, of each the given share, as far as they are known; None: of none anything is known.
+
+    ``not_known``: losses of which not all is known.
+    """
+    found = list(parts)
+    redone = [loss.of(loss.redone_s) * share for loss, share in found if None not in (loss.gpus, loss.redone_s)]
+    down = [loss.of(loss.down_s) * share for loss, share in found if None not in (loss.gpus, loss.down_s)]
+    known = [*redone, *down] if found else [0.0]
+    return {
+        "lost_gpu_h": math.fsum(known) if known else None,
+        "redone_gpu_h": math.fsum(redone) if redone or not found else None,
+        "down_gpu_h": math.fsum(down) if down or not found else None,
+        "not_known": sum(not loss.known for loss, _ in found),
+    }
+
+
+def rounded(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Sums with four digits, as views show them."""
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in made.items()}
+
+
+def worked_s(row: Row, since: datetime, until: datetime, *, now: datetime, alive: Alive) -> float:
+    """Seconds that an attempt ran between ``since`` and ``until``; 0 if its end was not observed and is therefore not known.
 
     Args:
-        attempts: those that ran between ``since`` and ``until``; one without an end counts until ``until``.
+        now: until when one that runs has run.
+        alive: (job, attempt) that run now; None: not known.
+    """
+    if row["ended_at"] is None and alive is not None and (row["job"], row["attempt"]) not in alive:
+        return 0.0
+    span: timedelta = min(row["ended_at"] or now, until) - max(row["started_at"], since)
+    return max(0.0, span.total_seconds())
+
+
+def training_share(
+    attempts: Iterable[tuple[Row, float]], found: Iterable[Loss], gpus: Callable[[Sequence[str]], int | None]
+) -> dict[str, float]:
+    """By partition: productive GPU time (new steps) as a share of that time and the time lost to failures, of what is known.
+    One in which jobs failed and nothing of these failures' cost is known is left out.
+
+    Args:
+        attempts: those that ran in a period, each with the seconds that it ran in it (``worked_s``).
         found: the losses in that period.
     """
     ran: dict[str, float] = {}
     partition_of = {}
-    for row in attempts:
+    for row, seconds in attempts:
         count, name = gpus(row["nodes"]), row["partition"] or ""
         partition_of[row["job"]] = name
         if count:
-            seconds = (min(row["ended_at"] or until, until) - max(row["started_at"], since)).total_seconds()
-            ran[name] = ran.get(name, 0.0) + count * max(0.0, seconds)
+            ran[name] = ran.get(name, 0.0) + count * seconds
     redone: dict[str, float] = {}
     down: dict[str, float] = {}
-    known: dict[str, bool] = {}  # whether the cost of any of its failures is
+    known: dict[str, bool] = {}  # whether anything of the cost of its failures is
     for loss in found:
         name = partition_of.get(loss.incident["job"], "")
-        known[name] = known.get(name, False) or loss.known
+        known[name] = known.get(name, False) or loss.in_part
         redone[name] = redone.get(name, 0.0) + HOUR_S * loss.of(loss.redone_s)
         down[name] = down.get(name, 0.0) + HOUR_S * loss.of(loss.down_s)
     return {

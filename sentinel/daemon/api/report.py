@@ -17,7 +17,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.commands import RELEASED
 from sentinel.daemon.api.histories import at_fault, groups, since_of
 from sentinel.daemon.api.jobs import JobAttempts
-from sentinel.daemon.api.lost import HOUR_S, ON_PURPOSE, Loss, grouped, training_share
+from sentinel.daemon.api.lost import HOUR_S, ON_PURPOSE, Loss, grouped, sums, training_share, worked_s
 from sentinel.daemon.api.scores import Scores, running
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.history import as_corrected
@@ -33,6 +33,8 @@ _NODES = 10  # nodes in the list of the worst
 _TEXTS = 2  # lines of evidence quoted per node
 _DRAINED_BEFORE = timedelta(days=90)  # drains are searched from this long before the period
 _CHANCE = 0.05  # significance level: a change is reported as real below this p-value
+
+_FREE: Mapping[str, Any] = {"lost_gpu_h": 0.0, "not_known": 0}  # what failures cost that ended no attempt
 
 Row = Mapping[str, Any]
 
@@ -150,40 +152,25 @@ class _Period:
         self.machines = [row for row in self.rows if row["scope"] != Scope.APPLICATION]
         self.losses: list[Loss] = attempts.lost(of_jobs, past.attempts)
         self._gpus = attempts.gpus
-        self._ran = [row for row in past.attempts if self._seconds(row) > 0]
-        self.gpu_s = sum((attempts.gpus(row["nodes"]) or 0) * self._seconds(row) for row in self._ran)
-
-    def _seconds(self, row: Row) -> float:
-        """Seconds that an attempt ran within this period; 0 if its end was not observed and is therefore not known."""
-        running = self._past.running
-        if row["ended_at"] is None and running is not None and (row["job"], row["attempt"]) not in running:
-            return 0.0
-        ended = row["ended_at"] or self._past.until
-        span: timedelta = min(ended, self.end) - max(row["started_at"], self.start)
-        return max(0.0, span.total_seconds())
+        each = ((row, worked_s(row, start, end, now=past.until, alive=past.running)) for row in past.attempts)
+        self._ran = [(row, seconds) for row, seconds in each if seconds > 0]
+        self.gpu_s = sum((attempts.gpus(row["nodes"]) or 0) * seconds for row, seconds in self._ran)
 
     def shares(self) -> dict[str, float]:
-        return training_share(self._ran, self.losses, self._gpus, self.start, self.end)
+        return training_share(self._ran, self.losses, self._gpus)
 
     @property
     def was_seen(self) -> bool:
         """Whether anything is known of this period: not so before Sentinel was there."""
         return bool(self._ran or self.rows or self.on_purpose or self.without_job)
 
-    @property
-    def nothing_known(self) -> bool:
-        """Whether jobs failed and the cost of none of these failures is known."""
-        return bool(self.losses) and not any(loss.known for loss in self.losses)
-
     def ettr(self) -> float | None:
         """Effective training time ratio over all partitions, from what is known; None if nothing is."""
-        shares = training_share(
-            [{**row, "partition": ""} for row in self._ran], self.losses, self._gpus, self.start, self.end
-        )
-        return shares.get("")
+        all_in_one = [({**row, "partition": ""}, seconds) for row, seconds in self._ran]
+        return training_share(all_in_one, self.losses, self._gpus).get("")
 
     def summary(self) -> dict[str, Any]:
-        lost = None if self.nothing_known else sum(loss.gpu_h for loss in self.losses)
+        lost = sums((loss, 1.0) for loss in self.losses)
         return {
             "interruptions": len(self.rows),
             "of_machines": len(self.machines),
@@ -196,10 +183,10 @@ class _Period:
             "mttr": _repair_times([loss.down_s for loss in self.losses]),
             "ettr": self.ettr(),
             "automation": self._automation(),
-            "lost_gpu_h": lost,
-            "redone_gpu_h": sum(loss.of(loss.redone_s) for loss in self.losses),
-            "down_gpu_h": sum(loss.of(loss.down_s) for loss in self.losses),
-            "lost_not_known": sum(not loss.known for loss in self.losses),
+            "lost_gpu_h": lost["lost_gpu_h"],
+            "redone_gpu_h": lost["redone_gpu_h"],
+            "down_gpu_h": lost["down_gpu_h"],
+            "lost_not_known": lost["not_known"],
             "downtime": self._downtime(),
         }
 
@@ -208,7 +195,7 @@ class _Period:
         if self.gpu_s <= 0:
             return None
         of_gpus = estimate_mtbf(count, self.gpu_s)
-        began = max(self.start, min(row["started_at"] for row in self._ran))  # Sentinel observed no work before
+        began = max(self.start, min(row["started_at"] for row, _ in self._ran))  # Sentinel observed no work before
         mean_gpus = self.gpu_s / (self.end - began).total_seconds()
         return {
             "mean_gpus": mean_gpus,
@@ -349,7 +336,7 @@ def _causes(now: _Period, before: _Period) -> list[dict[str, Any]]:
         {
             "cause": cause, "scope": scope, "count": counts[cause, scope],
             "before": earlier[cause, scope] if before.was_seen else None,
-            "lost_gpu_h": _sum(costs.get((cause, scope), [])),
+            **_cost([(loss, 1.0) for loss in costs.get((cause, scope), [])]),
             "beyond_chance": _beyond_chance(counts[cause, scope], now.gpu_s, earlier[cause, scope], before.gpu_s),
         }
         for cause, scope in counts.keys() | earlier.keys()
@@ -357,9 +344,9 @@ def _causes(now: _Period, before: _Period) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["count"], -(row["before"] or 0), row["cause"], row["scope"]))
 
 
-def _sum(found: Sequence[Loss]) -> float | None:
-    """GPU-hours lost; None if jobs failed and no cost is known."""
-    return sum(loss.gpu_h for loss in found) if not found or any(loss.known for loss in found) else None
+def _cost(parts: Sequence[tuple[Loss, float]]) -> dict[str, Any]:
+    made = sums(parts)
+    return {name: made[name] for name in ("lost_gpu_h", "not_known")}
 
 
 def _partitions(now: _Period, before: _Period) -> list[dict[str, Any]]:
@@ -371,9 +358,11 @@ def _partitions(now: _Period, before: _Period) -> list[dict[str, Any]]:
 def _worst(store: Store, now: _Period, scores: Scores) -> list[dict[str, Any]]:
     """Nodes at fault, by interruptions and then by GPU-hours lost, with the evidence of the newest incident of each."""
     charged = [row for row in now.machines if at_fault(row)]
-    lost = {row["node"]: row["lost_gpu_h"] for row in grouped(now.losses, "node") if row["not_known"] < row["failures"]}
+    lost = {row["node"]: row for row in grouped(now.losses, "node")}
     found = groups(charged, "node")["node"]
-    found.sort(key=lambda group: (-group["failures"], -lost.get(group["key"], 0.0), group["key"]))
+    found.sort(
+        key=lambda group: (-group["failures"], -(lost.get(group["key"], _FREE)["lost_gpu_h"] or 0.0), group["key"])
+    )
     rows = []
     for group in found[:_NODES]:
         name = group["key"]
@@ -386,7 +375,7 @@ def _worst(store: Store, now: _Period, scores: Scores) -> list[dict[str, Any]]:
                 "node": name,
                 "failures": group["failures"],
                 "causes": group["causes"],
-                "lost_gpu_h": lost.get(name),
+                **{what: lost.get(name, _FREE)[what] for what in _FREE},
                 "incident": newest["id"],
                 "last_at": to_json(newest["opened_at"]),
                 "suspect": score["suspect"],

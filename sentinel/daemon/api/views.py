@@ -35,7 +35,7 @@ from sentinel.daemon.api.histories import (
     since_of,
 )
 from sentinel.daemon.api.jobs import JobAttempts
-from sentinel.daemon.api.lost import BY, grouped
+from sentinel.daemon.api.lost import BY, grouped, rounded, sums
 from sentinel.daemon.api.repairs import repairs
 from sentinel.daemon.api.report import past_of, report, reported_since
 from sentinel.daemon.api.scores import CachedScores
@@ -48,6 +48,7 @@ from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
+from sentinel.engine.history import as_corrected
 from sentinel.engine.node_return import state as returns
 from sentinel.errors import Unavailable, UserError
 from sentinel.model.hostlist import natural
@@ -265,7 +266,7 @@ class Views:
         )
         slurm = self._attempts.in_slurm(chosen.job, user or chosen.user) if not attempts else None
         found = self._search.of_jobs(user, {row["job"] for row in attempts}, since=since)
-        shown = self._attempts.shown(attempts, self._attempts.losses(found.rows, attempts))
+        shown = self._attempts.shown(attempts, self._attempts.losses(map(as_corrected, found.rows), attempts))
         waits = self._waits(found.rows)
         rows = [shown_row(row, waits) for row in found.rows]
         return {"attempts": shown, "incidents": rows, "slurm": slurm, "cut": cut or failed.cut or found.cut}
@@ -291,8 +292,7 @@ class Views:
             "since": since,
             "rows": grouped(found, by),
             "failures": len(found),
-            "lost_gpu_h": round(sum(loss.gpu_h for loss in found), 4),
-            "not_known": sum(not loss.known for loss in found),
+            **rounded(sums((loss, 1.0) for loss in found)),
             "cut": seen.cut,
         }
 
@@ -355,7 +355,7 @@ class Views:
             released_by = await asyncio.to_thread(self._store.get, RELEASED_BY, {})
             answer["node"] = {**self._node(node, released_by), "return": known, **scores.shown(node.name)}
         if asked.kind == "job":
-            found = await asyncio.to_thread(self._attempts.losses, asked.found, attempts)
+            found = await asyncio.to_thread(self._attempts.losses, map(as_corrected, asked.found), attempts)
             answer["attempts"] = await asyncio.to_thread(self._attempts.shown, attempts, found)
         return answer
 
@@ -367,7 +367,7 @@ class Views:
         by = groups(rows)
         for group in by["node"]:
             group["score"] = scores.shown(group["key"])["score"]
-        shown = [shown_row(row) for row in rows]
+        shown = [shown_row(row) for row in seen.rows]  # as judged, with what operators said beside
         return {"days": days, "since": since, "cut": seen.cut, "incidents": shown, "by": by}
 
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:

@@ -63,13 +63,13 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     firsts = [row["first_step"] for row in attempts if row["first_step"] is not None]
     lasts = [row["last_step"] for row in attempts if row["last_step"] is not None]
     failed = [row for row in attempts if row.get("incident")]
-    known = [row["lost_gpu_h"] for row in failed if row["lost_gpu_h"] is not None]
+    known = [row["known_lost_gpu_h"] for row in failed if row["known_lost_gpu_h"] is not None]
     return {
         **newest,
         "attempts": len(attempts),
         "gained": max(lasts) - min(firsts) + 1 if firsts and lasts else None,
         "lost_gpu_h": sum(known) if known or not failed else None,
-        "lost_not_known": len(failed) - len(known),
+        "lost_not_known": sum(row["lost_gpu_h"] is None for row in failed),
     }
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from in_memory.daemon import SETTINGS
 from in_memory.views import Shown, name_people
 from in_memory.world import World
-from made_records import evidence, job, step
+from made_records import AT, evidence, incident, job, later, step
 from made_records import plan as made_plan
 
 from sentinel import __version__
 from sentinel.config.settings import Mode, Modes
 from sentinel.daemon.fleet_metrics import FleetMetrics
 from sentinel.detect.cluster_view import NodeSeen
-from sentinel.model.records import Evidence, Kind, Outcome, Result, Source, StepKind
+from sentinel.model.changes import VerdictCorrected
+from sentinel.model.corrections import Correction
+from sentinel.model.records import Cause, Evidence, Kind, Outcome, Result, Scope, Source, StepKind
 
 Worlds = Callable[..., World]
 
@@ -74,6 +77,16 @@ async def test_what_is_open_and_what_is_left_of_the_budget(world: Worlds) -> Non
     assert (
         seen.read("breaker_open", breaker="breaker") == 1.0 and seen.read("breaker_open", breaker="hang-breaker") == 0.0
     )
+
+
+async def test_what_is_open_counts_however_long_it_is_by_the_cause_that_an_operator_gave(world: Worlds) -> None:
+    seen = Measured(world())
+    store = seen.shown.world.store
+    store.save_incident(dataclasses.replace(incident(id="aaa1"), opened_at=AT - timedelta(days=35)))
+    told = Correction(at=AT, by="root", cause=Cause.PCIE, scope=Scope.NODE)
+    store.commit([VerdictCorrected("aaa1", told)])
+    assert seen.read("incidents_open_by_cause", cause="pcie") == 1.0
+    assert seen.read("incidents_open_by_cause", cause="gpu_memory_ecc") == 2.0
 
 
 async def test_for_how_long_a_step_is_under_way_or_tried_again(world: Worlds) -> None:
@@ -142,7 +155,9 @@ async def test_gpu_time_lost_and_the_share_that_was_training(world: Worlds) -> N
     seen = Measured(world())
     await seen.shown.daemon.fleets.take()
     world_ = seen.shown.world
-    again = job(201, user="ada", nodes=("n1", "n2"), restarts=1, started_s=60.0)
+    world_.slurm.clock.advance(600.0)
+    again = job(201, user="ada", nodes=("n1", "n2"), restarts=1, started_s=60.0, state="failed")
+    again = dataclasses.replace(again, ended_at=later(600.0))
     world_.store.save_attempt(again, first_step=201, last_step=300, step_time_s=2.0)
     lost = seen.read("lost_gpu_seconds", cause="gpu_memory_ecc")
     assert lost == pytest.approx(16 * (100.0 + 60.0), rel=0.01)  # 50 steps again, 60 s down

@@ -76,7 +76,8 @@ def test_what_is_not_known_adds_nothing_and_is_counted(
     assert loss.known is (None not in (redone_s, down_s))
     (row,) = grouped([loss], "job")
     assert row["not_known"] == int(not loss.known)
-    assert row["lost_gpu_h"] == pytest.approx(16 * ((redone_s or 0) + (down_s or 0)) / 3600, abs=1e-4)
+    parts = [seconds for seconds in (redone_s, down_s) if seconds is not None]
+    assert row["lost_gpu_h"] == (pytest.approx(16 * sum(parts) / 3600, abs=1e-4) if parts else None)
 
 
 def test_gpus_that_are_not_known_make_the_loss_not_known() -> None:

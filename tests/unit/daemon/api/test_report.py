@@ -8,11 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from in_memory.daemon import SETTINGS
 from in_memory.views import ADA, OPERATOR, Shown, name_people
 from in_memory.world import World
 from made_records import AT, evidence, incident, job, plan, step, verdict
 
+from sentinel.cli.operator.jobs import lost_words
 from sentinel.cli.operator.report import anonymised, as_csv, markdown
+from sentinel.daemon.fleet_metrics import FleetMetrics
+from sentinel.daemon.web.job_page import summary
 from sentinel.daemon.web.report_page import html_file
 from sentinel.errors import UserError
 from sentinel.model.changes import VerdictCorrected
@@ -147,6 +151,44 @@ async def test_cost_that_is_not_known_is_not_zero(world: Worlds) -> None:
     assert made["partitions"] == [], "as over all partitions"
     assert [row["lost_gpu_h"] for row in (*made["causes"], *made["nodes"])] == [None, None]
     assert "not known of 1" in markdown(made) and "not known of 1" in html_file(made)
+    assert "job,301,train,,,,,GPU-h" in as_csv(made) and made["jobs"][0]["lost_gpu_h"] is None
+
+
+async def test_a_cost_of_which_a_part_is_known_is_told_so_by_all_that_tell_of_it(weeks: Weeks) -> None:
+    """Down for an hour; what was made twice is not known, as the first attempt printed no step."""
+    made = Weeks(weeks.shown.world)
+    view = job(305, nodes=NODES, state="failed", started_s=-6 * DAY_S, user="ada")
+    view = dataclasses.replace(view, ended_at=AT - timedelta(days=5.5))
+    made.store.save_attempt(view, first_step=None, last_step=None, step_time_s=None)
+    made.attempt(305, 1, 5.5 - 1 / 24, 5.0, 1, 10)
+    made.fail("part1", 305, 5.5)
+    told, since = await made.report(), (AT - timedelta(days=7)).isoformat()
+    (of_job,) = [row for row in told["jobs"] if row["job"] == 305]
+    (node,) = told["nodes"]
+    assert (of_job["lost_gpu_h"], of_job["not_known"]) == (16.0, 1) and node["not_known"] == 1
+    assert "| 305 | `train` | `ada` | 1 | 16 + ? |" in markdown(told) and "16 + ?" in html_file(told)
+    (row,) = [row for row in (await made.shown("lost", since=since))["rows"] if row["job"] == 305]
+    assert (row["lost_gpu_h"], row["redone_gpu_h"], row["down_gpu_h"], row["not_known"]) == (16.0, None, 16.0, 1)
+    first, second = (await made.shown("jobs", job=305))["attempts"]
+    assert (first["lost_gpu_h"], first["known_lost_gpu_h"]) == (None, 16.0)
+    assert lost_words([first, second]) == "16.0 + ?" and summary([first, second])["lost_gpu_h"] == 16.0
+
+
+async def test_preempted_work_is_no_failure_in_any_sum(weeks: Weeks) -> None:
+    weeks.attempt(303, 0, 6.0, 3.0, 1, 100)
+    weeks.attempt(303, 1, 2.0, 1.0, 91, 200)
+    since = (AT - timedelta(days=30)).isoformat()
+    reported, lost = await weeks.report(since=since), await weeks.shown("lost", OPERATOR, since=since)
+    assert lost["lost_gpu_h"] == pytest.approx(reported["now"]["lost_gpu_h"], abs=1e-3)
+    attempts = (await weeks.shown("jobs", OPERATOR, job=303))["attempts"]
+    assert attempts[0]["cause"] == "scheduler_preempt_or_timelimit" and lost_words(attempts) == "0"
+    daemon, clock = weeks.shown.daemon, weeks.shown.world.slurm.clock
+    FleetMetrics(weeks.store, daemon.live, SETTINGS, daemon.telemetry, clock).read()
+    read = daemon.telemetry.registry.get_sample_value
+    counted = {cause: read("sentinel_lost_gpu_seconds", {"cause": str(cause)}) for cause in Cause}
+    assert sum(value or 0.0 for value in counted.values()) / 3600 == pytest.approx(reported["now"]["lost_gpu_h"])
+    ratio = read("sentinel_effective_training_time_ratio", {"partition": "train"})
+    assert ratio == pytest.approx(reported["now"]["ettr"])
 
 
 async def test_hours_by_cause_are_those_of_sentinel_lost(weeks: Weeks) -> None:
@@ -159,7 +201,7 @@ async def test_hours_by_cause_are_those_of_sentinel_lost(weeks: Weeks) -> None:
     since = (AT - timedelta(days=7)).isoformat()
     made, lost = await weeks.report(since=since), await weeks.shown("lost", OPERATOR, by="cause", since=since)
     assert {row["cause"]: row["lost_gpu_h"] for row in lost["rows"]} == pytest.approx(
-        {row["cause"]: row["lost_gpu_h"] or 0.0 for row in made["causes"] if row["cause"] != "numerical_nan"}, abs=1e-3
+        {row["cause"]: row["lost_gpu_h"] for row in made["causes"] if row["cause"] != "numerical_nan"}, abs=1e-3
     )
     costs = {row["cause"]: row["lost_gpu_h"] for row in made["causes"]}
     assert costs["numerical_nan"] == 0.0, "the job went on"
