@@ -27,6 +27,7 @@ _LONG = re.compile(  # of a UUID the start is enough; a PCI domain has four digi
     r"\b(?:((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0000([0-9a-fA-F]{4}(?::[0-9a-fA-F]{2}){2}\.[0-9]))\b"
 )
 _WORDS = re.compile(r"\s*\S+(?:\s+\d\S*)*")
+_UNITS_S = ((86400.0, "d", 1800.0), (3600.0, "h", 30.0), (60.0, "min", 0.5))  # with a half of the next smaller unit
 MOST_LEVELS = 100  # of JSON that others send; ours has ten
 _BYTES = range(0xDC80, 0xDD00)  # where surrogateescape puts a byte that is no UTF-8
 
@@ -49,6 +50,16 @@ def printable(text: str, instead: str = " ", *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(ch if ch.isprintable() or ch in keep else instead for ch in text)
+
+
+def duration_words(seconds: float) -> str:
+    """A length of time in one unit; below ten of it with one decimal, as 1.5 h is neither 1 h nor 2 h."""
+    value, unit = seconds, "s"
+    for size_s, name, half_s in _UNITS_S:
+        if seconds >= size_s - half_s:  # 59.6 s are one minute, not 60 s
+            value, unit = seconds / size_s, name
+            break
+    return f"{f'{value:.1f}'.removesuffix('.0') if value < 9.95 else f'{value:.0f}'} {unit}"
 
 
 def visible(text: str, most: int | None = 300) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sentinel.model.hostlist import fold
-from sentinel.text import printable
+from sentinel.text import duration_words, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -261,20 +261,18 @@ def ago(value: object, now: datetime | None = None) -> str:
 
 def span(seconds: object) -> str:
     """A length of time in one unit; ``-`` for not known."""
-    if not isinstance(seconds, (int, float)):
-        return "-"
-    for size, unit in ((DAY_S, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return duration_words(seconds) if isinstance(seconds, (int, float)) else "-"
 
 
-def clock(value: object, now: datetime | None = None) -> str:
-    """An ISO time as the clock on the wall shows it, with its zone; with the date unless it is within a day."""
+def clock(value: object, now: datetime | None = None, *, dated: bool = False) -> str:
+    """An ISO time as the clock on the wall shows it, with its zone; with the date unless it is within a day.
+
+    ``dated``: always with the date, as in what is kept.
+    """
     if not isinstance(value, str):
         return "-"
     at = datetime.fromisoformat(value).astimezone()
-    old = abs(((now or datetime.now(UTC)) - at).total_seconds()) >= DAY_S
+    old = dated or abs(((now or datetime.now(UTC)) - at).total_seconds()) >= DAY_S
     return f"{at:%Y-%m-%d %H:%M %Z}" if old else f"{at:%H:%M:%S %Z}"
 
 

@@ -214,11 +214,12 @@ def markdown(made: Mapping[str, Any]) -> str:
 
     now = made["now"]
     mttr, closed, out = now["mttr"], now["automation"], now["downtime"]
+    since, until = (clock(made[name], dated=True) for name in ("since", "until"))
     title = f"# Reliability report{' of ' + quoted(made['cluster']) if made['cluster'] else ''}"
     lines = [
         title,
         "",
-        f"{clock(made['since'])} to {clock(made['until'])}, beside the same length of time before it.",
+        f"{since} to {until}, beside the same length of time before it.",
         "",
     ]
     if made["cut"]:

@@ -19,11 +19,10 @@ from markupsafe import Markup
 from sentinel.alerts.text import culprit_words
 from sentinel.model.hostlist import fold
 from sentinel.model.vocabulary import cause_words, words_of
-from sentinel.text import printable
+from sentinel.text import duration_words, printable
 
 _FOLDER = Path(__file__).with_name("templates")
 NOT_KNOWN = "not known"
-_SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 @cache
@@ -74,16 +73,7 @@ def path(name: object) -> str:
 
 def span(seconds: object) -> str:
     """A duration in seconds, shown in one unit."""
-    if not isinstance(seconds, (int, float)):
-        return NOT_KNOWN
-    for size, unit in _SPANS:
-        if seconds >= size:
-            return f"{_short(seconds / size)} {unit}"
-    return f"{_short(seconds)} s"
-
-
-def _short(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:.0f}"
+    return duration_words(seconds) if isinstance(seconds, (int, float)) else NOT_KNOWN
 
 
 def when(value: object) -> Markup | str:

@@ -59,7 +59,7 @@ def test_story_of_one_job(asked: Asked) -> None:
     assert said.startswith(
         "Job 101 train of ada in train: running\n  2 attempts; 250 steps gained; 0.8 GPU-hours lost\n"
     )
-    assert "Saves every 10 min; every 7 min would be best. It fails each day" in said
+    assert "Saves every 10 min; every 6.9 min would be best. It fails each day" in said
     rows = {line.split()[0]: line.split() for line in said.splitlines() if line[:1].isdigit()}
     assert rows["0"][-3:] == ["2", "min", "gpu_memory_ecc"] and "30" in rows["0"] and rows["1"][1] == "running"
     assert "Incidents" in said and "0f3a9c" in said

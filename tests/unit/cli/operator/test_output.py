@@ -23,6 +23,7 @@ from sentinel.cli.operator.output import (
     table,
     when,
 )
+from sentinel.daemon.web.templates import span as page_span
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LONG = "words of a cell " * 8
@@ -49,8 +50,8 @@ def test_long_list_is_cut_and_counted() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (3599, "60 min ago"), (3600, "1 h ago"), (86400, "1 d ago"),
-     (200000, "2 d ago"), (-3, "0 s ago"), (-30, "in 30 s"), (-7200, "in 2 h")],
+    [(0, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (3599, "1 h ago"), (3600, "1 h ago"), (86400, "1 d ago"),
+     (200000, "2.3 d ago"), (-3, "0 s ago"), (-30, "in 30 s"), (-7200, "in 2 h")],
 )  # fmt: skip
 def test_ago(seconds: float, words: str) -> None:
     then = (NOW - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
@@ -73,9 +74,25 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(out.splitlines()) == 2 and out.startswith('{"b": 1, "a": ') and harmless(out)
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (90, "2 min"), (7200, "2 h"), (None, "-")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0.4 s"),
+        (12.3, "12 s"),
+        (59.6, "1 min"),
+        (90, "1.5 min"),
+        (150, "2.5 min"),
+        (3599, "1 h"),
+        (5390, "1.5 h"),
+        (7200, "2 h"),
+        (36000, "10 h"),
+        (85000, "1 d"),
+        (None, "-"),
+    ],
+)
 def test_span(seconds: float | None, words: str) -> None:
     assert span(seconds) == words
+    assert seconds is None or page_span(seconds) == words, "the HTML of a report stands beside its text"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +100,7 @@ def test_span(seconds: float | None, words: str) -> None:
     [
         ("UTC", "2026-03-01T11:58:00Z", "11:58:00 UTC (2 min ago)"),
         ("Europe/Zurich", "2026-03-01T11:58:00Z", "12:58:00 CET (2 min ago)"),
-        ("UTC", "2026-02-27T03:10:00Z", "2026-02-27 03:10 UTC (2 d ago)"),
+        ("UTC", "2026-02-27T03:10:00Z", "2026-02-27 03:10 UTC (2.4 d ago)"),
     ],
 )
 def test_clock_with_its_zone_beside_how_long_ago(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from html.parser import HTMLParser
 from pathlib import Path
@@ -62,14 +64,23 @@ def made(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> Asked:
     return asked
 
 
+def test_a_kept_report_says_on_which_day_it_ends(made: Asked) -> None:
+    now = datetime.now(UTC)
+    made.views["report"] = {**REPORT, "since": (now - timedelta(days=7)).isoformat(), "until": now.isoformat()}
+    assert f" to {now.astimezone():%Y-%m-%d %H:%M} " in made.run("report").output
+
+
 def test_markdown_says_the_numbers_and_their_intervals(made: Asked) -> None:
     output = made.run("report").output
+    assert "MTTR 1.6 min" in " ".join(re.sub("<[^>]*>", " ", made.run("report", "--format", "html").output).split())
     assert (
         "| Interruptions | 54 | 20 | yes |" in output
         and "| Effective training time (ETTR) | 97.1 % | not known |  |" in output
     )
     assert (
-        "3.1 h (2.5 to 4)" in output and "MTTR: 2 min (1 min to 2 min)" in output and "not known: no job ran" in output
+        "3.1 h (2.5 to 4)" in output
+        and "MTTR: 1.6 min (1.2 min to 2.2 min)" in output
+        and "not known: no job ran" in output
     )
     assert (
         "48 by Sentinel alone, 2 with a person" in output and "| gpu_memory_ecc | gpu | 30 | 9 | 500 | yes |" in output
