@@ -73,12 +73,15 @@ class IncidentSearch:
     def matching(
         self, user: str | None, chosen: FailureFilter, *, most: int | None = None, since: datetime | None = None
     ) -> Found:
-        """Incidents as they were judged, of which a filter has what operators corrected them to; ``most`` as above."""
+        """Incidents that a filter has, as they were judged; ``most`` as above.
+
+        Their cause is what operators corrected it to; their nodes stay those that were blamed, which may have been drained.
+        """
         if user is not None and chosen.user not in (None, user):
             return Found()
         return self.newest(
             user or chosen.user,
-            None if chosen.of_whole_jobs else lambda row: chosen.has(as_corrected(row)),
+            None if chosen.of_whole_jobs else lambda row: chosen.has({**row, "cause": as_corrected(row)["cause"]}),
             most=most,
             job=chosen.job,
             since=since,

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from in_memory.page import serving_page
 from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
 from in_memory.world import World
 from made_records import AT, evidence, incident, job, plan, step, verdict
@@ -147,6 +148,20 @@ async def test_listings_and_history_choose_by_the_cause_that_an_operator_gave(wo
     (row,) = (await shown("incidents", cause="user_code"))["incidents"]
     assert row["cause"] == "gpu_memory_ecc"  # as it was judged, and beside it what it was
     assert {row["job"] for row in (await shown("jobs", cause="user_code"))["attempts"]} == {201}
+
+
+async def test_pages_show_beside_the_verdict_what_an_operator_corrected_it_to(world: Worlds) -> None:
+    shown = Shown(world())
+    told = Correction(at=AT, by="root", cause=Cause.USER_CODE, scope=Scope.APPLICATION, note="<script>")
+    shown.world.store.commit([VerdictCorrected("aaa1", told)])
+    async with serving_page(shown.world) as page:
+        await page.daemon.fleets.take()
+        for path in ("/", "/incidents", "/incidents?cause=user_code", "/history", "/jobs/201", "/nodes/n1"):
+            words = (await page.get(path))[1].replace("<wbr>", "")
+            assert "gpu_memory_ecc, was user_code" in words, path
+        _, text, _ = await page.get("/incidents/aaa1")
+        assert "it was: the program failed by itself" in text and "(user_code, application), by <bdi>root</bdi>" in text
+        assert "<script" not in text and "aaa1" not in (await page.get("/incidents?cause=gpu_memory_ecc"))[1]
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------------
