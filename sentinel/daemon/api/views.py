@@ -367,7 +367,10 @@ class Views:
         by = groups(rows)
         for group in by["node"]:
             group["score"] = scores.shown(group["key"])["score"]
-        shown = [shown_row(row) for row in seen.rows]  # as judged, with what operators said beside
+        counted = {row["id"] for row in rows}
+        shown = [
+            shown_row(row) for row in seen.rows if row["id"] in counted
+        ]  # as judged; what operators said is beside
         return {"days": days, "since": since, "cut": seen.cut, "incidents": shown, "by": by}
 
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
