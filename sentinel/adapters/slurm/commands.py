@@ -5,7 +5,9 @@ scontrol is asked there). The text form of scontrol is not read where users' wor
 newlines and "JobState=FAILED".
 
 One cluster is asked, also in a federation that shows all of them (fed_display): with --local no other slurmctld is waited
-for.
+for. scancel has no --local: of a step it reads the jobs of all clusters of a federation, whatever fed_display is, and sends
+its request to this slurmctld alone, for each job whose id fits (22.05 to 26.05). So it is given the id, never an array's
+task: another cluster's array may have that number, and its task's id be that of another job here.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Commands:
 
     Args:
         bin: folder of the commands; None takes them from PATH.
-        environment: added to ours, e.g. SLURM_CONF. Variables that change what the commands print are left out.
+        environment: added to ours, e.g. SLURM_CONF. Variables that change what the commands do or print are left out.
         deadline_s: for one command; then its whole process group is killed.
         asked: is told of each request, "answered" (a no is an answer) or "unavailable".
     """
@@ -106,7 +106,7 @@ class Commands:
         asked: Asked = uncounted,
     ) -> None:
         self._asked = asked
-        kept = {key: value for key, value in os.environ.items() if not _changes_output(key)}
+        kept = {key: value for key, value in os.environ.items() if not _changes_meaning(key)}
         self.environment = {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **(environment or {})}
         self.path = bin or self.environment.get("PATH", os.defpath)
         self.deadline_s = deadline_s
@@ -177,5 +177,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await asyncio.wait_for(process.wait(), REAP_S)
 
 
-def _changes_output(variable: str) -> bool:
-    return variable.startswith(("SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_JSON", "SLURM_CLUSTERS"))
+# Of other clusters, in another form, or of fewer jobs: SCANCEL_USER makes scancel end nothing and say 0.
+_OPTIONS = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_", "SLURM_TIME_FORMAT", "SLURM_JSON", "SLURM_CLUSTERS")
+
+
+def _changes_meaning(variable: str) -> bool:
+    return variable.startswith(_OPTIONS)

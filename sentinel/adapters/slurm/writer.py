@@ -350,12 +350,12 @@ class Writer:
             raise Refused(f"Slurm does not release job {job}")
 
     async def end_step(self, job: int, step: int) -> None:
-        spec = array_spec(await self._record(job))
+        await self._record(job)
         try:
-            await self._verbs.end_step(spec, step)
+            await self._verbs.end_step(f"{job}", step)
         except SlurmSaidNo as no:
             if no.answer not in {Answer.NO_JOB, Answer.FINISHED}:  # so it answers where the job or the step is over
-                raise _refusal(spec, no) from no
+                raise _refusal(f"{job}", no) from no
 
     async def keep_nodes(self, job: int, nodes: Sequence[str]) -> None:
         """Slurm refuses to take a job's first node, and nodes on which a step runs.

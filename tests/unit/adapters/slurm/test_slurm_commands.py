@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.slurm import accounting
-from sentinel.adapters.slurm.commands import CommandReader
+from sentinel.adapters.slurm.commands import CommandReader, CommandWriter
 from sentinel.adapters.slurm.parse import records
 from sentinel.agent.probes import ask_slurm
 from sentinel.config.settings import Slurm
@@ -96,3 +96,21 @@ def test_a_record_of_another_cluster_is_left_out_where_slurm_says_whose_it_is(me
     found = records(json.dumps(answer), "jobs")
     known = meta == {"slurm": {"cluster": "ours"}}
     assert [record.get("job_id") for record in found] == ([1, 3, 4, None] if known else [1, 2, 3, 4, None])
+
+
+async def test_the_end_of_a_step_is_not_changed_by_variables_of_scancel(tmp_path: Path, monkeypatch) -> None:
+    """SCANCEL_USER lets scancel end nothing and say 0, SCANCEL_INTERACTIVE asks, SLURM_CLUSTERS asks elsewhere."""
+    for variable in ("SCANCEL_USER", "SCANCEL_INTERACTIVE", "SCANCEL_STATE", "SACCT_FEDERATION", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(variable, "theirs")
+    task = {"array_job_id": 16, "array_task_id": 3}  # of an array whose number another cluster's array may have
+    own = job(OURS, "ours") | task
+    (tmp_path / "local").write_text(json.dumps({"errors": [], "jobs": [own], "nodes": [NODE]}))
+    version = '[ "$1" = --version ] && echo slurm 24.11.5 && exit 0'
+    command(tmp_path, "scontrol", f"{version}\ncat {tmp_path}/local")
+    command(
+        tmp_path,
+        "scancel",
+        f'echo "$@" >{tmp_path}/asked; env | grep -E "^(SCANCEL|SACCT|SLURM)_" >>{tmp_path}/asked; true',
+    )
+    await CommandWriter(bin=f"{tmp_path}:/usr/bin:/bin", deadline_s=60.0).end_step(OURS, 3)
+    assert (tmp_path / "asked").read_text() == f"{OURS}.3\n"
