@@ -5,7 +5,8 @@ bad; can every rank of the next attempt read its shard; and then the least cost,
 
     lost steps x step time + reading back + validating + waiting for hosts
 
-Equal costs: the better validated one, then global, then the higher step, then the path.
+Equal costs: the better validated one, then global, then the higher step, then what is not called the best (a trainer goes
+on from its last one), then the path.
 """
 
 from __future__ import annotations
@@ -150,13 +151,23 @@ def _decide(ranked: list[Ranked]) -> Decision:
     )
 
 
-def _order(entry: Ranked) -> tuple[bool, bool, float, int, bool, int, str]:
+def _order(entry: Ranked) -> tuple[bool, bool, float, int, bool, int, bool, str]:
     candidate = entry.candidate
     level = LEVELS.index(parse) if (parse := candidate.level) in LEVELS else -1
     place = candidate.step if candidate.step is not None else candidate.number
     step = -1 if place is None else place
     cost = entry.cost_s if entry.cost_s is not None else float(-step if entry.feasible else 0)
-    return (not entry.feasible, entry.cost_s is None, cost, -level, candidate.tier != "global", -step, candidate.path)
+    best = "best" in candidate.path.rpartition("/")[2].lower()
+    return (
+        not entry.feasible,
+        entry.cost_s is None,
+        cost,
+        -level,
+        candidate.tier != "global",
+        -step,
+        best,
+        candidate.path,
+    )
 
 
 def _rank(candidate: Candidate, question: _Question) -> Ranked:

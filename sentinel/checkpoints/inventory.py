@@ -27,18 +27,15 @@ MAX_FOLDERS = 200_000  # that are looked at under one root
 _DEPTH = 3  # root/run/step, and one to spare
 # torchtitan with torchft (0.3.0 spells it ft-replicat-0): every step, the data loaders of one replica; the model is above.
 _PARTIAL = ("ft-replica",)
-_EXPORT = re.compile(
-    r"ba\d+"
-)  # in a folder "huggingface": what LLM Foundry writes for others to load, without the optimizer
+_EXPORT = re.compile(r"ba\d+")  # in a folder "huggingface": LLM Foundry's, for others to load, without the optimizer
 # Trainers that keep files beside each other, or one that they write anew: ckpt.pt, checkpoint_last.pt, model_0004999.pth,
 # checkpoint-12.pth.tar. What they hold says whether they are checkpoints, and of which step.
 _LOOSE = re.compile(
-    r"(?:.*(?:ckpt|checkpoint|snapshot|latest|last|best|state|epoch|iter).*|(?:.*[A-Za-z_.-])?\d+)\.(?:pt|pth|ckpt)(?:\.tar)?",
+    r"(?:.*(?:ckpt|checkpoint|snapshot|latest|last|best|final|state|epoch|iter).*|(?:.*[A-Za-z_.-])?\d+)\.(?:pt|pth|ckpt)(?:\.tar)?",
     re.IGNORECASE,
 )
-_NAMED = re.compile(
-    r"ckpt|checkpoint|snapshot|latest|last|best|epoch|iter|\d\.", re.IGNORECASE
-)  # of those, what damaged ones have
+# Of those, what damaged ones have.
+_NAMED = re.compile(r"ckpt|checkpoint|snapshot|latest|last|best|final|epoch|iter|\d\.", re.IGNORECASE)
 # In which the files of one save differ: the number of a rank or part, and the kind of state.
 _OF_A_RANK = re.compile(r"(?<![a-z])(?:rank|shard|part|worker|process|tp|pp|dp|mp)[-_.=]?\d+|\d+[-_]of[-_]\d+")
 _KIND = re.compile(
@@ -292,7 +289,7 @@ def listing(
             parts.append(replace(part, key=spot.key(root)))
         else:
             passed += 1
-    parts = _loosely(parts) if found.spots and found.spots[0].loose else parts
+    parts = _loosely(_on_one_scale(parts)) if found.spots and found.spots[0].loose else parts
     parts += [_unseen(root, path, tier, name, reason) for path, reason in found.notes[:limit]]
     for count, what in (
         (passed, "more were looked at, none of them valid"),
@@ -307,8 +304,28 @@ def listing(
 def _may_be_resumed(part: Part) -> bool:
     """Whether a file whose name says little is a checkpoint, as its step or number tells; if damaged, as its name does."""
     if part.valid:
-        return part.step is not None or part.number is not None
+        return any(value is not None for value in (part.step, part.number, part.epoch))
     return part.reason != ONLY_WEIGHTS and _NAMED.search(Path(part.path).name) is not None
+
+
+def _on_one_scale(parts: list[Part]) -> list[Part]:
+    """Files whose names number no save (``checkpoint.pth``, ``last.pt``) are numbered by the epoch that they state inside.
+
+    Of numbered ones beside them, some count from 0 where their state counts from 1: the others are counted as their names
+    do. Where these differ, or state no epoch, the two cannot be compared: such a file has no number.
+    """
+    offsets: dict[str, set[int | None]] = {}
+    for part in parts:
+        if part.number is not None and part.valid:
+            offset = part.number - part.epoch if part.epoch is not None else None
+            offsets.setdefault(part.path.rpartition("/")[0], set()).add(offset)
+    numbered: list[Part] = []
+    for part in parts:
+        here = offsets.get(part.path.rpartition("/")[0], {0})
+        offset = next(iter(here)) if len(here) == 1 else None
+        counted = None if part.epoch is None or offset is None else max(0, part.epoch + offset)
+        numbered.append(replace(part, number=counted) if part.number is None else part)
+    return numbered
 
 
 def _loosely(parts: list[Part]) -> list[Part]:
@@ -347,22 +364,18 @@ def deepen(parts: Iterable[Part], candidate: Candidate, level: Level, *, setting
     For large tiers: list everything by structure, choose, and read only what was chosen; if it does not hold, the next.
     """
     return [
-        replace(
-            validate_part(
-                Path(part.path),
-                level,
-                tier=part.tier,
-                host=part.host,
-                root=Path(part.root),
-                step=part.step if part.format == nvrx.NAME else None,
-                settings=settings,
-            ),
-            key=part.key,
-        )
+        _deeper(part, level, settings)
         if part.key == candidate.key and part.tier == candidate.tier and _is_of(part, candidate)
         else part
         for part in parts
     ]
+
+
+def _deeper(part: Part, level: Level, settings: Settings) -> Part:
+    step = part.step if part.format == nvrx.NAME else None
+    path, root = Path(part.path), Path(part.root)
+    read = validate_part(path, level, tier=part.tier, host=part.host, root=root, step=step, settings=settings)
+    return replace(read, key=part.key, number=part.number if read.step is None else None)
 
 
 def _is_of(part: Part, candidate: Candidate) -> bool:

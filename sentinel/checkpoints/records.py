@@ -80,7 +80,7 @@ class Part:
     tensors spread over ranks (``rank:tensor``) how many elements that rank holds, of how many. ``marked``: the end
     marker of what is here is here too. ``saved_step``: the step that the shards themselves were saved as. ``number``: of the
     save, where frameworks count saves and no step is stated. ``unfinished``: what is wrong with one that may be being
-    written: it is invalid if nobody writes it any more.
+    written: it is invalid if nobody writes it any more. ``epoch``: that a single file states; it stays on its host.
     """
 
     host: str
@@ -106,6 +106,7 @@ class Part:
     oldest_mtime_s: float = 0.0
     number: int | None = None
     unfinished: str = ""
+    epoch: int | None = None
 
     def to_json(self) -> dict[str, object]:
         return {

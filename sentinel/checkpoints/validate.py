@@ -158,6 +158,7 @@ def validate_part(
         newest_mtime_s=judged.newest_s,
         oldest_mtime_s=judged.oldest_s,
         number=number_of(path.name) if judged.step is None else None,
+        epoch=finding.epoch if judged.step is None else None,
         unfinished="" if loose else judged.unfinished,  # a file whose name says little may be another program's
     )
 
@@ -252,6 +253,8 @@ def _settle_step(judged: _Judged, path: Path) -> None:
         if inner is None:
             saves = "" if number_of(path.name) is None else ", which numbers saves,"
             judged.reason = f"its step is not known: neither {visible(path.name)}{saves} nor its contents state one"
+            if judged.finding and judged.finding.epoch is not None:
+                judged.reason += f" (epoch {judged.finding.epoch} inside)"
     elif inner is not None and abs(inner - judged.step) > 1:
         raise NotKnown(f"named step {judged.step}, but the state inside says {inner}: renamed or mixed")
 

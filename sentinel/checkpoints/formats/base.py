@@ -65,6 +65,7 @@ class Finding:
 
     step: int | None = None
     saved_step: int | None = None  # that the shards here were saved as, to compare with other hosts'
+    epoch: int | None = None  # that a single file states
     owners: frozenset[int] = frozenset()
     world_size: int | None = None
     whole: bool = True

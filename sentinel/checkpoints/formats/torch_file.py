@@ -39,6 +39,8 @@ _STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
 # What trainers call it besides, where the file's name states no step, and the tables in which it is then.
 _OTHER_STEP_KEYS = ("iter_num", "iter", "num_updates", "step_count", "current_step", "train_step", "global_iteration")
 _MAYBE_OF_AN_EPOCH = "iter"  # beside an epoch some count it from the epoch's start: the name's number orders such files
+_EPOCH_KEYS = ("epoch", "current_epoch")
+_TABLES_OF_EPOCHS = ("meta", "reporter", "trainer", "train_state", "progress")  # mmcv, ESPnet, people's own
 _TABLES_OF_STEPS = ("meta", "extra_state", "trainer", "train_state", "progress", "optimizer_history")
 
 owners_by_name = no_owners
@@ -324,6 +326,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     steps = set(file.steps() or (_steps_by_other_names(file.value) if step_of(name) is None else ()))
     return Finding(
         step=steps.pop() if len(steps) == 1 else None,
+        epoch=_epoch_in(file.value),
         works=file.works,
         unsummed=[] if file.summed else [name],
         covered={name} if file.summed else set(),
@@ -342,6 +345,18 @@ def _steps_by_other_names(value: object) -> list[int]:
     keys = (*_STEP_KEYS, *_OTHER_STEP_KEYS)
     found = [(t, key) for t in tables if isinstance(t, dict) for key in keys if type(t.get(key)) is int and t[key] >= 0]
     return [t[key] for t, key in found if not (key == _MAYBE_OF_AN_EPOCH and "epoch" in t)]
+
+
+def _epoch_in(value: object) -> int | None:
+    """The epoch that the file states, or a table in it that speaks of the run; None where there is none, or several.
+
+    One below 0 is none: so a save is marked that was made ready for use, without its optimizer.
+    """
+    if not isinstance(value, dict):
+        return None
+    tables = [value, *(value.get(name) for name in _TABLES_OF_EPOCHS)]
+    found = {t[key] for t in tables if isinstance(t, dict) for key in _EPOCH_KEYS if type(t.get(key)) is int}
+    return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
 
 def names_optimizer(value: object) -> bool:

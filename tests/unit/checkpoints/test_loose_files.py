@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.checkpoints.inventory import listing
+from sentinel.checkpoints.choose import choose
+from sentinel.checkpoints.inventory import deepen, listing
+from sentinel.checkpoints.join import join
+from sentinel.checkpoints.records import Costs
 from sentinel.checkpoints.validate import validate
 
 
@@ -54,6 +57,80 @@ def test_files_whose_names_state_no_step(make, name, inside):
 def test_one_file_that_is_written_anew(make, name, more, step):
     saved(make, name, more)
     assert [(part.step, part.valid) for part in listed(make)] == [(step, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "epoch"),
+    [
+        ("checkpoint.pth", {"epoch": 15}, 15),  # DETR, DINO
+        ("last.pt", {"epoch": 15, "updates": 40}, 15),  # Ultralytics
+        ("last.pth.tar", {"epoch": 15}, 15),  # timm
+        ("checkpoint.pth", {"reporter": {"epoch": 15}}, 15),  # ESPnet
+        ("latest.pth", {"meta": {"epoch": 15, "iter": 900}}, 15),  # mmcv
+    ],
+)
+def test_one_file_that_states_an_epoch(make, name, inside, epoch):
+    """Nothing was found in a folder that holds this file alone, and the numbered file before it where there is one."""
+    saved(make, name, inside)
+    (part,) = listed(make)
+    assert (part.step, part.number, part.valid) == (None, epoch, True) and f"epoch {epoch} inside" in part.reason, part
+    saved(make, "epoch_10.pth", {"epoch": 10, **({"meta": {"epoch": 10}} if "meta" in inside else {})})
+    assert chosen(make).path.endswith(name)
+
+
+def chosen(make):
+    return choose(
+        join([listed(make)], world_size=None), step_last=None, step_time_s=1.0, next_nodes=None, lost_nodes=frozenset(),
+        world_size=None, costs=Costs(), level="checksum",
+    ).chosen  # fmt: skip
+
+
+def test_a_name_that_counts_from_zero_and_a_state_that_counts_from_one(make):
+    """DINO's ``checkpoint0009.pth`` holds epoch 10, and so does the ``checkpoint.pth`` that is written with it."""
+    for name, epoch in (("checkpoint0009.pth", 10), ("checkpoint.pth", 10), ("checkpoint0004.pth", 5)):
+        saved(make, name, {"epoch": epoch})
+    assert {part.path.rpartition("/")[2]: part.number for part in listed(make)} == {
+        "checkpoint.pth": 9, "checkpoint0009.pth": 9, "checkpoint0004.pth": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("other", [{}, {"epoch": 3}])
+def test_numbers_and_epochs_that_cannot_be_compared(make, other):
+    """The numbers in names count something else here: which of the two is the later one is not known."""
+    saved(make, "checkpoint_400.pt", {"epoch": 2})
+    saved(make, "checkpoint_900.pt", other)
+    saved(make, "last.pt", {"epoch": 3})
+    assert [(part.path.rpartition("/")[2], part.number) for part in listed(make)] == [
+        ("last.pt", None), ("checkpoint_900.pt", 900), ("checkpoint_400.pt", 400),
+    ]  # fmt: skip
+    assert chosen(make).path.endswith("checkpoint_900.pt")
+
+
+def test_the_best_is_no_newer_for_its_time_and_the_last_is_preferred(make):
+    saved(make, "last.pt", {"epoch": 12}, age_s=7200)
+    saved(make, "best.pt", {"epoch": 9}, age_s=60)
+    assert chosen(make).path.endswith("last.pt")
+    saved(make, "best.pt", {"epoch": 12}, age_s=60)
+    assert chosen(make).path.endswith("last.pt")
+    saved(make, "last.pt", {"epoch": -1}, age_s=60)  # made ready for use when training was over
+    assert [(part.path.rpartition("/")[2], part.number) for part in listed(make)] == [("best.pt", 12)]
+
+
+def test_the_last_one_under_a_name_of_its_own(make):
+    for name, iteration in (("model_0000009.pth", 9), ("model_0000014.pth", 14), ("model_final.pth", 18)):
+        saved(make, name, {"iteration": iteration})
+    first = listed(make)[0]
+    assert (first.path.rpartition("/")[2], first.step) == ("model_final.pth", 18)
+
+
+def test_an_epoch_that_was_read_again_more_closely(make):
+    """The number that a listing gave stays: by its name alone this file has none."""
+    saved(make, "checkpoint.pth", {"epoch": 10})
+    saved(make, "checkpoint0004.pth", {"epoch": 5})
+    parts = listed(make, "structural")
+    (candidate,) = [one for one in join([parts], world_size=None) if one.path.endswith("checkpoint.pth")]
+    (deeper,) = [part for part in deepen(parts, candidate, "checksum") if part.key == candidate.key]
+    assert (deeper.level, deeper.number, deeper.valid) == ("checksum", 9, True)
 
 
 def test_numbered_files(make):
