@@ -48,10 +48,8 @@ _NEXT = "The nodes of the next attempt in Slurm's order: each rank must find its
 _FIND_LEVEL = (
     "How closely to check (default checksum; content with --onset-step; structural, a quick look, with --deadline)."
 )
-_QUICK = (
-    "Checksums were not read: bytes that were damaged in place are not seen at level structural. Leave --level out to read"
-    " them."
-)
+_CHECK_LEVEL = "How closely to check: structural reads no checksums, which find and a restart do."
+_UNREAD = "Checksums were not read: bytes that were damaged in place are not seen at level structural."
 _LEVELS = click.Choice(["structural", "checksum", "content"])
 
 
@@ -128,11 +126,11 @@ def find(
     look = _Look(wanted, limit, everything, _settings(no_cache), deadline_s, watched=not as_json and deadline_s is None)
     candidates, decision, lower = _search(roots, look, (names, ordered), question)
     if as_json:
-        echo_decision(decision, lower)
+        echo_decision(decision, wanted, lower)
     else:
         show_decision(decision)
         if wanted == "structural":
-            say(_QUICK)
+            say(f"{_UNREAD} Leave --level out to read them.")
     if decision.chosen is None:
         raise Refused(f"no checkpoint was chosen: {decision.explanation}", fix=advice(candidates, wanted, lower))
 
@@ -261,7 +259,7 @@ def advice(candidates: Sequence[Candidate], level: Level, lower: Decision | None
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="PATH...")
-@click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
+@click.option("--level", type=_LEVELS, default="structural", show_default=True, help=_CHECK_LEVEL)
 @click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
 @click.option("--slurm", "nodes", type=click.IntRange(1), metavar="N", help="Share the reading out over N nodes.")
@@ -305,6 +303,8 @@ def validate(
     for answer in answers:
         bad += answer.valid is not True
         show_validity(answer, as_json)
+    if wanted == "structural" and any(answer.valid for answer in answers) and not as_json:
+        say(f"{_UNREAD} Add --level checksum to read them.")
     gone = [path for path in paths if nodes is None and share is None and not os.path.lexists(path)]
     if gone:
         raise missing(gone[0])
@@ -330,7 +330,7 @@ def _share(text: str | None) -> tuple[int, int] | None:
 @click.option("--local", multiple=True, metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name.")
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes: a,b or node[1-4].")
 @click.option("--host", help="The name of this host (default: its own).")
-@click.option("--level", type=_LEVELS, default="structural", show_default=True, help="How closely to check.")
+@click.option("--level", type=_LEVELS, default="structural", show_default=True, help=_CHECK_LEVEL)
 @click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
 @click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from sentinel.checkpoints.records import Candidate, Decision, Part, Validity
+from sentinel.checkpoints.records import Candidate, Decision, Level, Part, Validity
 from sentinel.cli.operator.output import broken, say, unbroken
 from sentinel.text import visible
 
@@ -16,13 +16,13 @@ def mark(valid: bool | None) -> str:
     return {True: "valid", False: "invalid", None: "not known"}[valid]
 
 
-def echo_decision(decision: Decision, lower: Decision | None = None) -> None:
+def echo_decision(decision: Decision, level: Level, lower: Decision | None = None) -> None:
     """One line of JSON, a candidate at a time: there may be a hundred thousand.
 
-    ``lower``: what would be chosen by structure alone, where nothing is proven at the level asked for.
+    ``level``: that was asked for. ``lower``: what would be chosen by structure alone, where nothing is proven at the level asked for.
     """
     would = {} if lower is None else {"by_structure": lower.head_to_json()["chosen"]}
-    head = json.dumps(decision.head_to_json() | would)
+    head = json.dumps(decision.head_to_json() | {"level": level} | would)
     click.echo(head[:-1] + ', "candidates": [', nl=False)
     for index, entry in enumerate(decision.candidates):
         click.echo((", " if index else "") + json.dumps(entry.to_json()), nl=False)
@@ -75,7 +75,7 @@ def part_line(part: Part) -> str:
     step = "?" if part.step is None else str(part.step)
     ranks = f"ranks {_ranks(part.owners)}" if part.owners else "all ranks" if part.whole else ""
     head = f"{visible(part.host) or '-':12} {part.tier:6} {mark(part.valid):9} {step:>9}"
-    return f"{head}  {_path(part.path)}  {part.format}  {ranks}  {visible(part.reason)}"
+    return f"{head}  {_path(part.path)}  {part.format}  {ranks}  {part.level}: {visible(part.reason)}"
 
 
 def _ranks(owners: Iterable[int]) -> str:

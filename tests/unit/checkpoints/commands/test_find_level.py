@@ -38,6 +38,23 @@ def test_a_quick_look_says_that_no_checksum_was_read(damaged):
     assert "not read" not in run("find", "--global", damaged).stdout
 
 
+def test_a_quick_check_and_a_listing_say_so_too(damaged):
+    """What `validate` calls valid by structure may be invalid for `find` and at a restart."""
+    shown = run("validate", damaged / "step-20").stdout
+    assert "structural: complete" in shown and "checksums were not read" in shown.lower(), shown
+    assert "not read" not in run("validate", damaged / "step-10", "--level", "checksum").stdout
+    (line,) = run("validate", damaged / "step-20", "--json").stdout.splitlines()
+    assert json.loads(line)["level"] == "structural"
+    for level in ("structural", "checksum"):
+        listed = run("inventory", "--global", damaged, "--level", level).stdout
+        assert f"{level}: " in next(line for line in listed.splitlines() if "step-10" in line), listed
+
+
+@pytest.mark.parametrize(("extra", "asked"), [([], "checksum"), (["--deadline", "60"], "structural")])
+def test_json_names_the_level_that_was_asked_for(damaged, extra, asked):
+    assert json.loads(run("find", "--global", damaged, "--json", *extra).stdout)["level"] == asked
+
+
 @pytest.mark.parametrize("eager", [1 << 40, 0])
 def test_what_is_read_is_counted_for_whoever_watches(damaged, monkeypatch, eager):
     """Both where everything is read at once, and where only what would be chosen is."""
