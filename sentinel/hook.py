@@ -125,8 +125,8 @@ def require_signed(
     """
     trusted = {0, os.getuid(), int(daemon) if daemon.isdecimal() else uid_of(daemon)}
     munge_socket = environment.get("SENTINEL_MUNGE_SOCKET", "")
-    found = munge(["--keys=UID"], munge_socket, deadline_s, answer[1].encode(), program="unmunge")
-    said, _, payload = found.partition("\n\n")
+    credential = answer[1].encode()
+    said, _, payload = munge(["--keys=UID"], munge_socket, deadline_s, credential, program="unmunge").partition("\n\n")
     uid = said.rpartition("(")[2].rstrip(") ")  # "UID:     ada (1000)"
     if not uid.isdecimal() or payload != digest_of(asked_with, answer[2]).decode():
         raise OSError("its answer is not signed")
@@ -180,8 +180,7 @@ def connected(url: str, ca_file: str, deadline_s: float) -> socket.socket:
 
 def post(url: str, ca_file: str, path: str, message: tuple[dict[str, str], bytes], deadline_s: float) -> Answer:
     """One POST. Raises OSError if its answer is not whole by the deadline, however steadily it trickles."""
-    headers, body = message
-    host, port = address_of(url)
+    (headers, body), (host, port) = message, address_of(url)
     with connected(url, ca_file, deadline_s) as connection:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
@@ -317,11 +316,12 @@ def tell(environment: Mapping[str, str], node: str, items: list[dict[str, Any]])
     Raises:
         OSError, SubprocessError: munged or the daemon does not answer.
     """
-    # A spool that never goes on; the daemon knows what it has by the items' ids.
-    body = json.dumps({"node": node, "epoch": str(items[0]["id"]), "first": 1, "items": items}).encode()
+    job, attempt = (environment.get(name) or "0" for name in ("SLURM_JOB_ID", "SLURM_JOB_RESTART_COUNT"))
+    told = {"node": node, "epoch": str(items[0]["id"]), "first": 1, "items": items}  # a spool that never goes on
+    if f"{job}{attempt}".isdecimal() and not environment.get("SENTINEL_OBSERVED"):
+        told["refused"] = [{"job": int(job), "attempt": int(attempt), "reason": sentence_of(items)}]
     deadline_s = time.monotonic() + float(environment.get("SENTINEL_EVENT_S", EVENT_S))
-    status = post_to_active(environment, EVIDENCE, body, deadline_s)
-    if status != 200:
+    if (status := post_to_active(environment, EVIDENCE, json.dumps(told).encode(), deadline_s)) != 200:
         raise OSError(f"it answered {status}")
 
 

@@ -19,7 +19,7 @@ def mark(valid: bool | None) -> str:
 def echo_decision(decision: Decision, level: Level, lower: Decision | None = None) -> None:
     """One line of JSON, a candidate at a time: there may be a hundred thousand.
 
-    ``level``: that was asked for. ``lower``: what would be chosen by structure alone, where nothing is proven at the level asked for.
+    ``level``: that was asked for. ``lower``: what would be chosen by structure alone, where nothing is proven at it.
     """
     would = {} if lower is None else {"by_structure": lower.head_to_json()["chosen"]}
     head = json.dumps(decision.head_to_json() | {"level": level} | would)

@@ -13,7 +13,7 @@ from sentinel.cli.operator.corrections import corrected_words
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.fleet import describe, drained_by, released_words, return_words
 from sentinel.cli.operator.incident_table import incident_table, state_words
-from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table
+from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table, say_refusals
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import OURS, IncidentState, Kind, Source, StepKind
@@ -110,9 +110,10 @@ def _subject(seen: dict[str, Any]) -> None:
     elif asked.get("kind") == "node":
         say(f"Slurm has no node {shown(asked['name'])} any more.")
     if slurm := seen.get("slurm"):
-        as_slurm_shows(slurm)
+        as_slurm_shows(slurm, seen.get("refused", ()))
     if seen.get("attempts"):
         attempts_table(seen["attempts"])
+        say_refusals(seen.get("refused", ()))
         if seen["incident"] is None:
             say("No incident names this job: nothing of it was judged a failure.")
 

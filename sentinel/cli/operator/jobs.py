@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> Non
     seen = view(config, "jobs", **chosen)
     attempts, slurm = seen["attempts"], seen.get("slurm")
     if number is not None and not attempts and slurm is not None:
-        print_json([slurm]) if as_json else as_slurm_shows(slurm)
+        refused = seen.get("refused", ())
+        print_json([{**slurm, "refused_by": refused}]) if as_json else as_slurm_shows(slurm, refused)
         return
     if number is not None and not attempts:
         raise UserError(
@@ -69,6 +70,7 @@ def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> Non
         return
     if number is not None:
         attempts_table(attempts, seen.get("incidents", ()))
+        say_refusals(seen.get("refused", ()))
     elif not attempts:
         echo(f"No job{filter_words(chosen) or ' in the last 30 days'}.")
     else:
@@ -192,7 +194,16 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
         incident_table("Incidents", rows, of_one_job=True)
 
 
-def as_slurm_shows(row: dict[str, Any]) -> None:
+def say_refusals(refused: Sequence[dict[str, Any]], indent: str = "") -> None:
+    """Which nodes' prologs did not let the job begin there, and why."""
+    for one in refused[-_NODES:]:
+        say(
+            f"{shown(one['node'])} refused attempt {one['attempt']} at {clock(one['at'])}: {shown(one['reason'])}",
+            indent,
+        )
+
+
+def as_slurm_shows(row: dict[str, Any], refused: Sequence[dict[str, Any]] = ()) -> None:
     """A job of which no attempt was seen: its state in Slurm, and what it may wait for."""
     why = f" ({shown(row['reason'])})" if row["reason"] else ""
     where = f" on {shown(row['nodes'])}" if row["nodes"] else ""
@@ -202,7 +213,8 @@ def as_slurm_shows(row: dict[str, Any]) -> None:
         say(shown(row["waits_for"]), "  ")
     for node in row["out_of_service"][:_NODES]:
         say(f"{shown(node['node'])} is {shown(node['state'])}{drained_by(node)}.", "  ")
-    if times := row["attempt"]:
+    say_refusals(refused, "  ")
+    if (times := row["attempt"]) and not refused:
         often = "once" if times == 1 else f"{times} times"
         say(f"Slurm requeued it {often}, and no attempt was seen to begin: a node's prolog may have refused it. "
             "sentinel why NODE names the reason.", "  ")  # fmt: skip

@@ -102,7 +102,7 @@ class JobAttempts:
     def in_slurm(self, job: int | None, user: str | None) -> dict[str, Any] | None:
         """A job as Slurm's newest snapshot shows it, for one of which no attempt was seen; None: ``user`` has no such job.
 
-        Nobody tells of a job that a node's prolog refused: Slurm requeues it before it begins.
+        One that a node's prolog refused, for one: Slurm requeues it before it begins.
         """
         fleet = self._live.fleet
         view = fleet.jobs.get(job) if fleet is not None and job is not None else None

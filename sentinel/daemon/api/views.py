@@ -265,11 +265,13 @@ class Views:
             since=since, user=user or chosen.user, nodes=chosen.nodes, jobs=jobs, most=_ATTEMPTS
         )
         slurm = self._attempts.in_slurm(chosen.job, user or chosen.user) if not attempts else None
+        refused = self._prologs.refusals.of(chosen.job) if attempts or slurm else []
         found = self._search.of_jobs(user, {row["job"] for row in attempts}, since=since)
         shown = self._attempts.shown(attempts, self._attempts.losses(map(as_corrected, found.rows), attempts))
         waits = self._waits(found.rows)
         rows = [shown_row(row, waits) for row in found.rows]
-        return {"attempts": shown, "incidents": rows, "slurm": slurm, "cut": cut or failed.cut or found.cut}
+        cut = cut or failed.cut or found.cut
+        return {"attempts": shown, "incidents": rows, "slurm": slurm, "refused": refused, "cut": cut}
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen, since = await asyncio.to_thread(failure_filter, arguments), since_of(arguments)
@@ -344,7 +346,8 @@ class Views:
         slurm = self._attempts.in_slurm(job, user) if not attempts else None
         rows = await asyncio.to_thread(self._search.named, what, job, user, is_node=node is not None)
         asked = meant(what, rows, node=node, has_job=bool(attempts or slurm))
-        return await self._answer(asked, node, attempts) | {"slurm": slurm}
+        refused = self._prologs.refusals.of(job) if attempts or slurm else []
+        return await self._answer(asked, node, attempts) | {"slurm": slurm, "refused": refused}
 
     async def _answer(self, asked: Meant, node: NodeView | None, attempts: list[dict[str, Any]]) -> dict[str, Any]:
         first = await asyncio.to_thread(explained, self._store, asked.found[0]) if asked.found else dict(NOTHING)

@@ -1,4 +1,5 @@
-"""Tells on which nodes no prolog of Sentinel's reports the jobs that begin there, so that they begin unchecked.
+"""Tells on which nodes no prolog of Sentinel's reports the jobs that begin there, so that they begin unchecked; and keeps
+which jobs prologs refused.
 
 A single job without a report proves little: slurmd runs no prolog for a job that it remembers from before a crash (so
 restarted attempts count only where they are reported), hooks may have been installed after it began (so what runs when a
@@ -12,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from sentinel.daemon.ingest.refusals import Refusals
 from sentinel.daemon.ingest.unreported_jobs import AFTER, RunningHere
 
 ENOUGH = 3  # jobs in a row without a report that show that the prolog is missing
@@ -29,6 +31,7 @@ class Prologs:
     """Keeps for each node which of the latest jobs that began there a prolog reported."""
 
     def __init__(self) -> None:
+        self.refusals = Refusals()
         self._nodes: dict[str, _Node] = {}
 
     def heard(

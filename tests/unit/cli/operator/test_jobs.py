@@ -186,11 +186,23 @@ def test_a_job_of_which_only_slurm_knows(asked: Asked) -> None:
             "  Slurm requeued it once, and no attempt was seen to begin: a node's prolog may have refused it. "
             "sentinel why NODE names the reason.",
         ]
-    assert objects(asked.run("jobs", "2458", "--json").output) == [REFUSED]
+    assert objects(asked.run("jobs", "2458", "--json").output) == [REFUSED | {"refused_by": []}]
     begins = REFUSED | {"attempt": 0, "state": "configuring", "nodes": ["n1"], "reason": HOSTILE} | {"waits_for": ""}
     asked.views["jobs"] = jobs() | {"slurm": begins | {"out_of_service": []}}
     said = asked.run("jobs", "2458", columns=200).output
     assert "on n1" in said and "prolog" not in said and harmless(said)
+
+
+def test_a_job_that_a_prolog_refused(asked: Asked) -> None:
+    """Where a node told of it, its reason stands instead of a guess; also beside attempts that began since."""
+    told = [{"node": "n2", "attempt": 0, "reason": f"gpu_lost: {HOSTILE}", "at": "2026-03-01T11:00:00+00:00"}]
+    asked.views["jobs"] = jobs() | {"slurm": REFUSED, "refused": told}
+    asked.views["why"] = {"incident": None, "attempts": [], "others": [], "slurm": REFUSED, "refused": told}
+    for command in ("jobs", "why"):
+        said = asked.run(command, "2458", columns=200).output
+        assert "n2 refused attempt 0 at 2026-03-01" in said and "gpu_lost: " in said and "may have" not in said
+        assert harmless(said)
+    assert objects(asked.run("jobs", "2458", "--json").output) == [REFUSED | {"refused_by": told}]
 
 
 def test_a_job_that_nobody_knows(asked: Asked) -> None:
