@@ -58,12 +58,14 @@ def pattern_of(stdout: str, *, job: int, user: str, node: str, work_dir: str = "
     return "".join((*made, glob.escape(stdout[end:])))
 
 
-def newest(pattern: str, uid: int, job: int | None = None, attempt: int | None = None) -> str | None:
+def newest(
+    pattern: str, uid: int, job: int | None = None, attempt: int | None = None, *, since_s: float | None = None
+) -> str | None:
     """The file of that user that matches and was written last; None while there is none.
 
     Slurm opens a job's output as its user: a matching file, folder or link of another user is ignored. If several
     tasks of an array match, the file that a process of ``job`` writes counts, or else the one in which this attempt
-    begins; without ``job`` there must be only one.
+    begins; without ``job`` there must be only one, of those written since the Unix time ``since_s`` if that is given.
 
     Raises:
         OSError: more names than ``_MOST_NAMES`` had to be looked at, or for longer than ``_MOST_S``.
@@ -80,6 +82,8 @@ def newest(pattern: str, uid: int, job: int | None = None, attempt: int | None =
             continue  # gone by now, or a link to nothing or in a circle
         if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
             continue
+        if since_s is not None and status.st_mtime < since_s:
+            continue
         if own is None or path in own:
             best, count = max(best, (status.st_mtime, path)), count + 1
         elif len(others) < _MOST_OPENED:
@@ -92,13 +96,19 @@ def newest(pattern: str, uid: int, job: int | None = None, attempt: int | None =
     return best[1] if count == 1 or (count and not (of_array and own is None)) else None
 
 
-def of_ended(pattern: str, uid: int, job: int, attempt: int) -> str | None:
+def of_ended(pattern: str, uid: int, job: int, attempt: int, began_s: float | None = None) -> str | None:
     """The log of an attempt that has ended; of an array's tasks without a line that tells them apart, the only one.
+
+    Args:
+        began_s: Unix time at which it began; a first attempt's log, which Slurm makes then, may be the only one since.
 
     Raises:
         OSError: as ``newest``.
     """
-    return newest(pattern, uid, job, attempt) or newest(pattern, uid)
+    found = newest(pattern, uid, job, attempt) or newest(pattern, uid)
+    if found is None and began_s and attempt == 0:
+        return newest(pattern, uid, since_s=began_s - _OLD_S)
+    return found
 
 
 def _holds_line(path: str, line: bytes) -> bool:
@@ -200,14 +210,16 @@ def end_of(content: bytes, *, job: int, attempt: int) -> int | None:
 
 
 def wait_for_start(
-    pattern: str, *, uid: int, job: int, attempt: int, began_s: float, limit_bytes: int
+    pattern: str, *, uid: int, job: int, attempt: int, began_s: float, limit_bytes: int, over: bool = False
 ) -> tuple[str, int] | None:
     """Path and offset of this attempt's output; waits up to ``_WAIT_S`` for it. None when there is no file yet.
+
+    ``over``: the attempt has ended, so that no process is left that shows which of an array's logs is its own.
 
     Raises:
         OSError: it cannot be read.
     """
-    path = newest(pattern, uid, job, attempt)
+    path = of_ended(pattern, uid, job, attempt, began_s) if over else newest(pattern, uid, job, attempt)
     if path is None:
         return None
     there = os.stat(path).st_size  # noqa: PTH116  # size before the search: what is written during it is ours

@@ -276,7 +276,8 @@ def _log(arguments: Mapping[str, Any], uid: int, tell: Tell) -> None:
     """Report the end of the job's log."""
     pattern, most = str(arguments["log"]), int(arguments["log_bytes"])
     try:
-        path = of_ended(pattern, uid, int(arguments["job"]), int(arguments["attempt"]))
+        began_s = float(arguments.get("began_s") or 0.0)
+        path = of_ended(pattern, uid, int(arguments["job"]), int(arguments["attempt"]), began_s)
         if path is None:
             return
         with Path(path).open("rb") as stream:

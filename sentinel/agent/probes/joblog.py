@@ -257,6 +257,7 @@ def _where_it_begins(arguments: dict[str, Any], where: Where, ended: Path) -> tu
                 attempt=where.attempt or 0,
                 began_s=float(arguments.get("began_s", 0.0)),
                 limit_bytes=arguments["read_bytes"],
+                over=ended.exists(),
             )
         except OSError as error:
             found = None
