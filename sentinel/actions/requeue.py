@@ -26,7 +26,7 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
-from sentinel.model.vocabulary import HELD_BY_SLURM, NEVER_STARTS
+from sentinel.model.vocabulary import HELD_BY_OTHERS, HELD_BY_SLURM, NEVER_STARTS
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
@@ -313,7 +313,7 @@ def held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
         words = f"an operator had suspended job {task.job}: it stays held; scontrol release {task.job} starts it"
         return means.failed(task, words, {"held": True})
     words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
-    return means.failed(task, words, {"held": True})
+    return means.failed(task, words, {"held": True, HELD_BY_OTHERS: True})
 
 
 async def leave_held(task: Task, means: Means) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.alerts.text import counted, culprit_words, listed, plain, unranked
+from sentinel.alerts.text import counted, culprit_words, held_by_others, listed, plain, unranked
 from sentinel.model.approvals import APPROVAL, LAPSED, asked, job_names, open_names
 from sentinel.model.records import (
     LEFT_IN_SERVICE,
@@ -214,9 +214,10 @@ def _how_it_is(facts: IncidentFacts) -> str:
     if stage is Stage.RUNNING:
         nodes = f" on {listed(facts.nodes_now)}" if facts.nodes_now else ""
         return f"runs again{begin}{nodes}"
+    holder = " by somebody else" if held_by_others(facts.outcomes) else ""
     return {
         Stage.RESTARTING: f"is being restarted{begin}",
-        Stage.HELD: f"is held and keeps its id{_why_so(facts, stage)}",
+        Stage.HELD: f"is held{holder} and keeps its id{_why_so(facts, stage)}",
         Stage.FAILED: f"{'was restarted' if _began(facts) else 'could not be restarted'}{_why_so(facts, stage)}",
         Stage.CANCELLED: "was cancelled, and stays so",
         Stage.WAITING: f"is not restarted now{_why_so(facts, stage)}",
@@ -302,6 +303,8 @@ def _to_do(facts: IncidentFacts) -> str:
         return plain(facts.waits_for)
     if stage is Stage.ASKED:
         return "The operators are asked."
+    if stage is Stage.HELD and held_by_others(facts.outcomes):
+        return f"Whoever held it lets it start: scontrol release {facts.incident.job}."
     if stage is Stage.HELD:
         advice = f"{plain(facts.verdict.advice)} " if facts.verdict.advice else ""
         return f"To do: {advice}Then: scontrol release {facts.incident.job}."

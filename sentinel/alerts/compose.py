@@ -30,7 +30,7 @@ from sentinel.model.records import (
     Verdict,
     stable_id,
 )
-from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, how_sure, step_words
+from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, HELD_BY_OTHERS, how_sure, step_words
 
 _GROUNDS = 5  # lines of evidence quoted in a notice
 # Of a later notice of an incident, in its title.
@@ -138,7 +138,10 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[
         (o for o in outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT), None
     )  # of the job, not its components
     for outcome in outcomes:
-        if (outcome.step.kind is StepKind.HOLD and is_done(outcome)) or outcome.data.get("held"):
+        if outcome.data.get(HELD_BY_OTHERS):
+            who = "Somebody holds the job, not Sentinel; whoever held it lets it start"
+            lines.append(f"{who}: scontrol release {outcome.step.job}")
+        elif (outcome.step.kind is StepKind.HOLD and is_done(outcome)) or outcome.data.get("held"):
             lines.append(
                 f"The job is held and keeps its id; release it when it is fixed: scontrol release {outcome.step.job}"
             )

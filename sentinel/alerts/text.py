@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
+from sentinel.model.records import Outcome
+from sentinel.model.vocabulary import HELD_BY_OTHERS
 from sentinel.text import printable
 
 _MOST_NAMES = 8  # of a list; the rest is counted
@@ -76,3 +78,8 @@ def counted(texts: Sequence[str], most: int = 160) -> list[str]:
         plain(next(iter(lines)) if len(lines) == 1 else text, most) + (f" ({len(lines):,} alike)" * (len(lines) > 1))
         for text, lines in alike.items()
     ]
+
+
+def held_by_others(outcomes: Sequence[Outcome]) -> bool:
+    """Whether somebody held the job in the middle of its restart: Sentinel does not hold it, nor let it go."""
+    return any(outcome.data.get(HELD_BY_OTHERS) for outcome in outcomes)

@@ -243,6 +243,7 @@ REFUSED_SINCE = "refused_since"  # outcome data: since when Slurm has refused th
 REFUSED_BY_SLURM = "refused_by_slurm"  # data of the outcome of a drain that Slurm refused for an unknown reason: true
 NEVER_STARTS = "BadConstraints"  # Slurm's reason of a job that no nodes can ever run: its priority is 0
 HELD_BY_SLURM = "held_by_slurm"  # outcome data: the job is held with that reason
+HELD_BY_OTHERS = "held_by_others"  # outcome data: somebody else than Sentinel held the job in the middle of a restart
 ASKED = "asked"  # data of the step that excludes nodes, and of its outcome: the nodes that the job's user requires
 BY_SCRIPT = "by_script"  # outcome data: no checkpoint was chosen or moved, the job resumes as its own script does
 FOR_ATTEMPT = "for_attempt"  # data of a written resume point: the attempt that may use it

@@ -17,7 +17,7 @@ from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table, say_refus
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import OURS, IncidentState, Kind, Source, StepKind
-from sentinel.model.vocabulary import cause_words, how_sure, result_words, words_of
+from sentinel.model.vocabulary import HELD_BY_OTHERS, cause_words, how_sure, result_words, words_of
 
 KEPT = 8  # nodes whose folder is named
 LEAST_SHOWN = 0.005  # an alternative less likely than this would be shown as 0 %
@@ -132,7 +132,9 @@ def _incident(seen: dict[str, Any]) -> None:
     if plan is not None:
         _plan(plan)
     if row["state"] == IncidentState.HELD and row["job"] is not None:
-        say(f"Next: mend what is wrong, then scontrol release {row['job']}")
+        theirs = any((step["data"] or {}).get(HELD_BY_OTHERS) for step in seen["steps"])
+        first = "whoever held it, not Sentinel, lets it start:" if theirs else "mend what is wrong, then"
+        say(f"Next: {first} scontrol release {row['job']}")
     if seen["steps"]:
         columns = ("began", "step", "result", "reason")
         steps = [(_at(s["intended_at"]), words_of(s), result_words(s["result"]), s["reason"]) for s in seen["steps"]]

@@ -400,6 +400,7 @@ async def test_job_that_its_user_holds_before_it_starts_is_held_for_its_user(wor
     again = dataclasses.replace(task(there, StepKind.RELEASE), plan=plan(stop, again), step=again)
     found = await ACTIONS[StepKind.RELEASE](again, means(there))
     assert (found.result, found.data.get("held")) == (Result.FAILED, True) and "whoever held it" in found.reason
+    assert found.data.get("held_by_others") is True
     assert job.held
 
 

@@ -173,6 +173,17 @@ def test_held_job_says_what_to_do_and_how_it_goes_on() -> None:
     assert "To do: read it Then: scontrol release 8801." in said and "made again" not in said
 
 
+def test_a_hold_that_is_not_sentinels_is_not_told_as_its_own() -> None:
+    """A user who held the job during its restart read that it is held, as if Sentinel wanted something of them."""
+    reason = "job 8801 is held, not by Sentinel (JobHeldUser): whoever held it releases it"
+    theirs = done(RELEASE, Result.FAILED, reason, held=True, held_by_others=True)
+    found = facts(outcomes=(done(DRAIN), done(REQUEUE), CHOSEN, theirs))
+    said = for_owner(found)
+    assert stage_of(found) is Stage.HELD and "is held by somebody else and keeps its id" in said
+    assert "Whoever held it lets it start: scontrol release 8801." in said and "To do" not in said
+    assert "by somebody else" not in for_owner(facts(plan=plan(HOLD), outcomes=(done(HOLD),)))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -95,6 +95,12 @@ def test_held_job_is_told_how_to_let_it_go() -> None:
     assert "scontrol release 101" in notice(outcomes=(done(HOLD),)).body
 
 
+def test_a_hold_of_somebody_else_is_told_as_such() -> None:
+    body = notice(outcomes=(done(CHOOSE, Result.FAILED, "held", held=True, held_by_others=True),)).body
+    assert "Somebody holds the job, not Sentinel; whoever held it lets it start: scontrol release 101" in body
+    assert "The job is held and keeps its id" not in body
+
+
 def test_refusal_and_observation() -> None:
     assert "Not done (breaker): because" in notice(made=plan(refusal="breaker")).body
     assert "Would do: drain n1, hold job 101." in notice(made=plan(DRAIN, HOLD, observe_only=True)).body

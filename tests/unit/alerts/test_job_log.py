@@ -58,6 +58,13 @@ def test_a_hold_says_what_to_do() -> None:
     )
 
 
+def test_a_hold_of_somebody_else_is_told_as_such() -> None:
+    theirs = dataclasses.replace(NOT_RELEASED, data={"held": True, "held_by_others": True})
+    assert "somebody holds the job, not Sentinel; whoever held it lets it start: scontrol release 8801" in appended(
+        facts(Cause.PCIE, theirs)
+    )
+
+
 def test_a_failed_restart_and_a_refusal_are_said() -> None:
     assert "could not be put back to work" in appended(facts(Cause.PCIE, NOT_RELEASED))
     waits = dataclasses.replace(facts(), plan=dataclasses.replace(plan(CHOOSE), refusal="breaker"))

@@ -266,5 +266,9 @@ def test_what_an_operator_said_stands_beside_the_verdict(asked: Asked) -> None:
 def test_a_held_job_says_how_it_goes_on(asked: Asked) -> None:
     asked.views["why"] = why(incident=incident_row(state="held"))
     assert "Next: mend what is wrong, then scontrol release 101" in asked.run("why", "last").output
+    theirs = [{**step, "data": {"held_by_others": True}} for step in why()["steps"]]
+    asked.views["why"] = why(incident=incident_row(state="held"), steps=theirs)
+    said = asked.run("why", "last").output
+    assert "whoever held it, not Sentinel, lets it start: scontrol release 101" in said and "mend what" not in said
     asked.views["why"] = why(incident=incident_row(state="closed"))
     assert "Next:" not in asked.run("why", "last").output
