@@ -12,7 +12,7 @@ import re
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import dcp, deepspeed, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
-from sentinel.checkpoints.formats.huggingface import hf_inside, names
+from sentinel.checkpoints.formats.huggingface import counted_steps, hf_inside, names
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.text import visible
@@ -55,6 +55,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     # The main process writes model, optimizers, schedulers, samplers and scaler, and then its random state.
     hf_inside.written_before(tree, ranks[min(ranks)])
     _same_step(random_states)
+    counted_steps.refuse_others(tree, ask, {**files, **random_states}, ranks[min(ranks)])
     if parts or not models:
         hf_inside.check_one_save_of_a_hook(tree, ask, files, [*weights, *parts])
     else:
