@@ -374,7 +374,7 @@ class DaemonClient:
         if signed.uid not in self.trusted:
             raise Denied(
                 f"the answer comes from uid {signed.uid}",
-                fix="add the daemon's uid to trusted_uids, or stop that server",
+                fix="is it the daemon's? [daemon] uid in sentinel.toml, trusted_uids in agent.toml; else stop that server",
             )
         return signed
 

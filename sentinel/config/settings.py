@@ -75,7 +75,9 @@ class Daemon:
     ca_file: str = setting(
         "", "authority that signed it, for those who ask the daemon; empty: the system's", unit="path"
     )
-    uid: int = setting(0, 'uid of the daemon, for whom wire = "munge" encrypts requests', least=0)
+    uid: int = setting(
+        0, 'uid of the daemon: commands believe it, and wire = "munge" encrypts requests for it', least=0
+    )
     events: str = setting(
         "",
         "folder in which the controller's hook leaves its news (SENTINEL_EVENTS), of SlurmUser, closed to others; empty: "

@@ -7,13 +7,16 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from sentinel.cli.install import conf_lines, host
+from sentinel.cli.install.accounts import account_of
 from sentinel.cli.install.conf_lines import Line
+from sentinel.cli.install.existing import daemon_settings
 from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
 from sentinel.cli.operator.output import echo, say, shown
@@ -91,9 +94,10 @@ def install(
     conf = planned(lines)
     if write_slurm_conf and conf.elsewhere:
         raise conf.elsewhere[0]
-    choice = _choice(conf, lines, controller, node, daemon_url, daemon_uid, account, resume)
-    files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
-    actions = host.Actions(writes=host.writes(files, root))
+    choose = partial(_choice, conf, lines, root, controller, node, daemon_url, daemon_uid, account, resume)
+    choice = choose()
+    notes = _notes(choice, controller, root)  # of what is there before
+    actions = host.Actions(writes=_writes(choice, root, controller, node))
     if node:
         actions.links = [
             (host.below(root, link), target)
@@ -102,13 +106,13 @@ def install(
         ]
     if root == Path("/"):
         _commands(actions, choice, controller=controller, node=node)
-    if controller and write_slurm_conf and conf_path is not None and conf.changed != text:
-        actions.writes.append(host.Write(Path(f"{conf_path}.before-sentinel"), text, 0o644, "new"))
-        actions.writes.append(host.Write(conf_path, conf.changed, 0o644, "changed"))
+    last = _slurm_conf_writes(conf_path, text, conf) if controller and write_slurm_conf else []
+    actions.writes += last
+    actions.again = lambda: [*_writes(choose(), root, controller, node), *last]
     _show(actions)
     if controller:
         _show_slurm_conf(conf_path, text, conf, written=write_slurm_conf)
-    for note in [*conf.elsewhere, *conf.notes, *actions.notes, *_notes(choice, controller)]:
+    for note in [*conf.elsewhere, *conf.notes, *actions.notes, *notes]:
         say(f"Note: {note}")
     _do(actions, dry_run=dry_run, yes=yes, question="Install this?")
 
@@ -190,9 +194,22 @@ def _text(path: Path | None) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
 
 
+def _writes(choice: Choice, root: Path, controller: bool, node: bool) -> list[host.Write]:
+    files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
+    return host.writes(files, root)
+
+
+def _slurm_conf_writes(path: Path | None, text: str, conf: SlurmConf) -> list[host.Write]:
+    if path is None or conf.changed == text:
+        return []
+    kept = host.Write(Path(f"{path}.before-sentinel"), text, 0o644, "new")
+    return [kept, host.Write(path, conf.changed, 0o644, "changed")]
+
+
 def _choice(
     conf: SlurmConf,
     lines: Sequence[Line],
+    root: Path,
     controller: bool,
     node: bool,
     daemon_url: str | None,
@@ -208,14 +225,15 @@ def _choice(
         raise UserError("where does the daemon run?", fix=f"name it: --daemon http://HOST:{PORT}")
     if resume and not resume.startswith("/"):
         raise UserError(f"--resume {resume!r} is not absolute", fix="write the path from /")
+    known, slurm = account_of(account, root), account_of(slurm_user, root)
     return Choice(
         program=_program(),
         python=sys.executable,
         account=account,
         slurm_user=slurm_user,
         daemon_url=daemon_url or f"http://{where}:{PORT}",
-        daemon_uid=daemon_uid if daemon_uid is not None else host.uid_of(account),
-        slurm_uid=host.uid_of(slurm_user),
+        daemon_uid=daemon_uid if daemon_uid is not None else known.uid if known else None,
+        slurm_uid=slurm.uid if slurm else None,
         resume=resume,
         prolog_folder=hook_folder(lines, "Prolog", "prolog.d"),
         epilog_folder=hook_folder(lines, "Epilog", "epilog.d"),
@@ -254,9 +272,10 @@ def _units(controller: bool, node: bool) -> list[str]:
 
 def _commands(actions: host.Actions, choice: Choice, *, controller: bool, node: bool) -> None:
     """Commands around the files: the account first, the units last."""
-    if controller and host.uid_of(choice.account) is None:
+    if controller and account_of(choice.account) is None:
+        uid = [] if choice.daemon_uid is None else ["--uid", str(choice.daemon_uid)]
         actions.before.append(
-            ["useradd", "--system", "--user-group", "--home-dir", "/var/lib/sentinel", "--no-create-home",
+            ["useradd", "--system", *uid, "--user-group", "--home-dir", "/var/lib/sentinel", "--no-create-home",
              "--shell", "/usr/sbin/nologin", choice.account]
         )  # fmt: skip
     if controller:
@@ -278,8 +297,16 @@ def _commands(actions: host.Actions, choice: Choice, *, controller: bool, node: 
         actions.notes.append(f"systemd does not run here: start {', '.join(_units(controller, node))} yourself")
 
 
-def _notes(choice: Choice, controller: bool) -> list[str]:
+def _notes(choice: Choice, controller: bool, root: Path) -> list[str]:
     notes = []
+    there, known = daemon_settings(root) if controller else None, account_of(choice.account, root)
+    if controller and known and choice.daemon_uid != known.uid:
+        notes.append(f"{choice.account} has uid {known.uid} here, not {choice.daemon_uid}, which --daemon-uid says")
+    if there and choice.daemon_uid and choice.daemon_uid not in (there.daemon.uid, *there.daemon.trusted_uids):
+        notes.append(
+            f"/etc/sentinel/sentinel.toml is kept as it is: write uid = {choice.daemon_uid} under [daemon], or commands "
+            "do not believe the daemon's answers"
+        )
     if choice.daemon_uid is None and not controller:
         notes.append(
             f"the account {choice.account} is not known on this host: set trusted_uids in /etc/sentinel/agent.toml to its "

@@ -36,7 +36,7 @@ class Choice:
     account: str  # of the daemon
     slurm_user: str
     daemon_url: str
-    daemon_uid: int | None = None  # None: root, or not known yet
+    daemon_uid: int | None = None  # None: not known yet
     slurm_uid: int | None = None
     resume: str = ""
     slurm_etc: str = "/etc/slurm"
@@ -113,7 +113,7 @@ def _daemon_settings(choice: Choice) -> str:
 
 [daemon]
 url = "{choice.daemon_url}"
-resume = "{choice.resume}"   # a folder on the shared file system: restarted jobs read their resume point there
+{_uid(choice)}resume = "{choice.resume}"   # a folder on the shared file system: restarted jobs read their resume point there
 events = "{EVENTS}"
 trusted_uids = {trusted}   # SlurmUser's, whose hook tells that a job ended
 operators = []   # who may drain, release, pause: ["ada", "%hpc-ops"]
@@ -123,6 +123,11 @@ operators = []   # who may drain, release, pause: ["ada", "%hpc-ops"]
 #drain = "act"
 #restart = "act"
 """
+
+
+def _uid(choice: Choice) -> str:
+    known = choice.daemon_uid is not None
+    return f"uid = {choice.daemon_uid}   # as whom the daemon runs: commands believe its answers\n" if known else ""
 
 
 def _wire(choice: Choice) -> str:

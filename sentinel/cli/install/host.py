@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import pwd
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +34,8 @@ class Actions:
     before: list[list[str]] = field(default_factory=list)  # commands that come before the files
     after: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # The files once more, after the commands before them: the uid of an account that these make is known only then.
+    again: Callable[[], list[Write]] | None = None
 
     def lines(self) -> list[str]:
         """What will be done, a line each."""
@@ -47,7 +48,7 @@ class Actions:
     def carry_out(self) -> None:
         for command in self.before:
             run(command)
-        for write in self.writes:
+        for write in self.again() if self.before and self.again is not None else self.writes:
             if write.state in ("new", "changed"):
                 write_file(write.path, write.text, write.mode)
         for link, target in self.links:
@@ -129,13 +130,6 @@ def run(command: Sequence[str]) -> None:
             f"{' '.join(command)} ended with {done.returncode}: {said[-1] if said else 'it said nothing'}",
             fix="correct that and run the same again: what is done already stays done",
         )
-
-
-def uid_of(account: str) -> int | None:
-    try:
-        return pwd.getpwnam(account).pw_uid
-    except KeyError:
-        return None
 
 
 def has_systemd() -> bool:

@@ -145,10 +145,22 @@ def _slurm(settings: Settings, seen: Mapping[str, Any]) -> list[Finding]:
     except SentinelError as error:
         return [Finding("Slurm", NOT_KNOWN, error.message, error.fix or "is slurmctld running? scontrol ping")]
     findings = [Finding("Slurm", GOOD, f"release {release}, read by {description}")]
-    account = str(seen.get("account") or pwd.getpwuid(os.getuid()).pw_name)
-    findings.append(_rights(settings, conf, account))
+    if seen or settings.daemon.uid:
+        findings.append(_rights(settings, conf, str(seen.get("account") or _account(settings))))
+    else:
+        why = "as whom the daemon runs is not known: it does not answer, and the settings do not say it"
+        findings.append(Finding("rights", NOT_KNOWN, why, "set [daemon] uid"))
     findings.extend(_hooks(conf))
     return findings
+
+
+def _account(settings: Settings) -> str:
+    """As whom the daemon runs where it does not say it: what the settings name, or whoever asks."""
+    uid = settings.daemon.uid or os.getuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _rights(settings: Settings, conf: Mapping[str, list[str]], account: str) -> Finding:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.adapters import client
+from sentinel.cli.operator import daemon_client
 from sentinel.cli.operator.daemon_client import ask, settings_of, view
 from sentinel.errors import Denied, FileError, Timeout
-from sentinel.protocol import VIEW
+from sentinel.protocol import CHANGE, VIEW
 
 
 class FakeClient:
@@ -42,7 +44,8 @@ class FakeClient:
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "DaemonClient", FakeClient)
     FakeClient.made, FakeClient.error = [], None
-    for name in ("SENTINEL_URL", "SENTINEL_MUNGE_SOCKET"):
+    monkeypatch.setattr(daemon_client, "HOOK_CONF", "/nowhere/hook.conf")
+    for name in ("SENTINEL_URL", "SENTINEL_MUNGE_SOCKET", "SENTINEL_DAEMON_USER"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -88,3 +91,71 @@ def test_login_node_needs_only_the_address(tmp_path: Path, monkeypatch: pytest.M
 def test_file_that_is_there_counts_more_than_the_environment(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_URL", "http://head:9")
     assert settings_of(config).daemon.url == "http://there:1"
+
+
+# --- whose answers are the daemon's ---------------------------------------------------------------------------------------
+
+
+def trusted(config: Path) -> list[int]:
+    view(config, "nodes")
+    return sorted(FakeClient.made[-1].trusted)
+
+
+def test_the_uid_of_the_daemon_in_the_settings_is_believed(config: Path) -> None:
+    config.write_text(config.read_text() + "uid = 991\n")
+    assert trusted(config) == [42, 991]
+
+
+def test_settings_that_anybody_may_write_name_nobody(config: Path) -> None:
+    config.chmod(0o666)
+    assert trusted(config) == []
+    FakeClient.error = Denied("the answer comes from uid 42", fix="name it")
+    with pytest.raises(Denied, match="comes from uid 42") as caught:
+        view(config, "nodes")
+    assert str(config) in caught.value.fix and "root's" in caught.value.fix
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files away: only root can")
+def test_settings_of_a_stranger_name_nobody(config: Path) -> None:
+    os.chown(config, 12345, 12345)
+    config.parent.chmod(0o755)
+    assert trusted(config) == [42]  # where only root can put a file
+    os.chown(config.parent, 12345, 12345)
+    assert trusted(config) == []
+
+
+def test_the_environment_alone_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere, hooks = tmp_path / "nothing.toml", tmp_path / "hook.conf"
+    monkeypatch.setenv("SENTINEL_URL", "http://head:9")
+    monkeypatch.setenv("SENTINEL_DAEMON_USER", "991")
+    assert trusted(nowhere) == []
+    monkeypatch.setattr(daemon_client, "HOOK_CONF", str(hooks))
+    hooks.write_text("# of the hooks\nSENTINEL_URL=http://head:9\nSENTINEL_DAEMON_USER=992\n")
+    assert trusted(nowhere) == [992]
+    hooks.chmod(0o666)
+    assert trusted(nowhere) == []
+    hooks.chmod(0o644)
+    hooks.write_text("SENTINEL_DAEMON_USER=nobody-of-this-name\n")
+    assert trusted(nowhere) == []
+
+
+@pytest.mark.parametrize(("signed", "said"), [(False, "whether it was carried out is not known"), (True, "no")])
+def test_a_change_whose_answer_is_not_believed_may_have_been_made(config: Path, signed: bool, said: str) -> None:
+    FakeClient.error = Denied("no", fix="see operators")
+    FakeClient.error.signed = signed
+    with pytest.raises(Denied) as caught:
+        ask(config, CHANGE, {})
+    assert caught.value.message.endswith(said) and caught.value.fix == "see operators"
+    FakeClient.error = Denied("no")
+    with pytest.raises(Denied) as caught:
+        ask(config, VIEW, {})
+    assert caught.value.message == "no"  # a question changes nothing
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads every file")
+def test_settings_that_only_the_daemon_may_read_leave_the_environment(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.chmod(0o000)
+    monkeypatch.setenv("SENTINEL_URL", "http://head:9")
+    assert settings_of(config).daemon.url == "http://head:9"

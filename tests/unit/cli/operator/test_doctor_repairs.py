@@ -1,0 +1,55 @@
+"""doctor's fixes and repairs: each mends what it names, and locks nobody out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_memory.cli_asked import Asked, objects
+
+from sentinel.cli.operator import doctor
+from sentinel.cli.operator.doctor_daemon import Finding
+from sentinel.config.settings import Settings
+from sentinel.errors import Denied
+
+
+def found_of(asked: Asked, config: Path) -> dict[str, dict[str, Any]]:
+    return {row["what"]: row for row in objects(asked.run("doctor", "--config", str(config), "--json").stdout)}
+
+
+class Slurm:
+    async def version(self) -> str:
+        return "22.05.8"
+
+
+@pytest.fixture
+def rights_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The accounts whose rights were looked at; Slurm answers, and has nothing set."""
+    from sentinel.adapters.slurm import conf, connect
+
+    async def config(_settings: object) -> dict[str, list[str]]:
+        return {}
+
+    looked_at: list[str] = []
+
+    def rights(_settings: Settings, _conf: object, account: str) -> Finding:
+        looked_at.append(account)
+        return Finding("rights", "good", account)
+
+    monkeypatch.setattr(connect, "connect", lambda _settings: (Slurm(), Slurm(), "commands"))
+    monkeypatch.setattr(conf, "slurm_config", config)
+    monkeypatch.setattr(doctor, "_rights", rights)
+    return looked_at
+
+
+@pytest.mark.parametrize(("uid", "account"), [("", None), ("uid = 4294000000\n", "4294000000")])
+def test_rights_of_a_daemon_that_does_not_answer_are_not_those_of_whoever_asks(
+    asked: Asked, rights_of: list[str], tmp_path: Path, uid: str, account: str | None
+) -> None:
+    config = tmp_path / "sentinel.toml"
+    config.write_text(f"[daemon]\n{uid}")
+    asked.views["doctor"] = Denied("the answer comes from uid 991", fix="name it")
+    found = found_of(asked, config)
+    assert rights_of == ([account] if account else [])
+    assert found["rights"]["answer"] == ("good" if account else "not known")
