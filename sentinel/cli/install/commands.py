@@ -16,7 +16,7 @@ import click
 from sentinel.cli.install import conf_lines, host
 from sentinel.cli.install.accounts import account_of
 from sentinel.cli.install.conf_lines import Line
-from sentinel.cli.install.existing import daemon_settings
+from sentinel.cli.install.existing import daemon_settings, recorded_slurm_conf, slurm_conf_record
 from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
 from sentinel.cli.operator.output import echo, say, shown
@@ -97,7 +97,8 @@ def install(
     choose = partial(_choice, conf, lines, root, controller, node, daemon_url, daemon_uid, account, resume)
     choice = choose()
     notes = _notes(choice, controller, root)  # of what is there before
-    actions = host.Actions(writes=_writes(choice, root, controller, node))
+    record = slurm_conf_record(conf_path, root, _CONFS)
+    actions = host.Actions(writes=[*_writes(choice, root, controller, node), *record])
     if node:
         actions.links = [
             (host.below(root, link), target)
@@ -108,7 +109,7 @@ def install(
         _commands(actions, choice, controller=controller, node=node)
     last = _slurm_conf_writes(conf_path, text, conf) if controller and write_slurm_conf else []
     actions.writes += last
-    actions.again = lambda: [*_writes(choose(), root, controller, node), *last]
+    actions.again = lambda: [*_writes(choose(), root, controller, node), *record, *last]
     _show(actions)
     if controller:
         _show_slurm_conf(conf_path, text, conf, written=write_slurm_conf)
@@ -123,7 +124,8 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
     """Remove Sentinel's units and hooks from this host. Settings and history stay.
 
     A hook that slurm.conf still names, or the only one in a folder that it names, is replaced by one that does nothing, so
-    Slurm goes on working: take those lines out, run "scontrol reconfigure", then uninstall again.
+    Slurm goes on working: take those lines out, run "scontrol reconfigure", then uninstall again. Where no slurm.conf is
+    found, every hook is replaced by one that does nothing.
 
     \b
     Examples:
@@ -135,7 +137,8 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
     lines = conf_lines.read(_text(conf_path), conf_path, root)
     choice = _only_paths(lines)
     files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
-    needed = [file.path for file in files if file.mode & 0o111 and needs_hook(lines, file.path, root)]
+    hooks = [file.path for file in files if file.mode & 0o111]
+    needed = [path for path in hooks if conf_path is None or needs_hook(lines, path, root)]
     actions = host.removals(files, root, needed)
     units = _units(controller, node)
     if root == Path("/") and host.has_systemd():
@@ -144,7 +147,12 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
         actions.before = [["systemctl", "disable", "--now", *there]] if there else []
         actions.after = [["systemctl", "daemon-reload"]]
     _show(actions)
-    for path in needed:
+    if conf_path is None and actions.writes:
+        say(
+            "Note: no slurm.conf was found, so it may still name these hooks: they do nothing from now on. Where it "
+            "does not, delete them, or run this again with --slurm-conf."
+        )
+    for path in needed if conf_path is not None else ():
         say(
             f"Note: slurm.conf still names {path} or its folder: it does nothing from now on. Take that line out, "
             "then run this again or delete the file."
@@ -181,13 +189,20 @@ def _require_role(controller: bool, node: bool) -> None:
 
 
 def _slurm_conf(asked: Path | None, root: Path) -> Path | None:
-    """The slurm.conf of this host, if it has one."""
+    """The slurm.conf of this host, if it has one: the one that is asked for, of the environment, of the last installation,
+    or where Slurm has it."""
     if asked is not None:
         if not asked.is_file():
             raise UserError(f"{asked} is no file", fix="name Slurm's configuration with --slurm-conf")
-        return asked
-    places = [os.environ.get("SLURM_CONF", ""), *_CONFS] if root == Path("/") else list(_CONFS)
-    return next((path for place in places if place and (path := host.below(root, place)).is_file()), None)
+        return asked.absolute()
+    here = os.environ.get("SLURM_CONF", "") if root == Path("/") else ""
+    if here and Path(here).is_file():
+        return Path(here).absolute()
+    if recorded := recorded_slurm_conf(
+        root
+    ):  # one that is not there now (not mounted) is not known, rather than another
+        return recorded if recorded.is_file() else None
+    return next((path for place in _CONFS if (path := host.below(root, place)).is_file()), None)
 
 
 def _text(path: Path | None) -> str:

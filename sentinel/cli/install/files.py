@@ -11,6 +11,7 @@ from sentinel.errors import FileError
 
 UNITS = "/etc/systemd/system"
 SETTINGS = "/etc/sentinel"
+SLURM_CONF = f"{SETTINGS}/slurm_conf"  # where slurm.conf lies, if not where Slurm has it
 REPORT_TIMER = "sentinel-report.timer"
 EVENTS = "/run/sentinel-events"
 # Where a host is both: the folder of the daemon is the daemon's, so the agent keeps its state elsewhere.

@@ -29,6 +29,9 @@ _ADDED = (
 )
 
 
+_HOOKS = ("Prolog", "Epilog", "TaskProlog", "TaskEpilog", "PrologSlurmctld", "EpilogSlurmctld", "HealthCheckProgram")
+
+
 @dataclass
 class SlurmConf:
     """A slurm.conf: its lines as they are, those of the files it includes among them, and what Sentinel changes."""
@@ -116,14 +119,14 @@ def needs_hook(site: str | Sequence[Line], path: str, root: Path = Path("/")) ->
     Slurm 24.11 takes a folder without a script for a prolog or epilog that failed, and drains the node.
     """
     conf = _conf(site)
-    values = [conf.get(key) for key in ("TaskProlog", "EpilogSlurmctld", "Prolog", "Epilog")]
-    folder = PurePosixPath(path).parent
-    others = (
-        entry
-        for entry in (root / str(folder).lstrip("/")).glob("[!.]*")  # as glob(3): no hidden ones
-        if entry.name != PurePosixPath(path).name
-    )
-    return path in values or (f"{folder}/*" in values and not any(others))
+    # Every value: Slurm 24.05 runs all of several Prolog lines.
+    values = {value.strip('"') for key in _HOOKS for _, value in conf._of(key)}
+    if path in values:
+        return True
+    folder = root / str(PurePosixPath(path).parent).lstrip("/")
+    others = [f"/{entry.relative_to(root)}" for entry in folder.glob("[!.]*") if entry.name != PurePosixPath(path).name]
+    patterns = [value for value in values if PurePosixPath(path).match(value)]  # by component, as glob(3) does
+    return any(not any(PurePosixPath(other).match(pattern) for other in others) for pattern in patterns)
 
 
 def _conf(site: str | Sequence[Line]) -> SlurmConf:
