@@ -16,7 +16,7 @@ import click
 from sentinel.cli.install import conf_lines, host
 from sentinel.cli.install.accounts import account_of
 from sentinel.cli.install.conf_lines import Line
-from sentinel.cli.install.existing import daemon_settings, recorded_slurm_conf, slurm_conf_record
+from sentinel.cli.install.existing import daemon_settings, open_folders, recorded_slurm_conf, slurm_conf_record
 from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
 from sentinel.cli.operator.output import echo, say, shown
@@ -105,6 +105,7 @@ def install(
             for link, target in conf.links.items()
             if not host.below(root, link).is_symlink()
         ]
+    open_folders(actions, choice, root)
     if root == Path("/"):
         _commands(actions, choice, controller=controller, node=node)
     last = _slurm_conf_writes(conf_path, text, conf) if controller and write_slurm_conf else []

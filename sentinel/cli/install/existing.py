@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from sentinel.cli.install.files import SETTINGS, SLURM_CONF, File
-from sentinel.cli.install.host import Write, below, writes
+from sentinel.cli.install.files import SETTINGS, SLURM_CONF, Choice, File
+from sentinel.cli.install.host import FOLDER_MODE, Actions, Write, below, writes
 from sentinel.config.settings import Settings, load
 from sentinel.errors import SentinelError
 
@@ -39,3 +41,49 @@ def slurm_conf_record(path: Path | None, root: Path, usual: Sequence[str]) -> li
         return []
     text = f"# Written by `sentinel install`: the slurm.conf that names the hooks of this host.\n{place}\n"
     return writes([File(SLURM_CONF, text)], root)
+
+
+_HERE = ("127.0.0.1", "::1", "localhost")  # an address on this host opens nothing to others
+
+
+def holds_secrets(settings: Settings) -> bool:
+    """Whether the settings hold addresses of webhooks, channels or tickets, or a password."""
+    channels = (one.url for one in settings.alerts.channels.values())
+    addresses = [*settings.alerts.webhooks, *channels, settings.returns.ticket_url]
+    secret = any(address and urlsplit(address).hostname not in _HERE for address in addresses)
+    return secret or "@" in settings.daemon.database
+
+
+def open_folders(actions: Actions, choice: Choice, root: Path) -> None:
+    """Folders of ours that are there already, as an installation under a umask of 077 made them: their readers must enter
+    them. What else keeps users from the TaskProlog is the site's, and told."""
+    hooks, settings = below(root, f"{choice.slurm_etc}/sentinel"), below(root, SETTINGS)
+    if hooks.is_dir() and (mode := _mode(hooks)) & 0o055 != 0o055:
+        actions.modes.append((hooks, mode | FOLDER_MODE))
+    if settings.is_dir() and not _mode(settings) & stat.S_IXOTH:
+        # The folder may be what keeps secrets of its files from others.
+        if _keeps_secrets(root):
+            actions.notes.append(
+                f"users cannot enter {settings} (mode {_mode(settings):o}), which may hold secrets: their commands and "
+                "TaskProlog do not see what is set there. See `sentinel doctor`, then chmod 755"
+            )
+        else:
+            actions.modes.append((settings, _mode(settings) | FOLDER_MODE))
+    for folder in hooks.parents:
+        if folder != root and folder.is_relative_to(root) and folder.is_dir() and not _mode(folder) & stat.S_IXOTH:
+            actions.notes.append(
+                f"users cannot enter {folder} (mode {_mode(folder):o}), and Slurm runs TaskProlog as them: chmod o+x"
+            )
+
+
+def _keeps_secrets(root: Path) -> bool:
+    """Whether a settings file that others could read, if they could enter its folder, holds secrets, or might."""
+    path = below(root, f"{SETTINGS}/sentinel.toml")
+    if not path.exists() or not path.stat().st_mode & stat.S_IROTH:
+        return False
+    settings = daemon_settings(root)
+    return settings is None or holds_secrets(settings)
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)

@@ -14,6 +14,7 @@ from sentinel.cli.install.files import File, nothing_hook
 from sentinel.errors import FileError, Unavailable
 
 COMMAND_S = 60.0  # deadline of systemctl, useradd, sacctmgr: a slurmdbd that does not answer must not hold up the rest
+FOLDER_MODE = 0o755  # users run TaskProlog, SlurmUser EpilogSlurmctld, and the daemon's account reads its settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Actions:
     before: list[list[str]] = field(default_factory=list)  # commands that come before the files
     after: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    modes: list[tuple[Path, int]] = field(default_factory=list)  # of what is there already
     # The files once more, after the commands before them: the uid of an account that these make is known only then.
     again: Callable[[], list[Write]] | None = None
 
@@ -41,6 +43,7 @@ class Actions:
         """What will be done, a line each."""
         said = [f"run     {' '.join(command)}" for command in self.before]
         said += [f"{_VERBS[write.state]:7} {write.path}" for write in self.writes]
+        said += [f"change  {path} (mode {mode:o})" for path, mode in self.modes]
         said += [f"link    {link} -> {target}" for link, target in self.links]
         said += [f"remove  {path}" for path in self.removals]
         return said + [f"run     {' '.join(command)}" for command in self.after]
@@ -51,8 +54,10 @@ class Actions:
         for write in self.again() if self.before and self.again is not None else self.writes:
             if write.state in ("new", "changed"):
                 write_file(write.path, write.text, write.mode)
+        for path, mode in self.modes:
+            path.chmod(mode)
         for link, target in self.links:
-            link.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(link.parent)
             if not link.is_symlink():
                 link.symlink_to(target)
         for path in self.removals:
@@ -102,6 +107,18 @@ def difference(before: str, after: str, name: str) -> list[str]:
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} (new)", lineterm="", n=1))
 
 
+def make_folders(folder: Path) -> None:
+    """Make the folder and those above it where they are missing, for all to enter, whatever the umask is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not folder.is_dir():
+        make_folders(folder.parent)
+        folder.mkdir()
+        folder.chmod(FOLDER_MODE)
+
+
 def write_file(path: Path, text: str, mode: int) -> None:
     """Replace the file by rename, and make its folder where there is none.
 
@@ -109,7 +126,7 @@ def write_file(path: Path, text: str, mode: int) -> None:
         FileError: it cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         replace_file(path, text, mode)
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror}", fix="run it as root") from error

@@ -11,8 +11,8 @@ import pwd
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from sentinel.cli.install.existing import holds_secrets
 from sentinel.cli.install.files import REMOVED, shipped
 from sentinel.cli.install.host import Actions, Write
 from sentinel.cli.operator.doctor_daemon import BAD, GOOD, Finding
@@ -26,7 +26,6 @@ _HOOKS = {
     ("EpilogSlurmctld", "slurmctld-sentinel"): "epilog/slurmctld-sentinel",
 }
 _HOOK_MODE = 0o755
-_HERE = ("127.0.0.1", "::1", "localhost")  # an address on this host opens nothing to others
 
 
 def hook(key: str, value: str) -> Finding:
@@ -47,9 +46,23 @@ def hook(key: str, value: str) -> Finding:
                 (("chmod", "755", str(path)),) if written else ()
             )  # whether the site's own script runs is its decision
             return Finding(key, BAD, f"{path} cannot be run", f"chmod 755 {path}", made)
+        if key == "TaskProlog" and (closed := _closed_to_users(path)) is not None:
+            ours_alone = written and closed in (path, path.parent) and path.parent.name == "sentinel"
+            made = (("chmod", "o+rx", str(closed)),) if ours_alone else ()
+            seen = f"users cannot run {path}, and Slurm runs it as them: {closed} is closed to them"
+            return Finding(key, BAD, seen, f"chmod o+rx {closed}", made)
         if ours and text != shipped(ours):
             return Finding(key, BAD, f"{path} is of another release", "sentinel install --refresh", written)
     return Finding(key, GOOD, value)
+
+
+def _closed_to_users(path: Path) -> Path | None:
+    """What keeps others than its owner from running a script: a folder above it, or its own mode."""
+    for folder in reversed(path.absolute().parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            return folder
+    needed = stat.S_IROTH | stat.S_IXOTH
+    return None if path.stat().st_mode & needed == needed else path
 
 
 def _heading(text: str) -> str:
@@ -59,11 +72,7 @@ def _heading(text: str) -> str:
 
 def settings_file(config: Path, settings: Settings) -> Finding:
     """The file may be read by all unless it holds what is secret: addresses of webhooks, channels, tickets, a password."""
-    channels = (one.url for one in settings.alerts.channels.values())
-    addresses = [*settings.alerts.webhooks, *channels, settings.returns.ticket_url]
-    secret = any(address and urlsplit(address).hostname not in _HERE for address in addresses)
-    secret = secret or "@" in settings.daemon.database
-    if secret and config.stat().st_mode & stat.S_IROTH:
+    if holds_secrets(settings) and config.stat().st_mode & stat.S_IROTH:
         seen = f"{config} can be read by everybody and holds addresses or a password"
         return Finding("settings", BAD, seen, f"chmod o-r {config}", (("chmod", "o-r", str(config)),))
     return Finding("settings", GOOD, str(config))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from in_memory.cli_asked import Asked, objects
 
+from sentinel.cli.install.files import shipped
 from sentinel.cli.operator import doctor
 from sentinel.cli.operator.doctor_daemon import Finding
+from sentinel.cli.operator.doctor_host import hook, repairs
 from sentinel.config.settings import Settings
 from sentinel.errors import Denied
 
@@ -53,3 +57,39 @@ def test_rights_of_a_daemon_that_does_not_answer_are_not_those_of_whoever_asks(
     found = found_of(asked, config)
     assert rights_of == ([account] if account else [])
     assert found["rights"]["answer"] == ("good" if account else "not known")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that users can enter: pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("closed", ["sentinel", "sentinel/task-sentinel"])
+def test_task_prolog_that_users_cannot_run_is_opened(open_folder: Path, closed: str) -> None:
+    path = open_folder / "sentinel/task-sentinel"
+    path.parent.mkdir()
+    path.write_text(shipped("prolog/task-sentinel"))
+    path.parent.chmod(0o755)
+    path.chmod(0o755)
+    assert hook("TaskProlog", str(path)).answer == "good"
+    (open_folder / closed).chmod(0o700)
+    found = hook("TaskProlog", str(path))
+    assert (
+        found.answer == "bad" and found.fix == f"chmod o+rx {open_folder / closed}" and "users cannot run" in found.seen
+    )
+    repairs([found]).carry_out()
+    assert hook("TaskProlog", str(path)).answer == "good"
+
+
+def test_folder_of_the_site_above_the_task_prolog_is_told_and_left(open_folder: Path) -> None:
+    path = open_folder / "slurm/sentinel/task-sentinel"
+    path.parent.mkdir(parents=True)
+    path.write_text(shipped("prolog/task-sentinel"))
+    path.chmod(0o755)
+    path.parent.chmod(0o755)
+    path.parents[1].chmod(0o750)
+    found = hook("TaskProlog", str(path))
+    assert found.answer == "bad" and not found.repair and found.fix == f"chmod o+rx {path.parents[1]}"
