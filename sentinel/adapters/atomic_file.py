@@ -7,8 +7,11 @@ import tempfile
 from pathlib import Path
 
 
-def replace_file(path: Path, text: str, mode: int) -> None:
+def replace_file(path: Path, text: str, mode: int, owner: tuple[int, int] = (-1, -1)) -> None:
     """Whoever reads the file, also after a crash, has the old content or the new one, whole. Blocking.
+
+    Args:
+        owner: uid and gid that it gets; -1: those of this process.
 
     Raises:
         OSError: the folder or its disk does not take it; the file is as it was, and nothing else is left there.
@@ -17,6 +20,8 @@ def replace_file(path: Path, text: str, mode: int) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+            if owner != (-1, -1):
+                os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())

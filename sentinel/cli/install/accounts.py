@@ -12,6 +12,7 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class Account:
     uid: int
+    gid: int  # of its first group
     group: str  # its first group's name; the number where that has none
 
 
@@ -23,11 +24,11 @@ def account_of(name: str, root: Path = Path("/")) -> Account | None:
             entry = pwd.getpwnam(name)
         except KeyError:
             return None
-        return Account(entry.pw_uid, _group(entry.pw_gid))
+        return Account(entry.pw_uid, entry.pw_gid, _group(entry.pw_gid))
     groups = {gid: group for group, _, gid, *_ in _rows(root / "etc/group", 3)}
     for account, _, uid, gid, *_ in _rows(passwd, 4):
-        if account == name and uid.isdecimal():
-            return Account(int(uid), groups.get(gid, gid))
+        if account == name and uid.isdecimal() and gid.isdecimal():
+            return Account(int(uid), int(gid), groups.get(gid, gid))
     return None
 
 

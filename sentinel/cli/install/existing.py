@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sentinel.cli.install.files import SETTINGS, SLURM_CONF, Choice, File
+from sentinel.cli.install.files import SETTINGS, SLURM_CONF, UNITS, Choice, File
 from sentinel.cli.install.host import FOLDER_MODE, Actions, Write, below, writes
 from sentinel.config.settings import Settings, load
 from sentinel.errors import SentinelError
@@ -20,6 +20,16 @@ def daemon_settings(root: Path) -> Settings | None:
         return load(path, Settings) if path.exists() else None
     except SentinelError:
         return None
+
+
+def unit_account(root: Path = Path("/")) -> str:
+    """As whom the daemon's unit of this host runs it; empty: there is none, or it does not say it."""
+    path = below(root, f"{UNITS}/sentinel-daemon.service")
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.removeprefix("User=") for line in reversed(lines) if line.startswith("User=")), "")
 
 
 def recorded_slurm_conf(root: Path) -> Path | None:

@@ -25,6 +25,7 @@ class File:
     path: str
     text: str
     mode: int = 0o644
+    gid: int = -1  # its group; -1: root's
     ours: bool = True  # replaced by every install and removed by uninstall; otherwise written once and then the site's
 
 
@@ -38,6 +39,7 @@ class Choice:
     slurm_user: str
     daemon_url: str
     daemon_uid: int | None = None  # None: not known yet
+    daemon_gid: int = -1  # of its account's first group; -1: not known yet
     slurm_uid: int | None = None
     resume: str = ""
     slurm_etc: str = "/etc/slurm"
@@ -63,7 +65,8 @@ def controller_files(choice: Choice) -> list[File]:
         File(f"{UNITS}/{REPORT_TIMER}", _unit(f"systemd/{REPORT_TIMER}", choice)),
         File("/etc/tmpfiles.d/sentinel.conf", _tmpfiles(choice)),
         _hook(f"{hooks}/slurmctld-sentinel", "epilog/slurmctld-sentinel"),
-        File(f"{SETTINGS}/sentinel.toml", _daemon_settings(choice), ours=False),
+        # Of the daemon's group, so that it reads its settings also once they hold secrets and are closed to others.
+        File(f"{SETTINGS}/sentinel.toml", _daemon_settings(choice), gid=choice.daemon_gid, ours=False),
         File(f"{SETTINGS}/hook.conf", _hook_settings(choice, controller=True), ours=False),
     ]
 

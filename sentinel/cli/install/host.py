@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ class Write:
     text: str
     mode: int
     state: str  # "new", "changed", "same", "yours"
+    gid: int = -1  # the group of a new file; -1: that of this process
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Actions:
             run(command)
         for write in self.again() if self.before and self.again is not None else self.writes:
             if write.state in ("new", "changed"):
-                write_file(write.path, write.text, write.mode)
+                write_file(write.path, write.text, write.mode, write.gid)
         for path, mode in self.modes:
             path.chmod(mode)
         for link, target in self.links:
@@ -81,7 +83,7 @@ def writes(files: Sequence[File], root: Path) -> list[Write]:
         else:
             same = path.read_text(encoding="utf-8", errors="replace") == file.text
             state = "same" if same and path.stat().st_mode & 0o777 == file.mode else "changed"
-        found.append(Write(path, file.text, file.mode, state))
+        found.append(Write(path, file.text, file.mode, state, file.gid))
     return found
 
 
@@ -119,7 +121,7 @@ def make_folders(folder: Path) -> None:
         folder.chmod(FOLDER_MODE)
 
 
-def write_file(path: Path, text: str, mode: int) -> None:
+def write_file(path: Path, text: str, mode: int, gid: int = -1) -> None:
     """Replace the file by rename, and make its folder where there is none.
 
     Raises:
@@ -127,7 +129,7 @@ def write_file(path: Path, text: str, mode: int) -> None:
     """
     try:
         make_folders(path.parent)
-        replace_file(path, text, mode)
+        replace_file(path, text, mode, (-1, gid if os.geteuid() == 0 else -1))  # only root gives a file away
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror}", fix="run it as root") from error
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from sentinel.adapters.daemon_addresses import addresses_of
+from sentinel.cli.install.existing import unit_account
 from sentinel.cli.operator.daemon_client import DEADLINE_S, config_option, view
 from sentinel.cli.operator.doctor_daemon import BAD, GOOD, NOT_KNOWN, ORDER, Finding, certificate, findings_of
 from sentinel.cli.operator.doctor_host import hook, repairs, resume_folder, settings_file
@@ -90,10 +91,10 @@ def examine(config: Path) -> list[Finding]:
     except SentinelError as error:
         told = [Finding("daemon", BAD, error.message, error.fix)]
     return [
-        settings_file(config, settings),
+        settings_file(config, settings, _account(seen, settings)),
         _munge(settings),
         *_slurm(settings, seen),
-        *(() if "account" in seen else _folders(settings)),  # the daemon says it of itself
+        *(() if "account" in seen else _folders(settings, _account(seen, settings))),  # the daemon says it of itself
         *(() if "partitions" in seen else _modes(settings)),
         *_certificate(settings),
         *_rules(settings),
@@ -145,8 +146,11 @@ def _slurm(settings: Settings, seen: Mapping[str, Any]) -> list[Finding]:
     except SentinelError as error:
         return [Finding("Slurm", NOT_KNOWN, error.message, error.fix or "is slurmctld running? scontrol ping")]
     findings = [Finding("Slurm", GOOD, f"release {release}, read by {description}")]
-    if seen or settings.daemon.uid:
-        findings.append(_rights(settings, conf, str(seen.get("account") or _account(settings))))
+    account = _account(seen, settings) or (
+        _own_name() if seen else ""
+    )  # a daemon of an earlier release does not say it
+    if account:
+        findings.append(_rights(settings, conf, account))
     else:
         why = "as whom the daemon runs is not known: it does not answer, and the settings do not say it"
         findings.append(Finding("rights", NOT_KNOWN, why, "set [daemon] uid"))
@@ -154,9 +158,18 @@ def _slurm(settings: Settings, seen: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def _account(settings: Settings) -> str:
-    """As whom the daemon runs where it does not say it: what the settings name, or whoever asks."""
-    uid = settings.daemon.uid or os.getuid()
+def _account(seen: Mapping[str, Any], settings: Settings) -> str:
+    """As whom the daemon runs: by its own word, the settings, or its unit on this host; empty: not known."""
+    if seen.get("account"):
+        return str(seen["account"])
+    return _name(settings.daemon.uid) if settings.daemon.uid else unit_account()
+
+
+def _own_name() -> str:
+    return _name(os.getuid())
+
+
+def _name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -221,16 +234,17 @@ def _contains(key: str, value: str, wanted: str, why: str) -> Finding:
     return Finding(key, GOOD if there else BAD, value or "not set", "" if there else f"add {wanted}: {why}")
 
 
-def _folders(settings: Settings) -> list[Finding]:
+def _folders(settings: Settings, account: str) -> list[Finding]:
     if not settings.daemon.resume:
         fix = "set [daemon] resume to a folder on the shared file system"
         return [Finding("resume folder", BAD, "not set: restarted jobs are told nothing", fix)]
     folder = Path(settings.daemon.resume)
     if not folder.is_dir():
-        made = resume_folder(folder, pwd.getpwuid(os.getuid()).pw_name)
-        return [Finding("resume folder", BAD, f"{folder} is no folder", f"mkdir -m 755 {folder}", made)]
+        made, owner = resume_folder(folder, account or _own_name()), account or "ACCOUNT"
+        fix = f"install -d -m 755 -o {owner} {folder}"
+        return [Finding("resume folder", BAD, f"{folder} is no folder", fix, made)]
     writable = os.access(folder, os.W_OK)
-    fix = "" if writable else "give it to the daemon's account"
+    fix = "" if writable else f"chown {account or 'ACCOUNT'} {folder}, the account of the daemon"
     return [Finding("resume folder", GOOD if writable else BAD, str(folder), fix)]
 
 

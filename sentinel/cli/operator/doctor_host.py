@@ -12,6 +12,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from sentinel.cli.install.accounts import Account, account_of
 from sentinel.cli.install.existing import holds_secrets
 from sentinel.cli.install.files import REMOVED, shipped
 from sentinel.cli.install.host import Actions, Write
@@ -70,12 +71,45 @@ def _heading(text: str) -> str:
     return "".join(text.splitlines()[1:2])
 
 
-def settings_file(config: Path, settings: Settings) -> Finding:
-    """The file may be read by all unless it holds what is secret: addresses of webhooks, channels, tickets, a password."""
-    if holds_secrets(settings) and config.stat().st_mode & stat.S_IROTH:
+def settings_file(config: Path, settings: Settings, account: str) -> Finding:
+    """The file may be read by all unless it holds what is secret: addresses of webhooks, channels, tickets, a password.
+    The daemon must read it in any case.
+
+    Args:
+        account: as whom the daemon runs; empty: not known.
+    """
+    status, daemon = config.stat(), account_of(account) if account else None
+    secret = holds_secrets(settings)
+    if secret and status.st_mode & stat.S_IROTH:
         seen = f"{config} can be read by everybody and holds addresses or a password"
-        return Finding("settings", BAD, seen, f"chmod o-r {config}", (("chmod", "o-r", str(config)),))
-    return Finding("settings", GOOD, str(config))
+    elif daemon and not _reads(account, daemon, config):
+        seen = f"{account}, as whom the daemon runs, cannot read {config}"
+    else:
+        return Finding("settings", GOOD, str(config))
+    if daemon is None:
+        return Finding(
+            "settings", BAD, seen, f"chgrp to the group of the daemon's account, then chmod g+r,o-r {config}"
+        )
+    made: list[tuple[str, ...]] = []
+    own = daemon.uid in (0, status.st_uid)
+    if not own and status.st_gid not in _groups(account, daemon):
+        made.append(("chgrp", daemon.group, str(config)))  # first: the daemon must not lose it
+    made.append(("chmod", f"{'u' if own else 'g'}+r{',o-r' if secret else ''}", str(config)))
+    return Finding("settings", BAD, seen, "; ".join(map(" ".join, made)), tuple(made))
+
+
+def _reads(account: str, daemon: Account, path: Path) -> bool:
+    """Whether the account may read the file, as the kernel decides it; true where an access list may say so."""
+    status = path.stat()
+    if daemon.uid == 0 or "system.posix_acl_access" in os.listxattr(path):
+        return True
+    if daemon.uid == status.st_uid:
+        return bool(status.st_mode & stat.S_IRUSR)
+    return bool(status.st_mode & (stat.S_IRGRP if status.st_gid in _groups(account, daemon) else stat.S_IROTH))
+
+
+def _groups(account: str, daemon: Account) -> list[int]:
+    return os.getgrouplist(account, daemon.gid)
 
 
 def resume_folder(folder: Path, account: str) -> tuple[tuple[str, ...], ...]:

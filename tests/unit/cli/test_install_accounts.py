@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,11 @@ def test_files_are_planned_again_after_the_command_that_makes_the_account(tmp_pa
     actions.again = lambda: [host.Write(path, "with its uid\n", 0o644, "new")]
     actions.carry_out()
     assert path.read_text() == "with its uid\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files away: only root can")
+def test_settings_are_of_the_daemon_s_group_which_reads_them_once_they_are_closed(root: Path) -> None:
+    install(root, "--controller", "--node")
+    status = (root / "etc/sentinel/sentinel.toml").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (0, 980, 0o644)
+    assert (root / "etc/sentinel/hook.conf").stat().st_gid == os.getgid()

@@ -449,6 +449,7 @@ def test_fix_lets_nobody_run_a_script_of_the_sites(
 def test_settings_with_secrets_are_closed_to_others(asked: Asked, cluster: Cluster, config: Path) -> None:
     config.write_text(config.read_text() + '[alerts]\nwebhooks = ["https://chat.example.org/hook/7f3a"]\n')
     config.chmod(0o644)
+    asked.views["doctor"] = own(config)
     status, found = examine(asked, config)
     assert status == 1 and "everybody" in found["settings"]["seen"] and "7f3a" not in found["settings"]["seen"]
     asked.run("doctor", "--fix", "--yes", "--config", str(config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 from in_memory.cli_asked import Asked, objects
 
+from sentinel.cli.install.accounts import Account
 from sentinel.cli.install.files import shipped
-from sentinel.cli.operator import doctor
+from sentinel.cli.operator import doctor, doctor_host
 from sentinel.cli.operator.doctor_daemon import Finding
-from sentinel.cli.operator.doctor_host import hook, repairs
-from sentinel.config.settings import Settings
+from sentinel.cli.operator.doctor_host import hook, repairs, settings_file
+from sentinel.config.settings import Settings, load
 from sentinel.errors import Denied
 
 
@@ -93,3 +95,55 @@ def test_folder_of_the_site_above_the_task_prolog_is_told_and_left(open_folder: 
     path.parents[1].chmod(0o750)
     found = hook("TaskProlog", str(path))
     assert found.answer == "bad" and not found.repair and found.fix == f"chmod o+rx {path.parents[1]}"
+
+
+# --- the settings file ----------------------------------------------------------------------------------------------------
+
+SECRET = '[alerts]\nwebhooks = ["https://chat.example.org/hook/7f3a"]\n'
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As an earlier installation left them: root's, with a secret put in."""
+    monkeypatch.setattr(
+        doctor_host, "account_of", lambda name: Account(991, 980, "#980") if name == "sentinel" else None
+    )
+    monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid])
+    config = tmp_path / "sentinel.toml"
+    config.write_text(SECRET)
+    config.chmod(0o644)
+    return config
+
+
+def test_settings_are_given_to_the_daemon_s_group_before_they_are_closed(settings: Path) -> None:
+    found = settings_file(settings, load(settings, Settings), "sentinel")
+    assert repairs([found]).lines() == [f"run     chgrp #980 {settings}", f"run     chmod g+r,o-r {settings}"]
+    assert found.answer == "bad" and found.fix == f"chgrp #980 {settings}; chmod g+r,o-r {settings}"
+
+
+def test_nothing_is_closed_where_it_is_not_known_who_must_read_it(settings: Path) -> None:
+    for account in ("", "nobody-of-this-name"):
+        found = settings_file(settings, load(settings, Settings), account)
+        assert found.answer == "bad" and not found.repair and "group of the daemon's account" in found.fix
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files away: only root can")
+@pytest.mark.parametrize(
+    ("mode", "gid", "answer", "fix"),
+    [
+        (0o640, 980, "good", ""),
+        (0o640, 0, "bad", "chgrp #980 {}; chmod g+r,o-r {}"),  # what an earlier doctor --fix made
+        (0o600, 980, "bad", "chmod g+r,o-r {}"),
+        (0o644, 980, "bad", "chmod g+r,o-r {}"),
+    ],
+)
+def test_settings_that_the_daemon_cannot_read_are_bad(
+    settings: Path, mode: int, gid: int, answer: str, fix: str
+) -> None:
+    os.chown(settings, 0, gid)
+    settings.chmod(mode)
+    found = settings_file(settings, load(settings, Settings), "sentinel")
+    assert (found.answer, found.fix) == (answer, fix.replace("{}", str(settings)))
+    if gid == 980:  # a group that this host has by number only: `chgrp` itself is not run here
+        repairs([found]).carry_out()
+        assert settings.stat().st_mode & 0o777 == 0o640
