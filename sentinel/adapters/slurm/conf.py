@@ -34,6 +34,16 @@ async def admin_level(settings: Slurm, account: str) -> str:
     return text_of(await _commands(settings).run("sacctmgr", *words)).strip().partition("\n")[0]
 
 
+def administrator_command(account: str, level: str) -> list[str]:
+    """What makes the account an Administrator in Slurm, whose present AdminLevel this is; it may be run again.
+
+    ``create`` fails for an account that is known there, and leaves its level; ``modify`` finds no other.
+    """
+    if level:
+        return ["sacctmgr", "-i", "modify", "user", "where", f"name={account}", "set", "adminlevel=Administrator"]
+    return ["sacctmgr", "-i", "create", "user", f"name={account}", "account=root", "adminlevel=Administrator"]
+
+
 def _commands(settings: Slurm) -> Commands:
     environment = {"SLURM_CONF": settings.conf} if settings.conf else {}
     return Commands(bin=settings.bin or None, environment=environment, deadline_s=settings.deadline_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -20,7 +21,7 @@ from sentinel.cli.install.existing import daemon_settings, open_folders, recorde
 from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
 from sentinel.cli.operator.output import echo, say, shown
-from sentinel.errors import UserError
+from sentinel.errors import Unavailable, UserError
 from sentinel.protocol import PORT
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -299,9 +300,6 @@ def _commands(actions: host.Actions, choice: Choice, *, controller: bool, node: 
         actions.after.append(["install", "-d", "-m", "2770", "-o", choice.slurm_user, "-g", choice.account, EVENTS])
     if controller and choice.resume and Path(choice.resume).parent.is_dir():
         actions.after.append(["install", "-d", "-m", "755", "-o", choice.account, choice.resume])
-    if controller and choice.account not in (choice.slurm_user, "root"):
-        user = f"name={choice.account}"
-        actions.after.append(["sacctmgr", "-i", "create", "user", user, "account=root", "adminlevel=Administrator"])
     if host.has_systemd():
         units = _units(controller, node)
         actions.after += [
@@ -312,6 +310,24 @@ def _commands(actions: host.Actions, choice: Choice, *, controller: bool, node: 
         ]
     else:
         actions.notes.append(f"systemd does not run here: start {', '.join(_units(controller, node))} yourself")
+    if controller and choice.account not in (choice.slurm_user, "root"):
+        _right(actions, choice.account)
+
+
+def _right(actions: host.Actions, account: str) -> None:
+    """The account's right in Slurm, if it does not have it. Last: without slurmdbd the daemon runs all the same."""
+    from sentinel.adapters.slurm.conf import admin_level, administrator_command
+    from sentinel.config.settings import Slurm
+
+    try:
+        level = asyncio.run(admin_level(Slurm(), account))
+    except Unavailable as error:
+        actions.notes.append(
+            f"whether {account} may drain and requeue is not known: {error.message}. See `sentinel doctor`"
+        )
+        return
+    if level != "Administrator":
+        actions.after.append(administrator_command(account, level))
 
 
 def _notes(choice: Choice, controller: bool, root: Path) -> list[str]:

@@ -178,21 +178,22 @@ def _name(uid: int) -> str:
 
 def _rights(settings: Settings, conf: Mapping[str, list[str]], account: str) -> Finding:
     """Whether the daemon's account may drain and requeue."""
-    from sentinel.adapters.slurm.conf import admin_level
+    from sentinel.adapters.slurm.conf import admin_level, administrator_command
 
     slurm_user = (conf.get("SlurmUser") or [""])[0].partition("(")[0]
     if account in (slurm_user, "root"):
         return Finding("rights", GOOD, f"{account}, as whom the daemon runs, may drain and requeue")
     if not (conf.get("AccountingStorageType") or [""])[0].endswith("slurmdbd"):
         seen = f"without slurmdbd only SlurmUser ({slurm_user}) may drain and requeue; the daemon runs as {account}"
-        return Finding("rights", BAD, seen, f"set User={slurm_user} in sentinel-daemon.service")
-    fix = f"sacctmgr create user name={account} account=root adminlevel=Administrator"
+        return Finding("rights", BAD, seen, f"sentinel install --controller --account {slurm_user}")
     try:
         level = asyncio.run(admin_level(settings.slurm, account))
     except SentinelError as error:
+        fix = f"is slurmdbd running? then sacctmgr show user name={account} format=adminlevel"
         return Finding("rights", NOT_KNOWN, f"the AdminLevel of {account}: {error.message}", fix)
     if level == "Administrator":
         return Finding("rights", GOOD, f"{account}, as whom the daemon runs, is Administrator in Slurm")
+    fix = " ".join(administrator_command(account, level))
     return Finding("rights", BAD, f"the AdminLevel of {account} is {level or 'not set'}", fix)
 
 

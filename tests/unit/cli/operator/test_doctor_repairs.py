@@ -147,3 +147,19 @@ def test_settings_that_the_daemon_cannot_read_are_bad(
     if gid == 980:  # a group that this host has by number only: `chgrp` itself is not run here
         repairs([found]).carry_out()
         assert settings.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("level", "verb"), [("", "create user"), ("None", "modify user where"), ("Operator", "modify")]
+)
+def test_right_is_given_by_what_works_for_that_account(monkeypatch: pytest.MonkeyPatch, level: str, verb: str) -> None:
+    """``create`` leaves the level of an account that slurmdbd knows."""
+    from sentinel.adapters.slurm import conf
+
+    async def admin_level(_settings: object, _account: str) -> str:
+        return level
+
+    monkeypatch.setattr(conf, "admin_level", admin_level)
+    of_slurm = {"SlurmUser": ["slurm(64030)"], "AccountingStorageType": ["accounting_storage/slurmdbd"]}
+    found = doctor._rights(Settings(), of_slurm, "sentinel")
+    assert found.answer == "bad" and found.fix.startswith(f"sacctmgr -i {verb}") and "name=sentinel" in found.fix
