@@ -208,7 +208,7 @@ def _slurm_conf(asked: Path | None, root: Path) -> Path | None:
 
 
 def _text(path: Path | None) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
+    return path.read_text(encoding="utf-8", errors="surrogateescape") if path is not None else ""
 
 
 def _writes(choice: Choice, root: Path, controller: bool, node: bool) -> list[host.Write]:
@@ -219,8 +219,8 @@ def _writes(choice: Choice, root: Path, controller: bool, node: bool) -> list[ho
 def _slurm_conf_writes(path: Path | None, text: str, conf: SlurmConf) -> list[host.Write]:
     if path is None or conf.changed == text:
         return []
-    kept = host.Write(Path(f"{path}.before-sentinel"), text, 0o644, "new")
-    return [kept, host.Write(path, conf.changed, 0o644, "changed")]
+    kept = host.Write(Path(f"{path}.before-sentinel"), text, 0o644, "new", like=path)
+    return [kept, host.Write(path, conf.changed, 0o644, "changed", like=path)]
 
 
 def _choice(

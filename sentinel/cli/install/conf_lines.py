@@ -41,7 +41,8 @@ class Line:
 def lines_in(text: str, file: Path | None = None) -> Iterator[Line]:
     raw: list[str] = []
     joined, comments = "", []
-    for number, line in enumerate(text.splitlines(), 1):
+    lines = text.removesuffix("\n").split("\n") if text else []  # no other character ends a line for Slurm
+    for number, line in enumerate(lines, 1):
         raw.append(line)
         bare = _COMMENT.sub("", line)
         comments += [line[len(bare) :].strip()] if len(bare) < len(line) else []
@@ -51,7 +52,7 @@ def lines_in(text: str, file: Path | None = None) -> Iterator[Line]:
             yield Line(tuple(raw), joined, " ".join(comments), number - len(raw) + 1, file)
             raw, joined, comments = [], "", []
     if raw:
-        yield Line(tuple(raw), joined, " ".join(comments), len(text.splitlines()) - len(raw) + 1, file)
+        yield Line(tuple(raw), joined, " ".join(comments), len(lines) - len(raw) + 1, file)
 
 
 def read(text: str, path: Path | None, root: Path = Path("/"), *, lenient: bool = False) -> list[Line]:

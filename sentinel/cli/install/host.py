@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ class Write:
     mode: int
     state: str  # "new", "changed", "same", "yours"
     gid: int = -1  # the group of a new file; -1: that of this process
+    like: Path | None = None  # mode and owner are those of this file
+    here: bool = False  # where the path is a link, it is replaced: what it leads to is other hosts', too
 
 
 @dataclass
@@ -55,7 +58,7 @@ class Actions:
             run(command)
         for write in self.again() if self.before and self.again is not None else self.writes:
             if write.state in ("new", "changed"):
-                write_file(write.path, write.text, write.mode, write.gid)
+                _carry_out(write)
         for path, mode in self.modes:
             path.chmod(mode)
         for link, target in self.links:
@@ -78,7 +81,7 @@ def writes(files: Sequence[File], root: Path) -> list[Write]:
         path = below(root, file.path)
         if not path.exists():
             state = "new"
-        elif not file.ours:
+        elif not file.ours or not path.is_file():  # a unit that is masked leads to /dev/null
             state = "yours"
         else:
             same = path.read_text(encoding="utf-8", errors="replace") == file.text
@@ -95,7 +98,7 @@ def removals(files: Sequence[File], root: Path, needed: Sequence[str]) -> Action
         if not file.ours or not path.exists():
             continue
         if file.path in needed:
-            actions.writes.append(Write(path, nothing_hook(file), file.mode, "changed"))
+            actions.writes.append(Write(path, nothing_hook(file), file.mode, "changed", here=True))
         else:
             actions.removals.append(path)
     return actions
@@ -121,17 +124,36 @@ def make_folders(folder: Path) -> None:
         folder.chmod(FOLDER_MODE)
 
 
-def write_file(path: Path, text: str, mode: int, gid: int = -1) -> None:
-    """Replace the file by rename, and make its folder where there is none.
+def write_file(path: Path, text: str, mode: int, owner: tuple[int, int] = (-1, -1)) -> None:
+    """Replace the file by rename, and make its folder where there is none. What a link leads to is written, the link stays.
+
+    Args:
+        owner: uid and gid, given by root only; -1: those of this process.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: it cannot be written, or is a link that leads to no file.
     """
+    target = path.resolve() if path.is_symlink() else path
+    if path.is_symlink() and not target.is_file():
+        raise FileError(
+            path, f"is a link to {target}, which is no file", fix="mount what it lies on, or remove the link"
+        )
     try:
-        make_folders(path.parent)
-        replace_file(path, text, mode, (-1, gid if os.geteuid() == 0 else -1))  # only root gives a file away
+        make_folders(target.parent)
+        # A slurm.conf may hold bytes of another encoding.
+        replace_file(target, text, mode, owner if os.geteuid() == 0 else (-1, -1), errors="surrogateescape")
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror}", fix="run it as root") from error
+
+
+def _carry_out(write: Write) -> None:
+    if write.here and write.path.is_symlink():
+        replace_file(write.path, write.text, write.mode)
+    elif write.like is not None:
+        status = write.like.stat()
+        write_file(write.path, write.text, stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
+    else:
+        write_file(write.path, write.text, write.mode, (-1, write.gid))
 
 
 def run(command: Sequence[str]) -> None:
