@@ -33,14 +33,29 @@ def sqlite_url(folder: Path) -> str:
 
 
 def migrate(engine: sa.Engine) -> None:
-    """Bring the schema to this release's (Alembic, all steps in one go)."""
+    """Bring the schema to this release's (Alembic, all steps in one go).
+
+    Raises:
+        UserError: the store is of a later release; it is left as it is.
+    """
     from alembic import command
     from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     config.set_main_option("path_separator", "os")
+    known = {step.revision for step in ScriptDirectory.from_config(config).walk_revisions()}
     with engine.connect() as connection:
+        later = set(MigrationContext.configure(connection).get_current_heads()) - known
+        connection.rollback()
+        if later:
+            raise UserError(
+                f"the store is of a later release: step {', '.join(sorted(later))} of its schema, where this release knows "
+                f"{max(known)} at most ({where_of(engine.url)})",
+                fix="install that release again, or bring back the copy from before the upgrade",
+            )
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
@@ -122,8 +137,12 @@ class Database:
                 sa.event.listen(self.engine, "connect", _ends_frozen(frozen_s))
         self._reader = self.engine.execution_options(reads=True)
         if not read_only:
-            with self._reported():
-                migrate(self.engine)
+            try:
+                with self._reported():
+                    migrate(self.engine)
+            except BaseException:
+                self.engine.dispose()
+                raise
 
     def close(self) -> None:
         self._closing.set()
