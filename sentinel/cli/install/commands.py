@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import socket
@@ -17,11 +16,20 @@ import click
 from sentinel.cli.install import conf_lines, host
 from sentinel.cli.install.accounts import account_of
 from sentinel.cli.install.conf_lines import Line
-from sentinel.cli.install.existing import daemon_settings, open_folders, recorded_slurm_conf, slurm_conf_record
-from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice, controller_files, node_files
+from sentinel.cli.install.existing import (
+    agent_beside_daemon,
+    daemon_settings,
+    is_installed,
+    open_folders,
+    recorded_slurm_conf,
+    slurm_conf_record,
+    two_roles,
+)
+from sentinel.cli.install.files import REPORT_TIMER, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
+from sentinel.cli.install.steps import add_commands, unit_names
 from sentinel.cli.operator.output import echo, say, shown
-from sentinel.errors import Unavailable, UserError
+from sentinel.errors import UserError
 from sentinel.protocol import PORT
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,11 +103,11 @@ def install(
     conf = planned(lines)
     if write_slurm_conf and conf.elsewhere:
         raise conf.elsewhere[0]
-    choose = partial(_choice, conf, lines, root, controller, node, daemon_url, daemon_uid, account, resume)
+    other = _other_role(root, controller, node)
+    choose = partial(_choice, conf, lines, root, controller, other, node, daemon_url, daemon_uid, account, resume)
     choice = choose()
-    notes = _notes(choice, controller, root)  # of what is there before
     record = slurm_conf_record(conf_path, root, _CONFS)
-    actions = host.Actions(writes=[*_writes(choice, root, controller, node), *record])
+    actions = host.Actions(writes=[*_writes(choice, root, controller, node, other), *record])
     if node:
         actions.links = [
             (host.below(root, link), target)
@@ -108,14 +116,14 @@ def install(
         ]
     open_folders(actions, choice, root)
     if root == Path("/"):
-        _commands(actions, choice, controller=controller, node=node)
+        add_commands(actions, choice, controller=controller, units=unit_names(controller or other, node or other))
     last = _slurm_conf_writes(conf_path, text, conf) if controller and write_slurm_conf else []
     actions.writes += last
-    actions.again = lambda: [*_writes(choose(), root, controller, node), *record, *last]
+    actions.again = lambda: [*_writes(choose(), root, controller, node, other), *record, *last]
     _show(actions)
     if controller:
         _show_slurm_conf(conf_path, text, conf, written=write_slurm_conf)
-    for note in [*conf.elsewhere, *conf.notes, *actions.notes, *notes]:
+    for note in [*conf.elsewhere, *conf.notes, *actions.notes, *_notes(choice, controller, root)]:
         say(f"Note: {note}")
     _do(actions, dry_run=dry_run, yes=yes, question="Install this?")
 
@@ -142,7 +150,7 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
     hooks = [file.path for file in files if file.mode & 0o111]
     needed = [path for path in hooks if conf_path is None or needs_hook(lines, path, root)]
     actions = host.removals(files, root, needed)
-    units = _units(controller, node)
+    units = unit_names(controller, node)
     if root == Path("/") and host.has_systemd():
         units = [*(f"{unit}.service" for unit in units), *([REPORT_TIMER] if controller else [])]
         there = [unit for unit in units if (Path("/etc/systemd/system") / unit).exists()]
@@ -211,9 +219,19 @@ def _text(path: Path | None) -> str:
     return path.read_text(encoding="utf-8", errors="surrogateescape") if path is not None else ""
 
 
-def _writes(choice: Choice, root: Path, controller: bool, node: bool) -> list[host.Write]:
+def _other_role(root: Path, controller: bool, node: bool) -> bool:
+    """Whether an earlier command made this host what this one does not name."""
+    return (not controller and is_installed("sentinel-daemon", root)) or (
+        not node and is_installed("sentinel-agent", root)
+    )
+
+
+def _writes(choice: Choice, root: Path, controller: bool, node: bool, other: bool) -> list[host.Write]:
     files = [*(controller_files(choice) if controller else ()), *(node_files(choice) if node else ())]
-    return host.writes(files, root)
+    if other and controller:  # the agent keeps its state elsewhere from now on
+        files += [file for file in node_files(choice) if file.path.endswith((".service", "/agent.toml"))]
+    found = host.writes(files, root)
+    return [agent_beside_daemon(write) for write in found] if choice.both else found
 
 
 def _slurm_conf_writes(path: Path | None, text: str, conf: SlurmConf) -> list[host.Write]:
@@ -228,6 +246,7 @@ def _choice(
     lines: Sequence[Line],
     root: Path,
     controller: bool,
+    other: bool,
     node: bool,
     daemon_url: str | None,
     daemon_uid: int | None,
@@ -255,7 +274,7 @@ def _choice(
         resume=resume,
         prolog_folder=hook_folder(lines, "Prolog", "prolog.d"),
         epilog_folder=hook_folder(lines, "Epilog", "epilog.d"),
-        both=controller and node,
+        both=other or (controller and node),
     )
 
 
@@ -284,52 +303,6 @@ def _program() -> tuple[str, ...]:
     return (sys.executable, "-m", "sentinel")
 
 
-def _units(controller: bool, node: bool) -> list[str]:
-    return [*(["sentinel-daemon"] if controller else []), *(["sentinel-agent"] if node else [])]
-
-
-def _commands(actions: host.Actions, choice: Choice, *, controller: bool, node: bool) -> None:
-    """Commands around the files: the account first, the units last."""
-    if controller and account_of(choice.account) is None:
-        uid = [] if choice.daemon_uid is None else ["--uid", str(choice.daemon_uid)]
-        actions.before.append(
-            ["useradd", "--system", *uid, "--user-group", "--home-dir", "/var/lib/sentinel", "--no-create-home",
-             "--shell", "/usr/sbin/nologin", choice.account]
-        )  # fmt: skip
-    if controller:
-        actions.after.append(["install", "-d", "-m", "2770", "-o", choice.slurm_user, "-g", choice.account, EVENTS])
-    if controller and choice.resume and Path(choice.resume).parent.is_dir():
-        actions.after.append(["install", "-d", "-m", "755", "-o", choice.account, choice.resume])
-    if host.has_systemd():
-        units = _units(controller, node)
-        actions.after += [
-            ["systemctl", "daemon-reload"],
-            ["systemctl", "enable", *units],
-            ["systemctl", "restart", *units],
-            *([["systemctl", "enable", "--now", REPORT_TIMER]] if controller else []),
-        ]
-    else:
-        actions.notes.append(f"systemd does not run here: start {', '.join(_units(controller, node))} yourself")
-    if controller and choice.account not in (choice.slurm_user, "root"):
-        _right(actions, choice.account)
-
-
-def _right(actions: host.Actions, account: str) -> None:
-    """The account's right in Slurm, if it does not have it. Last: without slurmdbd the daemon runs all the same."""
-    from sentinel.adapters.slurm.conf import admin_level, administrator_command
-    from sentinel.config.settings import Slurm
-
-    try:
-        level = asyncio.run(admin_level(Slurm(), account))
-    except Unavailable as error:
-        actions.notes.append(
-            f"whether {account} may drain and requeue is not known: {error.message}. See `sentinel doctor`"
-        )
-        return
-    if level != "Administrator":
-        actions.after.append(administrator_command(account, level))
-
-
 def _notes(choice: Choice, controller: bool, root: Path) -> list[str]:
     notes = []
     there, known = daemon_settings(root) if controller else None, account_of(choice.account, root)
@@ -345,6 +318,7 @@ def _notes(choice: Choice, controller: bool, root: Path) -> list[str]:
             f"the account {choice.account} is not known on this host: set trusted_uids in /etc/sentinel/agent.toml to its "
             "uid on the controller, or the agent believes no answer of the daemon (--daemon-uid does it)"
         )
+    notes += two_roles(choice, root)
     if not choice.resume:
         notes.append("no --resume folder: restarted jobs are told no checkpoint, and resume as their script does")
     return notes

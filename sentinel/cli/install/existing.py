@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import stat
+import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sentinel.cli.install.files import SETTINGS, SLURM_CONF, UNITS, Choice, File
+from sentinel.cli.install.files import AGENT_STATE_BESIDE_DAEMON, EVENTS, SETTINGS, SLURM_CONF, UNITS, Choice, File
 from sentinel.cli.install.host import FOLDER_MODE, Actions, Write, below, writes
 from sentinel.config.settings import Settings, load
 from sentinel.errors import SentinelError
@@ -97,3 +99,33 @@ def _keeps_secrets(root: Path) -> bool:
 
 def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def is_installed(unit: str, root: Path) -> bool:
+    return below(root, f"{UNITS}/{unit}.service").exists()
+
+
+def agent_beside_daemon(write: Write) -> Write:
+    """The settings of an agent that was here before the daemon: without a state folder of its own it does not start."""
+    if write.path.name != "agent.toml" or write.state != "yours":
+        return write
+    text = write.path.read_text(encoding="utf-8", errors="surrogateescape")
+    try:
+        if "state" in tomllib.loads(text):
+            return write
+    except ValueError:
+        return write  # the agent says what is wrong with it
+    line = f'state = "{AGENT_STATE_BESIDE_DAEMON}"   # /var/lib/sentinel is the daemon\'s, which runs here, too\n'
+    return replace(write, text=line + text, state="changed", like=write.path)
+
+
+def two_roles(choice: Choice, root: Path) -> list[str]:
+    """What is told of a host that is controller and node, where its settings were there before."""
+    path = below(root, f"{SETTINGS}/hook.conf")
+    if not choice.both or not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if any(line.startswith("SENTINEL_EVENTS=") for line in lines):
+        return []
+    said = f"with SENTINEL_EVENTS={EVENTS} in it the end of a job is told without a process for each"
+    return [f"{path} is kept as it is: {said}"]

@@ -1,0 +1,56 @@
+"""The commands of an installation: the account first, then the units, then what may fail. Each may be run again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sentinel.cli.install import host
+from sentinel.cli.install.accounts import account_of
+from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice
+from sentinel.errors import Unavailable
+
+
+def unit_names(controller: bool, node: bool) -> list[str]:
+    return [*(["sentinel-daemon"] if controller else []), *(["sentinel-agent"] if node else [])]
+
+
+def add_commands(actions: host.Actions, choice: Choice, *, controller: bool, units: list[str]) -> None:
+    """Commands around the files: the account first, the units, then what may fail without harm."""
+    if controller and account_of(choice.account) is None:
+        uid = [] if choice.daemon_uid is None else ["--uid", str(choice.daemon_uid)]
+        actions.before.append(
+            ["useradd", "--system", *uid, "--user-group", "--home-dir", "/var/lib/sentinel", "--no-create-home",
+             "--shell", "/usr/sbin/nologin", choice.account]
+        )  # fmt: skip
+    if controller:
+        actions.after.append(["install", "-d", "-m", "2770", "-o", choice.slurm_user, "-g", choice.account, EVENTS])
+    if controller and choice.resume and Path(choice.resume).parent.is_dir():
+        actions.after.append(["install", "-d", "-m", "755", "-o", choice.account, choice.resume])
+    if host.has_systemd():
+        actions.after += [
+            ["systemctl", "daemon-reload"],
+            ["systemctl", "enable", *units],
+            ["systemctl", "restart", *units],
+            *([["systemctl", "enable", "--now", REPORT_TIMER]] if controller else []),
+        ]
+    else:
+        actions.notes.append(f"systemd does not run here: start {', '.join(units)} yourself")
+    if controller and choice.account not in (choice.slurm_user, "root"):
+        _right(actions, choice.account)
+
+
+def _right(actions: host.Actions, account: str) -> None:
+    """The account's right in Slurm, if it does not have it. Last: without slurmdbd the daemon runs all the same."""
+    from sentinel.adapters.slurm.conf import admin_level, administrator_command
+    from sentinel.config.settings import Slurm
+
+    try:
+        level = asyncio.run(admin_level(Slurm(), account))
+    except Unavailable as error:
+        actions.notes.append(
+            f"whether {account} may drain and requeue is not known: {error.message}. See `sentinel doctor`"
+        )
+        return
+    if level != "Administrator":
+        actions.after.append(administrator_command(account, level))
