@@ -32,6 +32,14 @@ def account_of(name: str, root: Path = Path("/")) -> Account | None:
     return None
 
 
+def is_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
 def _group(gid: int) -> str:
     try:
         return grp.getgrgid(gid).gr_name

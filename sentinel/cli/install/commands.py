@@ -269,6 +269,7 @@ def _choice(
         slurm_user=slurm_user,
         daemon_url=daemon_url or f"http://{where}:{PORT}",
         daemon_uid=daemon_uid if daemon_uid is not None else known.uid if known else None,
+        group=known.group if known else "",
         daemon_gid=known.gid if known else -1,
         slurm_uid=slurm.uid if slurm else None,
         resume=resume,

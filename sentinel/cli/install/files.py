@@ -39,6 +39,7 @@ class Choice:
     slurm_user: str
     daemon_url: str
     daemon_uid: int | None = None  # None: not known yet
+    group: str = ""  # the account's first group; empty: of its own name
     daemon_gid: int = -1  # of its account's first group; -1: not known yet
     slurm_uid: int | None = None
     resume: str = ""
@@ -46,6 +47,10 @@ class Choice:
     prolog_folder: str = "/etc/slurm/prolog.d"
     epilog_folder: str = "/etc/slurm/epilog.d"
     both: bool = False  # controller and node on one host
+
+    @property
+    def group_name(self) -> str:
+        return self.group or self.account
 
 
 def shipped(name: str) -> str:
@@ -94,7 +99,7 @@ def nothing_hook(file: File) -> str:
 
 def _unit(name: str, choice: Choice) -> str:
     text = shipped(name).replace("/usr/bin/env sentinel", shlex.join(choice.program))
-    text = text.replace("User=sentinel\nGroup=sentinel\n", f"User={choice.account}\nGroup={choice.account}\n")
+    text = text.replace("User=sentinel\nGroup=sentinel\n", f"User={choice.account}\nGroup={choice.group_name}\n")
     if choice.resume:
         text = text.replace("ReadWritePaths=-/shared/sentinel/resume", f"ReadWritePaths=-{choice.resume}")
     if choice.both:
@@ -105,7 +110,7 @@ def _unit(name: str, choice: Choice) -> str:
 def _tmpfiles(choice: Choice) -> str:
     return (
         f"{_MARK}\n# The controller's hook leaves its news here: SlurmUser's, readable for the daemon, closed to others.\n"
-        f"d {EVENTS} 2770 {choice.slurm_user} {choice.account} -\n"
+        f"d {EVENTS} 2770 {choice.slurm_user} {choice.group_name} -\n"
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from sentinel.cli.install import host
-from sentinel.cli.install.accounts import account_of
+from sentinel.cli.install.accounts import account_of, is_group
 from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice
 from sentinel.errors import Unavailable
 
@@ -20,12 +20,12 @@ def add_commands(actions: host.Actions, choice: Choice, *, controller: bool, uni
     if controller and account_of(choice.account) is None:
         uid = [] if choice.daemon_uid is None else ["--uid", str(choice.daemon_uid)]
         actions.before.append(
-            ["useradd", "--system", *uid, "--user-group", "--home-dir", "/var/lib/sentinel", "--no-create-home",
-             "--shell", "/usr/sbin/nologin", choice.account]
+            ["useradd", "--system", *uid, *_group_option(choice.account), "--home-dir", "/var/lib/sentinel",
+             "--no-create-home", "--shell", "/usr/sbin/nologin", choice.account]
         )  # fmt: skip
     if controller:
-        actions.after.append(["install", "-d", "-m", "2770", "-o", choice.slurm_user, "-g", choice.account, EVENTS])
-    if controller and choice.resume and Path(choice.resume).parent.is_dir():
+        actions.after.append(["install", "-d", "-m", "2770", "-o", choice.slurm_user, "-g", choice.group_name, EVENTS])
+    if controller and choice.resume and _makes_resume_folder(choice):
         actions.after.append(["install", "-d", "-m", "755", "-o", choice.account, choice.resume])
     if host.has_systemd():
         actions.after += [
@@ -38,6 +38,19 @@ def add_commands(actions: host.Actions, choice: Choice, *, controller: bool, uni
         actions.notes.append(f"systemd does not run here: start {', '.join(units)} yourself")
     if controller and choice.account not in (choice.slurm_user, "root"):
         _right(actions, choice.account)
+
+
+def _group_option(account: str) -> list[str]:
+    """``useradd`` does not make a group that is there."""
+    return ["--gid", account] if is_group(account) else ["--user-group"]
+
+
+def _makes_resume_folder(choice: Choice) -> bool:
+    """Not where it is the daemon's already: on a file system that gives root no rights, it cannot be made once more."""
+    folder = Path(choice.resume)
+    if folder.is_dir() and folder.stat().st_uid == choice.daemon_uid and not folder.stat().st_mode & 0o022:
+        return False
+    return folder.parent.is_dir()
 
 
 def _right(actions: host.Actions, account: str) -> None:

@@ -72,3 +72,15 @@ def test_settings_are_of_the_daemon_s_group_which_reads_them_once_they_are_close
     status = (root / "etc/sentinel/sentinel.toml").stat()
     assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (0, 980, 0o644)
     assert (root / "etc/sentinel/hook.conf").stat().st_gid == os.getgid()
+
+
+def test_daemon_runs_in_the_first_group_of_its_account(root: Path) -> None:
+    """systemd starts nothing in a group that is not there, and `install -g` makes no folder for it."""
+    install(root, "--controller")
+    for name in ("daemon", "report"):
+        unit = (root / f"etc/systemd/system/sentinel-{name}.service").read_text()
+        assert "\nUser=sentinel\nGroup=services\n" in unit
+    assert "2770 slurm services -" in (root / "etc/tmpfiles.d/sentinel.conf").read_text()
+    (root / "etc/group").write_text("")
+    install(root, "--controller")
+    assert "\nGroup=980\n" in (root / "etc/systemd/system/sentinel-daemon.service").read_text()

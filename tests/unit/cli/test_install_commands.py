@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from click.testing import CliRunner
 
 from sentinel.adapters.slurm import conf
 from sentinel.cli import cli
-from sentinel.cli.install import host
+from sentinel.cli.install import commands, host, steps
+from sentinel.cli.install.accounts import Account
 from sentinel.errors import Unavailable
 
 CONF = "ClusterName=c\nSlurmctldHost=head\nSlurmUser=slurm\nAccountingStorageType=accounting_storage/slurmdbd\n"
@@ -54,3 +56,39 @@ def test_right_in_slurm_is_given_once_and_last(
     if command:
         assert runs[-1] == command
     assert ("not known: slurmdbd is away" in said) == isinstance(level, Exception)
+
+
+def runs(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith("run ")]
+
+
+def test_commands_name_the_first_group_of_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in (commands, steps):
+        monkeypatch.setattr(part, "account_of", lambda *_: Account(991, 980, "hpc"))
+    said = runs(planned(tmp_path, monkeypatch, "Administrator"))
+    assert "run     install -d -m 2770 -o slurm -g hpc /run/sentinel-events" in said
+    assert not any("useradd" in line for line in said)
+
+
+@pytest.mark.parametrize(("there", "option"), [(True, "--gid sentinel"), (False, "--user-group")])
+def test_account_is_made_in_a_group_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, option: str
+) -> None:
+    for part in (commands, steps):
+        monkeypatch.setattr(part, "account_of", lambda *_: None)
+    monkeypatch.setattr(steps, "is_group", lambda _name: there)
+    said = runs(planned(tmp_path, monkeypatch, "", "--daemon-uid", "991"))
+    assert said[0].startswith("run     useradd --system --uid 991 " + option + " ") and said[0].endswith(" sentinel")
+
+
+@pytest.mark.parametrize(("uid", "made"), [(os.getuid(), False), (12345, True)])
+def test_resume_folder_that_is_the_daemon_s_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, made: bool
+) -> None:
+    """Root may not give it away once more on a shared file system that gives root no rights."""
+    for part in (commands, steps):
+        monkeypatch.setattr(part, "account_of", lambda *_: Account(uid, 980, "hpc"))
+    resume = tmp_path / "resume"
+    resume.mkdir()
+    said = runs(planned(tmp_path, monkeypatch, "Administrator", "--resume", str(resume)))
+    assert any(line.endswith(str(resume)) for line in said) is made
