@@ -65,6 +65,14 @@ class ResumeFiles:
         except (TimeoutError, Unavailable):
             return None
 
+    async def read_only(self) -> bool:
+        """Whether the folder is mounted read-only for this process, as systemd does it; false where that is not known."""
+        try:
+            status = await self._called(os.statvfs, self.folder) if self.folder is not None else None
+        except (TimeoutError, Unavailable, OSError):
+            return False
+        return bool(status and status.f_flag & os.ST_RDONLY)
+
     async def _called(self, function: Callable[..., T], *arguments: object) -> T:
         """Call what waits for the file system.
 

@@ -82,6 +82,8 @@ def _fix(why: str) -> str:
         return "the file is damaged: stop the daemon and bring back a copy, or move it aside and start without a past"
     if "connection" in why:
         return "check that its server runs and can be reached from here"
+    if "readonly" in why or "unable to open" in why:
+        return "check rights of the state folder, and ReadWritePaths of its unit: sentinel install --controller writes that"
     return "check disk space and rights of the state folder"
 
 

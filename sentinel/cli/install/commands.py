@@ -24,6 +24,7 @@ from sentinel.cli.install.existing import (
     recorded_slurm_conf,
     slurm_conf_record,
     two_roles,
+    writable_folders,
 )
 from sentinel.cli.install.files import REPORT_TIMER, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
@@ -273,6 +274,7 @@ def _choice(
         daemon_gid=known.gid if known else -1,
         slurm_uid=slurm.uid if slurm else None,
         resume=resume,
+        writable=writable_folders(root) if controller else (),
         prolog_folder=hook_folder(lines, "Prolog", "prolog.d"),
         epilog_folder=hook_folder(lines, "Epilog", "epilog.d"),
         both=other or (controller and node),

@@ -9,7 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sentinel.cli.install.files import AGENT_STATE_BESIDE_DAEMON, EVENTS, SETTINGS, SLURM_CONF, UNITS, Choice, File
+from sentinel.cli.install.files import (
+    AGENT_STATE_BESIDE_DAEMON,
+    EVENTS,
+    SETTINGS,
+    SLURM_CONF,
+    STATE,
+    UNITS,
+    Choice,
+    File,
+)
 from sentinel.cli.install.host import FOLDER_MODE, Actions, Write, below, writes
 from sentinel.config.settings import Settings, load
 from sentinel.errors import SentinelError
@@ -22,6 +31,15 @@ def daemon_settings(root: Path) -> Settings | None:
         return load(path, Settings) if path.exists() else None
     except SentinelError:
         return None
+
+
+def writable_folders(root: Path) -> tuple[str, ...]:
+    """The folders that the daemon of this host writes by its settings, except where its unit allows it in any case."""
+    settings = daemon_settings(root)
+    if settings is None:
+        return ()
+    named = (settings.daemon.resume, settings.daemon.events, settings.daemon.state)
+    return tuple(folder for folder in named if folder and folder not in (EVENTS, STATE))
 
 
 def unit_account(root: Path = Path("/")) -> str:

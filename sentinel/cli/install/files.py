@@ -14,6 +14,7 @@ SETTINGS = "/etc/sentinel"
 SLURM_CONF = f"{SETTINGS}/slurm_conf"  # where slurm.conf lies, if not where Slurm has it
 REPORT_TIMER = "sentinel-report.timer"
 EVENTS = "/run/sentinel-events"
+STATE = "/var/lib/sentinel"
 # Where a host is both: the folder of the daemon is the daemon's, so the agent keeps its state elsewhere.
 AGENT_STATE_BESIDE_DAEMON = "/var/lib/sentinel-agent"
 REMOVED = "Sentinel was removed from this host"  # in a hook that does nothing any more
@@ -43,6 +44,7 @@ class Choice:
     daemon_gid: int = -1  # of its account's first group; -1: not known yet
     slurm_uid: int | None = None
     resume: str = ""
+    writable: tuple[str, ...] = ()  # folders besides that the daemon's settings name: its unit must allow them
     slurm_etc: str = "/etc/slurm"
     prolog_folder: str = "/etc/slurm/prolog.d"
     epilog_folder: str = "/etc/slurm/epilog.d"
@@ -100,11 +102,19 @@ def nothing_hook(file: File) -> str:
 def _unit(name: str, choice: Choice) -> str:
     text = shipped(name).replace("/usr/bin/env sentinel", shlex.join(choice.program))
     text = text.replace("User=sentinel\nGroup=sentinel\n", f"User={choice.account}\nGroup={choice.group_name}\n")
-    if choice.resume:
-        text = text.replace("ReadWritePaths=-/shared/sentinel/resume", f"ReadWritePaths=-{choice.resume}")
+    folders = dict.fromkeys([*([choice.resume] if choice.resume else []), *choice.writable])
+    if folders:
+        lines = "\n".join(f"ReadWritePaths={_quoted(f'-{folder}')}" for folder in folders)
+        text = text.replace("ReadWritePaths=-/shared/sentinel/resume", lines)
     if choice.both:
         text = text.replace("StateDirectory=sentinel/agent", f"StateDirectory={Path(AGENT_STATE_BESIDE_DAEMON).name}")
     return f"{_MARK}\n{text}"
+
+
+def _quoted(value: str) -> str:
+    """A word of a unit: % begins a specifier there, a space another word."""
+    value = value.replace("%", "%%")
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if set(value) & set(" \t\"'\\") else value
 
 
 def _tmpfiles(choice: Choice) -> str:

@@ -237,7 +237,7 @@ def _contains(key: str, value: str, wanted: str, why: str) -> Finding:
 
 def _folders(settings: Settings, account: str) -> list[Finding]:
     if not settings.daemon.resume:
-        fix = "set [daemon] resume to a folder on the shared file system"
+        fix = "set [daemon] resume to a folder on the shared file system, then sentinel install --controller"
         return [Finding("resume folder", BAD, "not set: restarted jobs are told nothing", fix)]
     folder = Path(settings.daemon.resume)
     if not folder.is_dir():

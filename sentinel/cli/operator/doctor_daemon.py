@@ -100,7 +100,7 @@ def _settings(seen: Mapping[str, Any], settings: Settings) -> Finding:
 
 def _resume(seen: Mapping[str, Any]) -> Finding:
     if not seen["resume"]:
-        fix = "set [daemon] resume to a folder on the shared file system"
+        fix = "set [daemon] resume to a folder on the shared file system, then sentinel install --controller"
         return Finding("resume folder", BAD, "not set: restarted jobs are told no checkpoint", fix)
     if seen["resume_writable"] is None:
         words, fix = f"{seen['resume']} does not answer the daemon", "mend its mount: resume points cannot be written"
@@ -108,7 +108,11 @@ def _resume(seen: Mapping[str, Any]) -> Finding:
     if not seen["resume_writable"]:
         from sentinel.cli.operator.doctor_host import resume_folder
 
-        fix = f"install -d -o {seen['account']} {seen['resume']}"
+        if seen.get("resume_read_only"):
+            words = f"{seen['resume']} is read-only for the daemon: its mount is, or its unit does not allow it"
+            fix = "sentinel install --controller, whose unit allows the folders of its settings; or remount it"
+            return Finding("resume folder", BAD, words, fix)
+        fix = f"install -d -m 755 -o {seen['account']} {seen['resume']}"
         made = resume_folder(Path(str(seen["resume"])), str(seen["account"]))
         return Finding("resume folder", BAD, f"the daemon cannot write {seen['resume']}", fix, made)
     return Finding("resume folder", GOOD, str(seen["resume"]))

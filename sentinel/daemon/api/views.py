@@ -395,6 +395,7 @@ class Views:
             "dependents": state_of.dependents(fleet),
             **await asyncio.to_thread(state_of.own_state, self._settings, self._store, fleet),
             "resume_writable": await self._resume.writable(),
+            "resume_read_only": await self._resume.read_only(),
             "nodes": {name: self._agent(name) for name in sorted(fleet.nodes if fleet else {})},
         }
 

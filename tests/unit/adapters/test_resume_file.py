@@ -163,3 +163,11 @@ async def test_a_folder_that_others_may_write_to_gets_no_resume_point(tmp_path: 
     with pytest.raises(Refused, match="others can write"):
         await ResumeFiles(tmp_path).write(7, {"SENTINEL_JOB": "7"})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", [os.ST_RDONLY, 0])
+async def test_folder_whose_mount_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: int) -> None:
+    assert await ResumeFiles(None).read_only() is await ResumeFiles(tmp_path / "gone").read_only() is False
+    assert await ResumeFiles(tmp_path).read_only() is False
+    monkeypatch.setattr(os, "statvfs", lambda _folder: type("Status", (), {"f_flag": flag | os.ST_NOSUID})())
+    assert await ResumeFiles(tmp_path).read_only() is bool(flag)

@@ -14,7 +14,7 @@ from in_memory.cli_asked import Asked, objects
 from sentinel.cli.install.accounts import Account
 from sentinel.cli.install.files import shipped
 from sentinel.cli.operator import doctor, doctor_host
-from sentinel.cli.operator.doctor_daemon import Finding
+from sentinel.cli.operator.doctor_daemon import Finding, findings_of
 from sentinel.cli.operator.doctor_host import hook, repairs, settings_file
 from sentinel.config.settings import Settings, load
 from sentinel.errors import Denied
@@ -163,3 +163,18 @@ def test_right_is_given_by_what_works_for_that_account(monkeypatch: pytest.Monke
     of_slurm = {"SlurmUser": ["slurm(64030)"], "AccountingStorageType": ["accounting_storage/slurmdbd"]}
     found = doctor._rights(Settings(), of_slurm, "sentinel")
     assert found.answer == "bad" and found.fix.startswith(f"sacctmgr -i {verb}") and "name=sentinel" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("read_only", "fix"), [(True, "sentinel install --controller"), (False, "install -d -m 755 -o")]
+)
+def test_folder_that_is_read_only_is_not_made_once_more(read_only: bool, fix: str, tmp_path: Path) -> None:
+    """systemd mounts what the unit does not allow read-only; right owner and mode change nothing about that."""
+    seen: dict[str, Any] = {
+        "version": "1", "slurm_problem": "", "nodes": {}, "account": "root", "uid": 0, "database": "sqlite",
+        "settings": "", "modes": {}, "operators_unknown": [], "resume": str(tmp_path / "resume"),
+        "resume_writable": False, "resume_read_only": read_only,
+    }  # fmt: skip
+    (found,) = [one for one in findings_of(seen, Settings()) if one.what == "resume folder"]
+    assert found.answer == "bad" and found.fix.startswith(fix) and ("read-only" in found.seen) is read_only
+    assert not (read_only and found.repair)
