@@ -19,6 +19,7 @@ from sentinel.cli.install.conf_lines import Line
 from sentinel.cli.install.existing import (
     agent_beside_daemon,
     daemon_settings,
+    does_nothing,
     is_installed,
     open_folders,
     recorded_slurm_conf,
@@ -172,10 +173,13 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
 
 
 def _refresh(lines: Sequence[Line], root: Path, *, dry_run: bool, yes: bool) -> None:
-    """What a package does on upgrade: hooks are the same for every choice, units and settings are not."""
+    """What a package does on upgrade: hooks are the same for every choice, units and settings are not.
+
+    A hook that does nothing stays so: Sentinel was removed here, and without agent and unit a prolog that checks is worse.
+    """
     choice = _only_paths(lines)
     files = [file for file in (*controller_files(choice), *node_files(choice)) if file.mode & 0o111]
-    there = [file for file in files if host.below(root, file.path).exists()]
+    there = [file for file in files if (path := host.below(root, file.path)).exists() and not does_nothing(path)]
     actions = host.Actions(writes=host.writes(there, root))
     _show(actions)
     _do(actions, dry_run=dry_run, yes=yes, question="Replace them?")

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from sentinel.cli.install.files import (
     AGENT_STATE_BESIDE_DAEMON,
     EVENTS,
+    REMOVED,
     SETTINGS,
     SLURM_CONF,
     STATE,
@@ -117,6 +118,11 @@ def _keeps_secrets(root: Path) -> bool:
 
 def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def does_nothing(hook: Path) -> bool:
+    """Whether uninstalling left it in the place of one of ours."""
+    return hook.is_file() and REMOVED in hook.read_text(encoding="utf-8", errors="replace")
 
 
 def is_installed(unit: str, root: Path) -> bool:

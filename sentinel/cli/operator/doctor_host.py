@@ -41,7 +41,9 @@ def hook(key: str, value: str) -> Finding:
         ours = ours if ours and (REMOVED in text or _heading(text) == _heading(shipped(ours))) else None
         written = (Write(path, shipped(ours), _HOOK_MODE, "changed"),) if ours and not path.is_symlink() else ()
         if REMOVED in text:
-            return Finding(key, BAD, f"{path} does nothing: Sentinel was removed here", "sentinel install", written)
+            role = "controller" if key == "EpilogSlurmctld" else "node"
+            seen = f"{path} does nothing: Sentinel was removed here"
+            return Finding(key, BAD, seen, f"sentinel install --{role}", written)
         if not os.access(path, os.X_OK):
             made = (
                 (("chmod", "755", str(path)),) if written else ()

@@ -23,8 +23,9 @@ def run(root: Path, *words: str) -> Result:
 
 
 def is_nothing(path: Path) -> bool:
-    done = subprocess.run([str(path)], check=False, timeout=10)
-    return "Sentinel was removed" in path.read_text() and os.access(path, os.X_OK) and done.returncode == 0
+    if "Sentinel was removed" not in path.read_text():
+        return False
+    return os.access(path, os.X_OK) and subprocess.run([str(path)], check=False, timeout=10).returncode == 0
 
 
 def test_where_no_slurm_conf_is_found_every_hook_stays_and_does_nothing(tmp_path: Path) -> None:
@@ -100,3 +101,16 @@ def test_every_value_and_pattern_counts(tmp_path: Path, line: str, needed: bool)
     (tmp_path / "p/10-sentinel").write_text("")
     (tmp_path / "p/90-site").write_text("")
     assert needs_hook(line, "/p/10-sentinel", tmp_path) is needed
+
+
+def test_package_that_is_installed_again_leaves_hooks_that_do_nothing(tmp_path: Path) -> None:
+    """dpkg hands the old version over, as for an upgrade; but no agent is here, and nobody said that one should be."""
+    conf = tmp_path / "etc/slurm/slurm.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text(planned(BARE).changed)
+    run(tmp_path, "install", "--node", "--controller")
+    run(tmp_path, "uninstall", "--node", "--controller")
+    run(tmp_path, "install", "--refresh")
+    assert all(is_nothing(tmp_path / "etc/slurm" / name) for name in HOOKS)
+    run(tmp_path, "install", "--node")
+    assert not is_nothing(tmp_path / "etc/slurm/prolog.d/10-sentinel")

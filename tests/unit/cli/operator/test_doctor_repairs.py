@@ -12,7 +12,7 @@ import pytest
 from in_memory.cli_asked import Asked, objects
 
 from sentinel.cli.install.accounts import Account
-from sentinel.cli.install.files import shipped
+from sentinel.cli.install.files import File, nothing_hook, shipped
 from sentinel.cli.operator import doctor, doctor_host
 from sentinel.cli.operator.doctor_daemon import Finding, findings_of
 from sentinel.cli.operator.doctor_host import hook, repairs, settings_file
@@ -178,3 +178,19 @@ def test_folder_that_is_read_only_is_not_made_once_more(read_only: bool, fix: st
     (found,) = [one for one in findings_of(seen, Settings()) if one.what == "resume folder"]
     assert found.answer == "bad" and found.fix.startswith(fix) and ("read-only" in found.seen) is read_only
     assert not (read_only and found.repair)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "role"),
+    [("Prolog", "10-sentinel", "node"), ("EpilogSlurmctld", "slurmctld-sentinel", "controller")],
+)
+def test_hook_that_does_nothing_is_mended_by_a_command_that_runs(
+    asked: Asked, tmp_path: Path, key: str, name: str, role: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(nothing_hook(File(str(path), "")))
+    path.chmod(0o755)
+    fix = hook(key, str(path)).fix
+    assert fix == f"sentinel install --{role}"
+    done = asked.run(*fix.split()[1:], "--dry-run", "--root", str(tmp_path), "--daemon", "http://head:9478")
+    assert done.exit_code == 0, done.output
