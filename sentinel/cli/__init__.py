@@ -14,6 +14,7 @@ import io
 import os
 import select
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,8 +142,16 @@ def _reader_is_gone() -> bool:
         return False
 
 
+def _leave_unknown_zone() -> None:
+    """Show times in UTC where $TZ names an offset that Python has no datetime for: a day or more (``UTC+99``)."""
+    if max(abs(time.timezone), abs(time.altzone), abs(time.localtime().tm_gmtoff)) >= 86400:
+        os.environ["TZ"] = "UTC"
+        time.tzset()
+
+
 def main() -> None:
     """Entry point: errors of ours become one line on stderr and their exit status."""
+    _leave_unknown_zone()
     for stream in (sys.stdout, sys.stderr):
         # What a terminal, a pipe or a file of another encoding has no character for is shown by its escape.
         if isinstance(stream, io.TextIOWrapper):

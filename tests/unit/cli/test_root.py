@@ -229,3 +229,20 @@ def test_another_pipe_that_breaks_is_no_reader_of_ours(monkeypatch: pytest.Monke
     for name in ("stdout", "stderr"):  # which click wraps for good
         monkeypatch.setattr(sys, name, getattr(sys, name))
     assert run(monkeypatch, BrokenPipeError(errno.EPIPE, "a child is gone")) != root.PIPE_CLOSED
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"), [("UTC+99", "UTC"), ("AAA+1BBB+47", "UTC"), ("<+0545>-5:45", "+0545"), ("UTC+12", "UTC")]
+)
+def test_zone_that_is_a_day_or_more_off_ends_no_command(zone: str, shown: str) -> None:
+    code = (
+        "from sentinel import cli\n"
+        "cli.cli = lambda prog_name: None\n"
+        "cli.main()\n"
+        "from sentinel.cli.operator.output import clock\n"
+        "print(clock('2026-07-01T12:00:00+00:00'))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "TZ": zone}
+    )
+    assert found.returncode == 0 and found.stdout.strip().endswith(shown), found.stderr
