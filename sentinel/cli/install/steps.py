@@ -8,7 +8,7 @@ from pathlib import Path
 from sentinel.cli.install import host
 from sentinel.cli.install.accounts import account_of, is_group
 from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice
-from sentinel.errors import Unavailable
+from sentinel.errors import SentinelError
 
 
 def unit_names(controller: bool, node: bool) -> list[str]:
@@ -60,7 +60,7 @@ def _right(actions: host.Actions, account: str) -> None:
 
     try:
         level = asyncio.run(admin_level(Slurm(), account))
-    except Unavailable as error:
+    except SentinelError as error:  # also of a Slurm without slurmdbd, in which only SlurmUser may drain
         actions.notes.append(
             f"whether {account} may drain and requeue is not known: {error.message}. See `sentinel doctor`"
         )

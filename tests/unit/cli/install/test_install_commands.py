@@ -12,7 +12,7 @@ from sentinel.adapters.slurm import conf
 from sentinel.cli import cli
 from sentinel.cli.install import commands, host, steps
 from sentinel.cli.install.accounts import Account
-from sentinel.errors import Unavailable
+from sentinel.errors import Refused, Unavailable
 
 CONF = "ClusterName=c\nSlurmctldHost=head\nSlurmUser=slurm\nAccountingStorageType=accounting_storage/slurmdbd\n"
 
@@ -43,6 +43,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str | Except
         ("Operator", "run     sacctmgr -i modify user where name=sentinel set adminlevel=Administrator"),
         ("Administrator", ""),
         (Unavailable("slurmdbd is away"), ""),
+        (Refused("slurmdbd is away"), ""),  # there is none
     ],
 )
 def test_right_in_slurm_is_given_once_and_last(
