@@ -315,10 +315,13 @@ def _notes(choice: Choice, controller: bool, root: Path) -> list[str]:
     there, known = daemon_settings(root) if controller else None, account_of(choice.account, root)
     if controller and known and choice.daemon_uid != known.uid:
         notes.append(f"{choice.account} has uid {known.uid} here, not {choice.daemon_uid}, which --daemon-uid says")
-    if there and choice.daemon_uid and choice.daemon_uid not in (there.daemon.uid, *there.daemon.trusted_uids):
+    made_now = known is None and choice.daemon_uid is None and root == Path("/")
+    unnamed = choice.daemon_uid and there and choice.daemon_uid not in (there.daemon.uid, *there.daemon.trusted_uids)
+    if there and (made_now or unnamed):
+        uid = f"`id -u {choice.account}`" if made_now else choice.daemon_uid
         notes.append(
-            f"/etc/sentinel/sentinel.toml is kept as it is: write uid = {choice.daemon_uid} under [daemon], or commands "
-            "do not believe the daemon's answers"
+            f"/etc/sentinel/sentinel.toml is kept as it is: write uid = {uid} under [daemon], or commands do not believe "
+            "the daemon's answers"
         )
     if choice.daemon_uid is None and not controller:
         notes.append(

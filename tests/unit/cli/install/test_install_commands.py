@@ -12,6 +12,7 @@ from sentinel.adapters.slurm import conf
 from sentinel.cli import cli
 from sentinel.cli.install import commands, host, steps
 from sentinel.cli.install.accounts import Account
+from sentinel.config.settings import Settings
 from sentinel.errors import Refused, Unavailable
 
 CONF = "ClusterName=c\nSlurmctldHost=head\nSlurmUser=slurm\nAccountingStorageType=accounting_storage/slurmdbd\n"
@@ -93,3 +94,11 @@ def test_resume_folder_that_is_the_daemon_s_is_left(
     resume.mkdir()
     said = runs(planned(tmp_path, monkeypatch, "Administrator", "--resume", str(resume)))
     assert any(line.endswith(str(resume)) for line in said) is made
+
+
+def test_settings_that_were_there_before_the_account_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name the uid of another account, or none; that of the new one is known only once it is made."""
+    for part in (commands, steps):
+        monkeypatch.setattr(part, "account_of", lambda *_: None)
+    monkeypatch.setattr(commands, "daemon_settings", lambda _root: Settings())
+    assert "write uid = `id -u sentinel` under [daemon]" in planned(tmp_path, monkeypatch, "")
