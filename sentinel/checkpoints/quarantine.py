@@ -105,7 +105,7 @@ def quarantine(
     """
     now = time.time() if now_s is None else now_s
     base = root.absolute()
-    relative = [_inside(base, path) for path in paths]
+    relative = [inside_of(base, path) for path in paths]
     with opened_folder(base) if opened is None else nullcontext(opened) as source, _store(base, make=True) as store:
         if os.fstat(source).st_dev != os.fstat(store).st_dev:
             raise Refused(
@@ -244,7 +244,7 @@ def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
     not ours alone.
     """
     base = root.absolute()
-    wanted = None if paths is None else {str(base / _inside(base, path)) for path in paths}
+    wanted = None if paths is None else {str(base / inside_of(base, path)) for path in paths}
     back: list[Move] = []
     try:
         with opened_folder(base) as source, _store(base, make=False) as store:
@@ -344,7 +344,7 @@ def _lies_below(path: str, folder: Path) -> bool:
     return os.path.normpath(path) == path and folder in Path(path).parents
 
 
-def _inside(base: Path, path: Path) -> Path:
+def inside_of(base: Path, path: Path) -> Path:
     """The path relative to the root; it must really be below it, through no link."""
     absolute = Path(os.path.normpath(path.absolute()))
     try:

@@ -21,6 +21,7 @@ from sentinel.text import visible, whole_number
 NAME = "tracked"
 MEGATRON = "latest_checkpointed_iteration.txt"
 DEEPSPEED = "latest"
+TRACKERS = {"megatron": MEGATRON, "deepspeed": DEEPSPEED}
 
 owners_by_name = no_owners
 
@@ -32,8 +33,20 @@ def recognise(tree: Tree) -> bool:
 def target(tree: Tree) -> str:
     """The folder that the tracker names. `Broken` where it names none."""
     name = MEGATRON if MEGATRON in tree.files else DEEPSPEED
+    return _named_in(tree.path(name), name)
+
+
+def named_by(tracker: Path) -> str | None:
+    """The folder beside it that a tracker names; None where it is no file, or names none."""
     try:
-        text = read_small(tree.path(name), 4096, name).decode("ascii")
+        return _named_in(tracker, tracker.name)
+    except (Broken, NotKnown):
+        return None
+
+
+def _named_in(tracker: Path, name: str) -> str:
+    try:
+        text = read_small(tracker, 4096, name).decode("ascii")
     except (UnicodeDecodeError, NotKnown):
         raise Broken(f"{name} is not a line of text") from None
     word = text.strip()
@@ -81,17 +94,21 @@ def point_to(root: Path, format: str, step: int) -> Pointed:
     Megatron-LM: ``latest_checkpointed_iteration.txt``; DeepSpeed: ``latest`` (no newline, as DeepSpeed writes it). The
     others go by the folders, and are told by what is quarantined. `UserError` where there is no such step.
     """
+    if format not in TRACKERS:
+        return Pointed("", "", "")
+    folder = folder_for(root, format, step)
+    return _rewrite(root / TRACKERS[format], str(step) if format == "megatron" else folder)
+
+
+def folder_for(root: Path, format: str, step: int) -> str:
+    """The folder in which Megatron-LM or DeepSpeed has that step. `UserError` where there is no such step."""
     names = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
-    if format == "megatron":
-        if f"iter_{step:07d}" not in names:
-            raise UserError(f"{visible(str(root))} has no iter_{step:07d}", fix="Choose a step that is there.")
-        return _rewrite(root / "latest_checkpointed_iteration.txt", str(step))
-    if format == "deepspeed":
-        tags = [name for name in names if re.fullmatch(rf"global_step_?0*{step}", name)]
-        if not tags:
-            raise UserError(f"{visible(str(root))} has no global_step{step}", fix="Choose a step that is there.")
-        return _rewrite(root / "latest", tags[0])
-    return Pointed("", "", "")
+    wanted = f"iter_{step:07d}" if format == "megatron" else rf"global_step_?0*{step}"
+    found = next((name for name in names if re.fullmatch(wanted, name)), None)
+    if found is None:
+        shown = wanted if format == "megatron" else f"global_step{step}"
+        raise UserError(f"{visible(str(root))} has no {shown}", fix="Choose a step that is there.")
+    return found
 
 
 def _rewrite(tracker: Path, text: str) -> Pointed:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from sentinel.cli.checkpoints.find import find, inventory, validate
-from sentinel.cli.checkpoints.move import drain, manifest, quarantine, receive, replicate
+from sentinel.cli.checkpoints.move import drain, manifest, receive, replicate
+from sentinel.cli.checkpoints.set_aside import quarantine
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

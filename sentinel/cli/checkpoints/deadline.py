@@ -12,11 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from sentinel.checkpoints import inventory as stock
 from sentinel.checkpoints.records import Level, Part, Tier, Validity
 from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.validate import validate as check
 from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, Timeout, Unavailable, UserError
+
+GIVE_UP_AFTER = click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Give up after so long: a frozen file system must not hold you. Run again, it goes on where it stopped.",
+)
 
 
 def within(deadline_s: float, work: Callable[[], Any]) -> tuple[bool, Any]:

@@ -1,8 +1,7 @@
-"""``sentinel checkpoints quarantine | manifest | drain | replicate``."""
+"""``sentinel checkpoints manifest | drain | replicate``."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import socket
@@ -15,14 +14,9 @@ import click
 
 from sentinel.checkpoints import copying
 from sentinel.checkpoints import manifest as manifests
-from sentinel.checkpoints import quarantine as aside
-from sentinel.checkpoints.fleet_parts import later_than
-from sentinel.checkpoints.formats import tracked
-from sentinel.checkpoints.inventory import find, listing
 from sentinel.checkpoints.records import Validity
-from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.checkpoints.validate import Settings, validate_part
-from sentinel.cli.checkpoints.deadline import bounded, check_within, parts_within
+from sentinel.cli.checkpoints.deadline import GIVE_UP_AFTER, bounded, check_within, parts_within
 from sentinel.cli.checkpoints.nodes import expand_nodes
 from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
 from sentinel.cli.operator.arguments import ExistingPath
@@ -51,130 +45,11 @@ def parse_rate(text: str | None) -> float | None:
 
 
 _ABOVE_ZERO = click.FloatRange(0, min_open=True)
-_DEADLINE = click.option(
-    "--deadline",
-    "deadline_s",
-    type=_ABOVE_ZERO,
-    metavar="SECONDS",
-    help="Give up after so long: a frozen file system must not hold you. Run again, it goes on where it stopped.",
-)
-
-
-@click.command()
-@click.argument("root", type=ExistingPath())
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--undo", is_flag=True, help="Move them (or all) back.")
-@click.option("--list", "listed", is_flag=True, help="Show what is set aside.")
-@click.option("--newer-than", type=int, metavar="STEP", help="All checkpoints of a later step.")
-@click.option(
-    "--point-to", type=int, metavar="STEP", help="Also make Megatron's or DeepSpeed's tracker name this step."
-)
-@click.option("--reason", default="", help="Kept in the journal.")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
-@_DEADLINE
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per move.")
-def quarantine(
-    root: Path,
-    paths: tuple[Path, ...],
-    undo: bool,
-    listed: bool,
-    newer_than: int | None,
-    point_to: int | None,
-    reason: str,
-    yes: bool,
-    deadline_s: float | None,
-    as_json: bool,
-) -> None:
-    """Move checkpoints of the folder ROOT aside, so that no framework finds them; nothing is deleted.
-
-    They go to ROOT/../.quarantine/, by rename; --undo brings them back.
-
-    \b
-    sentinel checkpoints quarantine /lustre/run7 /lustre/run7/step-1300
-    sentinel checkpoints quarantine /lustre/run7 --newer-than 1200 --point-to 1200
-    sentinel checkpoints quarantine /lustre/run7 --undo
-    """
-    if listed:
-        moves = _moves(deadline_s, f"reading the journal of {root}", lambda: aside.read_journal(root))
-    elif undo:
-        moves = _moves(deadline_s, f"moving back into {root}", lambda: aside.undo(root, list(paths) or None))
-    else:
-        newer = bounded(deadline_s, f"listing {root}", lambda: [str(path) for path in _newer(root, newer_than)])
-        chosen = list(paths) + [Path(text) for text in newer]
-        if not chosen and point_to is None:
-            raise UserError("nothing to move", fix="Name checkpoints, or --newer-than STEP.")
-        if chosen and not yes and not sys.stdin.isatty():
-            raise UserError("there is nobody to ask whether to move these aside", fix="Say so with --yes.")
-        for path in chosen:
-            click.echo(f"{visible(str(path))} -> {visible(str(aside.store_of(root)))}/", err=True)
-        if chosen and not yes:
-            click.confirm("Move these aside?", abort=True, err=True)
-        work = partial(aside.quarantine, root, chosen, reason=reason, chosen=_save_of(root, newer_than))
-        moves = _moves(deadline_s, f"moving out of {root}", work) if chosen else []
-        if point_to is not None:
-            bounded(deadline_s, f"pointing {root} to step {point_to}", lambda: _point(root, point_to))
-    for move in moves:
-        if as_json:
-            click.echo(json.dumps({"source": move.source, "target": move.target, "reason": move.reason}))
-        else:
-            arrow = "<-" if undo else "->"
-            click.echo(f"{visible(move.source)} {arrow} {visible(move.target)}")
-        if move.points_to and not undo:
-            click.echo(f"{visible(move.source)} now names {visible(move.points_to)}", err=True)
-    if not moves and (undo or listed) and not as_json:
-        which = (
-            f"of {', '.join(visible(str(path)) for path in paths)}" if undo and paths else f"of {visible(str(root))}"
-        )
-        say(f"Nothing {which} is set aside in {visible(str(aside.store_of(root)))}.")
-
-
-def _moves(deadline_s: float | None, what: str, work: Callable[[], list[aside.Move]]) -> list[aside.Move]:
-    told = bounded(deadline_s, what, lambda: [list(dataclasses.astuple(move)) for move in work()])
-    return [aside.Move(*entry) for entry in told]
-
-
-def _newer(root: Path, step: int | None) -> list[Path]:
-    if step is None:
-        return []
-    found: list[Path] = []
-    unnamed: set[str] = set()
-    for spot in find(root).spots:
-        own = spot.step if spot.step is not None else step_of(spot.path.name)
-        if own is None:
-            unnamed.add(str(spot.path))
-        elif own > step:
-            found += aside.paths_of(spot.path, spot.step)
-    if unnamed:  # of these the files themselves state their steps, or their numbers tell which are later
-        later = later_than(listing(root, "global", None), step, if_alone=step)
-        found += [Path(part.path) for part in later if part.path in unnamed]
-    return found
-
-
-def _save_of(root: Path, step: int | None) -> Path | None:
-    """The save of that step, or number, which links to what is moved are to name."""
-    if step is None:
-        return None
-    spots = [spot.path for spot in find(root).spots if spot.step is None]
-    return next((path.absolute() for path in spots if step in (step_of(path.name), number_of(path.name))), None)
-
-
-def _point(root: Path, step: int) -> None:
-    done = False
-    for format in ("megatron", "deepspeed"):
-        tracker = {"megatron": "latest_checkpointed_iteration.txt", "deepspeed": "latest"}[format]
-        if (root / tracker).exists():
-            pointed = tracked.point_to(root, format, step)
-            click.echo(f"{visible(pointed.tracker)}: {visible(pointed.before)} -> {pointed.after}", err=True)
-            done = True
-    if not done:
-        raise UserError(
-            f"{visible(str(root))} has no tracker", fix="Leave --point-to out: its framework goes by the folders."
-        )
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=ExistingPath(), metavar="PATH...")
-@_DEADLINE
+@GIVE_UP_AFTER
 def manifest(paths: tuple[Path, ...], deadline_s: float | None) -> None:
     """Record checksums beside checkpoints that have none (safetensors, metadata), so that they can be proven later.
 
@@ -222,7 +97,7 @@ _INTERVAL = click.option(
 @click.option("--to", "target", required=True, type=click.Path(path_type=Path), help=_TO)
 @_RATE
 @_INTERVAL
-@_DEADLINE
+@GIVE_UP_AFTER
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
 def drain(
     paths: tuple[Path, ...],
@@ -253,7 +128,7 @@ def drain(
 @click.option("--srun", "extra", multiple=True, metavar="OPTION", help="An option for srun, like --srun=--jobid=4711.")
 @_RATE
 @_INTERVAL
-@_DEADLINE
+@GIVE_UP_AFTER
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per checkpoint.")
 def replicate(
     paths: tuple[Path, ...],
