@@ -33,6 +33,7 @@ from sentinel.checkpoints.shared_check import parse_share
 from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.verified_files import Memory, default_folder
 from sentinel.cli.checkpoints.deadline import check_within, listings, parts_within
+from sentinel.cli.checkpoints.named import rejected_among, require_nodes
 from sentinel.cli.checkpoints.nodes import Spread, expand_nodes, local_folders, this_host
 from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
 from sentinel.cli.checkpoints.show import echo_decision, part_line, show_decision, show_validity
@@ -111,7 +112,9 @@ def find(
     usual = "content" if onset_step is not None else "structural" if deadline_s is not None else "checksum"
     wanted: Level = parse_level(level or usual)
     roots: list[tuple[Tier, str, Path]] = [("global", "", Path(text)) for text in global_]
-    roots += [("local", host, path) for host, path in local_folders(local, [*names, *sorted(gone - set(names))])]
+    pairs = local_folders(local, [*names, *sorted(gone - set(names))])
+    require_nodes(gone, names, {host for host, path in pairs if host not in gone or os.path.lexists(path)})
+    roots += [("local", host, path) for host, path in pairs]
     _require_one([path for _, _, path in roots])
     question: dict[str, Any] = {
         "step_last": step_last,
@@ -121,10 +124,9 @@ def find(
         "lost_nodes": gone,
         "world_size": world_size,
         "costs": Costs(),
-        "rejected": dict.fromkeys(rejected, "failed to load already"),
     }
     look = _Look(wanted, limit, everything, _settings(no_cache), deadline_s, watched=not as_json and deadline_s is None)
-    candidates, decision, lower = _search(roots, look, (names, ordered), question)
+    candidates, decision, lower = _search(roots, look, (names, ordered), question, rejected)
     if as_json:
         echo_decision(decision, wanted, lower)
     else:
@@ -182,6 +184,7 @@ def _search(
     look: _Look,
     nodes: tuple[Sequence[str], Sequence[str]],
     question: dict[str, Any],
+    rejected: Sequence[str],
 ) -> tuple[list[Candidate], Decision, Decision | None]:
     """List, choose, and read what was chosen; while it does not hold, the next. Little data is read at once.
 
@@ -195,6 +198,9 @@ def _search(
     if level != "structural" and (look.everything or size <= EAGER_BYTES):
         parts = look.listed(roots, level, size)
     read: set[tuple[str, int | None]] = set()
+    listed = join([parts], world_size=question["world_size"])
+    folders = [path for _, _, path in roots]
+    question = question | {"rejected": rejected_among(rejected, listed, folders, look.deadline_s)}
 
     def decide(parts: list[Part]) -> tuple[list[Candidate], Decision]:
         joined = [place_in_blocks(c, spread, here) for c in join([parts], world_size=question["world_size"])]
