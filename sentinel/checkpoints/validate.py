@@ -25,6 +25,7 @@ from sentinel.checkpoints.formats import (
     megatron,
     nemo,
     nested,
+    nvrx,
     one_save,
     rank_counts,
     safetensors_file,
@@ -61,6 +62,8 @@ class Settings:
 DEFAULTS = Settings()
 # Formats of one checkpoint in one folder that do not themselves look at every torch file in it.
 _WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME, nemo.NAME))
+# Formats that are known by their files, whatever folders lie beside these.
+_BY_FILES_ALONE = frozenset((dcp.NAME, nvrx.NAME, safetensors_set.NAME, torch_folder.NAME))
 ONLY_WEIGHTS = "weights without an optimizer"
 _BESIDE = 8  # steps beside a file of weights: at most so many are looked at for a whole save
 # Formats of which some files are named by nothing in the save.
@@ -107,6 +110,11 @@ def validate(
     """
     now = time.time() if now_s is None else now_s
     judged = _judge(path, Ask(level, now, step=step, fresh_s=settings.fresh_s), settings)
+    if judged.valid and judged.format in _BY_FILES_ALONE and step_of(path.name) is None:
+        try:  # a listing takes each of these by itself
+            nested.refuse_other_saves(scan(path))
+        except NotKnown as error:
+            judged.valid, judged.reason = None, error.reason
     return Validity(str(path), judged.format, judged.step, judged.valid, judged.level, judged.reason, judged.bytes)
 
 

@@ -123,6 +123,22 @@ def check_inside(tree: Tree, ask: Ask, finding: Finding) -> None:
         _add(finding, folder, found)
 
 
+def refuse_other_saves(tree: Tree) -> None:
+    """
+    Raises:
+        NotKnown: folders in this one hold saves of steps, or numbered ones. Of these the files beside them say nothing.
+    """
+    top = {name.partition("/")[0] for name in tree.files if "/" in name}
+    steps = {name: step_of(name) for name in top if step_of(name) is not None}
+    numbers = {name: number_of(name) for name in top if not name.isdigit()}  # bare digits are ranks, too
+    named = sorted(steps | {name: number for name, number in numbers.items() if number is not None})
+    formats = (*_MARKED, safetensors_set, torch_folder)
+    first = next((name for name in named if _recognised(tree, [name], formats)), None)
+    if first is not None:
+        more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+        raise NotKnown(f"it holds saves in folders of their own ({visible(first)}{more}): name one, or all of them")
+
+
 def _add(whole: Finding, folder: str, found: Finding) -> None:
     whole.works = [*whole.works, *found.works]
     whole.unsummed += [f"{folder}/{name}" for name in found.unsummed]
