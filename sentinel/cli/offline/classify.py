@@ -25,6 +25,7 @@ _HEADLINE = re.compile(r"Traceback \(most recent call last\)|To enable traceback
 _NOTHING_READ = "Nothing was read: see the error."
 _NOTHING_WRITTEN = "Nothing is written in it: look at the job's other logs, and at Slurm's words on how it ended."
 MOST_FOR, MOST_AGAINST = 6, 3  # lines that are shown
+MOST_TOLD = 8  # files of which it is said that they were not read
 MOST_UNREAD = 8  # lines that are shown where none was recognised
 
 
@@ -50,7 +51,8 @@ def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | No
       sentinel classify --source kernel --node gpu017 dmesg.txt
       journalctl -k -o short-iso | sentinel classify --source kernel -
 
-    A folder is one failure. Exit status: 0 judged (also when the cause is unknown), 2 a path could not be read.
+    A folder is one failure. Exit status: 0 judged (also when the cause is unknown), 2 a path, or a log in a folder, could
+    not be read; the rest is judged.
     """
     from sentinel.adapters.hyperscan import best_screen
     from sentinel.cli.offline.parallel_logs import together
@@ -63,7 +65,7 @@ def classify(paths: tuple[Path, ...], as_json: bool, source: str, node: str | No
     failed = False
     judge = partial(judge_path, signatures=signatures, now=now, source=source, node=node)
     for answer in judged_together(judge, paths) if together(paths) else map(judge, paths):
-        failed = failed or "error" in answer
+        failed = failed or "error" in answer or "unreadable" in answer
         if as_json:
             click.echo(json.dumps(answer, ensure_ascii=False))
         else:
@@ -103,22 +105,31 @@ def judge_paths(
 
     evidence: list[Evidence] = []
     problems: list[str] = []
+    left_out: list[str] = []
     empty = True
     for path in paths:
         found = read_path(path, signatures, now, source=source, node=node)
         evidence += found.evidence
         problems += found.problems
+        left_out += found.left_out
         empty = empty and found.empty
     nodes = tuple(dict.fromkeys(e.where.node for e in evidence if e.where.node))
     incident = Incident("offline", now, now, nodes=nodes, evidence=tuple(evidence))
     answer = answer_of(str(paths[0]), judge(incident, rules=signatures.rules, now=now), incident)
     if problems:
-        answer["error" if not evidence else "unreadable"] = "; ".join(problems[:8])
+        answer["error" if not evidence else "unreadable"] = _told(problems)
     elif empty:
         answer["empty"] = True
+    if left_out:
+        answer["left_out"] = _told(left_out)
     if "error" in answer or "empty" in answer:  # nothing was judged: nothing says that a restart would help
         answer |= {"restart": Restart.NONE.value, "advice": _NOTHING_READ if problems else _NOTHING_WRITTEN}
     return answer
+
+
+def _told(reasons: Sequence[str]) -> str:
+    more = f"; and {len(reasons) - MOST_TOLD} more" if len(reasons) > MOST_TOLD else ""
+    return "; ".join(reasons[:MOST_TOLD]) + more
 
 
 def answer_of(path: str, verdict: Verdict, incident: Incident) -> dict[str, Any]:
@@ -202,8 +213,9 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         confidence = f"confidence {answer['confidence']:.2f}"
         lines = [f"{path}: {answer['cause']} ({answer['scope']}), {confidence}"]
     if answer.get("error"):
-        lines.append(f"  cannot be judged: {visible(answer['error'])}")
+        lines.append(f"  cannot be judged: {visible(answer['error'], 4096)}")
         return lines
+    lines += [f"  not read: {visible(answer[key], 4096)}" for key in ("unreadable", "left_out") if answer.get(key)]
     if answer["drain"]:
         lines.append(f"  drain: {visible(', '.join(answer['drain']))}")
     elif answer["recommendation"] == "drain":

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from sentinel.cli.offline.log_blocks import NoLog
 from sentinel.cli.offline.parallel_logs import Log, may_be_parted, on_all_cores, read_parts, read_whole, together
 from sentinel.cli.offline.progress_bar import byte_bar
 from sentinel.errors import UserError
@@ -29,6 +30,7 @@ class _Read(NamedTuple):
 
     evidence: list[Evidence]
     problem: str = ""  # why it could not be read
+    left_out: str = ""  # why it is no log
     written: bool = True  # whether there is anything in it but white space and zeros
 
 
@@ -38,6 +40,9 @@ class Found(NamedTuple):
     evidence: list[Evidence]
     problems: list[str]  # what could not be read
     empty: bool  # everything was read, and nothing is written in any of it
+    left_out: list[
+        str
+    ]  # what is no log, or lies behind a link; empty where nothing else was read: then it is a problem
 
 
 FILES_IN_FOLDER = 4096  # of one failure; more is not one failure's folder
@@ -60,23 +65,30 @@ def read_path(
     traces: list[RankTrace] = []
     torn: list[Unreadable] = []
     logs: list[Path] = []
-    for file in _files(path, problems):
+    left_out: list[str] = []
+    for file in _files(path, problems, left_out):
         try:
             if not (path.is_dir() and _dump(file, traces, torn)):
                 logs.append(file)
         except OSError as error:
             problems.append(_unreadable(file, error))
     read = partial(_read_file, signatures=signatures, now=now, source=source, node=node)
-    written = bool(traces or torn or not logs)
+    written, some = bool(traces or torn or not logs), bool(traces)
     for found in _read_all(logs, read):
         evidence.extend(found.evidence)
         problems.extend([found.problem] if found.problem else [])
+        left_out.extend([found.left_out] if found.left_out else [])
         written = written or found.written
+        some = some or not (found.problem or found.left_out)
     if traces:
         from sentinel.classify.hang.analyse import analyse
 
         evidence.append(_hang(analyse(traces, torn), path, now))
-    return Found(evidence, problems, not written)
+    else:
+        problems += [f"{dump.source}: {dump.reason}" for dump in torn]
+    if not some:
+        problems, left_out = problems + left_out, []
+    return Found(evidence, problems, not written, left_out)
 
 
 def _read_all(logs: list[Path], read: Callable[[Path], _Read]) -> Iterator[_Read]:
@@ -101,6 +113,8 @@ def _read_file(file: Path, signatures: Signatures, now: datetime, source: str, n
         return _Read(written) if written else _read(file, signatures, now, source, node)
     except OSError as error:
         return _Read([], _unreadable(file, error))
+    except NoLog as error:
+        return _Read([], left_out=error.message)
     except UserError as error:
         return _Read([], error.message)
 
@@ -163,8 +177,8 @@ def _hang(finding: HangFinding, path: Path, now: datetime) -> Evidence:
     )
 
 
-def _files(path: Path, problems: list[str]) -> Iterator[Path]:
-    """The files of a path in a stable order, without following links out of it."""
+def _files(path: Path, problems: list[str], left_out: list[str] | None = None) -> Iterator[Path]:
+    """The files of a path in a stable order, without following links out of it; these are ``left_out``."""
     if str(path) == "-":
         yield path
         return
@@ -174,24 +188,43 @@ def _files(path: Path, problems: list[str]) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
+    others: list[str] = [] if left_out is None else left_out
     count = 0
-    for folder, names, files in os.walk(path):
+    for folder, names, files in os.walk(path, onerror=lambda error: problems.append(_of_folder(error))):
+        others += filter(None, (_not_followed(Path(folder) / name, path) for name in sorted(names)))
         names.sort()
         for name in sorted(files):
             file = Path(folder) / name
             try:
-                regular = stat.S_ISREG(file.lstat().st_mode)
+                mode = file.lstat().st_mode
             except OSError as error:
                 problems.append(_unreadable(file, error))
                 continue
-            if regular:
+            if stat.S_ISREG(mode):
                 count += 1
                 if count > FILES_IN_FOLDER:
                     problems.append(f"{path}: more than {FILES_IN_FOLDER} files; the rest was not read")
                     return
                 yield file
-    if not count:
+            else:
+                others += filter(None, (_not_followed(file, path) or _no_file(file, mode),))
+    if not count and not others and not problems:
         problems.append(f"{path}: a folder without a readable file")
+
+
+def _of_folder(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror or error}"
+
+
+def _not_followed(path: Path, root: Path) -> str:
+    """What is told of a link; empty of one to what lies in the same folder, and is read there."""
+    if not path.is_symlink() or (path.exists() and path.resolve().is_relative_to(root.resolve())):
+        return ""
+    return f"{path}: a symbolic link, not followed"
+
+
+def _no_file(path: Path, mode: int) -> str:
+    return "" if stat.S_ISLNK(mode) else f"{path}: no regular file"
 
 
 def source_of(file: Path, told: str = "auto") -> Source:

@@ -10,6 +10,12 @@ from pathlib import Path
 from sentinel.errors import UserError
 from sentinel.given_files import BLOCK, opened
 
+_COMPRESSED = {b"\x1f\x8b": "zcat", b"BZh": "bzcat", b"\xfd7zXZ\0": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat"}
+
+
+class NoLog(UserError):
+    """Of a file that is no text: in a folder of logs it may well lie."""
+
 
 def blocks(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Blocks of a file, a FIFO or standard input; a FIFO that stays silent past its deadline ends.
@@ -17,7 +23,7 @@ def blocks(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes
     Of a regular file also the part from ``start`` to ``end`` alone.
 
     Raises:
-        UserError: a device or socket; binary data.
+        UserError: a device or socket; binary (`NoLog`) or compressed data.
     """
     if str(file) == "-":
         while block := os.read(0, BLOCK):
@@ -32,14 +38,27 @@ def blocks(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes
             block = given.read(left) if left > 0 else b""
             if not block:
                 return
-            if first and _binary(block):
-                raise UserError(f"{file}: binary, not a log", fix="give text; for dumps use `sentinel hang`")
+            if first:
+                _require_text(file, block)
             first = False
             if not given.is_pipe and not block.strip(b"\0"):
                 if not _past_hole(given.descriptor):
                     return
                 continue
             yield block
+
+
+def _require_text(file: Path, block: bytes) -> None:
+    """
+    Raises:
+        NoLog: the beginning of a file is binary.
+        UserError: it is compressed.
+    """
+    tool = next((tool for magic, tool in _COMPRESSED.items() if block.startswith(magic)), None)
+    if tool is not None:
+        raise UserError(f"{file}: compressed ({tool} unpacks it)", fix=f"{tool} FILE | sentinel classify -")
+    if _binary(block):
+        raise NoLog(f"{file}: binary, not a log", fix="give text; for dumps use `sentinel hang`")
 
 
 def _past_hole(descriptor: int) -> bool:

@@ -98,7 +98,7 @@ def test_the_files_of_a_folder_are_read_beside_each_other_and_in_order(
     alone = parallel_logs.read_whole
     monkeypatch.setattr(classify_input, "read_whole", lambda *given: readers.append(os.getpid()) or alone(*given))
     beside = read_path(folder, SIGNATURES, NOW)
-    assert beside == one_by_one and len(beside[1]) == 1 and "d.log" in beside[1][0]
+    assert beside == one_by_one and len(beside.left_out) == 1 and "d.log" in beside.left_out[0]
     assert [path.rpartition("/")[2] for path in dict.fromkeys(item.where.path for item in beside[0])] == [
         "a.log",
         "b.log",
