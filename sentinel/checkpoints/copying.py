@@ -12,7 +12,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,8 +110,8 @@ def copy(
 
     It is renamed into its place when it is whole, which may be when another node has added its shards. ``in_place``: the
     files are put there one by one beside what is there (a peer that keeps its own shards of the same step).
-    Raises `Refused` where the target exists with other contents, `UserError` for an impossible place, `Unavailable`
-    where the source cannot be read or changes.
+    Raises `Refused` where the target exists with other contents, `UserError` for an impossible place or where the target is
+    the source itself, `Unavailable` where the source cannot be read or changes.
     """
     start = time.monotonic()
     pace = pace or Pace(None)
@@ -121,6 +121,7 @@ def copy(
     except NotKnown as error:
         raise Unavailable(f"{visible(str(source))}: {error.reason}") from error
     names = order_of(tree)
+    refuse_itself(source, final, ((tree.path(name), final if tree.single else final / name) for name in names))
     done = Copied(str(final))
     if os.path.lexists(final) and _has_all(final, tree, names):
         done.complete, done.already = True, len(names)
@@ -175,6 +176,29 @@ def _folder_of(final: Path, target_root: Path, in_place: bool) -> Iterator[tuple
 def order_of(tree: Tree) -> list[str]:
     """Shards first, markers last, each group in the order of their times."""
     return sorted(tree.files, key=lambda name: (bool(_MARKERS.fullmatch(name)), tree.files[name].mtime_ns, name))
+
+
+def refuse_itself(source: Path, final: Path, files: Iterable[tuple[Path, Path]]) -> None:
+    """
+    Raises:
+        UserError: the target is the source by another path, has a file in common with it, or lies in it.
+    """
+    inside = Path(os.path.realpath(final)).is_relative_to(os.path.realpath(source))
+    if inside or (os.path.lexists(final) and any(_one_file(here, there) for here, there in files)):
+        raise not_a_copy(final)
+
+
+def not_a_copy(final: Path) -> UserError:
+    return UserError(
+        f"{visible(str(final))} is the checkpoint itself: that is no second copy", fix="Name a folder on another disk."
+    )
+
+
+def _one_file(here: Path, there: Path) -> bool:
+    try:
+        return here.samefile(there)
+    except OSError:
+        return False
 
 
 def same(place: Path | str, entry: Entry, folder: int | None = None) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from sentinel.checkpoints.copying import PIECE_BYTES, Copied, Pace, order_of, read_back, same, write_all
+from sentinel.checkpoints.copying import PIECE_BYTES, Copied, Pace, not_a_copy, order_of, read_back, same, write_all
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan
 from sentinel.checkpoints.own_folders import check_own, half_of, opened_half, own_store, require_parent
 from sentinel.errors import Denied, ProtocolError, Refused, Unavailable, UserError
@@ -43,7 +43,8 @@ def send(
     names = order_of(tree)
     listed = [[name, tree.files[name].size, tree.files[name].mtime_ns] for name in names]
     try:
-        _say(to, {"name": source.name, "single": tree.single, "files": listed})
+        first = [names[0], *_identity(tree.path(names[0]))] if names else []
+        _say(to, {"name": source.name, "single": tree.single, "files": listed, "first": first})
         answer = _hear(back)
         have, parts = set(answer["have"]), dict(answer["parts"])
         done = Copied(str(answer["target"]), already=len(have))
@@ -102,6 +103,10 @@ def _receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
     require_parent(root.absolute())
     _check_target(target)
     places = {file: target if single else target / file for file in files}
+    told = head.get("first")
+    first = told if isinstance(told, list) and len(told) == 3 else [""]
+    if str(first[0]) in places and first[1:] == _identity(places[str(first[0])]):
+        raise not_a_copy(target)
     have, parts = [], {}
     for file, entry in files.items():
         if same(places[file], entry):
@@ -127,6 +132,15 @@ def _receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
         except OSError as error:
             raise Denied(f"{visible(str(places[file]))} cannot be written: {error.strerror}") from error
         _say(back, {"done": file})
+
+
+def _identity(path: Path) -> list[int]:
+    """What two hosts that share a file system see of one file, and no copy can have: nobody sets the time of its change."""
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_ino, status.st_ctime_ns]
 
 
 def _check_target(target: Path) -> None:

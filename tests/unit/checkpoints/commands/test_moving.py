@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -111,3 +112,22 @@ def test_nothing_that_is_set_aside_is_said(make):
         again = run("quarantine", root, *words)
         assert again.exception is None and f"Nothing of {root} is set aside" in again.stdout
         assert run("quarantine", root, *words, "--json").stdout == ""
+
+
+@pytest.mark.parametrize("command", ["drain", "replicate"])
+@pytest.mark.parametrize("place", ["run", "peer", "run/../run", "run/step-10"])
+def test_the_checkpoint_itself_is_no_second_copy(make, command, place):
+    path = make.dcp("run/step-10", step=10)
+    (make.root / "peer").symlink_to("run")
+    before = sorted(path.rglob("*"))
+    result = run(command, path, "--to", make.root / place, "--json")
+    assert isinstance(result.exception, UserError) and "no second copy" in result.exception.message, result.output
+    assert sorted(path.rglob("*")) == before and not (make.root / ".incoming").exists()
+
+
+@pytest.mark.parametrize("command", ["drain", "replicate"])
+def test_hard_links_are_no_second_copy(make, command):
+    path = make.dcp("run/step-10", step=10)
+    shutil.copytree(path, make.root / "peer/step-10", copy_function=os.link)
+    result = run(command, path, "--to", make.root / "peer")
+    assert isinstance(result.exception, UserError) and "no second copy" in result.exception.message

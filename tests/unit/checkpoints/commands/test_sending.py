@@ -200,3 +200,12 @@ def test_a_disk_that_is_not_mounted_on_the_peer_is_told_to_the_sender(make):
     with pytest.raises(UserError, match="is its file system mounted"):
         line.send(path)
     assert isinstance(line.error, UserError) and not (make.root / "nvme").exists()
+
+
+def test_a_folder_that_both_nodes_see_holds_no_second_copy(make):
+    path = make.dcp("run/step-10", step=10)
+    (make.root / "peer").symlink_to("run")
+    line = Line(make.root / "peer")
+    with pytest.raises(UserError, match="no second copy"):
+        line.send(path)
+    assert isinstance(line.error, UserError)
