@@ -19,6 +19,7 @@ from sentinel.cli.offline.classify_input import in_order, source_of
 from sentinel.cli.offline.parallel_logs import Log, on_all_cores, read_log
 from sentinel.cli.offline.progress_bar import count_bar
 from sentinel.cli.recordings.job_logs import jobs_in, old_logs
+from sentinel.cli.recordings.machine_logs import dated, node_of
 from sentinel.detect.job_end import job_ended
 from sentinel.errors import FileError, UserError
 from sentinel.evidence.logs.reader import Signatures
@@ -28,7 +29,6 @@ from sentinel.model.records import Evidence, JobView, Source
 from sentinel.planning.past_jobs import is_failure
 
 _NUMBER = re.compile(r"(?<!\d)\d{1,10}(?!\d)")
-_WORD = re.compile(r"[\w-]+")
 _BAR_FROM = 50
 MOST_FILES = 20_000
 
@@ -45,6 +45,7 @@ def recording_of_logs(folder: Path, signatures: Signatures) -> Recording:
         raise FileError(folder, f"holds {len(logs):,} files, at most {MOST_FILES:,} are read", fix="name a part of it")
     attempts = _attempts(accounts)
     known = _Known(attempts)
+    span = known.span()
     found: list[Evidence] = []
     undated = unread = 0
     now = datetime.now(UTC)
@@ -53,9 +54,10 @@ def recording_of_logs(folder: Path, signatures: Signatures) -> Recording:
         read = on_all_cores(lambda log: _read(log, signatures, now), tasks)
         for log, items in zip(tasks, read, strict=True):
             unread += items is None
-            dated = known.placed(log, in_order(items or [], now), now)
-            found += dated
-            undated += bool(items) and not dated
+            timed = items or [] if log.source is Source.JOB_LOG else dated(items or [], now, span)
+            placed = known.placed(log, in_order(timed, now), now)
+            found += placed
+            undated += bool(items) and not placed
             advance(1)
     found += (_end(attempt) for attempt in attempts if is_failure(attempt))
     if not found:
@@ -76,7 +78,7 @@ def _read(log: Log, signatures: Signatures, now: datetime) -> list[Evidence] | N
     """None: it is no text, or may not be read. A folder of old logs has such files, too."""
     try:
         return read_log(log, signatures, now)
-    except UserError:
+    except (UserError, OSError):
         return None
 
 
@@ -91,15 +93,14 @@ class _Known:
         self._nodes = {node for attempt in attempts for node in attempt.nodes}
 
     def node(self, path: Path, folder: Path) -> str | None:
-        """The node whose name is a word of the path; of a machine's own log in a folder of its own, that folder's name."""
-        if source_of(path) is Source.JOB_LOG:
+        return node_of(path, folder, self._nodes)
+
+    def span(self) -> tuple[datetime, datetime] | None:
+        """From the begin of the first attempt to the end of the last."""
+        attempts = [attempt for own in self._by_job.values() for attempt in own]
+        if not attempts:
             return None
-        below = path.relative_to(folder)
-        words = (word for part in reversed(below.parts) for word in (part, *map(str, _WORD.findall(part))))
-        named = next((word for word in words if word in self._nodes), None)
-        if named is not None:
-            return named
-        return below.parent.name if len(below.parts) > 1 and not self._nodes else None
+        return min(one.started_at for one in attempts), max(one.ended_at for one in attempts)
 
     def placed(self, log: Log, items: Sequence[Evidence], now: datetime) -> list[Evidence]:
         """The items with their job, its attempt, and times; none where nothing says when it was."""
