@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from sentinel.errors import UserError
+from sentinel.evidence.logs.prefixes import time_of
 from sentinel.given_files import BLOCK, opened
 
 _COMPRESSED = {b"\x1f\x8b": "zcat", b"BZh": "bzcat", b"\xfd7zXZ\0": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat"}
+
+_HEAD_BYTES, _HEAD_LINES = 1 << 14, 64  # in which a log that is newest first shows it
+_TURNED_BYTES = 64 << 20  # of a larger one no line is held back
+_TIME_WITHIN = 48  # bytes of a line
+_DIFFERENT = 3  # times that fall: two may be two writers'
 
 
 class NoLog(UserError):
@@ -46,6 +53,42 @@ def blocks(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes
                     return
                 continue
             yield block
+
+
+def oldest_first(given: Iterator[bytes]) -> tuple[Iterator[bytes], int]:
+    """A log whose newest line is the first (``journalctl -r``, Loki, Kibana), turned round: the blocks, and how many lines
+    were turned; 0 where it is any other log, and the blocks are as they came.
+
+    Only where each line begins with a full time and none is later than that of the line before: where clocks or writers
+    differ, the order of the lines says more. Of other logs only the first lines are looked at.
+    """
+    first = b""
+    while len(first) <= _HEAD_BYTES and (block := next(given, b"")):  # a pipe gives little at a time
+        first += block
+    head = first[:_HEAD_BYTES].split(b"\n")[:_HEAD_LINES]
+    if not _newest_first(head[:-1] if len(first) > _HEAD_BYTES or len(head) == _HEAD_LINES else head):
+        return chain([first], given), 0
+    content = bytearray(first)
+    while len(content) <= _TURNED_BYTES and (block := next(given, b"")):
+        content += block
+    lines = bytes(content).removesuffix(b"\n").split(b"\n")
+    if len(content) > _TURNED_BYTES or not _newest_first(lines):
+        return chain([bytes(content)], given), 0
+    return iter([b"\n".join([*reversed(lines), b""])]), len(lines)
+
+
+def _newest_first(lines: Sequence[bytes]) -> bool:
+    """Whether the full times that begin the lines fall; what journalctl puts between them (``-- Boot ... --``) has none."""
+    before, different = None, 1
+    for line in lines:
+        if not line.strip() or line.startswith(b"-- "):
+            continue
+        at = time_of(line[:_TIME_WITHIN].decode("latin-1"))
+        if at is None or (before is not None and at > before):
+            return False
+        different += before is not None and at < before
+        before = at
+    return different >= _DIFFERENT
 
 
 def _require_text(file: Path, block: bytes) -> None:

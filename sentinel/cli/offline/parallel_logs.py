@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sentinel.cli.offline.log_blocks import blocks, next_data
+from sentinel.cli.offline.log_blocks import blocks, next_data, oldest_first
 from sentinel.cli.offline.progress_bar import byte_bar
 from sentinel.evidence.logs.limits import Limits
 from sentinel.evidence.logs.reader import LogReader, Signatures
@@ -142,11 +142,21 @@ def _read(log: Log, signatures: Signatures, now: datetime) -> _Read:
     )
     found: list[Evidence] = []
     written = False
-    for block in blocks(log.file, log.start, log.end):
+    given, turned = blocks(log.file, log.start, log.end), 0
+    if not log.start and log.end is None:
+        given, turned = oldest_first(given)
+    for block in given:
         written = written or _WRITTEN.search(block) is not None
         found.extend(item for item in reader.feed(block, now) if item.kind not in _PROGRESS)
     found.extend(item for item in reader.finish(now, ends=log.end is None) if item.kind not in _PROGRESS)
+    found = [_turned(item, turned) for item in found] if turned else found
     return _Read(found, reader.lines_read, reader.lines_added, written)
+
+
+def _turned(item: Evidence, lines: int) -> Evidence:
+    """Evidence of a log that was turned round: it says which line of the log it is, and keeps the order of its own."""
+    of_log = int(item.data.get(LOG_LINE, item.line) or 0)
+    return replace(item, data={**item.data, LOG_LINE: lines + 1 - of_log}) if of_log else item
 
 
 def _moved(item: Evidence, lines: int, added: int) -> Evidence:
