@@ -30,10 +30,14 @@ _OF_ENTITY = {
     b"amp": b"&",
 }
 _ENTITY = re.compile(rb"&(%s);" % b"|".join(_OF_ENTITY))
-_RANK_FIRST = re.compile(r"\s*(?:\[(?:rank|default)\s?(\d{1,6})\]|(\d{1,6}): )")
+# Also behind the time that a container's runtime writes.
+_RANK_FIRST = re.compile(
+    r"\s*(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z )?(?:\[(?:rank|default)\s?(\d{1,6})\]|(\d{1,6}): )"
+)
 _RANK = re.compile(
     r"\[Rank (\d{1,6})\]|\bRank[ =:](\d{1,6})\b|\brank(\d{1,6})\]|\[\d{1,6}:(\d{1,6})\]|\| ?rank (\d{1,6})\b"
 )
+_RANK_LATER = re.compile(r"\[default(\d{1,6})\]:")  # torchrun's, behind another time or a container's name
 _NCCL = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.-]{0,63}):\d{1,8}:\d{1,8} (?:\[\d{1,2}\]|NCCL)")
 _SYSLOG = re.compile(
     r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16})"
@@ -116,6 +120,8 @@ def prefix_of(line: str) -> Prefix:
     """Rank and host that the line's own prefix names; None where it names none."""
     head = line[:240]  # plain words are looked for first: every step line of a log comes here
     found = _RANK_FIRST.match(head) or (_RANK.search(head) if "ank" in head or "[" in head else None)
+    if found is None and "[default" in head:
+        found = _RANK_LATER.search(head)
     rank = int(next(group for group in found.groups() if group is not None)) if found else None
     node = None
     host = (_NCCL.search(head) if "NCCL" in head or " [" in head else None) or (

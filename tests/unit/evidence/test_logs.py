@@ -56,6 +56,23 @@ def test_a_message_is_known_whatever_stands_around_it(wrapped: str) -> None:
     assert found[0].trust is Trust.USER
 
 
+@pytest.mark.parametrize("label", ["[default3]:", "[rank3]: ", "[rank3]:"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "2026-03-01T10:00:00.123456789Z ", "2026-03-01 10:00:00 ", "[pod/train-worker-0/pytorch] ", "worker-0  | ",
+        "train-worker-0 pytorch ", "Mar 01 10:00:00 n1 train[12]: ",
+    ],
+)  # fmt: skip
+def test_the_rank_behind_a_time_or_a_containers_name(before: str, label: str) -> None:
+    assert prefix_of(f"{before}{label}CUDA error: unknown error").rank == 3
+
+
+def test_a_launchers_number_behind_a_containers_time() -> None:
+    assert prefix_of("2026-03-01T10:00:00.123456789Z 12: boom").rank == 12
+    assert prefix_of("2026-03-01 10:00:00 12: boom").rank is None, "a logger's, of any meaning"
+
+
 def test_ranks_and_hosts_come_from_the_prefix() -> None:
     assert prefix_of("[rank17]: boom").rank == 17
     assert prefix_of("41: boom").rank == 41
