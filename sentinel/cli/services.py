@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from sentinel.cli.operator.arguments import Finite
 from sentinel.cli.operator.daemon_client import config_option
 from sentinel.launcher import WAIT_S, launch
 
@@ -65,7 +66,7 @@ def daemon(config: Path) -> None:
 @click.option(
     "--wait",
     "wait_s",
-    type=float,
+    type=Finite(0),
     default=WAIT_S,
     show_default=True,
     metavar="SECONDS",

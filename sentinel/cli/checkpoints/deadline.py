@@ -18,15 +18,18 @@ from sentinel.checkpoints import inventory as stock
 from sentinel.checkpoints.records import Level, Part, Tier, Validity
 from sentinel.checkpoints.validate import Settings
 from sentinel.checkpoints.validate import validate as check
+from sentinel.cli.operator.arguments import ABOVE_ZERO
 from sentinel.errors import Denied, ProtocolError, Refused, SentinelError, Timeout, Unavailable, UserError
 
 GIVE_UP_AFTER = click.option(
     "--deadline",
     "deadline_s",
-    type=click.FloatRange(0, min_open=True),
+    type=ABOVE_ZERO,
     metavar="SECONDS",
     help="Give up after so long: a frozen file system must not hold you. Run again, it goes on where it stopped.",
 )
+
+_WAIT_S = 3600.0  # at once: select takes no time of any length
 
 
 def within(deadline_s: float, work: Callable[[], Any]) -> tuple[bool, Any]:
@@ -143,8 +146,11 @@ def _answer(writing: int, work: Callable[[], Any]) -> None:
 def _read_all(reading: int, until_s: float) -> bytes | None:
     content = bytearray()
     while True:
-        ready, _, _ = select.select([reading], [], [], max(0.0, until_s - time.monotonic()))
+        left_s = until_s - time.monotonic()
+        ready, _, _ = select.select([reading], [], [], min(max(0.0, left_s), _WAIT_S))
         if not ready:
+            if left_s > _WAIT_S:
+                continue
             return None
         piece = os.read(reading, 1 << 20)
         if not piece:

@@ -37,7 +37,7 @@ from sentinel.cli.checkpoints.named import rejected_among, require_nodes
 from sentinel.cli.checkpoints.nodes import Spread, expand_nodes, local_folders, this_host
 from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
 from sentinel.cli.checkpoints.show import echo_decision, part_line, show_decision, show_validity
-from sentinel.cli.operator.arguments import missing
+from sentinel.cli.operator.arguments import ABOVE_ZERO, Finite, missing
 from sentinel.cli.operator.output import say, unbroken
 from sentinel.errors import Refused, UserError
 from sentinel.text import visible
@@ -51,6 +51,7 @@ _FIND_LEVEL = (
 )
 _CHECK_LEVEL = "How closely to check: structural reads no checksums, which find and a restart do."
 _UNREAD = "Checksums were not read: bytes that were damaged in place are not seen at level structural."
+_SOME = click.IntRange(1)
 _LEVELS = click.Choice(["structural", "checksum", "content"])
 
 
@@ -64,15 +65,19 @@ def _settings(no_cache: bool) -> Settings:
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes: a,b or node[1-4].")
 @click.option("--lost", multiple=True, metavar="NODE", help="A node that the next attempt will not have.")
 @click.option("--next", "following", multiple=True, metavar="LIST", help=_NEXT)
-@click.option("--onset-step", type=int, help="The first step whose numbers were bad: only earlier ones count.")
-@click.option("--step-last", type=int, help="The last step that was completed (default: the newest checkpoint's).")
-@click.option("--step-time", "step_time_s", type=float, default=10.0, show_default=True, help="Seconds per step.")
-@click.option("--world-size", type=int, help="Ranks of the next attempt.")
+@click.option(
+    "--onset-step", type=click.IntRange(0), help="The first step whose numbers were bad: only earlier ones count."
+)
+@click.option(
+    "--step-last", type=click.IntRange(0), help="The last step that was completed (default: the newest checkpoint's)."
+)
+@click.option("--step-time", "step_time_s", type=Finite(0), default=10.0, show_default=True, help="Seconds per step.")
+@click.option("--world-size", type=click.IntRange(1), help="Ranks of the next attempt.")
 @click.option("--level", type=_LEVELS, help=_FIND_LEVEL)
 @click.option("--rejected", multiple=True, metavar="PATH", help="A checkpoint that failed to load already.")
-@click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
+@click.option("--limit", type=_SOME, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
 @click.option("--all", "everything", is_flag=True, help="Read all candidates at that level, not only the best ones.")
-@click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
+@click.option("--deadline", "deadline_s", type=ABOVE_ZERO, metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def find(
@@ -266,7 +271,7 @@ def advice(candidates: Sequence[Candidate], level: Level, lower: Decision | None
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="PATH...")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help=_CHECK_LEVEL)
-@click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
+@click.option("--deadline", "deadline_s", type=ABOVE_ZERO, metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
 @click.option("--slurm", "nodes", type=click.IntRange(1), metavar="N", help="Share the reading out over N nodes.")
 @click.option(
@@ -337,8 +342,8 @@ def _share(text: str | None) -> tuple[int, int] | None:
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes: a,b or node[1-4].")
 @click.option("--host", help="The name of this host (default: its own).")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help=_CHECK_LEVEL)
-@click.option("--limit", type=int, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
-@click.option("--deadline", "deadline_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_DEADLINE)
+@click.option("--limit", type=_SOME, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
+@click.option("--deadline", "deadline_s", type=ABOVE_ZERO, metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per part.")
 def inventory(

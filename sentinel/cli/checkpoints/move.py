@@ -19,7 +19,7 @@ from sentinel.checkpoints.validate import Settings, validate_part
 from sentinel.cli.checkpoints.deadline import GIVE_UP_AFTER, bounded, check_within, parts_within
 from sentinel.cli.checkpoints.nodes import expand_nodes
 from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
-from sentinel.cli.operator.arguments import ExistingPath
+from sentinel.cli.operator.arguments import ABOVE_ZERO, ExistingPath
 from sentinel.cli.operator.output import counted, say
 from sentinel.errors import Refused, UserError
 from sentinel.text import visible
@@ -42,9 +42,6 @@ def parse_rate(text: str | None) -> float | None:
         if re.fullmatch(r"\s*[\d.]+\s*(?:[kKMGT]i?[bB]?|B)\s*", text):  # as dd and rsync take it: bytes a second
             text = re.sub(r"[bB]?\s*$", "B/s", text, count=1)
         return quantities.rate(text, "--rate").value
-
-
-_ABOVE_ZERO = click.FloatRange(0, min_open=True)
 
 
 @click.command()
@@ -88,7 +85,7 @@ _TO = "The run's folder on the shared tier. It is made; the folder above it must
 _TO_PEER = "The peer's folder; %P or {peer} is its name. It is made; the folder above it must be there."
 _RATE = click.option("--rate", metavar="RATE", help="At most so fast, like 200MB/s.")
 _INTERVAL = click.option(
-    "--interval", "interval_s", type=_ABOVE_ZERO, metavar="SECONDS", help="Time between checkpoints."
+    "--interval", "interval_s", type=ABOVE_ZERO, metavar="SECONDS", help="Time between checkpoints."
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -176,9 +177,10 @@ def explain(line: tuple[str, ...], as_json: bool, rules_path: Path | None) -> No
     by_id = loaded.by_id()
     now = datetime.now(UTC)
     text = " ".join(line)
-    found = LogReader(loaded).feed(text.encode() + b"\n", now)
+    given = os.fsencode(text)  # the bytes of the line, whatever the locale made of them
+    found = LogReader(loaded).feed(given + b"\n", now)
     if not found:
-        begins = [rule.id for rule in loaded.rules if rule.kind == TIMERS and rule.compiled().search(text.encode())]
+        begins = [rule.id for rule in loaded.rules if rule.kind == TIMERS and rule.compiled().search(given)]
         words = f"{begins[0]}: the lines behind it are read as one report of timers" if begins else ""
         answer_of_none = {"rule": begins[0], "kind": TIMERS} if begins else {}
         if as_json:

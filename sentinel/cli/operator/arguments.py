@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
@@ -56,6 +57,19 @@ class Job(Named):
         if not value.isdecimal():
             self.fail(f"{value!r} is no id of a job; squeue lists them", param, ctx)
         return int(value)
+
+
+class Finite(click.FloatRange):
+    """A number from ``min`` on; click itself takes nan and inf, of which no time can be made."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
+
+
+ABOVE_ZERO = Finite(0, min_open=True)
 
 
 class ExistingPath(click.Path):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.operator.arguments import asked_filters, filter_options, filter_words
+from sentinel.cli.operator.arguments import ABOVE_ZERO, asked_filters, filter_options, filter_words
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.fleet import rate
 from sentinel.cli.operator.incident_table import incident_table, tell_cut
@@ -31,7 +31,7 @@ _ORDER = ("cause", "node", "job", "user", "time")
 
 
 @click.command()
-@click.option("--days", type=float, default=30.0, show_default=True, help="How far back, unless --since says it.")
+@click.option("--days", type=ABOVE_ZERO, default=30.0, show_default=True, help="How far back, unless --since says it.")
 @click.option("--by", type=click.Choice(_ORDER), help="Only this table, whole.")
 @filter_options
 @config_option
