@@ -19,7 +19,7 @@ from sentinel.model.records import (
     Scalar,
     Task,
 )
-from sentinel.model.vocabulary import ABSENCE
+from sentinel.model.vocabulary import ABSENCE, switched_by_slurm
 
 _OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"
@@ -115,9 +115,12 @@ async def down(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
     if task.step.tries and not node.drained and not await _was_lost(task, means):
         return means.done(task, _RETURNED, _LEFT)
-    if node.state != "down" and await answers_again(node, task, means):
+    switched = switched_by_slurm(node.state, node.flags)
+    if node.state != "down" and (switched or await answers_again(node, task, means)):
         if node.name in task.verdict.broken:
             return await drain(task, means)
+        if switched:
+            return means.failed(task, f"{node.name} is being switched off or on, or rebooted, by Slurm: it is not gone")
         return means.done(task, "answers again: left in service", {**_LEFT, ANSWERS_AGAIN: True})
     words, before = _others(node), _out_before(node, task)
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):

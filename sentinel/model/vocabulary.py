@@ -6,6 +6,7 @@ One word each, the same in rules, JSON, tables and metrics.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any
 
@@ -249,6 +250,20 @@ BY_SCRIPT = "by_script"  # outcome data: no checkpoint was chosen or moved, the 
 FOR_ATTEMPT = "for_attempt"  # data of a written resume point: the attempt that may use it
 ANYWHERE = "anywhere"  # data of the step that chooses a checkpoint: one that needs no certain nodes
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
+_SWITCHED = frozenset({"powered_down", "powering_up", "reboot_issued"})  # flags of a node in ``NodeView.flags``
+_ONCE_IDLE = frozenset({"power_down", "reboot_requested"})  # the same, but only when its jobs are over
+
+
+def switched_by_slurm(state: str, flags: AbstractSet[str]) -> bool:
+    """Whether Slurm switches a node of this state and these flags off or on, has switched it off or reboots it.
+
+    Its silence says nothing then, also where it carries a job: for that it is switched on. Slurm calls it down if it does
+    not come back in ``ResumeTimeout``.
+    """
+    is_idle = state == "idle" and "completing" not in flags
+    return not flags.isdisjoint(_SWITCHED) or (is_idle and not flags.isdisjoint(_ONCE_IDLE))
+
+
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 LOG_LINE = "log_line"  # data of evidence: the line of its log, where records of several lines moved what is below them

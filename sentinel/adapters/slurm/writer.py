@@ -16,7 +16,7 @@ from sentinel.adapters.slurm.parse import ENDED, Record, array_spec, het_leader,
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, RefusedForNow, Unavailable
 from sentinel.model.records import OURS, JobView, NodeView
-from sentinel.model.vocabulary import PROLOG_ERROR
+from sentinel.model.vocabulary import PROLOG_ERROR, switched_by_slurm
 from sentinel.text import printable
 
 TRIES = 4  # a job changes its state between our look and our request at most a few times
@@ -109,8 +109,13 @@ class Writer:
 
         DOWN ends its jobs (NODE_FAIL) and lets COMPLETING ones go at once; DRAIN stays when the node answers again, also
         with ReturnToService=2. A drain reason of somebody else is kept, so that the node stays theirs.
+
+        Raises:
+            Refused: Slurm switches the node off or on, or reboots it: it is not gone. Or there is no such node.
         """
         seen = await self._node(node)
+        if seen.state != "down" and switched_by_slurm(seen.state, seen.flags):
+            raise Refused(f"{node} is being switched off or on, or rebooted, by Slurm: it is not gone")
         drained = _out_of_service(seen)
         words = seen.reason if drained and seen.reason else one_line(reason)
         if not drained:

@@ -12,24 +12,25 @@ from typing import Any
 
 from sentinel.detect.cluster_view import NodeSeen
 from sentinel.engine import backlog, grouping
-from sentinel.engine.events import EvidenceReceived
+from sentinel.engine.events import EffectCompleted, EvidenceReceived
 from sentinel.engine.state import State
-from sentinel.engine.transition import ProbeNode, StartTimer, Transition
+from sentinel.engine.transition import ObserveFleet, ProbeNode, StartTimer, Transition
 from sentinel.engine.watch import log_coverage, reconciliation
 from sentinel.engine.watch.events import ConnectionLost, HeartbeatReceived, NodeProbed, seconds_of
 from sentinel.engine.watch.state import NEVER_S, Probe
 from sentinel.model.changes import SettingChanged
 from sentinel.model.records import Evidence, Kind, NodeView, Source, Where, stable_id
+from sentinel.model.vocabulary import switched_by_slurm
 
 CHECK_S = 0.25  # interval of the periodic check of nodes and jobs
 PROBE = "probe"  # timer: the pause before the next attempt to connect
+IN_SERVICE = "in-service"  # effect: asks Slurm whether it has switched off a node whose port refuses
 AGENTS_KEPT = "agents_heard"  # stored setting: nodes whose agents were heard
 _KEEP_S = 10.0  # such names are saved at most this often: all agents of a cluster connect within seconds
 _FIRST_CONTACT_S = 30.0  # agents pause for up to 10 s between attempts to connect to a daemon that was away
 _TOGETHER = 3  # if at least this many nodes are expected and all are silent, the daemon itself is probably cut off
 _PAUSE_SHARE = 0.25  # pause between two attempts to connect, in deadlines of one
 _HOLDS_NODES = frozenset({"configuring", "running", "suspended", "completing"})
-_SWITCHED_OFF = frozenset({"power_down", "powered_down", "powering_up"})  # by Slurm's power saving, and on again
 _ANSWER_LOST_S = 30.0  # a probe without an answer for so long beyond its deadlines is given up: its answer was lost
 
 
@@ -226,14 +227,35 @@ def probed(state: State, out: Transition, event: NodeProbed) -> None:
         return
     probe.effect = ""
     probe.refusals.append(event.refusal)
+    if len(probe.refusals) == 1:  # Slurm may have switched it off since the last snapshot: the next one shows that
+        probe.look = f"{IN_SERVICE}:{node}:{event.at.isoformat()}"
+        out.do(ObserveFleet(probe.look, now_s - probe.began_s, once=True))
     if len(probe.refusals) < settings.probe_attempts:
         out.do(StartTimer(f"{PROBE}:{node}", event.at + timedelta(seconds=_PAUSE_SHARE * settings.probe_s)))
         return
+    if not probe.look:
+        _all_refused(state, out, node, probe, event.at, now_s)
+
+
+def slurm_asked(state: State, out: Transition, event: EffectCompleted) -> None:
+    """Slurm said whether the node is in service, or did not answer: then what it said last counts."""
+    node = event.effect.split(":")[1]
+    probe = state.watch.probes.get(node)
+    if probe is None or probe.look != event.effect:
+        return
+    probe.look = ""
+    if state.cluster.node(node).contact_s != probe.contact_s:
+        del state.watch.probes[node]
+    elif len(probe.refusals) >= state.settings.daemon.probe_attempts:
+        _all_refused(state, out, node, probe, event.at, seconds_of(event))
+
+
+def _all_refused(state: State, out: Transition, node: str, probe: Probe, now: datetime, now_s: float) -> None:
     del state.watch.probes[node]
-    log_coverage.check(state, event.at, now_s)
+    log_coverage.check(state, now, now_s)
     seen = state.watch.visibility
     if seen is not None and seen.own_fault_s < probe.began_s:  # a timeout while the daemon stood still says nothing
-        _conclude(state, out, node, probe, event.at)
+        _conclude(state, out, node, probe, now)
 
 
 def _silent(state: State) -> tuple[int, int]:
@@ -250,13 +272,8 @@ def _cut_off(state: State) -> bool:
 
 
 def _is_away(state: State, node: NodeView) -> bool:
-    """Whether the node's silence says nothing: people work on it, or Slurm's power saving has switched it off.
-
-    A node that does not come back in ``ResumeTimeout`` Slurm calls down.
-    """
-    if reconciliation.left_to_people(state, node.name):
-        return True
-    return bool(node.flags & _SWITCHED_OFF) and state.cluster.job_on(node.name) is None
+    """Whether the node's silence says nothing: people work on it, or Slurm switches it off or on."""
+    return reconciliation.left_to_people(state, node.name) or switched_by_slurm(node.state, node.flags)
 
 
 def _conclude(state: State, out: Transition, node: str, probe: Probe, now: datetime) -> None:

@@ -93,6 +93,8 @@ def effect_completed(state: State, out: Transition, event: EffectCompleted) -> N
         reconciliation.snapshot_taken(state, out, event.at)
     elif name == job_ends.JOB_ENDS:
         job_ends.snapshot_taken(state, out, event.at)
+    elif name == nodes.IN_SERVICE:
+        nodes.slurm_asked(state, out, event)
     elif name == lost_ends.STILL_LISTED:
         lost_ends.slurm_checked(state, out, event)
     elif name == jobs.STILL_RUNS:

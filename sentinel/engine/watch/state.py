@@ -23,6 +23,7 @@ class Probe:
     contact_s: float | None  # when the node was last in contact: a later message ends the probe
     cut_off: bool  # it began while all nodes were silent: it convicts no node
     effect: str = ""  # the attempt under way; empty during the pause before the next one
+    look: str = ""  # the snapshot under way that shows whether the node is in service
     refusals: list[str] = field(default_factory=list)
 
 

@@ -163,6 +163,20 @@ async def test_node_that_answers_again_and_is_convicted_all_the_same_is_drained(
     assert node.drained and not node.down and there.slurm.jobs[there.job].state == "RUNNING"
 
 
+@pytest.mark.parametrize("broken", [(), ("n3",)], ids=["", "convicted of more"])
+async def test_a_node_that_slurm_has_switched_off_meanwhile_is_not_set_down(
+    world: Worlds, broken: tuple[str, ...]
+) -> None:
+    there = world()
+    there.slurm.nodes["n3"].power = "POWERED_DOWN"
+    judged = dataclasses.replace(LOST, broken=broken)
+    found = await ACTIONS[StepKind.DOWN](
+        dataclasses.replace(task(there, StepKind.DOWN, node="n3"), verdict=judged), means(there)
+    )
+    assert found.result is (Result.DONE if broken else Result.FAILED)
+    assert (there.slurm.nodes["n3"].drained, there.slurm.nodes["n3"].down) == (bool(broken), False)
+
+
 async def test_lost_node_is_down_and_stays_drained_when_it_answers_again(world: Worlds) -> None:
     there = world()
     there.slurm.lose("n1")

@@ -279,6 +279,24 @@ async def test_down_drains_before_it_ends_anything(fake_slurm: FakeSlurm) -> Non
     assert [call[:3] for call in fake_slurm.calls] == [("set_node", "n1", "DRAIN"), ("set_node", "n1", "DOWN")]
 
 
+@pytest.mark.parametrize("flag", ["POWERING_UP", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED"])
+async def test_a_node_that_slurm_switches_or_reboots_by_now_is_not_set_down(fake_slurm: FakeSlurm, flag: str) -> None:
+    fake_slurm.nodes["n1"].power = flag
+    with pytest.raises(Refused, match="n1 is being switched off or on, or rebooted"):
+        await fake_slurm.down("n1", OURS)
+    assert fake_slurm.calls == []
+
+
+@pytest.mark.parametrize("flag", ["POWER_DOWN", "REBOOT_REQUESTED"])
+async def test_a_lost_node_that_is_to_be_switched_off_after_its_job_is_set_down(
+    fake_slurm: FakeSlurm, flag: str
+) -> None:
+    fake_slurm.submit(nodes=1)
+    fake_slurm.nodes["n1"].power = flag
+    await fake_slurm.down("n1", OURS)
+    assert fake_slurm.nodes["n1"].down
+
+
 async def test_down_cut_between_its_requests_is_finished_by_the_next_call(fake_slurm: FakeSlurm) -> None:
     await fake_slurm.drain("n1", OURS)
     await fake_slurm.down("n1", OURS)

@@ -1,0 +1,103 @@
+"""Nodes that Slurm switches off, on or reboots: their silence says nothing, also where the last snapshot is older."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from in_memory.watch import Ports, Scene
+from in_memory.world import World
+
+from sentinel.daemon.effects import perform
+from sentinel.engine.watch.events import ConnectionLost
+
+Open = Callable[..., Awaitable[Scene]]
+
+
+@pytest.fixture
+def ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
+    made = Ports()
+    monkeypatch.setattr(perform, "slurmd_answers", made)
+    return made
+
+
+@pytest.fixture
+def opened(world: Callable[..., World], ports: Ports) -> Open:
+    """Four nodes, heard just now; the job runs on n1 and n2."""
+
+    async def make() -> Scene:
+        scene = Scene(world())
+        await scene.fleets.take()
+        scene.hear(*scene.world.slurm.nodes)
+        return scene
+
+    return make
+
+
+async def pass_s(scene: Scene, span_s: float, *heard: str) -> None:
+    """Time passes in looks of a quarter second; the agents named are heard at each."""
+    for _ in range(round(span_s / 0.25)):
+        await scene.advance(0.25)
+        scene.hear(*heard)
+        await scene.check_nodes()
+
+
+@pytest.mark.parametrize("power", ["POWERED_DOWN", "POWERING_UP"])
+async def test_a_node_that_slurm_switches_on_for_a_job_is_not_lost_while_it_boots(
+    opened: Open, ports: Ports, power: str
+) -> None:
+    """Slurm gives the job to the node first and switches it on then."""
+    scene = await opened()
+    ports.answers["n1"] = "Connection refused"
+    scene.world.slurm.nodes["n1"].power = power
+    await scene.advance(0.01)
+    await scene.fleets.take()
+    await pass_s(scene, 60.0, "n2", "n3", "n4")
+    assert scene.reported == [] and scene.live.nodes["n1"].state == "silent"
+    scene.world.slurm.nodes["n1"].power = ""
+    await scene.advance(0.01)
+    await scene.fleets.take()
+    await pass_s(scene, 30.0, "n2", "n3", "n4")
+    assert [item.where.node for item in scene.reported] == ["n1"]
+
+
+@pytest.mark.parametrize("what", ["POWERING_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED"])
+async def test_a_node_that_slurm_switched_off_since_the_last_snapshot_is_not_lost(
+    opened: Open, ports: Ports, what: str
+) -> None:
+    """Its connection breaks some seconds after Slurm noted that it goes: a snapshot is older."""
+    scene = await opened()
+    scene.world.slurm.nodes["n3"].power = what
+    await scene.advance(5.0)
+    ports.answers["n3"] = "Connection refused"
+    scene.apply(ConnectionLost(scene.now, "n3"))
+    await scene.settle()
+    assert scene.reported == [] and scene.live.nodes["n3"].state == "silent"
+    assert ports.asked == ["n3"] * 3
+
+
+async def test_a_lost_node_is_reported_also_while_slurm_does_not_answer(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    ports.answers["n3"] = "Connection refused"
+    scene.world.slurm.answers = False
+    scene.apply(ConnectionLost(scene.now, "n3"))
+    await scene.settle()
+    assert [item.where.node for item in scene.reported] == ["n3"]
+
+
+async def test_a_node_that_is_heard_while_slurm_is_asked_is_not_lost(
+    opened: Open, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await opened()
+    ports.answers["n3"] = "Connection refused"
+    take = scene.fleets.take
+
+    async def late(max_age_s: float = 0.0) -> object:
+        await scene.advance(20.0)  # all attempts to connect are over by then
+        scene.hear("n3")
+        return await take(max_age_s)
+
+    monkeypatch.setattr(scene.fleets, "take", late)
+    scene.apply(ConnectionLost(scene.now, "n3"))
+    await scene.settle()
+    assert scene.reported == [] and scene.live.nodes["n3"].state == "heard"
