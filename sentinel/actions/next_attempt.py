@@ -86,7 +86,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
     hosts = names(chosen.get("hosts")) if chosen.get("tier") == "local" else []
     if hosts and "required" in job.unread_lists:
-        fix = f"scontrol update JobId={task.job} ReqNodeList=... with a list that can be read"
+        fix = f"scontrol update JobId={job.spec} ReqNodeList=... with a list that can be read"
         raise Refused(
             f"the node list with which job {task.job} was submitted cannot be read, and would be lost", fix=fix
         )

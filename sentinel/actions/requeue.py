@@ -310,7 +310,7 @@ def held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
         )
         return means.failed(task, words, {"held": True, HELD_BY_SLURM: True})
     if means.earlier(task, StepKind.REQUEUE_HOLD).get(SUSPENDED):
-        words = f"an operator had suspended job {task.job}: it stays held; scontrol release {task.job} starts it"
+        words = f"an operator had suspended job {task.job}: it stays held; scontrol release {job.spec} starts it"
         return means.failed(task, words, {"held": True})
     words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
     return means.failed(task, words, {"held": True, HELD_BY_OTHERS: True})

@@ -14,6 +14,7 @@ from sentinel.alerts.audiences import (
     for_owner,
     is_done,
     severity_of,
+    spec_of,
     stage_of,
 )
 from sentinel.alerts.job_log import appended
@@ -75,7 +76,7 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
         *([f"Where: {where}."] if where else ()),
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
         *_job_line(job, facts.last_step),
-        *_done(plan, outcomes, stage),
+        *_done(facts, stage),
         *chain_words(facts),
     ]
     if verdict.advice:
@@ -122,7 +123,8 @@ def _job_line(job: JobView | None, last_step: int | None) -> list[str]:
     return [f"Job: {job.id} {plain(job.name, 60)} of {plain(job.user, 40)}{reached}."]
 
 
-def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[str]:
+def _done(facts: IncidentFacts, stage: Stage) -> list[str]:
+    plan, outcomes = facts.plan, facts.outcomes
     if plan is None:
         return []
     lines = []
@@ -138,13 +140,12 @@ def _done(plan: Plan | None, outcomes: Sequence[Outcome], stage: Stage) -> list[
         (o for o in outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT), None
     )  # of the job, not its components
     for outcome in outcomes:
+        spec = spec_of(facts, outcome.step.job)
         if outcome.data.get(HELD_BY_OTHERS):
             who = "Somebody holds the job, not Sentinel; whoever held it lets it start"
-            lines.append(f"{who}: scontrol release {outcome.step.job}")
+            lines.append(f"{who}: scontrol release {spec}")
         elif (outcome.step.kind is StepKind.HOLD and is_done(outcome)) or outcome.data.get("held"):
-            lines.append(
-                f"The job is held and keeps its id; release it when it is fixed: scontrol release {outcome.step.job}"
-            )
+            lines.append(f"The job is held and keeps its id; release it when it is fixed: scontrol release {spec}")
         if outcome is chosen and is_done(outcome):
             lines.append(_checkpoint_words(outcome, stage))
         if outcome.result is Result.FAILED:

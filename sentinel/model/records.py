@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from sentinel.model.delivery import Delivery as Delivery
 from sentinel.model.spares import Spares
+from sentinel.model.spares import Unread as Unread
 from sentinel.model.vocabulary import USER_SOURCES as USER_SOURCES
 from sentinel.model.vocabulary import Cause as Cause
 from sentinel.model.vocabulary import Kind as Kind
@@ -230,6 +231,7 @@ class JobView:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     eligible_at: datetime | None = None
+    array: tuple[int, int] | None = None  # of an array's task: the array's id and the task's number
     het: int | None = None  # of a heterogeneous job's component: the id of its leader, which may be itself
     suspended_at: datetime | None = None  # when it was last suspended, or went on after that
     reservation: str = ""  # the one that it asks for
@@ -237,14 +239,10 @@ class JobView:
     def __post_init__(self) -> None:
         require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at, self.suspended_at)
 
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A record of Slurm's that could not be read, and so was left out of a snapshot."""
-
-    what: str  # "job", "node", or "switches": on which of these nodes are, for the limits per switch
-    name: str  # the job's id or the node's name; empty when not even that could be read
-    reason: str
+    @property
+    def spec(self) -> str:
+        """How scontrol must be told this one job: the id of an array's last task is also the id of the whole array."""
+        return f"{self.array[0]}_{self.array[1]}" if self.array is not None else f"{self.id}"
 
 
 @dataclass(frozen=True, slots=True)

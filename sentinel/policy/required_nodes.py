@@ -78,7 +78,7 @@ def _waits_for(
     until += " and proven good" if out and kept else ""
     return (
         f"Job {job.id}'s own --nodelist names {', and '.join(which)}: it waits until {until}, unless the list is changed "
-        f"(scontrol update JobId={job.id} ReqNodeList={others})."
+        f"(scontrol update JobId={job.spec} ReqNodeList={others})."
     )
 
 

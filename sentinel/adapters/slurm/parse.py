@@ -227,6 +227,7 @@ def job_view(record: Record) -> JobView:
         comment=text_of(record.get("comment")),
         admin_comment=text_of(record.get("admin_comment")),
         stdout=stdout_of(record),
+        array=_array_task(record),
         het=whole(record.get("het_job_id")) or None,
         excluded=asked["excluded"],
         required=asked["required"],
@@ -295,10 +296,14 @@ def job_state(value: object) -> str:
 
 
 def array_spec(record: Record) -> str:
-    """How scontrol must be told this one job: the id of an array's last task is also the id of the whole array."""
+    """See ``JobView.spec``; of a record that may not be readable otherwise."""
+    array = _array_task(record)
+    return f"{array[0]}_{array[1]}" if array is not None else f"{whole(record.get('job_id'))}"
+
+
+def _array_task(record: Record) -> tuple[int, int] | None:
     array, task = whole(record.get("array_job_id")), whole(record.get("array_task_id"))
-    job = whole(record.get("job_id"))
-    return f"{array}_{task}" if array and task is not None else f"{job}"
+    return (array, task) if array and task is not None else None
 
 
 def het_leader(record: Record) -> int | None:

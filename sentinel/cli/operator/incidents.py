@@ -134,7 +134,7 @@ def _incident(seen: dict[str, Any]) -> None:
     if row["state"] == IncidentState.HELD and row["job"] is not None:
         theirs = any((step["data"] or {}).get(HELD_BY_OTHERS) for step in seen["steps"])
         first = "whoever held it, not Sentinel, lets it start:" if theirs else "mend what is wrong, then"
-        say(f"Next: {first} scontrol release {row['job']}")
+        say(f"Next: {first} scontrol release {shown(row.get('job_spec') or row['job'])}")
     if seen["steps"]:
         columns = ("began", "step", "result", "reason")
         steps = [(_at(s["intended_at"]), words_of(s), result_words(s["result"]), s["reason"]) for s in seen["steps"]]

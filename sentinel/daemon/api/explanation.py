@@ -10,7 +10,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.histories import MOST_JOB, nodes_of
 from sentinel.errors import UserError
 from sentinel.model.approvals import asked, open_names, request_of
-from sentinel.model.records import OURS, NodeView, Plan, Verdict, Wait
+from sentinel.model.records import OURS, Fleet, NodeView, Plan, Verdict, Wait
 from sentinel.text import whole_number
 from sentinel.wire import to_json
 
@@ -92,11 +92,13 @@ def kept_reason(words: str, incident: str) -> str:
     return f"{words} [incident {incident}]"
 
 
-def explained(store: Store, row: Row) -> dict[str, Any]:
-    """All that is stored of one incident. Blocking."""
+def explained(store: Store, row: Row, fleet: Fleet | None) -> dict[str, Any]:
+    """All that is stored of one incident, and how scontrol must be told its job. Blocking."""
+    job = fleet.jobs.get(row["job"]) if fleet is not None else None
     incident, verdict, plan = store.incident(row["id"]), store.last_verdict(row["id"]), store.plan_of(row["id"])
     return {
-        "incident": shown_row(row, {row["id"]: plan.waits} if plan is not None else {}),
+        "incident": shown_row(row, {row["id"]: plan.waits} if plan is not None else {})
+        | {"job_spec": job.spec if job is not None else row["job"] and f"{row['job']}"},
         "verdict": to_json(verdict) if verdict else None,
         "plan": to_json(plan) if plan else None,
         "request": _request(plan, verdict),

@@ -339,7 +339,7 @@ class Views:
         if "what" not in arguments:
             name = str(arguments.get("incident", ""))
             row = by_id(name, await asyncio.to_thread(self._search.beginning, name, user))
-            return await asyncio.to_thread(explained, self._store, row)
+            return await asyncio.to_thread(explained, self._store, row, self._live.fleet)
         what, attempts = str(arguments["what"]), []
         if (job := job_named(what)) is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
@@ -350,7 +350,9 @@ class Views:
         return await self._answer(asked, node, attempts) | {"slurm": slurm, "refused": refused}
 
     async def _answer(self, asked: Meant, node: NodeView | None, attempts: list[dict[str, Any]]) -> dict[str, Any]:
-        first = await asyncio.to_thread(explained, self._store, asked.found[0]) if asked.found else dict(NOTHING)
+        fleet, first = self._live.fleet, dict(NOTHING)
+        if asked.found:
+            first = await asyncio.to_thread(explained, self._store, asked.found[0], fleet)
         answer = {"asked": {"kind": asked.kind, "name": asked.name}, **first, "others": others(asked)}
         if asked.kind == "node" and node is not None:
             scores = await self._board.read()

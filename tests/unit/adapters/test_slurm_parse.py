@@ -259,6 +259,8 @@ def test_a_job_whose_launch_failed_is_still_a_batch_job(record: dict[str, Any], 
 
 def test_one_task_of_an_array_is_named_by_its_task() -> None:
     assert array_spec({"job_id": 7, "array_job_id": 7, "array_task_id": 2}) == "7_2"
+    assert job_view({"job_id": 7, "array_job_id": 7, "array_task_id": 2}).spec == "7_2"
+    assert job_view({"job_id": 7, "array_job_id": boxed(0), "array_task_id": boxed(None)}).spec == "7"
     assert array_spec({"job_id": 7, "array_job_id": boxed(7), "array_task_id": boxed(0)}) == "7_0"
     assert array_spec({"job_id": 7, "array_job_id": 0, "array_task_id": None}) == "7"
     assert array_spec({"job_id": 7, "array_job_id": 7, "array_task_id": None}) == "7"

@@ -93,6 +93,10 @@ def test_resume_point() -> None:
 
 def test_held_job_is_told_how_to_let_it_go() -> None:
     assert "scontrol release 101" in notice(outcomes=(done(HOLD),)).body
+    of_array = dataclasses.replace(job(), array=(101, 3))
+    told = notice(outcomes=(done(HOLD),), of=of_array)
+    for text in (told.body, told.data["owner_text"], told.data["log_text"]):
+        assert "scontrol release 101_3" in str(text)
 
 
 def test_a_hold_of_somebody_else_is_told_as_such() -> None:

@@ -65,6 +65,13 @@ def test_a_hold_of_somebody_else_is_told_as_such() -> None:
     )
 
 
+def test_a_task_of_an_array_is_named_so_that_the_others_stay_held() -> None:
+    """The id of the last task is also the id of the whole array."""
+    task = dataclasses.replace(job(8801), array=(8801, 3))
+    held = dataclasses.replace(facts(Cause.USER_CODE, HELD), job=task)
+    assert "scontrol release 8801_3. Why: sentinel why 8801" in appended(held)
+
+
 def test_a_failed_restart_and_a_refusal_are_said() -> None:
     assert "could not be put back to work" in appended(facts(Cause.PCIE, NOT_RELEASED))
     waits = dataclasses.replace(facts(), plan=dataclasses.replace(plan(CHOOSE), refusal="breaker"))

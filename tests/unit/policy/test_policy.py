@@ -795,6 +795,12 @@ def test_a_job_whose_own_list_names_a_node_that_leaves_is_said_to_wait_for_it() 
     assert "--nodelist" not in decide(verdict(drain=("n1",)), required=("n2", "n3")).explanation
 
 
+def test_the_list_of_one_task_of_an_array_is_changed_not_that_of_all() -> None:
+    task = dataclasses.replace(job(101), array=(101, 3))
+    there = fleet([node("n1", state="down"), node("n2")])
+    assert "JobId=101_3 ReqNodeList=n2" in policy.waits_for_required(task, there, ("n1", "n2"))
+
+
 def test_of_several_such_nodes_the_ones_that_are_out_of_service_are_named() -> None:
     there = fleet([node("n1", state="down"), node("n2", flags=("drain",)), *(node(f"n{i}") for i in range(3, 11))])
     words = decide(verdict(drain=()), fleet=there, required=("n1", "n2")).explanation

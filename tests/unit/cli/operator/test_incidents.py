@@ -270,5 +270,7 @@ def test_a_held_job_says_how_it_goes_on(asked: Asked) -> None:
     asked.views["why"] = why(incident=incident_row(state="held"), steps=theirs)
     said = asked.run("why", "last").output
     assert "whoever held it, not Sentinel, lets it start: scontrol release 101" in said and "mend what" not in said
+    asked.views["why"] = why(incident=incident_row(state="held") | {"job_spec": "101_3"})
+    assert "scontrol release 101_3" in asked.run("why", "last").output
     asked.views["why"] = why(incident=incident_row(state="closed"))
     assert "Next:" not in asked.run("why", "last").output

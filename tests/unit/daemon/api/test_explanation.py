@@ -118,6 +118,13 @@ async def test_job_with_its_attempts_and_what_it_lost(world: Worlds) -> None:
     assert "lost_gpu_h" not in second and first["cause"] == "gpu_memory_ecc"
 
 
+async def test_the_job_is_named_as_scontrol_takes_it(world: Worlds) -> None:
+    shown = Shown(world())
+    assert (await shown("why", what="aaa1"))["incident"]["job_spec"] == "201"
+    shown.daemon.live.fleet = fleet(jobs=[dataclasses.replace(job(201), array=(201, 3))])
+    assert (await shown("why", what="aaa1"))["incident"]["job_spec"] == "201_3"
+
+
 @pytest.mark.parametrize("what", ["202", "bbb1", "ccc1"])
 async def test_what_belongs_to_others_is_not_known(world: Worlds, what: str) -> None:
     with pytest.raises(UserError, match="not known"):

@@ -177,7 +177,7 @@ async def test_who_asks_why_sees_what_is_asked(world: Worlds) -> None:
     daemon = Daemon(there, settings=settings())
     await fail(daemon, bus("n1"))
     (row,) = there.store.incident_rows()
-    seen = explained(there.store, row)  # type: ignore[arg-type]
+    seen = explained(there.store, row, None)  # type: ignore[arg-type]
     assert seen["request"]["what"] == ["drain n1", f"restart {there.job}"] and len(seen["request"]["id"]) == 8
 
 
