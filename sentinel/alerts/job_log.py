@@ -56,7 +56,8 @@ def appended(facts: IncidentFacts) -> str:
 
 def _left(facts: IncidentFacts, stage: Stage, number: int) -> str:
     if stage is Stage.HELD and held_by_others(facts.outcomes):
-        return f"somebody holds the job, not Sentinel; whoever held it lets it start: scontrol release {spec_of(facts, number)}"
+        spec = spec_of(facts, number)
+        return f"somebody holds the job, not Sentinel; whoever held it lets it start: scontrol release {spec}"
     if stage is Stage.HELD:
         return f"the job is held and keeps its id; mend what is wrong, then: scontrol release {spec_of(facts, number)}"
     if stage is Stage.FAILED:

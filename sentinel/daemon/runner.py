@@ -30,6 +30,7 @@ from sentinel.engine.events import (
     IncidentCorrected,
     NoticeNotDelivered,
     OperatorCommand,
+    ReportedEnd,
     SlurmReported,
     StoreAnswers,
     TimerDue,
@@ -179,9 +180,9 @@ class Runner:
         """Tell the engine that a Slurm snapshot failed."""
         self.handle(FleetUnavailable(self._clock.now(), error.message, error.fix))
 
-    def report(self, event: str, jobs: Collection[int]) -> None:
+    def report(self, event: str, jobs: Collection[int], ends: Mapping[int, ReportedEnd] | None = None) -> None:
         """Hand an event that a hook of slurmctld reported to the engine."""
-        self.handle(SlurmReported(self._clock.now(), event, frozenset(jobs)))
+        self.handle(SlurmReported(self._clock.now(), event, frozenset(jobs), ends or {}))
 
     async def command(self, command: str, by: str, origin: str = "") -> None:
         await self.handle(OperatorCommand(self._clock.now(), command, by, origin))

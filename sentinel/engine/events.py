@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -176,12 +176,23 @@ class HistoryForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedEnd:
+    """How an attempt ended, as Slurm's hook was told: a signal as well as a code of 0 says little of why."""
+
+    at: datetime
+    attempt: int
+    exit_code: int
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmReported:
-    """Slurm's controller hook reported an event. ``jobs``: the jobs concerned, if any."""
+    """Slurm's controller hook reported an event. ``jobs``: the jobs concerned, if any; ``ends``: by job, where told."""
 
     at: datetime
     name: str
     jobs: frozenset[int] = frozenset()
+    ends: Mapping[int, ReportedEnd] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

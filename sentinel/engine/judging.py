@@ -300,8 +300,10 @@ def _keep(
     previous = state.verdicts.get(incident.id)
     known = (previous.cause, previous.broken) if previous is not None else None
     same = plan == before and known == (verdict.cause, verdict.broken)
+    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt or 0))
+    user = job.user if job is not None else seen.view.user if seen is not None else None  # Slurm may have forgotten it
     if not same or previous is not verdict:
-        out.save(IncidentChanged(incident, job.user if job else None))
+        out.save(IncidentChanged(incident, user or None))
     if same:
         return
     state.verdicts[incident.id], state.plans[incident.id] = verdict, plan
@@ -310,13 +312,11 @@ def _keep(
     out.save(PlanMade(plan))
     if plan.to_do or plan.waits:
         state.open_plans.add(incident.id)
-    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt or 0))
     if seen is not None:  # saved for a restarted daemon: recovery needs the attempt's nodes and last step
         # An end that nobody reported yet is not saved: the next daemon reports it, if this one is killed now.
         view = seen.view if seen.ended else dataclasses.replace(seen.view, ended_at=None)
         out.save(AttemptSeen(view, seen.first_step, seen.last_step, seen.usual_step_s()))
     nodes = state.cluster.nodes_of(incident.job, incident.attempt)
-    user = job.user if job is not None else seen.view.user if seen is not None else None
     state.past.judged(incident, verdict, user=user, nodes=nodes)
     opened = max((item.seen_at for item in incident.evidence if incidents.opens(item)), default=now)
     out.say(

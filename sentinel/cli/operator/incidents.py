@@ -114,7 +114,9 @@ def _subject(seen: dict[str, Any]) -> None:
     if seen.get("attempts"):
         attempts_table(seen["attempts"])
         say_refusals(seen.get("refused", ()))
-        if seen["incident"] is None:
+        if seen["incident"] is None and seen["attempts"][-1]["state"] == "unknown":
+            say("No incident names this job. How it ended is not known: Slurm had forgotten it when it was asked.")
+        elif seen["incident"] is None:
             say("No incident names this job: nothing of it was judged a failure.")
 
 

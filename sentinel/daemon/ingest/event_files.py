@@ -1,4 +1,6 @@
-"""Reads events that the controller's hook writes as empty files named ``EVENT.JOB.ANYTHING``.
+"""Reads events that the controller's hook writes as empty files: ``EVENT.JOB.ANYTHING``, or ``EVENT.JOB.r0e1s0.ANYTHING``.
+
+There the third part says which attempt ended (by restarts), with what code and signal.
 
 Writing a file costs almost nothing at a job's end; starting Python in the hook would take 0.1 s of a core.
 
@@ -12,23 +14,25 @@ import asyncio
 import os
 import re
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from sentinel.engine.events import ReportedEnd
 from sentinel.log import Log
+from sentinel.model.records import utc
 
 EVERY_S = 0.1
 EVENT = "[a-z_]{1,40}"  # the name of what a hook of the controller reports
-_NAME = re.compile("(" + EVENT + r")\.(\d{1,10})\.[0-9A-Za-z]{1,10}\Z")
+_NAME = re.compile("(" + EVENT + r")\.(\d{1,10})(?:\.r(\d{1,10})e(\d{1,10})s(\d{1,10}))?\.[0-9A-Za-z]{1,10}\Z")
 
-Report = Callable[[str, Collection[int]], None]
+Report = Callable[[str, Collection[int], Mapping[int, ReportedEnd]], None]
 
 
 class EventFiles:
     """
     Args:
         trusted: uids whose files count.
-        report: takes the name of an event and the jobs concerned.
+        report: takes the name of an event, the jobs concerned, and how the last attempt of each ended where that is told.
     """
 
     def __init__(self, folder: Path, trusted: Collection[int], report: Report, log: Log) -> None:
@@ -46,11 +50,15 @@ class EventFiles:
         except OSError as error:
             self._say(f"{self._folder} cannot be read: {error.strerror}")
             return
-        for event in sorted({event for event, _ in found}):
-            self._report(event, {job for name, job in found if name == event})
+        for event in sorted({event for event, _, _ in found}):
+            ends: dict[int, ReportedEnd] = {}
+            for name, job, end in found:
+                if name == event and end is not None and (job not in ends or ends[job].attempt < end.attempt):
+                    ends[job] = end
+            self._report(event, {job for name, job, _ in found if name == event}, ends)
 
-    def _take(self) -> list[tuple[str, int]]:
-        """Remove the event files of trusted owners and return their (event, job id) pairs.
+    def _take(self) -> list[tuple[str, int, ReportedEnd | None]]:
+        """Remove the event files of trusted owners and return their events, job ids and ends.
 
         Raises:
             OSError: the folder cannot be read.
@@ -59,7 +67,8 @@ class EventFiles:
         if not stat.S_ISDIR(here.st_mode) or here.st_mode & stat.S_IWOTH or here.st_uid not in self._trusted:
             self._say(f"{self._folder} must be a folder of a trusted account that nobody else can write to: not read")
             return []
-        found, problem = [], ""
+        found: list[tuple[str, int, ReportedEnd | None]] = []
+        problem = ""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 name = _NAME.match(entry.name)
@@ -72,7 +81,7 @@ class EventFiles:
                 except OSError as error:  # of this one: of those removed before it nobody else knows
                     problem = f"{self._folder}/{entry.name[:80]} cannot be removed: {error.strerror}"
                     continue
-                found.append((name[1], int(name[2])))
+                found.append((name[1], int(name[2]), _end(name, owned.st_mtime)))
         self._say(problem)
         return found
 
@@ -85,3 +94,7 @@ class EventFiles:
         if problem and problem != self._problem:
             self._log.warning("events-unreadable", reason=problem)
         self._problem = problem
+
+
+def _end(name: re.Match[str], at_s: float) -> ReportedEnd | None:
+    return ReportedEnd(utc(at_s), int(name[3]), int(name[4]), int(name[5])) if name[3] is not None else None

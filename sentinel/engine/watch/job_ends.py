@@ -6,6 +6,7 @@ that wait for it share one question.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.detect.job_end import failed_attempt
@@ -14,6 +15,7 @@ from sentinel.engine.events import EvidenceReceived, SlurmReported
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.engine.watch import reconciliation
+from sentinel.model.records import JobView
 
 JOB_ENDS = "job-ends"  # timer and effect
 _LOGGED = 100  # jobs of one burst that are named in the log
@@ -30,6 +32,7 @@ def reported(state: State, out: Transition, event: SlurmReported) -> None:
         reconciliation.request(state, out, event.at)
         return
     state.watch.job_ends.tries.update(dict.fromkeys(event.jobs, 0))
+    state.watch.job_ends.told.update(event.ends)
     _ask(state, out, event.at)
 
 
@@ -61,12 +64,28 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
                 del ends.tries[job]
             continue
         del ends.tries[job]
+        if view is None and fleet is not None:
+            view = _as_told(state, job)
         if view is not None and view.exit_held:
             view = failed_attempt(view)
         if view is not None and view.state not in ("pending", "configuring"):  # those were requeued on purpose
             over.append(reconciliation.ended(state, view, now))
     if over:
         grouping.receive(state, out, EvidenceReceived(now, tuple(over)))
+    ends.told = {job: end for job, end in ends.told.items() if job in ends.tries}
     if ends.tries:
         ends.timer = True
         out.do(StartTimer(JOB_ENDS, now + _PAUSE))
+
+
+def _as_told(state: State, job: int) -> JobView | None:
+    """A failed attempt of a job that slurmctld has forgotten, by what its hook was told; None: not known, or no failure.
+
+    With a code a batch script ends by itself; a signal may be of whoever cancelled the job.
+    """
+    end = state.watch.job_ends.told.get(job)
+    seen = state.cluster.attempts.get((job, end.attempt)) if end is not None else None
+    if end is None or seen is None or seen.view.state != "unknown" or end.signal or not end.exit_code:
+        return None
+    seen.view = replace(seen.view, state="failed", exit_code=end.exit_code, exit_signal=0, ended_at=end.at)
+    return seen.view

@@ -10,6 +10,7 @@ from sentinel.detect.observed_silence import Transit
 from sentinel.detect.own_host import OwnDelays
 from sentinel.detect.slow_steps import SlowdownWatch
 from sentinel.detect.visibility import Visibility
+from sentinel.engine.events import ReportedEnd
 from sentinel.model.changes import AttemptSeen
 
 NEVER_S = float("-inf")
@@ -32,6 +33,7 @@ class JobEnds:
     """Jobs that ended according to a hook, and of which Slurm is asked until it has their final state."""
 
     tries: dict[int, int] = field(default_factory=dict)  # by job, how often Slurm was asked
+    told: dict[int, ReportedEnd] = field(default_factory=dict)  # by job, of those in ``tries``: what the hook said
     asked_at: datetime | None = None  # when it was asked; None: not under way
     timer: bool = False  # whether the pause before the next question is running
 

@@ -267,6 +267,19 @@ def test_the_end_of_a_job_is_a_file_in_the_daemons_folder(hooks: Hooks, tmp_path
     assert {path.name.rpartition(".")[0] for path in events.iterdir()} == {"job_ended.31"}
 
 
+@pytest.mark.parametrize(
+    ("restarts", "code", "end"), [("1", "3:0", ".r1e3s0"), ("0", "0:15", ".r0e0s15"), ("", "3:0", ""), ("1", "x:0", "")]
+)
+def test_its_name_says_how_the_job_ended_where_slurm_does(
+    hooks: Hooks, tmp_path: Path, restarts: str, code: str, end: str
+) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    how = {"SLURM_JOB_RESTART_COUNT": restarts, "SLURM_JOB_EXIT_CODE2": code}
+    hooks("epilog/slurmctld-sentinel", SENTINEL_EVENTS=str(events), SENTINEL_PYTHON="/nonexistent", **how)
+    assert [path.name.rpartition(".")[0] for path in events.iterdir()] == [f"job_ended.31{end}"]
+
+
 @pytest.mark.parametrize("plant", ["ln -s {owned}", "ln -s {missing}", "mkfifo"])
 def test_what_waits_in_the_daemons_folder_stops_no_news(hooks: Hooks, tmp_path: Path, plant: str) -> None:
     """Its account may write there, too: what SlurmUser owns must not be emptied through a link, nor a hook of slurmctld wait

@@ -288,6 +288,20 @@ async def test_candidates_and_closed_incidents_are_forgotten_in_time(world: Worl
     assert not daemon.state.incidents and not daemon.state.plans and not daemon.state.verdicts
 
 
+async def test_a_job_that_slurm_has_forgotten_is_told_to_its_user(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    there.slurm.purge(there.job)
+    await daemon.observe([ended(there.job)])
+    await daemon.quiet()
+    ((name, (state, _, _)),) = incidents_of(there.store).items()
+    assert state == "closed" and [notice.data["user"] for notice in sink.got] == ["alice"]
+    (row,) = there.store.incident_rows(ids=[name])
+    assert row["user"] == "alice"
+
+
 async def test_end_of_a_job_is_the_same_evidence_from_event_and_reconciliation(world: Worlds) -> None:
     there = world()
     there.slurm.end(there.job, exit_code=3)

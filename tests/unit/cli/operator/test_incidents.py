@@ -242,7 +242,9 @@ def test_why_of_a_job_begins_with_its_story(asked: Asked) -> None:
     said = asked.run("why", "101").output
     assert said.startswith("Job 101 train of ada in train: running\n") and "Incident 0f3a9c" in said
     asked.views["why"] = NOTHING | {"asked": {"kind": "job", "name": "101"}, "attempts": attempts[1:]}
-    assert "No incident names this job" in asked.run("why", "101").output
+    assert "No incident names this job: nothing of it was judged" in asked.run("why", "101").output
+    attempts[1]["state"] = "unknown"
+    assert "How it ended is not known" in asked.run("why", "101").output
 
 
 def test_unlikely_alternatives_are_not_told(asked: Asked) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
 from sentinel.daemon.ingest.event_files import EventFiles
+from sentinel.engine.events import ReportedEnd
 from sentinel.log import Log
+from sentinel.model.records import utc
 
 
 class Scene:
@@ -18,12 +20,14 @@ class Scene:
         self.folder = folder / "events"
         self.folder.mkdir(mode=0o700)
         self.got: list[tuple[str, list[int]]] = []
+        self.ends: dict[int, ReportedEnd] = {}
         self.stream = io.StringIO()
         whose = {os.getuid()} if trusted is None else trusted
         self.box = EventFiles(self.folder, whose, self.report, Log(self.stream))
 
-    def report(self, event: str, jobs: Collection[int]) -> None:
+    def report(self, event: str, jobs: Collection[int], ends: Mapping[int, ReportedEnd]) -> None:
         self.got.append((event, sorted(jobs)))
+        self.ends.update(ends)
 
     def leave(self, *names: str) -> None:
         for name in names:
@@ -39,6 +43,15 @@ async def test_what_was_left_is_told_together_and_taken(tmp_path: Path) -> None:
     await there.box.look()
     await there.box.look()
     assert there.got == [("job_ended", [7, 4294967291]), ("node_down", [0])] and there.left() == []
+
+
+async def test_how_the_newest_attempt_ended_is_told_with_its_time(tmp_path: Path) -> None:
+    there = Scene(tmp_path)
+    names = ("job_ended.7.r1e3s0.17fe90uM8s", "job_ended.7.r0e0s15.abc", "job_ended.8.17fe90uM8s")
+    there.leave(*names)
+    os.utime(there.folder / names[0], (1000.0, 1772366400.0))
+    await there.box.look()
+    assert there.got == [("job_ended", [7, 8])] and there.ends == {7: ReportedEnd(utc(1772366400.0), 1, 3, 0)}
 
 
 @pytest.mark.parametrize(

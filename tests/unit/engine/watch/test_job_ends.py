@@ -8,7 +8,7 @@ import pytest
 from in_memory.watch import Scene
 from in_memory.world import World
 
-from sentinel.engine.events import EffectCompleted, FleetObserved, SlurmReported
+from sentinel.engine.events import EffectCompleted, FleetObserved, ReportedEnd, SlurmReported
 from sentinel.model.records import Kind
 
 Worlds = Callable[..., World]
@@ -67,6 +67,30 @@ async def test_job_that_is_gone_or_waits_again_is_no_news(world: Worlds, how: st
         there.slurm.back_to_queue(there.slurm.jobs[there.job], held=True)
     await scene.report("job_ended", there.job)
     assert scene.reported == []
+
+
+@pytest.mark.parametrize(
+    ("attempt", "code", "signal", "states"),
+    [(0, 3, 0, ["failed"]), (0, 0, 0, []), (0, 1, 15, []), (1, 3, 0, [])],
+    ids=["failed", "completed", "perhaps cancelled", "an attempt that nobody saw"],
+)
+async def test_a_failure_that_slurm_has_forgotten_is_told_by_what_its_hook_said(
+    world: Worlds, attempt: int, code: int, signal: int, states: list[str]
+) -> None:
+    """The daemon was away for longer than MinJobAge; the attempt is one that it saw begin."""
+    there = world()
+    scene = Scene(there)
+    await scene.fleets.take()
+    ended_at = there.slurm.clock.now()
+    there.slurm.end(there.job, exit_code=3)
+    there.slurm.purge(there.job)
+    await scene.advance(60.0)
+    told = {there.job: ReportedEnd(ended_at, attempt, code, signal)}
+    for _ in range(2):
+        scene.apply(SlurmReported(scene.now, "job_ended", frozenset({there.job}), told))
+        await scene.settle()
+    assert [item.data["state"] for item in scene.reported] == states
+    assert [(item.at, item.data["nodes"]) for item in scene.reported] == [(ended_at, "n1,n2") for _ in states]
 
 
 async def test_many_ends_at_once_cost_one_question(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
