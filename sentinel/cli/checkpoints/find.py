@@ -37,7 +37,7 @@ from sentinel.cli.checkpoints.named import rejected_among, require_nodes
 from sentinel.cli.checkpoints.nodes import Spread, expand_nodes, local_folders, this_host
 from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
 from sentinel.cli.checkpoints.show import echo_decision, part_line, show_decision, show_validity
-from sentinel.cli.operator.arguments import ABOVE_ZERO, Finite, missing
+from sentinel.cli.operator.arguments import ABOVE_ZERO, Finite, GivenPath, GivenText, missing
 from sentinel.cli.operator.output import say, unbroken
 from sentinel.errors import Refused, UserError
 from sentinel.text import visible
@@ -60,8 +60,12 @@ def _settings(no_cache: bool) -> Settings:
 
 
 @click.command(cls=Spread)
-@click.option("--global", "global_", multiple=True, metavar="DIR", help="A folder that every node sees.")
-@click.option("--local", multiple=True, metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name.")
+@click.option(
+    "--global", "global_", multiple=True, type=GivenText(), metavar="DIR", help="A folder that every node sees."
+)
+@click.option(
+    "--local", multiple=True, type=GivenText(), metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name."
+)
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes: a,b or node[1-4].")
 @click.option("--lost", multiple=True, metavar="NODE", help="A node that the next attempt will not have.")
 @click.option("--next", "following", multiple=True, metavar="LIST", help=_NEXT)
@@ -74,7 +78,9 @@ def _settings(no_cache: bool) -> Settings:
 @click.option("--step-time", "step_time_s", type=Finite(0), default=10.0, show_default=True, help="Seconds per step.")
 @click.option("--world-size", type=click.IntRange(1), help="Ranks of the next attempt.")
 @click.option("--level", type=_LEVELS, help=_FIND_LEVEL)
-@click.option("--rejected", multiple=True, metavar="PATH", help="A checkpoint that failed to load already.")
+@click.option(
+    "--rejected", multiple=True, type=GivenText(), metavar="PATH", help="A checkpoint that failed to load already."
+)
 @click.option("--limit", type=_SOME, default=stock.MAX_CANDIDATES, show_default=True, help="Newest so many per folder.")
 @click.option("--all", "everything", is_flag=True, help="Read all candidates at that level, not only the best ones.")
 @click.option("--deadline", "deadline_s", type=ABOVE_ZERO, metavar="SECONDS", help=_DEADLINE)
@@ -269,7 +275,7 @@ def advice(candidates: Sequence[Candidate], level: Level, lower: Decision | None
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=GivenPath(readable=False), metavar="PATH...")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help=_CHECK_LEVEL)
 @click.option("--deadline", "deadline_s", type=ABOVE_ZERO, metavar="SECONDS", help=_DEADLINE)
 @click.option("--no-cache", is_flag=True, help="Do not use or keep remembered results.")
@@ -337,8 +343,12 @@ def _share(text: str | None) -> tuple[int, int] | None:
 
 
 @click.command(cls=Spread)
-@click.option("--global", "global_", multiple=True, metavar="DIR", help="A folder that every node sees.")
-@click.option("--local", multiple=True, metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name.")
+@click.option(
+    "--global", "global_", multiple=True, type=GivenText(), metavar="DIR", help="A folder that every node sees."
+)
+@click.option(
+    "--local", multiple=True, type=GivenText(), metavar="[NODE=]DIR", help="A node's own folder; %N is the node's name."
+)
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes: a,b or node[1-4].")
 @click.option("--host", help="The name of this host (default: its own).")
 @click.option("--level", type=_LEVELS, default="structural", show_default=True, help=_CHECK_LEVEL)

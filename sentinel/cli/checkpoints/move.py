@@ -19,7 +19,7 @@ from sentinel.checkpoints.validate import Settings, validate_part
 from sentinel.cli.checkpoints.deadline import GIVE_UP_AFTER, bounded, check_within, parts_within
 from sentinel.cli.checkpoints.nodes import expand_nodes
 from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
-from sentinel.cli.operator.arguments import ABOVE_ZERO, ExistingPath
+from sentinel.cli.operator.arguments import ABOVE_ZERO, ExistingPath, GivenPath, GivenText
 from sentinel.cli.operator.output import counted, say
 from sentinel.errors import Refused, UserError
 from sentinel.text import visible
@@ -91,7 +91,7 @@ _INTERVAL = click.option(
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=ExistingPath(), metavar="PATH...")
-@click.option("--to", "target", required=True, type=click.Path(path_type=Path), help=_TO)
+@click.option("--to", "target", required=True, type=GivenPath(), help=_TO)
 @_RATE
 @_INTERVAL
 @GIVE_UP_AFTER
@@ -117,7 +117,7 @@ def drain(
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=ExistingPath(), metavar="PATH...")
-@click.option("--to", "target", required=True, metavar="DIR", help=_TO_PEER)
+@click.option("--to", "target", required=True, type=GivenText(), metavar="DIR", help=_TO_PEER)
 @click.option("--nodes", multiple=True, metavar="LIST", help="The job's nodes, to choose a peer among.")
 @click.option("--domain", multiple=True, metavar="NODES=NAME", help="Nodes that fail together (switch, rack).")
 @click.option("--host", help="The name of this host (default: its own).")

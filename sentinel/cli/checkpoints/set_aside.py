@@ -18,7 +18,7 @@ from sentinel.checkpoints.formats import tracked
 from sentinel.checkpoints.inventory import find, listing
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.cli.checkpoints.deadline import GIVE_UP_AFTER, bounded
-from sentinel.cli.operator.arguments import ExistingPath
+from sentinel.cli.operator.arguments import ExistingPath, GivenPath
 from sentinel.cli.operator.output import say
 from sentinel.errors import UserError
 from sentinel.text import visible
@@ -26,7 +26,7 @@ from sentinel.text import visible
 
 @click.command()
 @click.argument("root", type=ExistingPath())
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=GivenPath())
 @click.option("--undo", is_flag=True, help="Move them (or all) back.")
 @click.option("--list", "listed", is_flag=True, help="Show what is set aside.")
 @click.option("--newer-than", type=int, metavar="STEP", help="All checkpoints of a later step.")

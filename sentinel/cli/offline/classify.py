@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.cli.operator.arguments import rules_option
+from sentinel.cli.operator.arguments import GivenPath, rules_option
 from sentinel.model.vocabulary import LOG_LINE
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MOST_UNREAD = 8  # lines that are shown where none was recognised
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=GivenPath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per path.")
 @click.option(
     "--source",

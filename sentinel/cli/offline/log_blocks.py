@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -33,7 +34,12 @@ def blocks(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes
         UserError: a device or socket; binary (`NoLog`) or compressed data.
     """
     if str(file) == "-":
+        _refuse_device()
+        first = True
         while block := os.read(0, BLOCK):
+            if first:
+                _require_text(file, block)
+            first = False
             yield block
         return
     with opened(file) as given:
@@ -89,6 +95,14 @@ def _newest_first(lines: Sequence[bytes]) -> bool:
         different += before is not None and at < before
         before = at
     return different >= _DIFFERENT
+
+
+def _refuse_device() -> None:
+    """Of standard input: /dev/zero has no end. A terminal has one, and nothing is what a job's output may be led to."""
+    status = os.fstat(0)
+    if not stat.S_ISCHR(status.st_mode) or os.isatty(0) or status.st_rdev == Path(os.devnull).stat().st_rdev:
+        return
+    raise UserError("-: a device", fix="give a file or a pipe")
 
 
 def _require_text(file: Path, block: bytes) -> None:

@@ -72,14 +72,38 @@ class Finite(click.FloatRange):
 ABOVE_ZERO = Finite(0, min_open=True)
 
 
-class ExistingPath(click.Path):
-    """A file or folder that must be there: what is missing is a wrong argument (exit status 2) in every command."""
+def _given(value: Any) -> Any:
+    """
+    Raises:
+        UserError: it is empty. As a path that would be the current folder.
+    """
+    if value in ("", b""):
+        raise UserError("a path is empty", fix="Was a variable not set? The current folder is written as a dot.")
+    return value
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+
+class GivenPath(click.Path):
+    """A path that is not empty."""
+
+    def __init__(self, *, readable: bool = True) -> None:
+        super().__init__(path_type=Path, readable=readable)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        return Path(os.fsdecode(super().convert(_given(value), param, ctx)))
+
+
+class GivenText(click.types.StringParamType):
+    """Text in which a path stands, and that is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(_given(value), param, ctx)
+
+
+class ExistingPath(GivenPath):
+    """A file or folder that must be there: what is missing is a wrong argument (exit status 2) in every command."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = super().convert(value, param, ctx)
         if not os.path.lexists(path):
             raise missing(path)
         return path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
-from sentinel.cli.operator.arguments import refuse_unused, since_option, since_time
+from sentinel.cli.operator.arguments import GivenPath, refuse_unused, since_option, since_time
 from sentinel.cli.operator.daemon_client import CONFIG
 from sentinel.cli.operator.output import counted, say, table
 from sentinel.errors import FileError, UserError
@@ -37,10 +37,8 @@ _WOULD = {
 
 @click.command()
 @click.option("--slurm-accounting", is_flag=True, help="Ask sacct here; it needs a slurmdbd.")
-@click.option("--from", "file", type=click.Path(path_type=Path), help="A file with what sacct printed, see above.")
-@click.option(
-    "--logs", type=click.Path(path_type=Path), help="Folder of old job logs; a job's id stands in their names."
-)
+@click.option("--from", "file", type=GivenPath(), help="A file with what sacct printed, see above.")
+@click.option("--logs", type=GivenPath(), help="Folder of old job logs; a job's id stands in their names.")
 @since_option("30d")
 @click.option("--gpus-per-node", default=8, show_default=True, type=click.IntRange(1, 64), help="Of the file --out.")
 @click.option(

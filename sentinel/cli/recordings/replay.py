@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sentinel.cli.offline.progress_bar import count_bar
-from sentinel.cli.operator.arguments import refuse_unused, rules_option, since_option, since_time
+from sentinel.cli.operator.arguments import GivenText, refuse_unused, rules_option, since_option, since_time
 from sentinel.cli.operator.daemon_client import CONFIG
 from sentinel.cli.operator.output import counted, say, shown
 
@@ -23,7 +23,7 @@ _BAR_FROM = 2000  # items of evidence: a second of work
 
 
 @click.command()
-@click.argument("source")
+@click.argument("source", type=GivenText())
 @rules_option("Rules of the site instead of the settings'.")
 @click.option(
     "--policy", type=click.Path(path_type=Path), envvar="SENTINEL_CONFIG",
