@@ -66,9 +66,10 @@ def read(text: str, now: datetime | None) -> tuple[list[AccountedAttempt], list[
     """The attempts that began, in order of time, and the numbers of the lines that could not be read.
 
     An attempt that runs still ends ``now``; None: at the newest time of the text, which is when it was printed or sooner.
-    What never began (pending, cancelled before) is left out.
+    What never began (pending, cancelled before) is left out. An attempt that stands there twice, as where two outputs that
+    overlap were put together, counts once: with its end, where that was known to one of them, as the later row says it.
     """
-    found: list[tuple[datetime, list[str], datetime | None]] = []
+    rows: dict[tuple[str, datetime], tuple[datetime, list[str], datetime | None]] = {}
     unread: list[int] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -86,7 +87,10 @@ def read(text: str, now: datetime | None) -> tuple[list[AccountedAttempt], list[
                 continue
             unread.append(number)
             continue
-        found.append((started, fields, ended))
+        before = rows.get((fields[0], started))
+        if before is None or ended is not None or before[2] is None:
+            rows[fields[0], started] = (started, fields, ended)
+    found = list(rows.values())
     newest = max((ended or started for started, _, ended in found), default=None)
     count: Counter[int] = Counter()
     attempts = []

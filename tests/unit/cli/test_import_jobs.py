@@ -63,6 +63,16 @@ def test_attempts_of_a_requeued_job_are_told_apart_and_what_is_unknown_stays_so(
     assert "--starttime=2026-03-31T00:00:00" in asked and f"--format={','.join(FIELDS)}" in asked
 
 
+def test_an_attempt_that_stands_there_twice_counts_once() -> None:
+    """Outputs of two months that overlap, put together: of the first, one job was still running."""
+    running = "4712|bob|train|RUNNING|0:0|2026-03-02T00:00:00|Unknown|cpu=64,gres/gpu=8,node=1|n4\n"
+    once, unread = read(SACCT, NOW)
+    assert read(SACCT + SACCT, NOW) == (once, [*unread, *(number + len(SACCT.splitlines()) for number in unread)])
+    for text in (running + SACCT, SACCT + running):
+        again = [one for one in read(text, NOW)[0] if one.job == 4712]
+        assert again == [one for one in once if one.job == 4712], text
+
+
 def test_failures_are_counted_by_cause_with_what_would_have_been_done(accounted: Path, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "history.json"
     (logs / "ada").mkdir(parents=True)
