@@ -19,6 +19,7 @@ from sentinel.text import visible
 
 if TYPE_CHECKING:
     from sentinel.config.rules import Rule, Rules
+    from sentinel.evidence.logs.reader import Signatures
 
 _SITE = rules_option("Site rules: a file or a folder.")
 
@@ -119,7 +120,8 @@ def test_rules(as_json: bool, rules_path: Path | None) -> None:
     Rows of a site's file that take the place of shipped ones are named.
     """
     from sentinel.adapters.hyperscan import best_screen
-    from sentinel.config.rules_files import load_rules
+    from sentinel.config.rules_files import load_rules, rules_folder
+    from sentinel.evidence.logs.reader import Signatures
     from sentinel.evidence.logs.screen.line_templates import LineTemplates
     from sentinel.evidence.logs.screen.prefilter import PlainScreen
 
@@ -127,7 +129,10 @@ def test_rules(as_json: bool, rules_path: Path | None) -> None:
     patterns = [rule.pattern for rule in loaded.rules]
     fast, plain = (LineTemplates(patterns, matcher, frozenset()) for matcher in (best_screen, PlainScreen))
     examples = 0
+    heard = Signatures(loaded, best_screen)
     for index, rule in enumerate(loaded.rules):
+        if not Path(rule.file).is_relative_to(rules_folder()):
+            _require_heard(rule, heard)
         for line in rule.match:
             examples += 1
             for screen in (fast, plain):
@@ -155,6 +160,28 @@ def test_rules(as_json: bool, rules_path: Path | None) -> None:
     for row in loaded.replaced:
         before = _place(row.before, row.before_line)
         say(f"{_place(row.file, row.line)}: [[{row.table}]] {visible(row.row)} takes the place of the one in {before}")
+
+
+def _require_heard(rule: Rule, signatures: Signatures) -> None:
+    """
+    Raises:
+        FileError: of an example nothing is made when a log is read: it is not as its line then is, or no line of a log.
+    """
+    from sentinel.evidence.logs.reader import LogReader
+    from sentinel.evidence.logs.timers import TIMERS
+    from sentinel.model.records import Source
+
+    now = datetime.now(UTC)
+    for line in rule.match if rule.kind != TIMERS else ():
+        for source in (Source.JOB_LOG, *rule.anchors):
+            reader = LogReader(signatures, source=source, own_times=True)
+            if reader.feed(line.encode() + b"\n", now) or reader.finish(now):
+                break
+        else:
+            raise FileError(
+                rule.file, f"in a log {line!r:.100} is not recognised, though the pattern matches it", line=rule.line,
+                key=rule.id, fix="HTML's entities (&gt;) are read as what they stand for, and lines of set -x are left out",
+            )  # fmt: skip
 
 
 def _place(file: str, line: int | None) -> str:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from sentinel.cli.offline.rules import rules
@@ -45,6 +46,20 @@ def test_the_rows_that_a_site_replaces_are_named(tmp_path: Path) -> None:
     assert (row["table"], row["row"], row["line"], row["before_line"]) == ("xid", "79", 7, line)
     site.write_text(RULE)
     assert "place" not in run("test", "--rules", site).output
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"), [("quux &gt; limit", "quux &gt; limit"), (r"^\\+ quux failed", "+ quux failed")]
+)
+def test_a_rule_that_no_line_of_a_log_fits_does_not_hold(tmp_path: Path, pattern: str, line: str) -> None:
+    """The reader reads entities as what they stand for, and leaves the shell's own lines out."""
+    site = tmp_path / "ours.toml"
+    site.write_text(RULE.replace('"foo bar baz"', f'"{pattern}"', 1).replace('["foo bar baz"]', f'["{line}"]'))
+    error = run("test", "--rules", site).exception
+    assert isinstance(error, FileError) and "is not recognised" in error.message and "x-y" in error.message
+    assert "no rule knows" in run("explain", "--rules", site, line).output
+    site.write_text(RULE)
+    assert run("test", "--rules", site).exception is None
 
 
 def test_a_cause_that_is_none_is_a_wrong_argument() -> None:
