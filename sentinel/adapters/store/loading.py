@@ -193,7 +193,11 @@ def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
 
 
 def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str, Any]]:
-    """See ``Stored.told``. A message of an earlier release tells no stage: its incident counts as told to the end."""
+    """See ``Stored.told``.
+
+    A message of an earlier release tells no stage: its incident counts as told to the end. Or it does not say of which
+    request for an approval it told: of those that had begun.
+    """
     rows = by_id(connection, t.notice, t.notice.c.incident, incidents)
     others = connection.execute(_TOLD_OF).scalars()
     over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
@@ -205,7 +209,7 @@ def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str,
         found[row.incident] = {
             "stages": stages, "worst": said.get("worst") or "critical", "final": bool(said.get("final", True)),
             "joined": said.get("joined") or "", "labels": said.get("labels") or {},
-            "asked": said.get("asked") or "", "beside": said.get("beside") or "",
+            "asked": said["asked"] if "asked" in said else row.at.isoformat(), "beside": said.get("beside") or "",
         }  # fmt: skip
     return found
 

@@ -405,10 +405,16 @@ def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> Non
     store.commit([changes.IncidentChanged(incident(id=name)) for name in ("inc1", "inc2", "inc3")])
     told = store.load(month=AT, lately=AT, evidence_ids=10).told
     over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
-    known = {"worst": "warning", "joined": "", "labels": data["labels"], "asked": "", "beside": ""}
+    # These do not say of which request they told: of all that had begun.
+    known = {"worst": "warning", "joined": "", "labels": data["labels"], "asked": AT.isoformat(), "beside": ""}
     assert told == {
         "inc4": over,  # of no incident that is open or was lately
-        "inc1": {**known, "stages": ("restarting", "running again"), "final": True},
+        "inc1": {
+            **known,
+            "stages": ("restarting", "running again"),
+            "final": True,
+            "asked": later(5.0).isoformat(),
+        },
         "inc2": {
             **known,
             "stages": ("restarting", "asked"),

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from in_memory.daemon import SETTINGS, Daemon, FakeSink, answer, fail, open_plan, outcomes, silent, states
 from in_memory.world import World
 from made_records import OPTED_IN, evidence
 
+from sentinel.adapters.store import tables
 from sentinel.config.modes import CauseMode
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.explanation import explained
@@ -289,3 +291,27 @@ async def test_a_further_node_that_is_asked_for_later_is_told_too(world: Worlds)
     for _ in range(2):
         await daemon.pass_time(20.0)
     assert sink.stages == ["asked", "asked"] and "drain n2" in str(sink.all[-1].data["operator_text"])
+
+
+@pytest.mark.parametrize("restart", ["suggest", "act"])
+@pytest.mark.parametrize("refused", [False, True])
+async def test_nobody_is_asked_again_since_an_earlier_release_did_not_keep_that_it_had_asked(
+    world: Worlds, restart: str, refused: bool
+) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings("suggest", restart))
+    await fail(daemon, bus("n1"))
+    await daemon.pass_time(20.0)
+    if refused:
+        await answer(daemon, "refuse")
+        await daemon.pass_time(20.0)
+    before = sink.stages
+    with there.store.engine.begin() as connection:
+        for row in connection.execute(sa.select(tables.notice)).all():
+            data = {key: value for key, value in row.record["data"].items() if key not in ("asked", "beside")}
+            this = sa.and_(tables.notice.c.id == row.id, tables.notice.c.receiver == row.receiver)
+            connection.execute(sa.update(tables.notice).where(this).values(record={**row.record, "data": data}))
+    daemon = await restarted(daemon)
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    assert sink.stages == before, daemon.said
