@@ -73,8 +73,9 @@ def with_next(thread: Thread | None, facts: IncidentFacts, stage: Stage, joined:
 
 def _newest_request(facts: IncidentFacts) -> tuple[str, Stage] | None:
     """Of the newest request for an approval: when it began, lapsed or was refused, ISO 8601, and which of these; None: there
-    is none."""
-    waits = asked(facts.plan) if facts.plan is not None else ()
+    is none. While something is still asked for, that a part was refused is no state of its own."""
+    found = asked(facts.plan) if facts.plan is not None else ()
+    waits = [wait for wait in found if wait.kind == APPROVAL] or found
     newest = max(waits, key=lambda wait: wait.since, default=None)
     return (newest.since.isoformat(), REQUESTS[newest.kind]) if newest is not None else None
 

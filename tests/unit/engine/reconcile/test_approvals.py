@@ -315,3 +315,18 @@ async def test_nobody_is_asked_again_since_an_earlier_release_did_not_keep_that_
     for _ in range(2):
         await daemon.pass_time(20.0)
     assert sink.stages == before, daemon.said
+
+
+async def test_that_a_part_was_refused_is_told_once_nothing_more_is_asked_for(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings())
+    await fail(daemon, bus("n1"), bus("n2"))
+    await daemon.pass_time(20.0)
+    await answer(daemon, "refuse", ["drain n1"])
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    assert waits(there) == ["refused", "approval"] and sink.stages == ["asked"], "a person is needed still"
+    await answer(daemon, "refuse", ["drain n2", f"restart {there.job}"])
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    assert sink.stages == ["asked", "refused"], daemon.said
