@@ -2,7 +2,7 @@
 
 Labels are those of the incident's first message, so that later ones are the same alert; annotations say how it is now. The
 last message ends the alert; until then it stands for ``_ALERT_LIFETIME``, since Alertmanager's own resolve_timeout is
-minutes. An incident that becomes worse is another alert, for routes and inhibition by severity: the one with the lower
+minutes. What belongs to no incident stands for ``_OTHER_LIFETIME``: nobody may be left to say that it is over. An incident that becomes worse is another alert, for routes and inhibition by severity: the one with the lower
 severity ends.
 """
 
@@ -21,6 +21,8 @@ from sentinel.wire import to_json
 
 # A held job waits for its user, over holidays too. What nobody ends, since the daemon was removed, ends by itself.
 _ALERT_LIFETIME = timedelta(days=30)
+# No message ends what could not be read at a start, nor an outage of the store that the daemon did not survive.
+_OTHER_LIFETIME = timedelta(days=1)
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -64,7 +66,8 @@ def alerts_of(notice: Notice, link: str = "") -> list[Mapping[str, Any]]:
     }
     worst = str(data.get("worst") or data.get("severity"))
     worst = worst if worst in _SEVERITIES else "critical"
-    now, until = to_json(notice.at), to_json(notice.at if data.get("final") else notice.at + _ALERT_LIFETIME)
+    lifetime = _ALERT_LIFETIME if notice.incident else _OTHER_LIFETIME
+    now, until = to_json(notice.at), to_json(notice.at if data.get("final") else notice.at + lifetime)
     shown: dict[str, Any] = {
         "annotations": {
             # Alertmanager's templates hand these on to chats: no markup of any of them.

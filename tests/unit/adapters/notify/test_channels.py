@@ -6,12 +6,14 @@ import hashlib
 import hmac
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import jsonschema_of
 import pytest
 from made_records import AT
 
+from sentinel.adapters.notify.alertmanager import alerts_of
 from sentinel.adapters.notify.channels import receivers
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.webhook import body_of, signature
@@ -19,6 +21,7 @@ from sentinel.adapters.notify.wording import Wording, template_of
 from sentinel.config.settings import Settings, load
 from sentinel.errors import FileError
 from sentinel.model.records import Notice
+from sentinel.wire import to_json
 
 NOTICE = Notice("note1", "inc1", AT, "title", "body", {"user": "ada", "nodes": ["n1", "n2"], "operator_text": "ops"})
 
@@ -192,3 +195,9 @@ def test_messages_are_as_the_schema_says() -> None:
     assert jsonschema_of.errors(schema, body_of(NOTICE)) != [], "an incident's message lacks its keys"
     for notice in jsonschema_of.messages():
         assert jsonschema_of.errors(schema, body_of(notice)) == [], notice.title
+
+
+@pytest.mark.parametrize(("incident", "days"), [("inc1", 30), ("", 1)])
+def test_an_alert_that_no_incident_ends_does_not_stand_for_a_month(incident: str, days: int) -> None:
+    made = Notice("note1", incident, AT, "title", "body", {"event": "unreadable_state", "final": False})
+    assert [alert["endsAt"] for alert in alerts_of(made)][:1] == [to_json(AT + timedelta(days=days))]
