@@ -155,7 +155,7 @@ class Pages:
     def problem(self, status: int, message: str, fix: str, viewer: Viewer | None) -> str:
         return render(
             "problem.html", status=status, message=message, fix=fix, viewer=viewer, user=None, now=self._clock.now(),
-            cluster=self._cluster, query={}, outage=self._views.outage(),
+            cluster=self._cluster, query={}, outage=self._views.outage() if viewer is not None else None,
         )  # fmt: skip
 
 

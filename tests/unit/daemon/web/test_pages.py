@@ -405,3 +405,12 @@ async def test_every_page_says_that_the_store_cannot_be_written(served: ServedPa
     served.views.outage = lambda: {"since": AT, "reason": "the disk is <full>"}
     _, text, _ = await served.get(path)
     assert "Nothing is judged or done" in text and "the disk is &lt;full&gt;" in text
+
+
+@pytest.mark.parametrize(("method", "headers"), [("GET", {}), ("POST", {"X-User": "root"})])
+async def test_who_has_not_proved_who_they_are_is_told_nothing_of_the_store(
+    served: ServedPage, method: str, headers: dict[str, str]
+) -> None:
+    served.views.outage = lambda: {"since": AT, "reason": "no answer (postgresql://sentinel@db1/sentinel)"}
+    status, text, _ = await served.get("/", method=method, headers=headers)
+    assert status in (403, 405) and "store" not in text and "db1" not in text
