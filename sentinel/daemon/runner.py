@@ -46,6 +46,8 @@ from sentinel.model.records import Evidence, Fleet, Outcome, Result, Scalar, Ste
 from sentinel.ports import Clock
 from sentinel.telemetry import Telemetry
 
+# That a stop waits for deliveries, however long one may take: systemd gives all of the stop 30 s, and the lease is held.
+_LAST_DELIVERIES_S = 10.0
 _STORE_PAUSE_S = 1.0  # before the next try when the store did not answer
 _BUG_PAUSE_S = 5.0  # before the next snapshot after an unexpected exception
 _MOST_CHANGES = 2000  # per transaction: writing them takes a fraction of a second
@@ -202,15 +204,15 @@ class Runner:
     async def stop(self) -> None:
         """Stop timers and effects, and finish saving. The next daemon resumes from what is saved.
 
-        Deliveries under way have the time of one attempt (``alerts.deadline_s``) to end: one that is cut off may have been
-        made, and the next daemon, if there is one, makes it again.
+        Deliveries under way have the time of one attempt (``alerts.deadline_s``, but ``_LAST_DELIVERIES_S`` at most) to
+        end: one that is cut off may have been made, and the next daemon, if there is one, makes it again.
         """
         self._stopping = True
         tasks = {*self._timers.values(), *self._effects}
         for task in tasks - self._deliveries:
             task.cancel()
         if self._deliveries:
-            await asyncio.wait(self._deliveries, timeout=self.state.settings.alerts.deadline_s)
+            await asyncio.wait(self._deliveries, timeout=min(self.state.settings.alerts.deadline_s, _LAST_DELIVERIES_S))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

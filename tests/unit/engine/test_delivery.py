@@ -191,10 +191,15 @@ class Slow(FakeSink):
         await super().send(notice)
 
 
-@pytest.mark.parametrize("hangs", [False, True])
-async def test_a_stop_waits_for_deliveries_under_way_and_for_none_that_hangs(world: Worlds, hangs: bool) -> None:
+@pytest.mark.parametrize(
+    ("hangs", "deadline_s", "most_s"), [(False, 60.0, 60.0), (True, 0.05, 60.0), (True, 3600.0, 0.05)]
+)
+async def test_a_stop_waits_for_deliveries_under_way_and_for_none_that_hangs(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, hangs: bool, deadline_s: float, most_s: float
+) -> None:
+    monkeypatch.setattr("sentinel.daemon.runner._LAST_DELIVERIES_S", most_s)
     there, sink, settings = world(), Slow(), _settings()
-    alerts = dataclasses.replace(settings.alerts, deadline_s=0.05 if hangs else 60.0)
+    alerts = dataclasses.replace(settings.alerts, deadline_s=deadline_s)
     daemon = Daemon(there, [sink], settings=dataclasses.replace(settings, alerts=alerts))
     await _tell(daemon, "inc1")
     await sink.begun.wait()
