@@ -42,7 +42,7 @@ class IncidentSearch:
         keep: Callable[[Row], bool] | None = None,
         *,
         most: int | None = None,
-        job: int | None = None,
+        jobs: Collection[int] | None = None,
         since: datetime | None = None,
         still_open: bool = False,
         naming: Collection[str] = (),
@@ -55,7 +55,7 @@ class IncidentSearch:
         """
         most = SEARCHED if most is None else most
         asked: dict[str, Any] = {
-            "job": job, "since": since, "user": user, "still_open": still_open, "naming": naming,
+            "jobs": jobs, "since": since, "user": user, "still_open": still_open, "naming": naming,
             "limit": most + 1 if keep is None else _PART,
         }  # fmt: skip
         rows: list[Row] = []
@@ -83,7 +83,7 @@ class IncidentSearch:
             user or chosen.user,
             None if chosen.of_whole_jobs else lambda row: chosen.has({**row, "cause": as_corrected(row)["cause"]}),
             most=most,
-            job=chosen.job,
+            jobs=chosen.jobs,
             since=since,
             naming=chosen.nodes or (),
         )
@@ -100,15 +100,16 @@ class IncidentSearch:
         """The first two incidents whose id begins with ``name``; none where it is empty."""
         return self._store.incident_rows(beginning=name, user=user, limit=2) if name else []
 
-    def named(self, what: str, job: int | None, user: str | None, *, is_node: bool) -> list[Row]:
+    def named(self, what: str, jobs: Collection[int], user: str | None, *, is_node: bool) -> list[Row]:
         """Incidents that a person may mean by ``what``: "last", the number of a job, a node, or the beginning of an id.
 
         Args:
+            jobs: the job of that number, and the other components of its heterogeneous job; empty: it is no number.
             is_node: whether Slurm has a node of that name; one that it has no more is looked for if no id begins so.
         """
         if what == LAST:
             return self.newest(user, most=1).rows
-        rows = self.newest(user, job=job).rows if job is not None else []
+        rows = self.newest(user, jobs=jobs).rows if jobs else []
         ids = self.beginning(what, user)
         if what and not rows and (is_node or not ids):
             rows = self.newest(user, naming_node(what), naming=(what,)).rows

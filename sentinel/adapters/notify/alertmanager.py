@@ -2,8 +2,8 @@
 
 Labels are those of the incident's first message, so that later ones are the same alert; annotations say how it is now. The
 last message ends the alert; until then it stands for ``_ALERT_LIFETIME``, since Alertmanager's own resolve_timeout is
-minutes. What belongs to no incident stands for ``_OTHER_LIFETIME``: nobody may be left to say that it is over. An incident that becomes worse is another alert, for routes and inhibition by severity: the one with the lower
-severity ends.
+minutes. What belongs to no incident stands for ``_OTHER_LIFETIME``: nobody may be left to say that it is over. An incident
+that becomes worse is another alert, for routes and inhibition by severity: the one with the lower severity ends.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sentinel.adapters.store.store import Store
@@ -36,13 +36,16 @@ class Meant:
         self.found = list(found)  # newest first, preceded by the one that explains most
 
 
-def meant(what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: bool) -> Meant:
+def meant(
+    what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: bool, parts: Collection[int] = ()
+) -> Meant:
     """The incidents that ``what`` means, among those that the person may see.
 
     Args:
         rows: newest first.
         node: the node of that name, if Slurm has one.
         has_job: whether attempts of a job with that id are known.
+        parts: the components of a heterogeneous job; after the job's own incidents come theirs.
 
     Raises:
         UserError: nothing is known by that name, or the beginning of an id fits several.
@@ -52,7 +55,8 @@ def meant(what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: boo
             raise UserError("there is no incident yet", fix="sentinel status shows what is seen")
         return Meant(LAST, rows[0]["id"], rows[:1])
     if (number := job_named(what)) is not None:
-        of_job = [row for row in rows if row["job"] == number]
+        of_job = [row for row in rows if row["job"] in {number, *parts}]
+        of_job.sort(key=lambda row: row["job"] != number)
         if of_job or has_job:
             return Meant("job", what, of_job)
     of_node = [row for row in rows if what and what in (*nodes_of(row), *(row["nodes"] or ()))]

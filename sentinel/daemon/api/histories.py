@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.classify.history import BURST
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.history import as_corrected
 from sentinel.errors import ProtocolError, UserError
 from sentinel.model.hostlist import expand, fold
@@ -31,9 +32,14 @@ class FailureFilter:
 
     nodes: frozenset[str] | None = None
     job: int | None = None
+    parts: frozenset[int] = frozenset()  # with ``job``: the components of a heterogeneous job, itself included
     user: str | None = None
     cause: str | None = None
     corrected: bool = False  # only those that an operator corrected
+
+    @property
+    def jobs(self) -> frozenset[int] | None:
+        return self.parts | {self.job} if self.job is not None else None
 
     @property
     def of_whole_jobs(self) -> bool:
@@ -43,7 +49,7 @@ class FailureFilter:
     def has(self, row: Row) -> bool:
         return (
             (self.nodes is None or not self.nodes.isdisjoint(nodes_of(row)))
-            and (self.job is None or row["job"] == self.job)
+            and (self.jobs is None or row["job"] in self.jobs)
             and (self.user is None or row["user"] == self.user)
             and (self.cause is None or (row["cause"] or Cause.UNKNOWN) == self.cause)
             and (not self.corrected or bool(row.get("corrections")))
@@ -54,8 +60,20 @@ class FailureFilter:
         return [row for row in map(as_corrected, rows) if self.has(row)]
 
 
-def failure_filter(arguments: Mapping[str, Any]) -> FailureFilter:
-    """Read the filter from a request's arguments.
+def components(live: ClusterView, job: int | None) -> frozenset[int]:
+    """The job and the other components of its heterogeneous job, as far as Slurm or the attempts of the last hour tell.
+
+    Its people know it by one of these ids, and they fail and restart together.
+    """
+    fleet = live.fleet
+    seen = [attempt.view for attempt in list(live.attempts.values())]  # copied: views read it in threads
+    views = [*seen, *(fleet.jobs.values() if fleet is not None else ())]
+    leaders = {view.het for view in views if view.id == job and view.het is not None}
+    return frozenset({*(() if job is None else (job,)), *(view.id for view in views if view.het in leaders)})
+
+
+def failure_filter(arguments: Mapping[str, Any], live: ClusterView | None = None) -> FailureFilter:
+    """Read the filter from a request's arguments. ``live``: to know the components of a heterogeneous job.
 
     Raises:
         UserError: the filter cannot match anything.
@@ -70,8 +88,10 @@ def failure_filter(arguments: Mapping[str, Any]) -> FailureFilter:
         named("cause", arguments, Cause)
     chosen = node_list(arguments)
     nodes = frozenset(chosen) if chosen is not None else None
+    job = job_of(arguments)
+    parts = components(live, job) if live is not None else frozenset()
     return FailureFilter(
-        nodes=nodes, job=job_of(arguments), user=texts["user"], cause=texts["cause"],
+        nodes=nodes, job=job, parts=parts, user=texts["user"], cause=texts["cause"],
         corrected=arguments.get("corrected") is True,
     )  # fmt: skip
 

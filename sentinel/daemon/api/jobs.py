@@ -61,6 +61,14 @@ class JobAttempts:
             rows.append({**row, **newer})
         return rows
 
+    def curves(self, job: int, user: str | None, *, newest: int) -> list[dict[str, Any]]:
+        """By attempt: points as [step, Unix time in s, loss, seconds per step]. Blocking."""
+        numbers = dict.fromkeys(row["attempt"] for row in self.read(job=job, user=user, newest=newest))
+        return [
+            {"attempt": number, "points": [[p.step, p.at_s, p.loss, p.step_s] for p in self._live.curve(job, number)]}
+            for number in numbers
+        ]
+
     def of_jobs(
         self,
         *,

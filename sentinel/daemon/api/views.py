@@ -26,6 +26,7 @@ from sentinel.daemon.api.explanation import NOTHING, Meant, by_id, explained, jo
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import (
     FailureFilter,
+    components,
     days_of,
     failure_filter,
     groups,
@@ -105,7 +106,7 @@ class Views:
             "past": self._past,
             "lost": self._lost,
             "names": self._names,
-            "audit": self._audit,
+            "audit": lambda arguments, user: audit(store, arguments, user),
             "curves": self._curves,
             "report": self._report,
             "alerts": lambda arguments, user: messages(store, clock.now(), arguments, user),
@@ -248,7 +249,7 @@ class Views:
         }
 
     async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        chosen = await asyncio.to_thread(failure_filter, arguments)
+        chosen = await asyncio.to_thread(failure_filter, arguments, self._live)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
         return await asyncio.to_thread(self._made_jobs, chosen, user, since if chosen.job is None else None)
 
@@ -266,7 +267,7 @@ class Views:
         )
         slurm = self._attempts.in_slurm(chosen.job, user or chosen.user) if not attempts else None
         refused = self._prologs.refusals.of(chosen.job) if attempts or slurm else []
-        found = self._search.of_jobs(user, {row["job"] for row in attempts}, since=since)
+        found = self._search.of_jobs(user, {row["job"] for row in attempts} | chosen.parts, since=since)
         shown = self._attempts.shown(attempts, self._attempts.losses(map(as_corrected, found.rows), attempts))
         waits = self._waits(found.rows)
         rows = [shown_row(row, waits) for row in found.rows]
@@ -274,7 +275,7 @@ class Views:
         return {"attempts": shown, "incidents": rows, "slurm": slurm, "refused": refused, "cut": cut}
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        chosen, since = await asyncio.to_thread(failure_filter, arguments), since_of(arguments)
+        chosen, since = await asyncio.to_thread(failure_filter, arguments, self._live), since_of(arguments)
         most = None if chosen.corrected else SHOWN  # of corrected ones cases are made
         found = await asyncio.to_thread(self._search.matching, user, chosen, since=since, most=most)
         waits = await asyncio.to_thread(self._waits, found.rows)
@@ -284,7 +285,7 @@ class Views:
         by = arguments.get("by", "job")
         if by not in BY:
             raise UserError(f"{by!r:.40} is nothing to group by", fix=f"known are {', '.join(BY)}")
-        chosen = await asyncio.to_thread(failure_filter, arguments)
+        chosen = await asyncio.to_thread(failure_filter, arguments, self._live)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
         seen = await asyncio.to_thread(self._search.of_attempts, user, chosen, since=since)
         attempts = await asyncio.to_thread(self._attempts.read, since=since)
@@ -324,16 +325,11 @@ class Views:
         }
 
     async def _curves(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        """Loss and step time of a job's attempts; points are [step, Unix time in s, loss, seconds per step]."""
+        """Loss and step time of a job's attempts."""
         job = job_of(arguments)
         if job is None:
             raise UserError("no job is named", fix="squeue and sacct list them")
-        attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
-        curves = []
-        for number in dict.fromkeys(row["attempt"] for row in attempts):
-            points = [[p.step, p.at_s, p.loss, p.step_s] for p in self._live.curve(job, number)]
-            curves.append({"attempt": number, "points": points})
-        return {"job": job, "curves": curves}
+        return {"job": job, "curves": await asyncio.to_thread(self._attempts.curves, job, user, newest=_ATTEMPTS)}
 
     async def _why(self, node: NodeView | None, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         if "what" not in arguments:
@@ -341,11 +337,12 @@ class Views:
             row = by_id(name, await asyncio.to_thread(self._search.beginning, name, user))
             return await asyncio.to_thread(explained, self._store, row, self._live.fleet)
         what, attempts = str(arguments["what"]), []
-        if (job := job_named(what)) is not None:
+        parts = components(self._live, job := job_named(what))
+        if job is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
         slurm = self._attempts.in_slurm(job, user) if not attempts else None
-        rows = await asyncio.to_thread(self._search.named, what, job, user, is_node=node is not None)
-        asked = meant(what, rows, node=node, has_job=bool(attempts or slurm))
+        rows = await asyncio.to_thread(self._search.named, what, parts, user, is_node=node is not None)
+        asked = meant(what, rows, node=node, has_job=bool(attempts or slurm), parts=parts)
         refused = self._prologs.refusals.of(job) if attempts or slurm else []
         return await self._answer(asked, node, attempts) | {"slurm": slurm, "refused": refused}
 
@@ -365,7 +362,7 @@ class Views:
         return answer
 
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        days, chosen = days_of(arguments, _HISTORY_DAYS), await asyncio.to_thread(failure_filter, arguments)
+        days, chosen = days_of(arguments, _HISTORY_DAYS), await asyncio.to_thread(failure_filter, arguments, self._live)
         since = since_of(arguments) or self._clock.now() - timedelta(days=days)
         seen = await asyncio.to_thread(self._search.matching, user, chosen, since=since)
         rows, scores = chosen.counted(seen.rows), await self._board.read()
@@ -382,9 +379,6 @@ class Views:
         now = self._clock.now()
         since = now - timedelta(days=days_of(arguments, _HISTORY_DAYS))
         return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now)
-
-    async def _audit(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        return await audit(self._store, arguments, user)
 
     async def _doctor(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         fleet = self._live.fleet

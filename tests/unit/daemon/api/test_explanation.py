@@ -118,6 +118,27 @@ async def test_job_with_its_attempts_and_what_it_lost(world: Worlds) -> None:
     assert "lost_gpu_h" not in second and first["cause"] == "gpu_memory_ecc"
 
 
+async def test_a_heterogeneous_job_is_explained_by_the_failure_of_any_component(world: Worlds) -> None:
+    """Its people know the id that sbatch printed, the first one's; slurmctld forgets all of them minutes later."""
+    shown = Shown(world())
+    leader, part = (dataclasses.replace(job(number), het=200) for number in (200, 201))
+    shown.world.store.save_attempt(leader, first_step=1, last_step=250, step_time_s=2.0)
+    shown.failed("ddd1", 200, "ada")
+    shown.daemon.live.fleet = fleet(jobs=[leader, part])
+    for _ in range(2):
+        for view in ("incidents", "jobs"):
+            found = (await shown(view, ADA, job=200))["incidents"]
+            assert {item["id"] for item in found} == {"aaa1", "ddd1"}
+        seen = await shown("why", ADA, what="200")
+        assert seen["incident"]["id"] == "ddd1" and [item["id"] for item in seen["others"]] == ["aaa1"]
+        assert (await shown("why", ADA, what="201"))["incident"]["id"] == "aaa1"
+        assert {row["job"] for row in (await shown("lost", ADA, job=200))["rows"]} == {200, 201}
+        assert {row["job"] for row in (await shown("jobs", ADA, job=200))["attempts"]} == {200}
+        for view in (leader, part):
+            shown.daemon.live.see_attempt(view)
+        shown.daemon.live.fleet = fleet()
+
+
 async def test_the_job_is_named_as_scontrol_takes_it(world: Worlds) -> None:
     shown = Shown(world())
     assert (await shown("why", what="aaa1"))["incident"]["job_spec"] == "201"
