@@ -121,6 +121,10 @@ class Database:
         arguments: dict[str, Any] = {}
         if url.startswith("sqlite"):
             arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
+        else:
+            # Whatever the server's default is: at a higher level each thread of a daemon that counts its transaction while
+            # another does is refused, instead of waiting for its turn (``lease.count``).
+            arguments["isolation_level"] = "READ COMMITTED"
         try:
             if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
                 arguments["connect_args"] = {"connect_timeout": max(2, round(busy_s))}
