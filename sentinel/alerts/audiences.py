@@ -70,8 +70,7 @@ class IncidentFacts:
     dependents: Mapping[int, str] = field(default_factory=dict)  # jobs that waited for its end, and how
     waits_for: str = ""  # the nodes of its user's own list that a requeued job waits for, in words
     resolved: bool = False  # the incident is closed, and people were told that it was not
-    # What the message is about where people know the stage: a further request for an approval, or what became of one.
-    request: Stage | None = None
+    told: Stage | None = None  # the stage that the message is about; None: the one that follows from the rest
 
 
 def spec_of(facts: IncidentFacts, job: int | None) -> str:
@@ -82,10 +81,10 @@ def spec_of(facts: IncidentFacts, job: int | None) -> str:
 def stage_of(facts: IncidentFacts) -> Stage:
     """How far the incident has come; what is asked of people goes before what is done without them, unless the job's
     people wait for that."""
-    stage = _reached(facts)
+    stage = reached(facts)
     waits = asked(facts.plan) if facts.plan is not None else ()
-    if facts.request is not None:
-        return facts.request
+    if facts.told is not None:
+        return facts.told
     if not waits or stage in (Stage.RESOLVED, Stage.CANCELLED, Stage.HELD, Stage.FAILED):
         return stage
     kinds = {wait.kind for wait in waits}
@@ -94,7 +93,8 @@ def stage_of(facts: IncidentFacts) -> Stage:
     return Stage.ASKED if APPROVAL in kinds else Stage.LAPSED if LAPSED in kinds else Stage.REFUSED
 
 
-def _reached(facts: IncidentFacts) -> Stage:
+def reached(facts: IncidentFacts) -> Stage:
+    """How far the incident has come, whatever people are asked for."""
     plan, outcomes = facts.plan, facts.outcomes
     if facts.resolved:
         return Stage.RESOLVED
@@ -209,7 +209,7 @@ def _how_it_is(facts: IncidentFacts) -> str:
     if stage in (Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
         if _asked_for_job(facts):
             return f"is not restarted{_why_so(facts, stage)}"
-        stage = _reached(facts)  # what is asked leaves the job alone
+        stage = reached(facts)  # what is asked leaves the job alone
         stage = Stage.HANDLED if stage is Stage.WAITING else stage
     begin = f" from step {step}" if step is not None else ""
     choice = next((o for o in facts.outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT and is_done(o)), None)
@@ -320,7 +320,7 @@ def _to_do(facts: IncidentFacts) -> str:
 
 def _waits(facts: IncidentFacts) -> bool:
     """Whether the requeued job waits for nodes of its user's own list."""
-    return bool(facts.waits_for) and _reached(facts) is Stage.RESTARTING
+    return bool(facts.waits_for) and reached(facts) is Stage.RESTARTING
 
 
 def _why_so(facts: IncidentFacts, stage: Stage) -> str:

@@ -8,16 +8,16 @@ became of a request.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sentinel.alerts.audiences import IncidentFacts, Stage, severity_of, stage_of
+from sentinel.alerts.audiences import IncidentFacts, Stage, reached, severity_of, stage_of
 from sentinel.alerts.text import plain
 from sentinel.model.approvals import APPROVAL, LAPSED, REFUSED, asked
 from sentinel.model.records import IncidentState, Result
 
 REQUESTS = {APPROVAL: Stage.ASKED, LAPSED: Stage.LAPSED, REFUSED: Stage.REFUSED}  # by kind of wait
+_OF_JOBS = frozenset({Stage.RESTARTING, Stage.RUNNING, Stage.HELD, Stage.FAILED})
 SEVERITIES = ("info", "warning", "critical")
 MOST_MESSAGES = 12  # of one incident, and its end: one that goes back and forth has said by then what it is
 
@@ -31,9 +31,8 @@ class Thread:
     final: bool = False  # nothing more is expected
     joined: str = ""  # the incident whose thread tells of it; empty: this one has its own
     labels: Mapping[str, str] = field(default_factory=dict)  # of the first message: later ones are found by them
-    asked: str = (
-        ""  # of the newest request that was told of: when it began, lapsed or was refused, ISO 8601; empty: none
-    )
+    # Of the newest request for an approval that was told of: when it began, lapsed or was refused, ISO 8601; empty: none.
+    asked: str = ""
     beside: str = ""  # the stage of which they know, where the last message was about a request alone
 
 
@@ -43,17 +42,22 @@ def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
     An incident whose last message was final is told of again only when it goes on (late evidence, a step done again).
     """
     stage, closed = stage_of(facts), facts.incident.state is IncidentState.CLOSED
+    over = closed and stage is Stage.RESTARTING  # it restarts nothing any more
     if thread is None:
-        over = closed and stage is Stage.RESTARTING  # it restarts nothing any more
         return Stage.RESOLVED if over else stage
     if len(thread.stages) >= MOST_MESSAGES and (thread.final or not closed):
         return None
     unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in facts.outcomes)
     request = _newest_request(facts)
+    news = request is not None and request[0] > thread.asked
+    if news and request is not None and request[1] is not Stage.ASKED:
+        news = request[1] != thread.stages[-1]  # refused again is refused still
+    if not news and stage in REQUESTS.values() and reached(facts) in _OF_JOBS:
+        stage = reached(facts)  # people know what became of the request
     known = thread.beside if thread.beside and request is not None else thread.stages[-1]
-    if stage != known and thread.stages[-1] != Stage.RESOLVED and not unwanted:
+    if stage != known and thread.stages[-1] != Stage.RESOLVED and not unwanted and not over:
         return stage
-    if request is not None and request[0] > thread.asked and stage not in (Stage.RESOLVED, Stage.CANCELLED):
+    if news and request is not None and stage not in (Stage.RESOLVED, Stage.CANCELLED):
         return request[1]
     return Stage.RESOLVED if closed and not thread.final else None
 
@@ -66,8 +70,7 @@ def with_next(thread: Thread | None, facts: IncidentFacts, stage: Stage, joined:
     if thread is None:
         return Thread((str(stage),), severity, closed, joined, _labels(facts), told)
     worst = max(thread.worst, severity, key=SEVERITIES.index)
-    reached = stage_of(dataclasses.replace(facts, request=None))
-    beside = str(reached) if stage in REQUESTS.values() and reached is not stage else ""
+    beside = str(reached(facts)) if stage in REQUESTS.values() and reached(facts) in _OF_JOBS else ""
     return Thread((*thread.stages, str(stage)), worst, closed, joined, thread.labels, max(thread.asked, told), beside)
 
 

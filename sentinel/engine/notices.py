@@ -66,8 +66,7 @@ def notify(
         reading = f"enough was told of {verdict.cause} in this user's jobs"
         out.say("notice-left-out", incident=incident_id, reading=reading)
         return
-    request = stage if stage in REQUESTS.values() else None
-    facts = dataclasses.replace(facts, resolved=stage is Stage.RESOLVED, request=request)
+    facts = dataclasses.replace(facts, resolved=stage is Stage.RESOLVED, told=stage)
     joined = _joined(state, out, facts, stage, thread, now)
     told = with_next(thread, facts, stage, joined)
     state.told[incident_id] = told

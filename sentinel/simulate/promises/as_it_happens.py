@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 from sentinel.engine.audit import target_of
@@ -344,13 +343,17 @@ def explained(_seen: Observer, what: Happened) -> Iterator[str]:
 
 
 def one_notice(seen: Observer, what: Happened) -> Iterator[str]:
-    """An incident is one thread: each message has its number, comes once, and tells another stage than the one before."""
+    """An incident is one thread: each message has its number, comes once, and tells another stage than the one before, or
+    asks for more."""
     if not isinstance(what, NoticeArrived) or not what.notice.incident:
         return
     number, stages = number_of(what.notice), what.notice.data.get("told")
     if seen.notices[what.notice.incident].get(number, what.notice).id != what.notice.id:
         yield f"incident {what.notice.incident} has two messages with number {number}"
-    if isinstance(stages, list) and any(one == following for one, following in itertools.pairwise(stages)):
+    before = seen.notices[what.notice.incident].get(number - 1)
+    same = isinstance(stages, list) and len(stages) > 1 and stages[-1] == stages[-2]
+    asks_more = before is None or str(what.notice.data.get("asked")) > str(before.data.get("asked"))
+    if isinstance(stages, list) and same and not (stages[-1] == "asked" and asks_more):
         yield f"incident {what.notice.incident} is told twice to be {stages[-1]}"
     again = seen.arrived[what.notice.id] + 1 - 1 - len(seen.world.crossings.cut_at) - (seen.world.lives - 1)
     if again > 0:

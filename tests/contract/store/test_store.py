@@ -422,7 +422,14 @@ def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> Non
             "asked": AT.isoformat(),
             "beside": "restarting",
         },
-        "inc3": {**known, "stages": ("handled",), "worst": "critical", "final": True, "labels": {}},
+        "inc3": {
+            **known,
+            "stages": ("handled",),
+            "worst": "critical",
+            "final": True,
+            "labels": {},
+            "asked": AT.isoformat(),
+        },
     }
 
 

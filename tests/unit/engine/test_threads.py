@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from made_records import ended, evidence, incident, plan, step, verdict
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.config.settings import Settings
 from sentinel.engine import recovery
-from sentinel.model.records import IncidentState, Kind, Outcome, Result, StepKind
+from sentinel.model.approvals import APPROVAL
+from sentinel.model.records import IncidentState, Kind, Outcome, Result, StepKind, Wait
 
 Worlds = Callable[..., World]
 XID = {"xid": 79, "pci": "0000:3b:00"}
@@ -87,11 +89,14 @@ RELEASE = step(StepKind.RELEASE, job=101, attempt=0)
 CONFIRM = step(StepKind.CONFIRM, job=101, attempt=0)
 
 
-async def _told(daemon: Daemon, name: str, state: IncidentState, *outcomes: Outcome, **made: Any) -> None:
+async def _told(
+    daemon: Daemon, name: str, state: IncidentState, *outcomes: Outcome, waits: tuple[Wait, ...] = (), **made: Any
+) -> None:
     """The incident is in this state, and its people are due to be told."""
     daemon.state.put(dataclasses.replace(incident(ended(), id=name, state=state), outcome="released by its user"))
     daemon.state.verdicts[name] = verdict()
-    daemon.state.plans[name] = plan(*(outcome.step for outcome in outcomes), incident=name, **made)
+    made_plan = plan(*(outcome.step for outcome in outcomes), incident=name, **made)
+    daemon.state.plans[name] = dataclasses.replace(made_plan, waits=waits)
     for outcome in outcomes:
         daemon.state.ledger.intend(name, outcome.step, outcome.at)
         daemon.state.ledger.record(name, outcome)
@@ -190,3 +195,16 @@ async def test_resume_point_carries_a_line_for_the_job_log(world: Worlds) -> Non
     await fail(Daemon(there))
     ((_, values),) = there.resume.files.items()
     assert values["SENTINEL_MESSAGE"].startswith("sentinel: attempt 0 was ended: a GPU fell off the bus (GPU")
+
+
+async def test_an_incident_that_is_over_after_a_request_was_told_is_not_said_to_be_restarting(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    now = there.slurm.clock.now()
+    left = Outcome(CONFIRM, Result.FAILED, now, "left to inc3", {"recovered_by": "inc3"})
+    done = (Outcome(RELEASE, Result.DONE, now), left)
+    await _told(daemon, "inc1", IncidentState.WATCHING, *done)
+    asks = Wait(APPROVAL, now + timedelta(seconds=1), "A person is asked to approve drain n1.", ("drain n1",))
+    await _told(daemon, "inc1", IncidentState.WAITING, *done, waits=(asks,))
+    await _told(daemon, "inc1", IncidentState.CLOSED, *done)
+    assert sink.stages == ["restarting", "asked", "resolved"]

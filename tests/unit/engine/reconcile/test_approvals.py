@@ -330,3 +330,13 @@ async def test_that_a_part_was_refused_is_told_once_nothing_more_is_asked_for(wo
     for _ in range(2):
         await daemon.pass_time(20.0)
     assert sink.stages == ["asked", "refused"], daemon.said
+
+
+async def test_a_second_refusal_of_a_part_of_what_was_refused_is_no_news(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings())
+    await fail(daemon, bus("n1"))
+    for what in (None, ["drain n1"]):
+        await answer(daemon, "refuse", what)
+        await daemon.pass_time(20.0)
+    assert sink.stages == ["asked", "refused"], daemon.said
