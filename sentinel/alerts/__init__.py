@@ -4,7 +4,7 @@ from sentinel.alerts.audiences import IncidentFacts, Stage, for_operators, for_o
 from sentinel.alerts.compose import compose
 from sentinel.alerts.job_log import appended, for_log
 from sentinel.alerts.node_repair import needs_repair
-from sentinel.alerts.threads import Thread, next_stage, with_next
+from sentinel.alerts.threads import Thread, next_stage, thread_from, with_next
 from sentinel.alerts.unreadable_slurm import slurm_readable_again, slurm_unreadable
 from sentinel.alerts.unreadable_state import unreadable_state
 from sentinel.alerts.unwritable_store import store_unwritable, store_writable_again
@@ -26,6 +26,7 @@ __all__ = [
     "stage_of",
     "store_unwritable",
     "store_writable_again",
+    "thread_from",
     "unreadable_state",
     "with_next",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sentinel.alerts.audiences import IncidentFacts, Stage, reached, severity_of, stage_of
 from sentinel.alerts.text import plain
@@ -34,6 +35,17 @@ class Thread:
     # Of the newest request for an approval that was told of: when it began, lapsed or was refused, ISO 8601; empty: none.
     asked: str = ""
     beside: str = ""  # the stage of which they know, where the last message was about a request alone
+
+
+def thread_from(stored: Mapping[str, Any]) -> Thread:
+    """A thread as the store has it. Earlier releases did not keep what people knew of the job beside a request: what the
+    thread had told them of it."""
+    known = dict(stored)
+    if "beside" in known and known["beside"] is None:
+        *before, last = stored["stages"]
+        of_job = (stage for stage in reversed(before) if stage in _OF_JOBS)
+        known["beside"] = next(of_job, "") if last in REQUESTS.values() else ""
+    return Thread(**known)
 
 
 def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:

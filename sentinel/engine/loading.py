@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sentinel.alerts import Thread, unreadable_state
+from sentinel.alerts import thread_from, unreadable_state
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import opens
@@ -64,7 +64,7 @@ def state_of(
         metrics=metrics,
         ledger=Ledger(LedgerRow(row.incident, row.step, row.intended_at, row.outcome) for row in stored.steps),
         known=KnownEvidence(stored.evidence_ids),
-        told={incident: Thread(**thread) for incident, thread in stored.told.items()},
+        told={incident: thread_from(thread) for incident, thread in stored.told.items()},
         paused=bool(stored.settings.get(PAUSED, False)),
         breakers_told={
             refusal: told for refusal, name in notices.BREAKERS_TOLD.items() if (told := stored.settings.get(name))

@@ -209,7 +209,7 @@ def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str,
         found[row.incident] = {
             "stages": stages, "worst": said.get("worst") or "critical", "final": bool(said.get("final", True)),
             "joined": said.get("joined") or "", "labels": said.get("labels") or {},
-            "asked": said["asked"] if "asked" in said else row.at.isoformat(), "beside": said.get("beside") or "",
+            "asked": said["asked"] if "asked" in said else row.at.isoformat(), "beside": said.get("beside"),
         }  # fmt: skip
     return found
 

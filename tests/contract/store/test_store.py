@@ -406,7 +406,7 @@ def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> Non
     told = store.load(month=AT, lately=AT, evidence_ids=10).told
     over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
     # These do not say of which request they told: of all that had begun.
-    known = {"worst": "warning", "joined": "", "labels": data["labels"], "asked": AT.isoformat(), "beside": ""}
+    known = {"worst": "warning", "joined": "", "labels": data["labels"], "asked": AT.isoformat(), "beside": None}
     assert told == {
         "inc4": over,  # of no incident that is open or was lately
         "inc1": {
