@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, no_owners, refuse_links
-from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.parsing import flipped_names, json_files
 from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, look_at, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan
 from sentinel.checkpoints.reading import BATCH_BYTES, Work, span_crc
@@ -34,6 +34,7 @@ _TYPES: dict[str, tuple[int, str]] = {
 }  # fmt: skip
 
 _DECIDE = 2  # saves beside that name a tensor alike and otherwise than this one
+_TORCH = "pt"  # as libraries call torch's files in the header, of which no other format's name is one bit away
 _MOMENTS = frozenset(("exp_avg", "exp_avg_sq", "momentum_buffer", "m", "v", "mu", "nu"))
 
 owners_by_name = no_owners
@@ -78,10 +79,14 @@ def refuse_other_names(tree: Tree, headers: Mapping[str, Header], ask: Ask) -> N
     save beside.
 
     The library writes tensors in the order of their names; a file that somebody else writes has an order of its own. The
-    loss of any other tensor leaves a gap. What became another name takes two saves to see: from level checksum on.
+    loss of any other tensor leaves a gap. What became another name is seen from level checksum on, by the other layers of
+    the model or by two saves.
     """
-    beside = neighbours(tree.root, _DECIDE if level_at_least(ask.level, "checksum") else 1)
+    closely = level_at_least(ask.level, "checksum")
+    beside = neighbours(tree.root, _DECIDE if closely else 1)
     for name, header in headers.items():
+        if closely:
+            _refuse_flipped(name, header)
         found = [(path, theirs) for path in beside if (theirs := _header_in(path, name, tree.single)) is not None]
         for path, theirs in found[:1]:
             mine, where = header.tensors, f"that in {visible(path.name)}"
@@ -94,6 +99,16 @@ def refuse_other_names(tree: Tree, headers: Mapping[str, Header], ask: Ask) -> N
             renamed = {_renamed(header, other) for _, other in found} if len(found) == _DECIDE else set()
             if len(renamed) == 1 and (key := renamed.pop()):
                 raise NotKnown(f"{visible(name)} names {visible(key[0])} otherwise than {where}: damaged?")
+
+
+def _refuse_flipped(name: str, header: Header) -> None:
+    if (key := flipped_names.flipped(header.tensors)) is not None:
+        raise NotKnown(
+            f"{visible(name)} names {visible(key[0])} what is {visible(key[1])} by its other layers: damaged?"
+        )
+    form = header.metadata.get("format", _TORCH)
+    if json_files.one_bit_apart(form, _TORCH):
+        raise NotKnown(f"{visible(name)} is of format {visible(form)}, which no library has: {_TORCH}, damaged?")
 
 
 def _header_in(folder: Path, name: str, single: bool) -> Header | None:
