@@ -239,11 +239,12 @@ def _asked_for_job(facts: IncidentFacts) -> bool:
 def _left_alone(facts: IncidentFacts) -> str:
     if any(o.data.get("done_before") for o in facts.outcomes):
         return "was done before this happened, and stays so"
-    if facts.verdict.restart is Restart.NONE or _goes_on(facts):
+    ended = any(item.kind == Kind.JOB_ENDED for item in facts.incident.evidence)
+    no_failure = facts.verdict.restart is Restart.NONE
+    if (no_failure and not ended) or _goes_on(facts):
         return "goes on"
     why = plain(facts.plan.explanation).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
-    ended = any(item.kind == Kind.JOB_ENDED for item in facts.incident.evidence)
-    now = "has failed" if ended else "still runs"
+    now = "has ended" if no_failure else "has failed" if ended else "still runs"
     if facts.job is not None and facts.job.state == "pending":  # requeued by somebody else: preempted, for one
         now = "is held" if facts.job.held else "waits in the queue"
     return f"{now}{' and is not restarted: ' if why else ''}{why}"

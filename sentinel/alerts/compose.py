@@ -21,6 +21,7 @@ from sentinel.alerts.job_log import appended
 from sentinel.alerts.text import culprit_words, plain, unranked, without_repeats
 from sentinel.alerts.threads import Thread
 from sentinel.model.records import (
+    Cause,
     Incident,
     JobView,
     Notice,
@@ -31,7 +32,7 @@ from sentinel.model.records import (
     Verdict,
     stable_id,
 )
-from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, HELD_BY_OTHERS, how_sure, step_words
+from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, ENDED_AS_ASKED, HELD_BY_OTHERS, how_sure, step_words
 
 _GROUNDS = 5  # lines of evidence quoted in a notice
 # Of a later notice of an incident, in its title.
@@ -46,6 +47,7 @@ _NOW = {
     Stage.REFUSED: "was refused by a person",
     Stage.CANCELLED: "was cancelled",
 }
+_AS_ASKED = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
 _SCOPE_WORDS = {
     "application": "the job's own code, settings or environment; no machine",
     "gpu": "a GPU",
@@ -72,7 +74,7 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
     where = culprit_words(verdict.culprits.nodes, verdict.culprits.gpus, verdict.culprits.ranks)
     lines = [
         f"What: {CAUSE_WORDS[verdict.cause]}; {how_sure(verdict.confidence, verdict.drain_confidence)}. "
-        f"At fault: {_SCOPE_WORDS[verdict.scope]}.",
+        f"At fault: {ENDED_AS_ASKED if verdict.cause is _AS_ASKED else _SCOPE_WORDS[verdict.scope]}.",
         *([f"Where: {where}."] if where else ()),
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
         *_job_line(job, facts.last_step),

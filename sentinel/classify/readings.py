@@ -14,7 +14,7 @@ from sentinel.classify.slowdown import slowdown
 from sentinel.config.convictions import RECOVERY_ACTIONS, Remedy, action_name
 from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
-from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT
+from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT, PREEMPTED
 
 C = Cause
 WARNED = 0.6
@@ -221,7 +221,7 @@ def _ended(evidence: Evidence) -> Reading | None:
     code = evidence.data.get("exit_code")
     weights: dict[Cause, float] = {}
     role = Role.CONTEXT
-    if state.startswith(("TIMEOUT", "PREEMPT", "CANCEL", "DEADLINE")):
+    if state.startswith(("TIMEOUT", "PREEMPT", "CANCEL", "DEADLINE")) or evidence.data.get(PREEMPTED) is True:
         weights = {C.SCHEDULER_PREEMPT_OR_TIMELIMIT: 4.0}
         role = (
             Role.SYMPTOM if state.startswith("CANCEL") else Role.CAUSE

@@ -15,6 +15,7 @@ from sentinel.classify.readings import WARNED, Reading, lines_below, of_context
 from sentinel.classify.roles import LEADS, points_to
 from sentinel.config.rules import Form, Role, Rules
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
+from sentinel.model.vocabulary import PREEMPTED
 from sentinel.text import whole_number
 
 C = Cause
@@ -49,8 +50,8 @@ def self_ended(
     """A step is also cancelled when one of its tasks failed or was killed by itself: then nobody asked for its end."""
     ended = next((r for r in readings if r.key == _STEP_CANCELLED), None)
     asked = next((r for r in readings if r.weights.get(C.SCHEDULER_PREEMPT_OR_TIMELIMIT, 0.0) >= ASKED), None)
-    if ended is None or asked is None:
-        return []
+    if ended is None or asked is None or any(r.evidence.data.get(PREEMPTED) is True for r in readings):
+        return []  # Slurm asked for it, by its own record: its tasks end with errors since then
     exits = [r for r in readings if r.key == "task-exit" or (r.key in _DIED and asked is ended and _same_log(r, asked))]
     if not exits or not _earlier(exits[0], asked):
         return []

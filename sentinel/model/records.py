@@ -234,10 +234,12 @@ class JobView:
     array: tuple[int, int] | None = None  # of an array's task: the array's id and the task's number
     het: int | None = None  # of a heterogeneous job's component: the id of its leader, which may be itself
     suspended_at: datetime | None = None  # when it was last suspended, or went on after that
+    preempted_at: datetime | None = None  # when Slurm last preempted it: its grace time begins
     reservation: str = ""  # the one that it asks for
 
     def __post_init__(self) -> None:
-        require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at, self.suspended_at)
+        require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at)
+        require_aware(self.suspended_at, self.preempted_at)
 
     @property
     def spec(self) -> str:

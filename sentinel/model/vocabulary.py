@@ -189,6 +189,10 @@ CAUSE_WORDS: Mapping[str, str] = {
 }
 
 
+# Who is at fault where Slurm ended the job: a limit, a job that goes before it or a person asked for that.
+ENDED_AS_ASKED = "nothing: Slurm ended the job as it was asked; neither its program nor a machine"
+
+
 def cause_words(cause: str) -> str:
     """``a GPU fell off the bus``. A cause that only another release knows is its id."""
     return CAUSE_WORDS.get(cause, cause)
@@ -266,6 +270,7 @@ def switched_by_slurm(state: str, flags: AbstractSet[str]) -> bool:
 
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
+PREEMPTED = "preempted"  # data of a job's end: Slurm had preempted it, whatever state it gave it then: true
 LOG_LINE = "log_line"  # data of evidence: the line of its log, where records of several lines moved what is below them
 WRITER = (
     "writer"  # data of evidence of a log: the program that wrote the line, where it has the form of a machine's log

@@ -11,6 +11,7 @@ from sentinel.config.settings import Limits
 from sentinel.model.records import (
     INTERRUPTIONS,
     OURS,
+    Cause,
     Incident,
     JobView,
     Kind,
@@ -65,8 +66,10 @@ def job_steps(
         drained: steps of the same plan that take nodes out of service.
     """
     job = situation.job
-    if incident.job is None or verdict.restart is Restart.NONE:
+    if incident.job is None:
         return JobSteps()
+    if verdict.restart is Restart.NONE:
+        return JobSteps(words=_stays_over(job, verdict))
     if job is None:
         return JobSteps(words=f"Slurm no longer knows job {incident.job}: it cannot be restarted.")
     least = max(act_confidence, limits.stop_confidence)
@@ -78,6 +81,17 @@ def job_steps(
     if stop is not None and (wait := too_many_stops(stop, situation, limits, now)) is not None:
         return JobSteps((), wait, found.words)
     return found
+
+
+def _stays_over(job: JobView | None, verdict: Verdict) -> str:
+    """What people do about a job that Slurm ended and calls failed, as its program ended with an error; empty: nothing.
+
+    Had it ended well, or not at all, Slurm would have requeued it or called it preempted.
+    """
+    if job is None or job.state != "failed" or verdict.cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT:
+        return ""
+    again = f"scontrol requeue {job.spec} does" if job.batch is not False and job.requeue else "submit it again"
+    return f"Slurm does not put job {job.id} back by itself; {again}."
 
 
 def _why_not(

@@ -245,6 +245,7 @@ def job_view(record: Record) -> JobView:
         ended_at=time_of(record.get("end_time")) if ended else None,
         eligible_at=time_of(record.get("eligible_time")),
         suspended_at=time_of(record.get("suspend_time")),
+        preempted_at=time_of(record.get("preempt_time")),
         reservation=text_of(record.get("resv_name")),
     )
 

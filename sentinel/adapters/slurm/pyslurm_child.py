@@ -103,6 +103,7 @@ def _job(job: Any) -> Record:
         "end_time": job.end_time,
         "eligible_time": job.eligible_time,
         "suspend_time": getattr(job, "suspend_time", None),
+        "preempt_time": getattr(job, "preempt_time", None),
         "array_job_id": job.array_id,
         "array_task_id": job.array_task_id,
         "het_job_id": job.heterogeneous_id,

@@ -16,8 +16,8 @@ from sentinel.cli.operator.incident_table import incident_table, state_words
 from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table, say_refusals
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
-from sentinel.model.records import OURS, IncidentState, Kind, Source, StepKind
-from sentinel.model.vocabulary import HELD_BY_OTHERS, cause_words, how_sure, result_words, words_of
+from sentinel.model.records import OURS, Cause, IncidentState, Kind, Source, StepKind
+from sentinel.model.vocabulary import ENDED_AS_ASKED, HELD_BY_OTHERS, cause_words, how_sure, result_words, words_of
 
 KEPT = 8  # nodes whose folder is named
 LEAST_SHOWN = 0.005  # an alternative less likely than this would be shown as 0 %
@@ -167,7 +167,8 @@ def _kept(evidence: list[dict[str, Any]]) -> None:
 def _verdict(verdict: dict[str, Any], plan: dict[str, Any] | None) -> None:
     sure = how_sure(verdict["confidence"], verdict.get("drain_confidence", 0.0))
     say(f"Verdict: {shown(cause_words(verdict['cause']))} ({shown(verdict['cause'])}), {sure}")
-    say(f"At fault: {_AT_FAULT.get(verdict['scope'], 'not known')}")
+    as_asked = verdict["cause"] == Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    say(f"At fault: {ENDED_AS_ASKED if as_asked else _AT_FAULT.get(verdict['scope'], 'not known')}")
     culprits = verdict["culprits"]
     if where := culprit_words(culprits["nodes"], culprits["gpus"], culprits["ranks"]):
         say(f"Where: {where}")

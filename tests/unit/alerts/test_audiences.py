@@ -50,6 +50,14 @@ def gpu_lost(**changes: Any) -> Verdict:
     return dataclasses.replace(made, confidence=0.99, grounds=(Ground(item, 6.0), Ground(item, 5.0)), **changes)
 
 
+def preempted() -> IncidentFacts:
+    judged = verdict(Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, restart=Restart.NONE, drain=(), scope=Scope.APPLICATION)
+    made = dataclasses.replace(plan(), explanation="Slurm does not put job 8801 back by itself; submit it again.")
+    return facts(
+        incident=incident(ended(8801), job=8801), verdict=judged, plan=made, outcomes=(), job=job(8801, state="failed")
+    )
+
+
 def facts(**changes: Any) -> IncidentFacts:
     given = {
         "incident": incident(job=8801, id="51a7"), "verdict": gpu_lost(), "plan": RESTART,
@@ -277,3 +285,10 @@ def test_a_job_that_insists_on_a_drained_node_is_not_said_to_need_nothing() -> N
     assert words in for_owner(waiting) and "Nothing to do" not in for_owner(waiting)
     assert words in for_operators(waiting)
     assert words not in for_owner(facts(waits_for=words)) + for_operators(facts(waits_for=words)), "it runs again"
+
+
+def test_a_job_that_slurm_ended_does_not_go_on() -> None:
+    said = for_owner(preempted())
+    assert "has ended and is not restarted: Slurm does not put job 8801 back by itself; submit it again." in said
+    running = dataclasses.replace(preempted(), incident=incident(job=8801), job=job(8801))
+    assert "goes on" in for_owner(running)

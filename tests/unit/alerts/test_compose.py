@@ -56,6 +56,11 @@ def test_it_says_what_who_and_where_to_look() -> None:
     assert made.data["drained"] == ["n1"] and made.data["user"] == "ada"
 
 
+def test_nobody_is_at_fault_where_slurm_ended_the_job() -> None:
+    judged = verdict(Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, scope=Scope.APPLICATION)
+    assert "At fault: nothing: Slurm ended the job as it was asked;" in notice(judged=judged).body
+
+
 def test_job_whose_numbers_went_bad_and_that_waits_says_since_when_and_how_it_goes_on() -> None:
     failed = done(
         CHOOSE, Result.FAILED, "numbers went bad at step 250 and no checkpoint before it can be used", held=True

@@ -420,6 +420,20 @@ def test_an_error_that_the_job_survived_is_not_what_ended_it() -> None:
     assert judge(log("\n".join([*steps, early, late]))).cause is Cause.FILESYSTEM_STORAGE
 
 
+def test_a_program_that_fails_since_slurm_preempted_it_is_not_at_fault() -> None:
+    """torchrun says that it got a signal, a script of its own perhaps nothing."""
+    end = {"state": "failed", "exit_code": 1, "signal": 0}
+    raised = log("RuntimeError: SignalException: Process 4711 got signal: 15")
+    exits = (
+        "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-03-04T12:00:00 ***",
+        "srun: error: n1: task 0: Exited with exit code 1",
+    )
+    for said in ([], raised, [*raised, *log("\n".join(exits))]):
+        verdict = judge(said, seen(Kind.JOB_ENDED, Source.SLURM, at=1.0, **end, preempted=True))
+        assert (verdict.cause, verdict.restart) == (Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, Restart.NONE)
+        assert verdict.confidence > 0.6
+
+
 def test_a_healthy_log_has_no_cause() -> None:
     verdict = judge(log(HEALTHY))
     assert (verdict.cause, verdict.drain_recommended, verdict.suspect) == (Cause.UNKNOWN, False, ())

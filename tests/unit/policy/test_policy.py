@@ -795,6 +795,17 @@ def test_a_job_whose_own_list_names_a_node_that_leaves_is_said_to_wait_for_it() 
     assert "--nodelist" not in decide(verdict(drain=("n1",)), required=("n2", "n3")).explanation
 
 
+def test_a_job_that_slurm_ended_and_calls_failed_stays_over_and_says_how_it_comes_back() -> None:
+    asked = verdict(Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, restart=Restart.NONE, drain=())
+    over = dataclasses.replace(job(state="failed"), requeue=True, array=(101, 3))
+    plan = decide(asked, job=over)
+    assert plan.steps == () and plan.explanation.endswith("job 101 back by itself; scontrol requeue 101_3 does.")
+    assert decide(asked, job=dataclasses.replace(over, requeue=False)).explanation.endswith("; submit it again.")
+    for other in (job(state="timeout"), job(state="pending"), job(), None):
+        assert decide(asked, job=other).explanation == ""
+    assert decide(dataclasses.replace(asked, cause=Cause.UNKNOWN), job=over).explanation == ""
+
+
 def test_the_list_of_one_task_of_an_array_is_changed_not_that_of_all() -> None:
     task = dataclasses.replace(job(101), array=(101, 3))
     there = fleet([node("n1", state="down"), node("n2")])

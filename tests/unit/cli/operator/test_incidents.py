@@ -199,6 +199,11 @@ def test_whose_fault_it_is(asked: Asked, scope: str, words: str) -> None:
     assert line.endswith(words) and asked.seen == [("why", {"what": "last"})]
 
 
+def test_nobody_is_at_fault_where_slurm_ended_the_job(asked: Asked) -> None:
+    asked.views["why"] = why(verdict={"scope": "application", "cause": "scheduler_preempt_or_timelimit"})
+    assert "At fault: nothing: Slurm ended the job as it was asked" in asked.run("why", "last").output
+
+
 def test_why_of_a_node_says_who_drained_it_and_what_came_before(asked: Asked) -> None:
     before = incident_row(id="77aa", cause="pcie")
     asked.views["why"] = why(asked={"kind": "node", "name": "n1"}, node=node_row(), others=[before])

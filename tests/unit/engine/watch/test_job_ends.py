@@ -26,6 +26,30 @@ async def test_end_of_a_job_is_told_with_its_nodes(world: Worlds) -> None:
     assert f"event name=job_ended job={there.job}" in scene.daemon.said
 
 
+@pytest.mark.parametrize(
+    ("preempted_s", "suspended_s", "told"),
+    [(10, None, True), (-10, None, False), (10, 12, False), (10, 5, True), (None, None, False)],
+    ids=["", "an earlier attempt", "suspended for it and resumed", "suspended before it", "never"],
+)
+async def test_a_failure_after_slurm_preempted_the_job_is_told_as_that(
+    world: Worlds, preempted_s: int | None, suspended_s: int | None, told: bool
+) -> None:
+    """Its program ends with an error at the SIGTERM with which the grace time begins; Slurm calls that failed."""
+    there = world()
+    scene = Scene(there)
+    await scene.fleets.take()
+    this = there.slurm.jobs[there.job]
+    assert this.started is not None
+    for key, after_s in (("preempt_time", preempted_s), ("suspend_time", suspended_s)):
+        this.record[key] = 0 if after_s is None else int(this.started) + after_s
+    await scene.advance(20.0)
+    there.slurm.end(there.job, exit_code=1)
+    await scene.report("job_ended", there.job)
+    (item,) = scene.reported
+    assert item.data["state"] == "failed" and item.data.get("preempted", False) is told
+    assert item.text.endswith(", after Slurm preempted it") is told
+
+
 async def test_job_that_completes_slowly_is_asked_about_until_it_ended(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
