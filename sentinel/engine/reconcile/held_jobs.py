@@ -46,6 +46,8 @@ def _over(state: State, incident: Incident, plan: Plan, fleet: Fleet) -> str:
         return ""
     if job.state == "cancelled":
         return f"job {job.id} was cancelled"
+    if job.state == "deadline":
+        return f"job {job.id} is over: its deadline passed"
     if job.state == "pending" and any(outcome.data.get(HELD_BY_SLURM) for outcome in outcomes):
         return ""  # its priority comes and goes (22.05), and it cannot start
     last = incident.attempt if incident.attempt is not None else job.restarts

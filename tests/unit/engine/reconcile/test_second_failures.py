@@ -333,6 +333,17 @@ async def test_a_held_job_that_its_user_cancels_or_that_is_gone_is_over(world: W
     assert states(there) == ["closed"] and sink.stages == ["held", "resolved"] and "cancelled" in outcomes(there)[0]
 
 
+async def test_a_job_that_waited_until_its_deadline_waits_for_nobody(world: Worlds) -> None:
+    """sbatch --deadline: Slurm ends it in the queue, also one that is held or was released."""
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await held(there, sink)
+    this = there.slurm.jobs[there.job]
+    this.state, this.held = "DEADLINE", False
+    await daemon.pass_time(20.0)
+    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"]
+    assert outcomes(there)[0] == f"job {there.job} is over: its deadline passed"
+
+
 async def test_a_held_job_whose_record_cannot_be_read_stays_held(world: Worlds) -> None:
     there, sink = world(nodes=8), FakeSink()
     daemon = await held(there, sink)
