@@ -161,6 +161,8 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
     known = lost != "not known"
     words += [f"{lost} GPU-hours lost" if known else "GPU-hours lost: not known"] if lost is not None else []
     say("; ".join(words), "  ")
+    if newest.get("log_unread"):
+        say(f"Its log is not read, so that its steps are not known. {shown(newest['log_unread'])}", "  ")
     if newest.get("save_interval_s") or newest.get("interval_reason"):
         should = newest.get("recommended_interval_s")
         saves_s = newest.get("save_interval_s")

@@ -16,7 +16,7 @@ from sentinel.daemon.api.status import as_slurm_says
 from sentinel.daemon.incident_search import batched
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.engine.history import as_corrected
-from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, StepKind
+from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, Kind, StepKind
 from sentinel.planning.advice import recommend
 from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
 from sentinel.policy import waits_for_required
@@ -197,7 +197,8 @@ class JobAttempts:
             seen = self._live.attempts.get((row["job"], row["attempt"]))
             cost = lost.get((row["job"], row["attempt"]))
             saving = self._saving(seen, mtbf) if seen is not None and not seen.ended else {}
-            rows.append(to_json({**row, **self._gained(row), **(_cost(cost) if cost else {}), **saving}))
+            unread = {"log_unread": _log_unread(seen)} if seen is not None else {}
+            rows.append(to_json({**row, **self._gained(row), **(_cost(cost) if cost else {}), **saving, **unread}))
         return rows
 
     def _gained(self, row: Row) -> dict[str, Any]:
@@ -238,6 +239,14 @@ class JobAttempts:
             "overlap_fraction": advice.overlap.overlap_fraction if advice.overlap else None,
             "lost_per_failure_s": advice.lost_per_failure_s,
         }
+
+
+def _log_unread(seen: AttemptSeen) -> str | None:
+    """Why its agent cannot read the attempt's log, as one of a job with the group of root; None: it can, as far as known."""
+    said = [item for item in list(seen.pool) if item.kind == Kind.UNREADABLE and item.where.path is not None]
+    if not said or any(item.at > said[-1].at for item in list(seen.step_lines)):
+        return None
+    return said[-1].text
 
 
 def _cost(loss: Loss) -> dict[str, Any]:

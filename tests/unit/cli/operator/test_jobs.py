@@ -87,6 +87,14 @@ def test_what_reading_saves_cost_is_shown_where_it_was_done(asked: Asked) -> Non
     assert "read once" not in asked.run("jobs", "101", columns=300).output
 
 
+def test_a_log_that_is_not_read_is_said(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(attempt_row(log_unread="log of job 101: gid 0"))
+    assert (
+        "Its log is not read, so that its steps are not known. log of job 101: gid 0"
+        in asked.run("jobs", "101", columns=300).output
+    )
+
+
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_job_that_is_not_known_ends_as_a_node_that_is_not_known(asked: Asked, more: tuple[str, ...]) -> None:
     asked.views["jobs"] = jobs()

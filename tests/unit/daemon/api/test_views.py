@@ -268,6 +268,20 @@ async def test_running_job_with_how_often_it_saves(world: Worlds) -> None:
     assert "save_interval_s" not in other and other["last_step"] == 250
 
 
+async def test_a_job_whose_log_its_agent_cannot_read_says_so_until_a_step_is_seen(world: Worlds) -> None:
+    shown = Shown(world())
+    live, job = shown.daemon.live, shown.world.job
+    await shown.daemon.fleets.take()
+    shown.world.store.save_attempt(live.attempts[job, 0].view, first_step=None, last_step=None, step_time_s=None)
+    told = evidence(Kind.UNREADABLE, source=Source.AGENT, job=job, attempt=0, text="log of job 101: gid 0")
+    live.note(dataclasses.replace(told, where=dataclasses.replace(told.where, path="/logs/101.out")))
+    (row,) = (await shown("jobs", job=job))["attempts"]
+    assert row["log_unread"] == "log of job 101: gid 0"
+    live.note(evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=0, at_s=1.0, data={"step": 7}))
+    (row,) = (await shown("jobs", job=job))["attempts"]
+    assert row["log_unread"] is None
+
+
 async def test_who_asks_is_looked_up_while_the_event_loop_goes_on(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
