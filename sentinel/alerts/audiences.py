@@ -72,10 +72,9 @@ class IncidentFacts:
     resolved: bool = False  # the incident is closed, and people were told that it was not
     told: Stage | None = None  # the stage that the message is about; None: the one that follows from the rest
 
-
-def spec_of(facts: IncidentFacts, job: int | None) -> str:
-    """How people must name the incident's job, or a component of it, to scontrol; its id where the job is not known."""
-    return facts.job.spec if facts.job is not None and facts.job.id == job else f"{job}"
+    def spec_of(self, job: int | None) -> str:
+        """How people must name the incident's job, or a component of it, to scontrol; its id where the job is not known."""
+        return self.job.spec if self.job is not None and self.job.id == job else f"{job}"
 
 
 def stage_of(facts: IncidentFacts) -> Stage:
@@ -310,10 +309,10 @@ def _to_do(facts: IncidentFacts) -> str:
     if stage is Stage.ASKED:
         return "The operators are asked."
     if stage is Stage.HELD and held_by_others(facts.outcomes):
-        return f"Whoever held it lets it start: scontrol release {spec_of(facts, facts.incident.job)}."
+        return f"Whoever held it lets it start: scontrol release {facts.spec_of(facts.incident.job)}."
     if stage is Stage.HELD:
         advice = f"{plain(facts.verdict.advice)} " if facts.verdict.advice else ""
-        return f"To do: {advice}Then: scontrol release {spec_of(facts, facts.incident.job)}."
+        return f"To do: {advice}Then: scontrol release {facts.spec_of(facts.incident.job)}."
     if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED, Stage.RESOLVED) or _goes_on(facts):
         return "Nothing to do."
     return f"To do: {plain(facts.verdict.advice)}" if facts.verdict.advice else "The operators are told."

@@ -14,7 +14,6 @@ from sentinel.alerts.audiences import (
     for_owner,
     is_done,
     severity_of,
-    spec_of,
     stage_of,
 )
 from sentinel.alerts.job_log import appended
@@ -142,7 +141,7 @@ def _done(facts: IncidentFacts, stage: Stage) -> list[str]:
         (o for o in outcomes if o.step.kind is StepKind.CHOOSE_CHECKPOINT), None
     )  # of the job, not its components
     for outcome in outcomes:
-        spec = spec_of(facts, outcome.step.job)
+        spec = facts.spec_of(outcome.step.job)
         if outcome.data.get(HELD_BY_OTHERS):
             who = "Somebody holds the job, not Sentinel; whoever held it lets it start"
             lines.append(f"{who}: scontrol release {spec}")
