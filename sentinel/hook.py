@@ -318,7 +318,7 @@ def tell(environment: Mapping[str, str], node: str, items: list[dict[str, Any]])
     """
     job, attempt = (environment.get(name) or "0" for name in ("SLURM_JOB_ID", "SLURM_JOB_RESTART_COUNT"))
     told = {"node": node, "epoch": str(items[0]["id"]), "first": 1, "items": items}  # a spool that never goes on
-    if f"{job}{attempt}".isdecimal() and not environment.get("SENTINEL_OBSERVED"):
+    if f"{job}{attempt}".isdecimal() and not environment.get("REFUSALS_OBSERVED"):
         told["refused"] = [{"job": int(job), "attempt": int(attempt), "reason": sentence_of(items)}]
     deadline_s = time.monotonic() + float(environment.get("SENTINEL_EVENT_S", EVENT_S))
     if (status := post_to_active(environment, EVIDENCE, json.dumps(told).encode(), deadline_s)) != 200:

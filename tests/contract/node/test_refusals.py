@@ -65,7 +65,7 @@ def test_a_prolog_without_an_agent_tells_the_daemon_itself(monkeypatch, observed
     sent: list[dict[str, object]] = []
     monkeypatch.setattr(hook, "post_to_active", lambda *given: sent.append(json.loads(given[2])) or 200)
     proof = {"id": "e1", "kind": "diag_failed", "data": {"convicts": True, "part": "memory"}, "text": "ECC"}
-    environment = {"SLURM_JOB_ID": "31", "SLURM_JOB_RESTART_COUNT": "2", "SENTINEL_OBSERVED": observed}
+    environment = {"SLURM_JOB_ID": "31", "SLURM_JOB_RESTART_COUNT": "2", "REFUSALS_OBSERVED": observed}
     hook.tell(environment, "n1", [proof])
     assert sent[0].get("refused") == told and sent[0]["items"] == [proof]
     hook.tell({"SLURM_JOB_ID": "x"}, "n1", [proof])

@@ -29,7 +29,6 @@ def replace(make, path, old, new):
     [
         (b"model.layers.2.weight", b"model.layers.2.weighu"),
         (b"model.layers.2.weight", b"model.layers.6.weight"),
-        (b'"format":"pt"', b'"format":"pu"'),
     ],
 )
 def test_a_name_in_the_header_that_no_save_beside_has(make, old, new):
@@ -40,6 +39,14 @@ def test_a_name_in_the_header_that_no_save_beside_has(make, old, new):
     assert answer.valid is None and "model.safetensors names " in answer.reason
     shutil.rmtree(before)
     assert ask(make, path).valid is True, "of two that differ either may be the damaged one"
+
+
+def test_a_format_that_no_library_has(make):
+    before, *_, path = saves(make)
+    replace(make, path / "model.safetensors", b'"format":"pt"', b'"format":"pu"')
+    assert ask(make, path).valid is None
+    shutil.rmtree(before)
+    assert ask(make, path).valid is None, "it needs no save beside"
 
 
 def test_saves_beside_that_differ_from_each_other_decide_nothing(make):
