@@ -33,7 +33,6 @@ _MESSAGE = 4  # lines below the row of a failed test in which the table says why
 _BELOW = 4  # lines in which srun says it of the nodes that failed: no job ran on them yet
 PORT_DOWN, LINK_UP, CABLE = "port-down", "link-up", "cable"
 MANAGEMENT_DOWN = "management-port-down"  # of a port through which a node is managed: drains nothing
-NO_EVENT = 0.2  # share of its weight before it has trained, or where it came up again
 _TELLING = (
     RESET_DONE,
     GOING_DOWN,
@@ -100,7 +99,7 @@ def _lowered(
     if reading.key == MANAGEMENT_DOWN and (
         id(reading) in starting or _of_link(reading, [*told[MANAGEMENT_DOWN], *told[LINK_UP]], starting)
     ):
-        return _no_event(reading)
+        return replace(reading, weights={}, passed=True)  # it had not trained yet, or came up again
     if not reading.drain.convicts:
         return reading
     if any(_after(reading, stop) and _before_it_was_off(stop, reading) for stop in told[GOING_DOWN]):
@@ -127,10 +126,6 @@ def _lowered(
     if not note:
         return reading
     return replace(reading, drain=Drain.SUSPECT, passed=True, note=f"{reading.note} ({note})")
-
-
-def _no_event(reading: Reading) -> Reading:
-    return replace(reading, weights={cause: NO_EVENT * w if w > 0 else w for cause, w in reading.weights.items()})
 
 
 def _contained_on(readings: Sequence[Reading]) -> Set[str | None]:
