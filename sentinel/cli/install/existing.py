@@ -137,7 +137,7 @@ def agent_beside_daemon(write: Write) -> Write:
     try:
         if "state" in tomllib.loads(text):
             return write
-    except ValueError:
+    except (ValueError, RecursionError):
         return write  # the agent says what is wrong with it
     line = f'state = "{AGENT_STATE_BESIDE_DAEMON}"   # /var/lib/sentinel is the daemon\'s, which runs here, too\n'
     return replace(write, text=line + text, state="changed", like=write.path)
