@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits, Modes
+from sentinel.model.hostlist import fold
 from sentinel.model.records import Incident, Plan, Step, Verdict, Wait, stable_id
 from sentinel.policy.drains import drains, switches
 from sentinel.policy.permissions import UNSAID, Permissions, names
@@ -80,8 +81,8 @@ def _breaker(verdict: Verdict, situation: Situation, limits: Limits, now: dateti
     shared = [name for name, under in switches(failing, situation.fleet).items() if len(under) == len(failing)]
     words = (
         f"{len(failing)} nodes failed within {limits.breaker_window_s:g} s"
-        f"{f', all under switch {shared[0]}' if shared else ''}: more likely one shared cause than so many "
-        "broken nodes. Nothing is drained or restarted until fewer of them are bad, or a person has looked: "
+        f"{f', all under switch {shared[0]}' if shared else ''} ({fold(failing)}): more likely one shared cause "
+        "than so many broken nodes. Nothing is drained or restarted until fewer of them are bad, or a person has looked: "
         "sentinel resume."
     )
     what = tuple(f"drain {name}" for name in sorted(convicted))

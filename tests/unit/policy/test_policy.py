@@ -238,8 +238,8 @@ def test_the_breaker_names_the_switch_that_all_share() -> None:
     def words(others: frozenset[str]) -> str:
         return decide(verdict(drain=("n1",)), failing_nodes=others, fleet=under()).explanation
 
-    assert "5 nodes failed within 60 s, all under switch leaf1:" in words(frozenset({"n2", "n3", "n4", "n5"}))
-    assert "5 nodes failed within 60 s:" in words(frozenset({"n2", "n3", "n4", "n30"}))
+    assert "5 nodes failed within 60 s, all under switch leaf1 (n[1-5]):" in words(frozenset({"n2", "n3", "n4", "n5"}))
+    assert "5 nodes failed within 60 s (n[1-4,30]):" in words(frozenset({"n2", "n3", "n4", "n30"}))
 
 
 def test_breaker_leaves_verdicts_alone_that_drain_nothing() -> None:
