@@ -122,7 +122,7 @@ def install(
     last = _slurm_conf_writes(conf_path, text, conf) if controller and write_slurm_conf else []
     actions.writes += last
     actions.again = lambda: [*_writes(choose(), root, controller, node, other), *record, *last]
-    _show(actions)
+    _show(actions, root)
     if controller:
         _show_slurm_conf(conf_path, text, conf, written=write_slurm_conf)
     for note in [*conf.elsewhere, *conf.notes, *actions.notes, *_notes(choice, controller, root)]:
@@ -158,7 +158,7 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
         there = [unit for unit in units if (Path("/etc/systemd/system") / unit).exists()]
         actions.before = [["systemctl", "disable", "--now", *there]] if there else []
         actions.after = [["systemctl", "daemon-reload"]]
-    _show(actions)
+    _show(actions, root)
     if conf_path is None and actions.writes:
         say(
             "Note: no slurm.conf was found, so it may still name these hooks: they do nothing from now on. Where it "
@@ -181,7 +181,7 @@ def _refresh(lines: Sequence[Line], root: Path, *, dry_run: bool, yes: bool) -> 
     files = [file for file in (*controller_files(choice), *node_files(choice)) if file.mode & 0o111]
     there = [file for file in files if (path := host.below(root, file.path)).exists() and not does_nothing(path)]
     actions = host.Actions(writes=host.writes(there, root))
-    _show(actions)
+    _show(actions, root)
     _do(actions, dry_run=dry_run, yes=yes, question="Replace them?")
 
 
@@ -334,7 +334,8 @@ def _notes(choice: Choice, controller: bool, root: Path) -> list[str]:
     return notes
 
 
-def _show(actions: host.Actions) -> None:
+def _show(actions: host.Actions, root: Path) -> None:
+    actions.require_inside(root)
     for line in actions.lines():
         echo(shown(line))
 

@@ -70,6 +70,25 @@ class Actions:
         for command in self.after:
             run(command)
 
+    def require_inside(self, root: Path) -> None:
+        """Nothing of this host is changed for an image: an absolute link in it leads to this host's files.
+
+        Raises:
+            FileError: a path below ``root`` leads out of it.
+        """
+        followed = [
+            *(w.path for w in self.writes if w.state in ("new", "changed") and not w.here),
+            *(p for p, _ in self.modes),
+        ]
+        kept = [*(w.path for w in self.writes if w.here), *(link for link, _ in self.links), *self.removals]
+        for path, leads in [*((p, p) for p in followed), *((p, p.parent) for p in kept)]:
+            if path.absolute().is_relative_to(root.absolute()) and not leads.resolve().is_relative_to(root.resolve()):
+                raise FileError(
+                    path,
+                    f"leads out of {root}, to {leads.resolve()}",
+                    fix="make the link relative, or run this in a chroot",
+                )
+
 
 _VERBS = {"new": "write", "changed": "change", "same": "same", "yours": "keep"}
 

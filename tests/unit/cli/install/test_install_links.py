@@ -84,3 +84,34 @@ def test_masked_unit_stays_masked(tmp_path: Path, shared: Path) -> None:
     assert found.exit_code == 0 and f"keep    {unit}" in found.output and unit.is_symlink()
     with pytest.raises(FileError, match="no file"):
         host.write_file(unit, "x", 0o644)
+
+
+@pytest.mark.parametrize("target", ["host/slurm.conf", "host"])
+def test_image_whose_link_leads_out_of_it_changes_nothing_of_this_host(tmp_path: Path, target: str) -> None:
+    """An absolute link in an image means a file of the image, and leads to one of this host."""
+    conf, image = tmp_path / "host/slurm.conf", tmp_path / "image"
+    conf.parent.mkdir()
+    conf.write_bytes(CONF)
+    link = image / ("etc/slurm" if target == "host" else "etc/slurm/slurm.conf")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / target)
+    for words in (
+        ["install", "--controller", "--write-slurm-conf"],
+        ["install", "--controller", "--write-slurm-conf", "--dry-run"],
+    ):
+        found = run(image, *words)
+        assert isinstance(found.exception, FileError) and "leads out of" in str(found.exception)
+    assert conf.read_bytes() == CONF and list(conf.parent.iterdir()) == [conf] and link.is_symlink()
+
+
+def test_hook_of_an_image_that_leads_out_of_it_is_removed_alone(tmp_path: Path, shared: Path) -> None:
+    image, target = tmp_path / "image", tmp_path / "shared/10-sentinel"
+    target.write_text("#!/bin/sh\n")
+    hook = image / "etc/slurm/prolog.d/10-sentinel"
+    hook.parent.mkdir(parents=True)
+    hook.symlink_to(target)
+    assert run(image, "uninstall", "--node").exit_code == 0
+    assert target.read_text() == "#!/bin/sh\n" and not hook.is_symlink()
+    hook.unlink()
+    hook.symlink_to(target)
+    assert isinstance(run(image, "install", "--refresh").exception, FileError) and target.read_text() == "#!/bin/sh\n"
