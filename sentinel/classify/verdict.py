@@ -32,6 +32,7 @@ from sentinel.classify.weights import (
     with_rivals,
     with_siblings,
 )
+from sentinel.classify.who_ended_it import failed_before
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import (
     Alternative,
@@ -68,6 +69,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     read_all = (read(e, rules, by_id, before.get(e.where.path)) for e in incident.evidence)
     readings = order(reading for reading in read_all if reading is not None)
     readings, of_single_nodes = out_together(outlived(passed(of_modules(beside_kernel(readings))), incident), rules)
+    readings = failed_before(readings, rules)
     told = [reading for reading in readings if reading.key != BROKEN_OFF]
     verdict = _judge(incident, told, history, rules, now)
     if verdict.cause is C.UNKNOWN and len(told) < len(readings):  # where nothing else names a cause

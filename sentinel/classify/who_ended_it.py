@@ -11,11 +11,11 @@ from math import isfinite
 
 from sentinel.classify.history import History
 from sentinel.classify.outlived import TIME_LIMIT
-from sentinel.classify.readings import WARNED, Reading, lines_below, of_context
-from sentinel.classify.roles import LEADS, points_to
+from sentinel.classify.readings import WARNED, Reading, lines_below, of_context, read
+from sentinel.classify.roles import CLOCKS_S, LEADING, LEADS, points_to
 from sentinel.config.rules import Form, Role, Rules
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
-from sentinel.model.vocabulary import PREEMPTED
+from sentinel.model.vocabulary import PREEMPTED, PREEMPTED_AT
 from sentinel.text import whole_number
 
 C = Cause
@@ -33,6 +33,7 @@ _OTHER_LOSS = re.compile(r"(?i)\b(?:eval|val(?!ue)|test|aux|best)\w{0,12}[ _.-]{
 _DIED = frozenset({"killed", "aborted", "segfault", "bus-error", "illegal-instruction"})
 _MET = "joined"  # kind of evidence: the ranks found each other
 _WAITING = "collective-frame"  # rule: a traceback that stands in a collective call
+_JOB_ENDED = "job-ended"  # what Slurm says of the job's end
 _STEP_CANCELLED = "step-cancelled"  # rule
 _STOPS = "limit-near"  # rule: a program that saves and stops, since it was asked to
 _ASKED_BY = re.compile(r"\bSIG(?:TERM|USR[12])\b|(?i:\btime limit\b)")
@@ -42,6 +43,30 @@ _SIGNALS = frozenset({"interrupt", "signal-term", _STOPS})  # rules
 _ENDED = re.compile(r"\bKeyboardInterrupt\b|(?:^|\d )Terminated(?: |$)")
 # What workers that are killed with it say, too, and peers of which the connection closes.
 _AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER, C.APP_OOM_HOST, C.NETWORK_BOOTSTRAP, C.NETWORK_FABRIC)
+
+
+def failed_before(readings: Sequence[Reading], rules: Rules) -> list[Reading]:
+    """``readings``; where a cause was told of before Slurm preempted the job, its end is the failure that Slurm calls it."""
+    ended = next((r for r in readings if r.key == _JOB_ENDED and r.evidence.data.get(PREEMPTED) is True), None)
+    at_s = ended.evidence.data.get(PREEMPTED_AT) if ended is not None else None
+    if ended is None or not isinstance(at_s, (int, float)) or not any(_fails_before(r, ended, at_s) for r in readings):
+        return list(readings)
+    data = {name: value for name, value in ended.evidence.data.items() if name not in (PREEMPTED, PREEMPTED_AT)}
+    own = read(replace(ended.evidence, data=data), rules, {})
+    return [kept for r in readings if (kept := own if r is ended else r) is not None]
+
+
+def _fails_before(reading: Reading, ended: Reading, at_s: float) -> bool:
+    if (
+        reading is ended
+        or reading.role not in LEADING
+        or reading.strength < LEADS
+        or reading.survived
+        or reading.passed
+    ):
+        return False
+    asked = points_to(reading) is C.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    return not asked and reading.evidence.at.timestamp() < at_s - CLOCKS_S
 
 
 def self_ended(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from sentinel.model.records import Evidence, JobView, Kind, Source, Where, stable_id
-from sentinel.model.vocabulary import PREEMPTED
+from sentinel.model.vocabulary import PREEMPTED, PREEMPTED_AT
 
 
 def failed_attempt(job: JobView) -> JobView:
@@ -30,25 +30,25 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
         kind=Kind.JOB_ENDED,
         where=Where(job=job.id, attempt=job.restarts),
         text=f"job {job.id} ended as {job.state}, exit code {job.exit_code}, signal {job.exit_signal}"
-        f"{', after Slurm preempted it' if _preempted(job) else ''}",
+        f"{', after Slurm preempted it' if _preempted(job) is not None else ''}",
         data={
             "state": job.state,
             "exit_code": job.exit_code,
             "signal": job.exit_signal,
             "nodes": ",".join(nodes),
             **({"exit_held": True} if job.exit_held else {}),
-            **({PREEMPTED: True} if _preempted(job) else {}),
+            **({PREEMPTED: True, PREEMPTED_AT: at.timestamp()} if (at := _preempted(job)) is not None else {}),
             **({"maintenance": ",".join(maintenance)} if maintenance else {}),
         },
     )
 
 
-def _preempted(job: JobView) -> bool:
-    """Whether Slurm preempted this attempt, and did not only suspend it for a while: what it did then it was asked to."""
+def _preempted(job: JobView) -> datetime | None:
+    """When Slurm preempted this attempt, and did not only suspend it for a while: what it did then it was asked to."""
     at = job.preempted_at
     if at is None or job.started_at is None or at < job.started_at:
-        return False
-    return job.suspended_at is None or job.suspended_at < at
+        return None
+    return at if job.suspended_at is None or job.suspended_at < at else None
 
 
 def unrecorded_end(job: JobView, since: datetime, now: datetime, *, nodes: Sequence[str]) -> Evidence:

@@ -271,6 +271,7 @@ def switched_by_slurm(state: str, flags: AbstractSet[str]) -> bool:
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 PREEMPTED = "preempted"  # data of a job's end: Slurm had preempted it, whatever state it gave it then: true
+PREEMPTED_AT = "preempted_at_s"  # beside it: when Slurm preempted the job, in Unix time
 LOG_LINE = "log_line"  # data of evidence: the line of its log, where records of several lines moved what is below them
 WRITER = (
     "writer"  # data of evidence of a log: the program that wrote the line, where it has the form of a machine's log

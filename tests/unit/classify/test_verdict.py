@@ -434,6 +434,24 @@ def test_a_program_that_fails_since_slurm_preempted_it_is_not_at_fault() -> None
         assert verdict.confidence > 0.6
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", Cause.GPU_MEMORY_ECC),
+        ("[rank3]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", Cause.APP_OOM_GPU),
+    ],
+)
+def test_a_failure_minutes_before_slurm_preempted_the_job_is_not_excused(line: str, cause: Cause) -> None:
+    """Its other ranks wait for the one that failed, until the job is preempted."""
+    cancelled = log(
+        "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-04T12:05:00 DUE TO PREEMPTION ***", at=300.0
+    )
+    for before_s, expected in ((300.0, cause), (1.0, Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT)):
+        when = {"preempted": True, "preempted_at_s": (NOW + timedelta(seconds=before_s)).timestamp()}
+        end = seen(Kind.JOB_ENDED, Source.SLURM, at=310.0, state="failed", exit_code=1, signal=0, **when)
+        assert judge(log(line), cancelled, end).cause is expected
+
+
 def test_a_healthy_log_has_no_cause() -> None:
     verdict = judge(log(HEALTHY))
     assert (verdict.cause, verdict.drain_recommended, verdict.suspect) == (Cause.UNKNOWN, False, ())

@@ -48,6 +48,7 @@ async def test_a_failure_after_slurm_preempted_the_job_is_told_as_that(
     (item,) = scene.reported
     assert item.data["state"] == "failed" and item.data.get("preempted", False) is told
     assert item.text.endswith(", after Slurm preempted it") is told
+    assert item.data.get("preempted_at_s") == (int(this.started) + (preempted_s or 0) if told else None)
 
 
 async def test_job_that_completes_slowly_is_asked_about_until_it_ended(
