@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from sentinel.agent.process.state_files import own_bytes
@@ -20,17 +21,24 @@ _CHARACTERS = 300
 
 
 def refusals(run_dir: Path) -> list[dict[str, object]]:
-    """For a heartbeat: job, attempt, reason, and how many seconds ago it was refused; newest first."""
+    """For a heartbeat: job, attempt, reason, and how many seconds ago it was refused; newest first.
+
+    What cannot be read or removed is left out: a heartbeat must not fail for a run folder that is full.
+    """
     folder, now_s = run_dir / "refused", time.time()
     try:
         found = [(path.stat().st_mtime, path) for path in folder.iterdir() if _NAME.fullmatch(path.name)]
     except FileNotFoundError:  # the first time, or one was removed meanwhile
-        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        return []
+    except OSError:
         return []
     told: list[dict[str, object]] = []
     for at_s, path in sorted(found, reverse=True):
         if now_s - at_s > KEPT_S:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         elif len(told) < _MOST:
             job, _, attempt = path.name.partition(".")
             try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 from nodes.hook_files import Hooks
@@ -56,6 +58,22 @@ def test_only_the_newest_of_a_day_are_told(hooks: Hooks) -> None:
     (hooks.run / "refused" / "notes.txt").write_text("somebody's")
     assert [one["job"] for one in refusals(hooks.run)] == list(range(20))
     assert not old.exists()
+
+
+@pytest.mark.parametrize("trouble", ["full", "no folder", "a folder among them"])
+def test_a_heartbeat_does_not_fail_for_it(hooks: Hooks, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+    if trouble == "full":
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Path, "mkdir", full)
+    elif trouble == "no folder":
+        (hooks.run / "refused").write_text("")
+    else:
+        (hooks.run / "refused/31.2").mkdir(parents=True)
+        os.utime(hooks.run / "refused/31.2", (time.time() - KEPT_S - 60,) * 2)
+    assert refusals(hooks.run) == []
 
 
 @pytest.mark.parametrize(
