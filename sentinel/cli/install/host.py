@@ -7,7 +7,8 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,13 +61,16 @@ class Actions:
             if write.state in ("new", "changed"):
                 _carry_out(write)
         for path, mode in self.modes:
-            path.chmod(mode)
+            with _writing(path):
+                path.chmod(mode)
         for link, target in self.links:
-            make_folders(link.parent)
-            if not link.is_symlink():
-                link.symlink_to(target)
+            with _writing(link):
+                make_folders(link.parent)
+                if not link.is_symlink():
+                    link.symlink_to(target)
         for path in self.removals:
-            path.unlink(missing_ok=True)
+            with _writing(path):
+                path.unlink(missing_ok=True)
         for command in self.after:
             run(command)
 
@@ -157,17 +161,28 @@ def write_file(path: Path, text: str, mode: int, owner: tuple[int, int] = (-1, -
         raise FileError(
             path, f"is a link to {target}, which is no file", fix="mount what it lies on, or remove the link"
         )
-    try:
+    with _writing(path):
         make_folders(target.parent)
         # A slurm.conf may hold bytes of another encoding.
         replace_file(target, text, mode, owner if os.geteuid() == 0 else (-1, -1), errors="surrogateescape")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """
+    Raises:
+        FileError: it cannot be written.
+    """
+    try:
+        yield
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror}", fix="run it as root") from error
 
 
 def _carry_out(write: Write) -> None:
     if write.here and write.path.is_symlink():
-        replace_file(write.path, write.text, write.mode)
+        with _writing(write.path):
+            replace_file(write.path, write.text, write.mode)
     elif write.like is not None:
         status = write.like.stat()
         write_file(write.path, write.text, stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))

@@ -115,3 +115,23 @@ def test_hook_of_an_image_that_leads_out_of_it_is_removed_alone(tmp_path: Path, 
     hook.unlink()
     hook.symlink_to(target)
     assert isinstance(run(image, "install", "--refresh").exception, FileError) and target.read_text() == "#!/bin/sh\n"
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["a link that is replaced", "a hook that goes"])
+def test_who_may_not_change_it_is_told_so(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    hook = tmp_path / "etc/slurm/prolog.d/10-sentinel"
+    hook.parent.mkdir()
+    (tmp_path / "shared/10-sentinel").write_text("#!/bin/sh\n")
+    hook.symlink_to("../../../shared/10-sentinel")
+    shared.write_text(f"Prolog=/etc/slurm/prolog.d/{'10-sentinel' if named else '*'}\n")
+    (hook.parent / "20-site").write_text("#!/bin/sh\n")
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(host, "replace_file", denied)
+    monkeypatch.setattr(Path, "unlink", denied)
+    found = run(tmp_path, "uninstall", "--node")
+    assert isinstance(found.exception, FileError) and found.exception.fix == "run it as root"
