@@ -102,7 +102,7 @@ def check(state: State, out: Transition, now: datetime, now_s: float) -> None:
     if fell_silent:  # Slurm may have switched them off just now
         reconciliation.request_soon(state, out, now, now_s)
     _probe_all(state, out, fell_silent, now, now_s)  # now that it is known which others fell silent with it
-    if in_contact == 0 and len(expected) >= _TOGETHER:
+    if in_contact == 0 and len(_switched_on(state, expected)) >= _TOGETHER:
         watch.all_silent_s = now_s  # probably cut off: probing would tell nothing
     elif now_s - watch.all_silent_s > patience_s:
         _probe_all(state, out, again, now, now_s)
@@ -122,6 +122,12 @@ def _expected(state: State, carrying: Iterable[str]) -> dict[str, float | None]:
     for name in (*carrying, *state.watch.missing):
         nodes.setdefault(name, None)
     return nodes
+
+
+def _switched_on(state: State, names: Iterable[str]) -> list[str]:
+    """Without those that Slurm has switched off: that these are silent, too, says nothing of our own network."""
+    nodes = state.cluster.fleet.nodes if state.cluster.fleet is not None else {}
+    return [n for n in names if (view := nodes.get(n)) is None or not switched_by_slurm(view.state, view.flags)]
 
 
 # --- agents that an earlier daemon heard --------------------------------------------------------------------------------
@@ -260,7 +266,7 @@ def _all_refused(state: State, out: Transition, node: str, probe: Probe, now: da
 
 def _silent(state: State) -> tuple[int, int]:
     """How many of the nodes that should be in contact are silent, and how many should be in contact."""
-    expected = _expected(state, _carrying(state))
+    expected = _switched_on(state, _expected(state, _carrying(state)))
     return sum(1 for name in expected if state.cluster.node(name).state in ("silent", "unreachable")), len(expected)
 
 

@@ -101,3 +101,35 @@ async def test_a_node_that_is_heard_while_slurm_is_asked_is_not_lost(
     scene.apply(ConnectionLost(scene.now, "n3"))
     await scene.settle()
     assert scene.reported == [] and scene.live.nodes["n3"].state == "heard"
+
+
+@pytest.mark.parametrize("still_up", [1, 2])
+async def test_a_lost_node_is_found_while_slurm_has_switched_off_the_others(
+    opened: Open, ports: Ports, still_up: int
+) -> None:
+    """Nodes that are switched off are silent, too, and say nothing of the daemon's own network."""
+    scene = await opened()
+    names = [f"n{number}" for number in range(1, 5)]
+    for name in names[still_up:]:
+        scene.world.slurm.nodes[name].power = "POWERED_DOWN"
+        ports.answers[name] = "timed out"
+    await scene.advance(0.01)
+    await scene.fleets.take()
+    await pass_s(scene, 60.0, *names[:still_up])
+    assert scene.reported == []
+    for name in names[:still_up]:
+        ports.answers[name] = "timed out"
+    await pass_s(scene, 60.0)
+    assert sorted(str(item.where.node) for item in scene.reported) == names[:still_up]
+
+
+async def test_three_nodes_in_service_that_fall_silent_together_are_not_lost(opened: Open, ports: Ports) -> None:
+    scene = await opened()
+    names = [f"n{number}" for number in range(1, 5)]
+    scene.world.slurm.nodes["n4"].power = "POWERED_DOWN"
+    ports.answers.update(dict.fromkeys(names, "timed out"))
+    await scene.advance(0.01)
+    await scene.fleets.take()
+    await pass_s(scene, 60.0, "n1", "n2", "n3")
+    await pass_s(scene, 60.0)
+    assert scene.reported == []
