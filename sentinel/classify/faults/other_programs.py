@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sentinel.classify.history import APPLICATION
 from sentinel.classify.readings import Reading
 from sentinel.classify.roles import LEADING, LEADS, points_to
+from sentinel.classify.weights import FAMILIES
 from sentinel.model.vocabulary import WRITER
 
 KERNEL = "kernel"
+_PROGRAMS = FAMILIES[0]  # causes of a program's own; that a disk is full is the machine's, whoever says it
+_MACHINES = FAMILIES[1] | FAMILIES[2] | FAMILIES[3]
 MOSTLY = 0.8  # share of a log's recognised lines in a machine's form from which it is the machine's, not a job's
 BESIDE = 0.25  # weight of an application's cause that another program names, in a log whose kernel names a machine's
 
@@ -37,11 +39,11 @@ def _of_machine(log: Sequence[Reading]) -> bool:
 def _names_machine(reading: Reading) -> bool:
     if reading.evidence.data.get(WRITER) != KERNEL or reading.role not in LEADING or reading.strength < LEADS:
         return False
-    return points_to(reading) not in APPLICATION
+    return points_to(reading) in _MACHINES
 
 
 def _of_a_service(reading: Reading) -> bool:
-    return reading.evidence.data.get(WRITER, KERNEL) != KERNEL and points_to(reading) in APPLICATION
+    return reading.evidence.data.get(WRITER, KERNEL) != KERNEL and points_to(reading) in _PROGRAMS
 
 
 def _weakened(reading: Reading) -> Reading:

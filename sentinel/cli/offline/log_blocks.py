@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -13,7 +14,12 @@ from sentinel.errors import UserError
 from sentinel.evidence.logs.prefixes import time_of
 from sentinel.given_files import BLOCK, opened
 
-_COMPRESSED = {b"\x1f\x8b": "zcat", b"BZh": "bzcat", b"\xfd7zXZ\0": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat"}
+_COMPRESSED = {
+    re.compile(rb"\x1f\x8b"): "zcat",
+    re.compile(rb"BZh[1-9]1AY&SY"): "bzcat",  # a word may begin with its first three letters
+    re.compile(rb"\xfd7zXZ\0"): "xzcat",
+    re.compile(rb"\x28\xb5\x2f\xfd"): "zstdcat",
+}
 
 _HEAD_BYTES, _HEAD_LINES = 1 << 14, 64  # in which a log that is newest first shows it
 _TURNED_BYTES = 64 << 20  # of a larger one no line is held back
@@ -111,7 +117,7 @@ def _require_text(file: Path, block: bytes) -> None:
         NoLog: the beginning of a file is binary.
         UserError: it is compressed.
     """
-    tool = next((tool for magic, tool in _COMPRESSED.items() if block.startswith(magic)), None)
+    tool = next((tool for magic, tool in _COMPRESSED.items() if magic.match(block)), None)
     if tool is not None:
         raise UserError(f"{file}: compressed ({tool} unpacks it)", fix=f"{tool} FILE | sentinel classify -")
     if _binary(block):

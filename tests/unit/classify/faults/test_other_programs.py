@@ -51,6 +51,12 @@ def test_in_the_log_of_a_job_the_first_error_stays_the_cause() -> None:
     assert judge(*lines).cause is Cause.USER_CONFIG
 
 
+def test_a_full_disk_is_the_machines_whoever_says_it() -> None:
+    full = syslog("python[33]", "OSError: [Errno 28] No space left on device")
+
+    assert judge(full, syslog("kernel", HUNG)).cause is Cause.DISK_FULL
+
+
 def test_without_a_fault_that_the_kernel_names_a_service_may_be_the_cause() -> None:
     assert judge(*(syslog(f"tracker[{n}]", REFUSED) for n in range(4))).cause is Cause.USER_CONFIG
 
