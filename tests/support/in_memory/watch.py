@@ -161,6 +161,13 @@ class Scene:
         for node in nodes:
             self.apply(NodeHeard(self.now, node))
 
+    async def pass_s(self, span_s: float, *heard: str) -> None:
+        """Time passes in looks of a quarter second; the agents named are heard at each."""
+        for _ in range(round(span_s / 0.25)):
+            await self.advance(0.25)
+            self.hear(*heard)
+            await self.check_nodes()
+
     def beat(self, node: str, body: Mapping[str, object]) -> None:
         """The agent of the node sent a heartbeat."""
         self.apply(heartbeat_of(node, body, self.now, self.seconds()))

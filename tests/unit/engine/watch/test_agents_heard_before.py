@@ -8,18 +8,10 @@ import pytest
 from in_memory.watch import Ports, Scene
 from in_memory.world import World
 
-from sentinel.daemon.effects import perform
 from sentinel.engine.watch.nodes import AGENTS_KEPT, heard_before
 from sentinel.model.records import Kind
 
 Worlds = Callable[..., World]
-
-
-@pytest.fixture
-def ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
-    made = Ports()
-    monkeypatch.setattr(perform, "slurmd_answers", made)
-    return made
 
 
 async def daemon(world: World, span_s: float, *heard: str) -> Scene:

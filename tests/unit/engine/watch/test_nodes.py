@@ -24,35 +24,6 @@ Worlds = Callable[..., World]
 Open = Callable[..., Awaitable[Scene]]
 
 
-@pytest.fixture
-def ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
-    made = Ports()
-    monkeypatch.setattr(perform, "slurmd_answers", made)
-    return made
-
-
-@pytest.fixture
-def opened(world: Worlds, ports: Ports) -> Open:
-    """Four nodes, heard just now; the job runs on n1 and n2."""
-
-    async def make() -> Scene:
-        scene = Scene(world())
-        await scene.fleets.take()
-        for name in scene.world.slurm.nodes:
-            scene.hear(name)
-        return scene
-
-    return make
-
-
-async def pass_s(scene: Scene, span_s: float, *heard: str) -> None:
-    """Time passes in looks of a quarter second; the agents named are heard at each."""
-    for _ in range(round(span_s / 0.25)):
-        await scene.advance(0.25)
-        scene.hear(*heard)
-        await scene.check_nodes()
-
-
 def state(scene: Scene) -> dict[str, str]:
     return {name: seen.state for name, seen in scene.live.nodes.items()}
 
@@ -60,7 +31,7 @@ def state(scene: Scene) -> dict[str, str]:
 async def test_lost_node_is_reported_once_with_what_its_port_said(opened: Open, ports: Ports) -> None:
     scene = await opened()
     ports.answers["n1"] = "Connection refused"
-    await pass_s(scene, 20.0, "n2", "n3", "n4")
+    await scene.pass_s(20.0, "n2", "n3", "n4")
     (item,) = scene.reported
     assert (item.kind, item.source, item.where.node) == (Kind.NODE_UNREACHABLE, Source.PROBE, "n1")
     assert item.data == {"attempts": 3, "silent_nodes": 1, "job_on_it": scene.world.job}
@@ -78,12 +49,12 @@ async def test_silence_that_people_asked_for_says_nothing_until_it_is_over(
     setattr(scene.world.slurm.nodes["n1"], why, True)
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 30.0, "n2", "n3", "n4")
+    await scene.pass_s(30.0, "n2", "n3", "n4")
     assert scene.reported == [] and state(scene)["n1"] == "silent"
     setattr(scene.world.slurm.nodes["n1"], why, False)
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 30.0, "n2", "n3", "n4")
+    await scene.pass_s(30.0, "n2", "n3", "n4")
     assert [item.where.node for item in scene.reported] == ["n1"]
 
 
@@ -97,13 +68,13 @@ async def test_a_node_that_slurm_has_switched_off_is_not_lost_and_not_asked_befo
     scene.world.slurm.nodes["n3"].power = power
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 60.0, "n1", "n2", "n4")
+    await scene.pass_s(60.0, "n1", "n2", "n4")
     assert scene.reported == [] and "n3" not in ports.asked
     assert scene.daemon.said.count("node=n3") == 2, "heard, and once that it fell silent"
     scene.world.slurm.nodes["n3"].power = ""
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 30.0, "n1", "n2", "n4")
+    await scene.pass_s(30.0, "n1", "n2", "n4")
     assert [item.where.node for item in scene.reported] == ["n3"]
 
 
@@ -113,31 +84,31 @@ async def test_a_node_that_is_to_be_switched_off_after_its_job_is_found_lost(ope
     scene.world.slurm.nodes["n1"].power = "POWER_DOWN"
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 20.0, "n2", "n3", "n4")
+    await scene.pass_s(20.0, "n2", "n3", "n4")
     assert [item.where.node for item in scene.reported] == ["n1"]
 
 
 async def test_patience_is_the_setting(opened: Open, ports: Ports) -> None:
     scene = await opened()
-    await pass_s(scene, 6.0, "n2", "n3", "n4")
+    await scene.pass_s(6.0, "n2", "n3", "n4")
     assert ports.asked == [] and state(scene)["n1"] == "heard"
-    await pass_s(scene, 0.25, "n2", "n3", "n4")
+    await scene.pass_s(0.25, "n2", "n3", "n4")
     assert ports.asked == ["n1"] and state(scene)["n1"] == "silent"
     assert scene.daemon.telemetry.registry.get_sample_value("sentinel_agents_connected") == 3.0
 
 
 async def test_silent_agent_of_a_node_whoseslurmd_answers_is_no_fault(opened: Open, ports: Ports) -> None:
     scene = await opened()
-    await pass_s(scene, 60.0, "n2", "n3", "n4")
+    await scene.pass_s(60.0, "n2", "n3", "n4")
     assert scene.reported == [] and state(scene)["n1"] == "silent"
 
 
 async def test_node_whose_agent_died_first_is_still_found_lost(opened: Open, ports: Ports) -> None:
     """The port answered when the agent fell silent; later the node goes too, and nothing but the port can tell."""
     scene = await opened()
-    await pass_s(scene, 30.0, "n2", "n3", "n4")
+    await scene.pass_s(30.0, "n2", "n3", "n4")
     ports.answers["n1"] = "no answer"
-    await pass_s(scene, 10.0, "n2", "n3", "n4")
+    await scene.pass_s(10.0, "n2", "n3", "n4")
     assert scene.kinds == [Kind.NODE_UNREACHABLE]
 
 
@@ -155,13 +126,13 @@ async def test_node_that_only_a_completing_job_holds_is_found_lost_by_a_daemon_t
     await scene.fleets.take()
     assert slurm.jobs[scene.world.job].completing
     scene.hear("n1", "n3", "n4")
-    await pass_s(scene, 20.0, "n1", "n3", "n4")
+    await scene.pass_s(20.0, "n1", "n3", "n4")
     assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_UNREACHABLE, "n2")]
 
 
 async def test_silent_node_is_not_asked_at_every_look(opened: Open, ports: Ports) -> None:
     scene = await opened()
-    await pass_s(scene, 60.0, "n2", "n3", "n4")
+    await scene.pass_s(60.0, "n2", "n3", "n4")
     assert 2 <= len(ports.asked) <= 60 / 6.0
 
 
@@ -178,7 +149,7 @@ async def test_one_answer_among_refusals_is_an_answer(
         return None if asked > after else "Connection refused"
 
     monkeypatch.setattr(perform, "slurmd_answers", answers)
-    await pass_s(scene, 7.0, "n2", "n3", "n4")
+    await scene.pass_s(7.0, "n2", "n3", "n4")
     assert scene.reported == [] and asked == after + 1
 
 
@@ -191,7 +162,7 @@ async def test_that_many_are_silent_costs_each_of_them_no_look_at_all_others(
     look = nodes._silent
     monkeypatch.setattr(nodes, "_silent", lambda state: (looks.append(1), look(state))[1])
     ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
-    await pass_s(scene, 30.0)
+    await scene.pass_s(30.0)
     assert scene.daemon.said.count("all-nodes-silent") == 1
     checks = [line for line in scene.daemon.said.splitlines() if " node-silent " in line]
     assert len(checks) == len(scene.world.slurm.nodes)
@@ -207,14 +178,14 @@ async def test_agent_heard_during_the_probe_ends_it(opened: Open, monkeypatch: p
         return "no answer"
 
     monkeypatch.setattr(perform, "slurmd_answers", answers)
-    await pass_s(scene, 7.0, "n2", "n3", "n4")
+    await scene.pass_s(7.0, "n2", "n3", "n4")
     assert scene.reported == [] and state(scene)["n1"] == "heard"
 
 
 async def test_all_nodes_silent_is_more_likely_our_own_network(opened: Open, ports: Ports) -> None:
     scene = await opened()
     ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
-    await pass_s(scene, 30.0)
+    await scene.pass_s(30.0)
     assert scene.reported == [] and scene.daemon.said.count("all-nodes-silent") == 1
     assert len(ports.asked) == 3 * 4  # in the dark nothing is learned by asking again
     assert set(state(scene).values()) == {"silent"}
@@ -223,18 +194,18 @@ async def test_all_nodes_silent_is_more_likely_our_own_network(opened: Open, por
 async def test_node_that_did_not_come_back_with_the_others_is_lost(opened: Open, ports: Ports) -> None:
     scene = await opened()
     ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
-    await pass_s(scene, 30.0)
+    await scene.pass_s(30.0)
     ports.answers = {"n3": "no answer"}
-    await pass_s(scene, 20.0, "n1", "n2", "n4")
+    await scene.pass_s(20.0, "n1", "n2", "n4")
     assert [(item.kind, item.where.node) for item in scene.reported] == [(Kind.NODE_UNREACHABLE, "n3")]
 
 
 async def test_nodes_that_come_back_a_little_later_than_the_first_are_not_lost(opened: Open, ports: Ports) -> None:
     scene = await opened()
     ports.answers.update(dict.fromkeys(scene.world.slurm.nodes, "no answer"))
-    await pass_s(scene, 30.0)
-    await pass_s(scene, 5.0, "n1")
-    await pass_s(scene, 20.0, "n1", "n2", "n3", "n4")
+    await scene.pass_s(30.0)
+    await scene.pass_s(5.0, "n1")
+    await scene.pass_s(20.0, "n1", "n2", "n3", "n4")
     assert scene.reported == [] and set(state(scene).values()) == {"heard"}
 
 
@@ -252,7 +223,7 @@ async def test_probe_that_began_while_all_were_silent_convicts_nobody(
 
     asked: list[str] = []
     monkeypatch.setattr(perform, "slurmd_answers", answers)
-    await pass_s(scene, 7.5)
+    await scene.pass_s(7.5)
     assert scene.reported == [] and len(asked) > 2 * len(scene.live.nodes)
 
 
@@ -261,7 +232,7 @@ async def test_two_nodes_of_two_may_both_be_lost(world: Worlds, ports: Ports) ->
     scene = Scene(world(nodes=2))
     await scene.fleets.take()
     ports.answers = {"n1": "no answer", "n2": "no answer"}
-    await pass_s(scene, 10.0)
+    await scene.pass_s(10.0)
     assert {item.where.node for item in scene.reported} == {"n1", "n2"}
 
 
@@ -270,7 +241,7 @@ async def test_node_that_carries_a_job_is_expected_although_never_heard(world: W
     await scene.fleets.take()
     scene.hear("n2")
     ports.answers = {"n1": "Connection refused", "n3": "Connection refused"}
-    await pass_s(scene, 10.0, "n2")
+    await scene.pass_s(10.0, "n2")
     assert [item.where.node for item in scene.reported] == ["n1"]  # n3 has neither a job nor an agent that ever spoke
 
 
@@ -298,17 +269,17 @@ async def test_drained_node_that_falls_silent_is_nobodys_news(opened: Open, port
     scene.world.slurm.person_drains("n4", "a person")
     await scene.reconcile()
     ports.answers = {"n4": "no answer"}
-    await pass_s(scene, 10.0, "n1", "n2", "n3")
+    await scene.pass_s(10.0, "n1", "n2", "n3")
     assert scene.reported == [] and state(scene)["n4"] == "unreachable"
 
 
 async def test_node_that_is_heard_again_may_be_lost_again(opened: Open, ports: Ports) -> None:
     scene = await opened()
     ports.answers = {"n1": "no answer"}
-    await pass_s(scene, 10.0, "n2", "n3", "n4")
+    await scene.pass_s(10.0, "n2", "n3", "n4")
     scene.hear("n1")
     assert "node-heard node=n1 before=unreachable" in scene.daemon.said
-    await pass_s(scene, 10.0, "n2", "n3", "n4")
+    await scene.pass_s(10.0, "n2", "n3", "n4")
     assert len(scene.reported) == 2 and len({item.id for item in scene.reported}) == 2
 
 
@@ -316,7 +287,7 @@ async def test_node_that_slurm_does_not_know_is_not_probed(opened: Open, ports: 
     scene = await opened()
     scene.hear("elsewhere")
     scene.live.fleet = fleet([node("n1", port=None), node("n2"), node("n3"), node("n4")])
-    await pass_s(scene, 10.0, "n2", "n3", "n4")
+    await scene.pass_s(10.0, "n2", "n3", "n4")
     assert ports.asked == [] and scene.reported == []
 
 
@@ -369,7 +340,7 @@ async def test_a_probe_whose_answer_is_lost_is_given_up(opened: Open, ports: Por
     scene.apply(ConnectionLost(scene.now, "n1"))
     assert not scene.effects, "one is under way"
     ports.answers["n1"] = "no answer"
-    await pass_s(scene, 60.0, "n2", "n3", "n4")
+    await scene.pass_s(60.0, "n2", "n3", "n4")
     assert scene.kinds == [Kind.NODE_UNREACHABLE]
     scene.apply(NodeProbed(scene.now, lost.id, "no answer"))
     assert len(scene.reported) == 1, "it comes too late to count"
@@ -387,12 +358,12 @@ async def test_silent_nodes_are_not_lost_while_we_have_no_descriptors_left(
         raise Unavailable("no connection can be made here: Too many open files")
 
     monkeypatch.setattr(perform, "slurmd_answers", exhausted)
-    await pass_s(scene, 60.0, "n3", "n4")
+    await scene.pass_s(60.0, "n3", "n4")
     assert scene.reported == [] and scene.state.watch.visibility is not None
     assert not is_sufficient(scene.state.watch.visibility, scene.seconds(), SETTINGS.judgement)
     monkeypatch.setattr(perform, "slurmd_answers", ports)
     ports.answers["n1"] = "no answer"
-    await pass_s(scene, 20.0, "n2", "n3", "n4")
+    await scene.pass_s(20.0, "n2", "n3", "n4")
     assert [item.where.node for item in scene.reported] == ["n1"]  # it is asked again, and this time it counts
 
 
@@ -414,15 +385,15 @@ async def test_deadline_that_passed_while_the_daemon_stood_still_says_nothing(
 async def test_while_the_daemon_is_late_itself_silence_is_not_the_nodes(opened: Open) -> None:
     scene = await opened()
     scene.apply(RequestDelayed(scene.now, 4.0))  # a request waited so long before we knew who asked
-    await pass_s(scene, 7.0, "n1", "n2", "n3")
+    await scene.pass_s(7.0, "n1", "n2", "n3")
     assert state(scene)["n4"] == "heard", "its heartbeat may be waiting for us"
-    await pass_s(scene, 8.0, "n1", "n2", "n3")
+    await scene.pass_s(8.0, "n1", "n2", "n3")
     assert state(scene)["n4"] == "silent", "no excuse for ever"
 
 
 async def test_a_look_that_comes_late_excuses_as_well(opened: Open) -> None:
     scene = await opened()
-    await pass_s(scene, 1.0, *scene.world.slurm.nodes)
+    await scene.pass_s(1.0, *scene.world.slurm.nodes)
     scene.world.slurm.clock.advance(20.0)  # the process stood still
     await scene.check_nodes()
     assert set(state(scene).values()) == {"heard"}

@@ -6,40 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from in_memory.watch import Ports, Scene
-from in_memory.world import World
 
-from sentinel.daemon.effects import perform
 from sentinel.engine.watch.events import ConnectionLost
 
 Open = Callable[..., Awaitable[Scene]]
-
-
-@pytest.fixture
-def ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
-    made = Ports()
-    monkeypatch.setattr(perform, "slurmd_answers", made)
-    return made
-
-
-@pytest.fixture
-def opened(world: Callable[..., World], ports: Ports) -> Open:
-    """Four nodes, heard just now; the job runs on n1 and n2."""
-
-    async def make() -> Scene:
-        scene = Scene(world())
-        await scene.fleets.take()
-        scene.hear(*scene.world.slurm.nodes)
-        return scene
-
-    return make
-
-
-async def pass_s(scene: Scene, span_s: float, *heard: str) -> None:
-    """Time passes in looks of a quarter second; the agents named are heard at each."""
-    for _ in range(round(span_s / 0.25)):
-        await scene.advance(0.25)
-        scene.hear(*heard)
-        await scene.check_nodes()
 
 
 @pytest.mark.parametrize("power", ["POWERED_DOWN", "POWERING_UP"])
@@ -52,12 +22,12 @@ async def test_a_node_that_slurm_switches_on_for_a_job_is_not_lost_while_it_boot
     scene.world.slurm.nodes["n1"].power = power
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 60.0, "n2", "n3", "n4")
+    await scene.pass_s(60.0, "n2", "n3", "n4")
     assert scene.reported == [] and scene.live.nodes["n1"].state == "silent"
     scene.world.slurm.nodes["n1"].power = ""
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 30.0, "n2", "n3", "n4")
+    await scene.pass_s(30.0, "n2", "n3", "n4")
     assert [item.where.node for item in scene.reported] == ["n1"]
 
 
@@ -115,11 +85,11 @@ async def test_a_lost_node_is_found_while_slurm_has_switched_off_the_others(
         ports.answers[name] = "timed out"
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 60.0, *names[:still_up])
+    await scene.pass_s(60.0, *names[:still_up])
     assert scene.reported == []
     for name in names[:still_up]:
         ports.answers[name] = "timed out"
-    await pass_s(scene, 60.0)
+    await scene.pass_s(60.0)
     assert sorted(str(item.where.node) for item in scene.reported) == names[:still_up]
 
 
@@ -130,6 +100,6 @@ async def test_three_nodes_in_service_that_fall_silent_together_are_not_lost(ope
     ports.answers.update(dict.fromkeys(names, "timed out"))
     await scene.advance(0.01)
     await scene.fleets.take()
-    await pass_s(scene, 60.0, "n1", "n2", "n3")
-    await pass_s(scene, 60.0)
+    await scene.pass_s(60.0, "n1", "n2", "n3")
+    await scene.pass_s(60.0)
     assert scene.reported == []
