@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
+from sentinel.adapters.store.batches import batched
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.explanation import LAST
 from sentinel.daemon.api.histories import FailureFilter
@@ -16,10 +17,8 @@ SHOWN = 200  # newest incidents of a listing
 SEARCHED = 5000  # newest matching incidents that sums and histories are made of
 _PART = 5000  # rows read at once
 _READ = 50_000  # rows gone through for one answer: a second's work
-_IDS = 500  # of one statement
 
 Row = dict[str, Any]
-Id = TypeVar("Id", int, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +133,6 @@ class IncidentSearch:
         ]
         found.sort(key=lambda row: (row["opened_at"], row["id"]), reverse=True)
         return Found(found[:SEARCHED], cut=len(found) > SEARCHED)
-
-
-def batched(ids: Collection[Id]) -> Iterator[list[Id]]:
-    """As many ids at a time as a statement may name."""
-    listed = list(ids)
-    for start in range(0, len(listed), _IDS):
-        yield listed[start : start + _IDS]
 
 
 def naming_node(name: str) -> Callable[[Mapping[str, Any]], bool]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import sqlalchemy as sa
 
 from sentinel.adapters.store import tables as t
+from sentinel.adapters.store.batches import batched
 from sentinel.model.records import (
     RESTARTS,
     Cause,
@@ -35,7 +36,6 @@ class Readable(Protocol):
 
 _MOST_INCIDENTS = 5000  # newest of a month
 _MOST_EVIDENCE = 5000  # newest that no incident refers to
-_MANY = 500  # ids of one statement
 
 _SETTINGS = sa.select(t.setting)
 _OPEN_PLANS = sa.select(t.plan.c.incident).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
@@ -118,9 +118,8 @@ def _incidents(since: datetime) -> sa.Select[Any]:
 
 def by_id(connection: sa.Connection, table: sa.Table, column: Any, ids: Collection[Any]) -> list[Any]:
     found: list[Any] = []
-    names = sorted(ids)
-    for start in range(0, len(names), _MANY):
-        found.extend(connection.execute(_by_id(table, column), {"ids": names[start : start + _MANY]}))
+    for part in batched(sorted(ids)):
+        found.extend(connection.execute(_by_id(table, column), {"ids": part}))
     return found
 
 

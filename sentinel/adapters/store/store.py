@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sentinel.adapters.store import attempt_query, lease, retention
 from sentinel.adapters.store import audit as chain
 from sentinel.adapters.store import tables as t
+from sentinel.adapters.store.batches import MANY, batched
 from sentinel.adapters.store.changes import add_evidence, write
 from sentinel.adapters.store.database import Database
 from sentinel.adapters.store.incident_query import Wanted, incident_query
@@ -46,7 +47,6 @@ from sentinel.model.records import (
 from sentinel.model.stored import Stored, StoredStep, UnreadableRecord
 from sentinel.text import plain
 
-_MANY = 500  # ids of one statement
 _MOST_PLANS = 2000  # newest plans that one reading returns
 _MOST_SAVES = 1000  # newest saves of a job that are looked at for their tiers: many node-local ones come for one shared
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
@@ -129,10 +129,10 @@ class Store(Database):
             t.evidence.c.job.in_(sa.bindparam("jobs", expanding=True)), t.incident.c.attempt == t.evidence.c.attempt
         )
         query = query.order_by(t.incident.c.opened_at.desc())
-        names, found = sorted(jobs), dict[tuple[int, int], str]()
+        found = dict[tuple[int, int], str]()
         with self._read() as connection:
-            for start in range(0, len(names), _MANY):
-                for row in connection.execute(query, {"jobs": names[start : start + _MANY]}):
+            for part in batched(sorted(jobs)):
+                for row in connection.execute(query, {"jobs": part}):
                     found[row.job, row.attempt] = row.id
         return found
 
@@ -310,7 +310,7 @@ class Store(Database):
     ) -> list[tuple[int, int, bool]]:
         """Jobs of which an attempt still ran at ``since`` or later, the one that began last first: id, number of those
         attempts, and whether one has no end. ``only``: of these jobs, where they are few; others may be among them."""
-        named = only if only is not None and len(only) <= _MANY else None
+        named = only if only is not None and len(only) <= MANY else None
         with self._read() as connection:
             found = connection.execute(attempt_query.jobs_query(since, user, named))
             return [(row.job, row.attempts, row.attempts > row.ended) for row in found]
@@ -318,7 +318,7 @@ class Store(Database):
     def jobs_on(self, nodes: Collection[str], *, since: datetime | None, user: str | None = None) -> set[int]:
         """Jobs of which an attempt that still ran at ``since`` or later had one of these nodes."""
         names = frozenset(nodes)
-        query = attempt_query.nodes_query(names, since, user).execution_options(yield_per=_MANY)
+        query = attempt_query.nodes_query(names, since, user).execution_options(yield_per=MANY)
         with self._read() as connection:
             return {row.job for row in connection.execute(query) if not names.isdisjoint(row.nodes)}
 

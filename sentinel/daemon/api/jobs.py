@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from sentinel.adapters.store.batches import batched
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import FailureFilter
 from sentinel.daemon.api.lost import ON_PURPOSE, Loss, losses
 from sentinel.daemon.api.status import as_slurm_says
-from sentinel.daemon.incident_search import batched
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.engine.history import as_corrected
 from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, Kind, StepKind
