@@ -61,16 +61,16 @@ def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
         return None
     unwanted = stage is Stage.HANDLED and not any(outcome.result is Result.DONE for outcome in facts.outcomes)
     request = _newest_request(facts)
-    news = request is not None and request[0] > thread.asked
-    if news and request is not None and request[1] is not Stage.ASKED:
-        news = request[1] != thread.stages[-1]  # refused again is refused still
-    if not news and stage in REQUESTS.values() and reached(facts) in _OF_JOBS:
+    news = request if request is not None and request[0] > thread.asked else None
+    if news is not None and news[1] is not Stage.ASKED and news[1] == thread.stages[-1]:
+        news = None  # refused again is refused still
+    if news is None and stage in REQUESTS.values() and reached(facts) in _OF_JOBS:
         stage = reached(facts)  # people know what became of the request
     known = thread.beside if thread.beside and request is not None else thread.stages[-1]
     if stage != known and thread.stages[-1] != Stage.RESOLVED and not unwanted and not over:
         return stage
-    if news and request is not None and stage not in (Stage.RESOLVED, Stage.CANCELLED):
-        return request[1]
+    if news is not None and stage not in (Stage.RESOLVED, Stage.CANCELLED):
+        return news[1]
     return Stage.RESOLVED if closed and not thread.final else None
 
 
@@ -82,7 +82,8 @@ def with_next(thread: Thread | None, facts: IncidentFacts, stage: Stage, joined:
     if thread is None:
         return Thread((str(stage),), severity, closed, joined, _labels(facts), told)
     worst = max(thread.worst, severity, key=SEVERITIES.index)
-    beside = str(reached(facts)) if stage in REQUESTS.values() and reached(facts) in _OF_JOBS else ""
+    of_job = reached(facts)
+    beside = str(of_job) if stage in REQUESTS.values() and of_job in _OF_JOBS else ""
     return Thread((*thread.stages, str(stage)), worst, closed, joined, thread.labels, max(thread.asked, told), beside)
 
 

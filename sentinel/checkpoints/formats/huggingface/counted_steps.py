@@ -27,9 +27,8 @@ class _Counts:
     folder: str
     steps: int  # that the optimizer has made
     counted: int
-    rates_agree: (
-        bool | None
-    )  # the optimizer has the learning rates that the schedule gave last; None: of a random state
+    # Whether the optimizer has the learning rates that the schedule gave last; None: of a random state.
+    rates_agree: bool | None
 
 
 def refuse_others(tree: Tree, ask: Ask, files: dict[str, TorchFile], random_state: str) -> None:
