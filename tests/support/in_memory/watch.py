@@ -161,6 +161,11 @@ class Scene:
         for node in nodes:
             self.apply(NodeHeard(self.now, node))
 
+    async def look(self) -> None:
+        """A new snapshot of Slurm."""
+        await self.advance(0.01)
+        await self.fleets.take()
+
     async def pass_s(self, span_s: float, *heard: str) -> None:
         """Time passes in looks of a quarter second; the agents named are heard at each."""
         for _ in range(round(span_s / 0.25)):

@@ -47,13 +47,11 @@ async def test_silence_that_people_asked_for_says_nothing_until_it_is_over(
     scene = await opened()
     ports.answers["n1"] = "Connection refused"
     setattr(scene.world.slurm.nodes["n1"], why, True)
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(30.0, "n2", "n3", "n4")
     assert scene.reported == [] and state(scene)["n1"] == "silent"
     setattr(scene.world.slurm.nodes["n1"], why, False)
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(30.0, "n2", "n3", "n4")
     assert [item.where.node for item in scene.reported] == ["n1"]
 
@@ -66,14 +64,12 @@ async def test_a_node_that_slurm_has_switched_off_is_not_lost_and_not_asked_befo
     scene = await opened()
     ports.answers["n3"] = "Connection refused"
     scene.world.slurm.nodes["n3"].power = power
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(60.0, "n1", "n2", "n4")
     assert scene.reported == [] and "n3" not in ports.asked
     assert scene.daemon.said.count("node=n3") == 2, "heard, and once that it fell silent"
     scene.world.slurm.nodes["n3"].power = ""
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(30.0, "n1", "n2", "n4")
     assert [item.where.node for item in scene.reported] == ["n3"]
 
@@ -82,8 +78,7 @@ async def test_a_node_that_is_to_be_switched_off_after_its_job_is_found_lost(ope
     scene = await opened()
     ports.answers["n1"] = "Connection refused"
     scene.world.slurm.nodes["n1"].power = "POWER_DOWN"
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(20.0, "n2", "n3", "n4")
     assert [item.where.node for item in scene.reported] == ["n1"]
 

@@ -20,13 +20,11 @@ async def test_a_node_that_slurm_switches_on_for_a_job_is_not_lost_while_it_boot
     scene = await opened()
     ports.answers["n1"] = "Connection refused"
     scene.world.slurm.nodes["n1"].power = power
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(60.0, "n2", "n3", "n4")
     assert scene.reported == [] and scene.live.nodes["n1"].state == "silent"
     scene.world.slurm.nodes["n1"].power = ""
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(30.0, "n2", "n3", "n4")
     assert [item.where.node for item in scene.reported] == ["n1"]
 
@@ -83,8 +81,7 @@ async def test_a_lost_node_is_found_while_slurm_has_switched_off_the_others(
     for name in names[still_up:]:
         scene.world.slurm.nodes[name].power = "POWERED_DOWN"
         ports.answers[name] = "timed out"
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(60.0, *names[:still_up])
     assert scene.reported == []
     for name in names[:still_up]:
@@ -98,8 +95,7 @@ async def test_three_nodes_in_service_that_fall_silent_together_are_not_lost(ope
     names = [f"n{number}" for number in range(1, 5)]
     scene.world.slurm.nodes["n4"].power = "POWERED_DOWN"
     ports.answers.update(dict.fromkeys(names, "timed out"))
-    await scene.advance(0.01)
-    await scene.fleets.take()
+    await scene.look()
     await scene.pass_s(60.0, "n1", "n2", "n3")
     await scene.pass_s(60.0)
     assert scene.reported == []
