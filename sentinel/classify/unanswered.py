@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sentinel.classify.recurrence import onset
 from sentinel.classify.weights import Weighed, grounds
@@ -44,15 +45,21 @@ def unanswered(
             advice=_ADVICE[UnknownKind.UNDECIDED],
             unknown_kind=UnknownKind.UNDECIDED,
         )
-    survived = {item.reading.evidence.id for item in weighed if item.reading.survived}
-    read = [item for item in incident.evidence if item.id not in survived]
+    survived = [item for item in weighed if item.reading.survived]
+    of_survived = {item.reading.evidence.id for item in survived}
+    read = [item for item in incident.evidence if item.id not in of_survived]
     kind = UnknownKind.NO_FAILURE if _went_well(read) else UnknownKind.NOTHING_RECOGNISED
+    # What the job went on after, strongest first: where it did fail, one of these is the likeliest cause.
+    others = [(cause, share) for cause, share in ranked if any(item.of(cause) > 0 for item in survived)]
+    went_on_after = grounds(survived, others[0][0])[0] if others else ()
     return Verdict(
         cause=Cause.UNKNOWN,
         scope=Scope.UNKNOWN,
         confidence=0.0,
         restart=Restart.NONE if kind is UnknownKind.NO_FAILURE else Restart.RESUME,
         onset_step=onset(incident),
+        alternatives=tuple(Alternative(cause, round(share, 3)) for cause, share in others[:3]),
+        against=tuple(replace(ground, weight=-ground.weight) for ground in went_on_after),
         advice=_ADVICE[kind],
         unknown_kind=kind,
     )

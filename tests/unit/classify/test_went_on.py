@@ -87,6 +87,15 @@ def test_a_machine_s_fault_is_not_outlived_by_few_steps_where_what_runs_on_it_fa
     assert cause(port + steps(1, 3) + NOT_THERE) is Cause.USER_CODE
 
 
+def test_where_no_failure_is_shown_what_the_job_went_on_after_is_named() -> None:
+    verdict = judge(*read(steps(1, 2) + BROKEN_SAVE + steps(3, 12)))
+    assert (verdict.unknown_kind, verdict.confidence) == (UnknownKind.NO_FAILURE, 0.0)
+    assert [other.cause for other in verdict.alternatives] == [Cause.CHECKPOINT_CORRUPT]
+    assert [ground.evidence.line for ground in verdict.against] == [3]
+    quiet = judge(*read(steps(1, 12)))
+    assert (quiet.unknown_kind, quiet.alternatives, quiet.against) == (UnknownKind.NO_FAILURE, (), ())
+
+
 def test_three_losses_and_nothing_more_are_enough() -> None:
     verdict = judge(*read(steps(1, 2) + BROKEN_SAVE + steps(3, 5)))
     assert (verdict.cause, verdict.unknown_kind) == (Cause.UNKNOWN, UnknownKind.NO_FAILURE)
