@@ -173,3 +173,13 @@ def plan(*steps: Step, incident: str = "inc1", refusal: str = "", observe_only: 
         explanation="because" if refusal else "",
         observe_only=observe_only,
     )
+
+
+def lost_gpu(node: str, at_s: float = 0.0) -> Evidence:
+    """The driver's word that a GPU of ``node`` is gone from PCIe: enough to drain it."""
+    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
+
+
+def step_line(job: int, attempt: int, step: int, at_s: float) -> Evidence:
+    """A step that the job's log shows."""
+    return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, silent
 from in_memory.world import Fate, World
-from made_records import AT, ended, evidence, fleet, incident, job, node, verdict
+from made_records import AT, ended, evidence, fleet, incident, job, lost_gpu, node, verdict
 
 from sentinel import policy
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
@@ -20,16 +20,12 @@ from sentinel.engine.drain_reasons import DRAIN_REASONS
 from sentinel.engine.watch.events import HeartbeatReceived
 from sentinel.errors import Unavailable
 from sentinel.model.intent import Intent
-from sentinel.model.records import Evidence, Kind, Source, StepKind
+from sentinel.model.records import Kind, Source, StepKind
 from sentinel.model.vocabulary import PROLOG_ERROR
 from sentinel.policy import Situation
 
 Worlds = Callable[..., World]
 OBSERVE = dataclasses.replace(WIDE, modes=Modes(default=Mode("observe", "observe")))
-
-
-def bus(node: str) -> Evidence:
-    return evidence(Kind.XID, node=node, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
 
 
 def drained(there: World) -> set[str]:
@@ -62,7 +58,7 @@ async def test_a_drain_that_slurm_refuses_is_not_told_as_done(world: Worlds) -> 
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=WIDE)
     there.slurm._verbs = Refusing(there.slurm._verbs, "DRAIN")
-    await fail(daemon, bus("n5"))
+    await fail(daemon, lost_gpu("n5"))
     assert drained(there) == set() and sink.all
     assert all(notice.data["drained"] == [] for notice in sink.all)
     assert "Failed: drain n5: " in sink.all[-1].data["operator_text"]
@@ -100,7 +96,7 @@ async def test_what_was_planned_under_act_is_asked_about_anew_by_a_daemon_that_o
     first = Daemon(there, settings=WIDE, fate=fate)
     await first.start()
     await first.fleets.take()
-    await first.observe([bus("n1")])
+    await first.observe([lost_gpu("n1")])
     while not fate.dead:
         await asyncio.sleep(0.05)
     assert drained(there) == set() and there.slurm.jobs[there.job].restarts == 0
@@ -130,7 +126,7 @@ async def test_a_drain_that_slurm_did_not_take_is_not_done_once_its_node_is_prov
     there.slurm.drain = drain  # type: ignore[method-assign]
     await hear(daemon, "n5", "BAD")
     await daemon.fleets.take()
-    await daemon.observe([bus("n5")])
+    await daemon.observe([lost_gpu("n5")])
     await asyncio.sleep(600.0)
     await daemon.fleets.take()
     await hear(daemon, "n5", "OK")
@@ -174,9 +170,9 @@ async def test_a_drain_that_is_tried_again_beside_a_step_of_the_job_is_not_done_
     there.slurm.drain, there.slurm.defer = slow_drain, slow_defer  # type: ignore[method-assign]
     await hear(daemon, "n2", "BAD")
     await daemon.fleets.take()
-    await daemon.observe([bus("n1")])
+    await daemon.observe([lost_gpu("n1")])
     await asyncio.sleep(8.0)
-    await daemon.observe([bus("n2")])
+    await daemon.observe([lost_gpu("n2")])
     await refuses.wait()
     if word == "OK":
         await hear(daemon, "n2", "OK")
@@ -202,7 +198,7 @@ async def test_a_node_whose_agent_takes_its_verdict_back_is_not_drained_also_by_
     there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
     daemon = Daemon(there, settings=narrow)
     await hear(daemon, "n5", "BAD")
-    await fail(daemon, bus("n5"))
+    await fail(daemon, lost_gpu("n5"))
     await daemon.pass_time(20.0)
     assert drained(there) == {"n6"}
     if killed:
@@ -245,7 +241,7 @@ async def test_no_reason_is_written_where_nothing_may_be_drained(world: Worlds, 
     if how == "paused":
         await daemon.runner.command("pause", "olga")
     there.slurm.nodes["n5"].drained, there.slurm.nodes["n5"].reason = True, PROLOG_ERROR
-    await fail(daemon, bus("n5"))
+    await fail(daemon, lost_gpu("n5"))
     await daemon.runner.timer_due(DRAIN_REASONS)
     await daemon.quiet()
     assert (there.slurm.nodes["n5"].reason == PROLOG_ERROR) is (how != "acts")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, heard, silent, states
 from in_memory.world import World
-from made_records import OPTED_IN, ended, evidence
+from made_records import OPTED_IN, ended, evidence, lost_gpu, step_line
 
 from sentinel.config.settings import Limits
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.model.records import Evidence, Kind, Source
+from sentinel.model.records import Source
 
 Worlds = Callable[..., World]
 ERROR = dataclasses.replace(
@@ -23,14 +23,6 @@ ERROR = dataclasses.replace(
 
 
 ONE_DRAIN = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_count=1))
-
-
-def bus(node: str) -> Evidence:
-    return evidence(Kind.XID, node=node, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
-
-
-def printed(job: int, attempt: int, step: int, at_s: float) -> Evidence:
-    return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
 
 
 @pytest.mark.parametrize(
@@ -46,12 +38,12 @@ async def test_people_who_heard_of_a_restart_hear_what_became_of_it_once(
 ) -> None:
     there, sink = silent(world()), FakeSink()
     daemon = Daemon(there, [sink])
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert heard(sink) == ["restarting"]
     daemon = Daemon(there, [sink])  # what was told is known after a start
     await daemon.start()
     if end is None:
-        await daemon.observe([printed(there.job, 1, 201, 60.0)])
+        await daemon.observe([step_line(there.job, 1, 201, 60.0)])
         await daemon.quiet()
     else:
         there.slurm.end(there.job, **end)
@@ -80,7 +72,7 @@ async def test_a_requeue_that_slurmctld_forgot_half_way_is_not_told_as_a_failure
         await write(job, values)
 
     there.resume.write = forgotten  # type: ignore[method-assign]
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(20.0)
     await daemon.pass_time(20.0)
     job = there.slurm.jobs[there.job]
@@ -92,7 +84,7 @@ async def test_people_who_heard_that_nothing_is_done_hear_when_it_is_done_after_
     there, sink = silent(world(nodes=6)), FakeSink()
     there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
     daemon = Daemon(there, [sink], settings=ONE_DRAIN)
-    await fail(daemon, bus("n5"))  # without a job
+    await fail(daemon, lost_gpu("n5"))  # without a job
     assert heard(sink) == ["waiting"] and states(there) == ["waiting"]
     there.slurm.nodes["n6"].drained = False
     await daemon.pass_time(20.0)
@@ -105,7 +97,7 @@ async def test_jobs_that_waited_for_one_that_failed_by_itself_are_named(world: W
     daemon = Daemon(there, [sink])
     await daemon.fleets.take()
     there.slurm.end(there.job, exit_code=1)
-    await fail(daemon, bus("n1"), ended(there.job))
+    await fail(daemon, lost_gpu("n1"), ended(there.job))
     assert there.slurm.jobs[there.job].restarts == 1
     assert f"will never start {waiting} (afterok)" in sink.got[0].body
 
@@ -126,7 +118,7 @@ async def exit_held(world: Worlds) -> tuple[World, Daemon, FakeSink]:
 async def test_a_failed_job_that_slurm_requeued_and_held_is_restarted_on_good_nodes(world: Worlds) -> None:
     there, daemon, sink = await exit_held(world)
     await daemon.runner.timer_due("reconcile")
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(20.0)
     job = there.slurm.jobs[there.job]
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on and not job.special, daemon.said

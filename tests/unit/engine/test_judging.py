@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from in_memory.daemon import SETTINGS, Daemon, FakeOrders, FakeSink, beside, incidents_of
 from in_memory.world import Fate, World
-from made_records import OPTED_IN, ended, evidence, incident, later
+from made_records import OPTED_IN, ended, evidence, incident, later, lost_gpu
 
 from sentinel.config.settings import Limits, Settings
 from sentinel.correlate.log_delay import log_may_still_come
@@ -16,10 +16,6 @@ from sentinel.detect.job_end import job_ended
 from sentinel.model.records import Evidence, IncidentState, Kind, Source, StepKind
 
 Worlds = Callable[..., World]
-
-
-def bus(node: str, at_s: float = 0.0) -> Evidence:
-    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
 
 
 def drained(there: World) -> set[str]:
@@ -35,7 +31,7 @@ async def test_same_evidence_twice_is_one_incident_and_one_notice(world: Worlds)
     there, sink = world(), FakeSink()
     daemon = Daemon(there, [sink])
     for _ in range(3):
-        assert await daemon.observe([bus("n1")])
+        assert await daemon.observe([lost_gpu("n1")])
         await daemon.quiet()
     assert len(incidents_of(there.store)) == 1 and sink.stages == ["restarting", "running again"] and daemon.bugs() == 0
 
@@ -62,7 +58,7 @@ async def test_a_late_word_of_a_node_that_is_out_opens_no_second_incident(world:
     """A user who cancels the job closes the incident while the node's other sources are still telling."""
     there, sink = world(comment=""), FakeSink()
     daemon = Daemon(there, [sink])
-    await daemon.observe([bus("n1")])
+    await daemon.observe([lost_gpu("n1")])
     await daemon.quiet()
     ((name, _),) = daemon.state.incidents.items()
     await daemon.close(name, IncidentState.CLOSED, "the job was cancelled")
@@ -84,7 +80,7 @@ async def test_two_nodes_of_one_job_that_break_at_once_are_both_drained(world: W
     assert await daemon.observe(hot)
     await daemon.quiet()
     memory = evidence(Kind.XID, node="n2", at_s=0.1, data={"xid": 48, "pci": "0000:5e:00"}, text="NVRM: Xid 48")
-    await daemon.observe([bus("n1"), memory])
+    await daemon.observe([lost_gpu("n1"), memory])
     await daemon.quiet()
     assert drained(there) == {"n1", "n2"}, daemon.said
     named = [set(row["culprit_nodes"]) for row in there.store.incident_rows() if row["culprit_nodes"]]
@@ -97,7 +93,7 @@ async def test_node_that_is_gone_is_set_down_and_the_one_beside_it_drained(world
     await daemon.fleets.take()
     there.slurm.lose("n2")
     gone = evidence(Kind.NODE_UNREACHABLE, node="n2", source=Source.PROBE, text="slurmd does not answer")
-    await daemon.observe([gone, bus("n1")])
+    await daemon.observe([gone, lost_gpu("n1")])
     await daemon.quiet()
     kinds = {row["node"]: row["kind"] for row in there.store.steps_done([StepKind.DRAIN, StepKind.DOWN])}
     assert kinds == {"n1": "drain", "n2": "down"}, daemon.said
@@ -108,7 +104,7 @@ async def test_job_that_ends_by_the_fault_is_the_same_incident(world: Worlds) ->
     daemon = Daemon(there, [sink])
     await daemon.fleets.take()
     there.slurm.end(there.job, exit_code=1)
-    await daemon.observe([bus("n1"), ended(there.job)])
+    await daemon.observe([lost_gpu("n1"), ended(there.job)])
     await daemon.quiet()
     assert [row[1] for row in incidents_of(there.store).values()] == [there.job]
     assert drained(there) == {"n1"} and sink.stages == ["restarting", "running again"]
@@ -137,7 +133,7 @@ async def test_nodes_failing_together_stay_within_the_budget(world: Worlds) -> N
     """Each incident is judged by itself; what the others are about to drain counts as drained."""
     there = world(nodes=10, wide=1)
     daemon = Daemon(there, settings=limited(drain_count=2))
-    await daemon.observe([bus(f"n{i}") for i in range(2, 6)])
+    await daemon.observe([lost_gpu(f"n{i}") for i in range(2, 6)])
     await daemon.quiet()
     assert len(drained(there)) == 2, daemon.said
     assert sorted(state for state, _, _ in incidents_of(there.store).values()) == ["closed"] * 2 + ["waiting"] * 2
@@ -146,7 +142,7 @@ async def test_nodes_failing_together_stay_within_the_budget(world: Worlds) -> N
 async def test_nodes_failing_together_leave_healthy_ones(world: Worlds) -> None:
     there = world(nodes=4, wide=1)
     daemon = Daemon(there, settings=limited(keep_healthy=2))
-    await daemon.observe([bus(f"n{i}") for i in range(1, 5)])
+    await daemon.observe([lost_gpu(f"n{i}") for i in range(1, 5)])
     await daemon.quiet()
     assert len(drained(there)) == 2, daemon.said
 
@@ -154,11 +150,11 @@ async def test_nodes_failing_together_leave_healthy_ones(world: Worlds) -> None:
 async def test_hourly_budget_counts_drains_under_way(world: Worlds) -> None:
     there = world(nodes=10, wide=1)
     daemon = Daemon(there, settings=limited(drain_per_hour=3))
-    await daemon.observe([bus(f"n{i}") for i in range(2, 6)])
+    await daemon.observe([lost_gpu(f"n{i}") for i in range(2, 6)])
     await daemon.quiet()
     assert len(drained(there)) == 3
     later_daemon = Daemon(there, settings=limited(drain_per_hour=3))  # the budget outlives the daemon
-    await later_daemon.observe([bus("n9", at_s=300.0)])
+    await later_daemon.observe([lost_gpu("n9", at_s=300.0)])
     await later_daemon.quiet()
     assert len(drained(there)) == 3
 
@@ -166,7 +162,7 @@ async def test_hourly_budget_counts_drains_under_way(world: Worlds) -> None:
 async def test_many_nodes_failing_together_open_the_breaker_before_the_first_is_drained(world: Worlds) -> None:
     there, sink = world(nodes=20, wide=1), FakeSink()
     daemon = Daemon(there, [sink], settings=limited(breaker_nodes=5))
-    await daemon.observe([bus(f"n{i}") for i in range(2, 14)])
+    await daemon.observe([lost_gpu(f"n{i}") for i in range(2, 14)])
     await daemon.quiet()
     assert drained(there) == set() and len(incidents_of(there.store)) == 12
     assert ["breaker" in notice.body for notice in sink.got] == [True], "one shared cause, one message"
@@ -176,7 +172,7 @@ async def test_noise_on_many_nodes_does_not_stop_a_drain(world: Worlds) -> None:
     there = world(nodes=20, wide=1)
     daemon = Daemon(there, settings=limited(breaker_nodes=5))
     noise = [evidence(Kind.XID, node=f"n{i}", data={"xid": 43}, text="NVRM: Xid 43") for i in range(4, 14)]
-    await daemon.observe([bus("n2"), *noise, bus("n3")])
+    await daemon.observe([lost_gpu("n2"), *noise, lost_gpu("n3")])
     await daemon.quiet()
     assert drained(there) == {"n2", "n3"}
 
@@ -185,7 +181,7 @@ async def test_paused_daemon_does_nothing_and_goes_on_when_resumed(world: Worlds
     there = world()
     there.store.put("paused", True)
     daemon = Daemon(there)
-    await daemon.observe([bus("n1")])
+    await daemon.observe([lost_gpu("n1")])
     await daemon.quiet()
     assert there.slurm.calls == []
 
@@ -195,7 +191,7 @@ async def test_slurm_that_does_not_answer_delays_and_does_not_decide(world: Worl
     fate = Fate(fail_at=0, fails=0)
     daemon = Daemon(there, [sink], fate=fate)
     there.slurm.answers = False
-    assert await daemon.observe([bus("n1")])  # acknowledged: it is in the store
+    assert await daemon.observe([lost_gpu("n1")])  # acknowledged: it is in the store
     real = daemon.fleets._reader.fleet
     asked = 0
 
@@ -274,7 +270,7 @@ async def test_job_that_makes_steps_again_before_it_could_be_stopped_is_left_alo
 async def test_candidates_and_closed_incidents_are_forgotten_in_time(world: Worlds) -> None:
     there = world(nodes=2, wide=1)
     daemon = Daemon(there)
-    await daemon.observe([bus("n2")])
+    await daemon.observe([lost_gpu("n2")])
     await daemon.quiet()
     assert daemon.state.incidents
     await daemon.housekeeping()
@@ -319,7 +315,7 @@ async def test_gpu_heard_of_before_its_job_and_the_jobs_end_are_one_incident(wor
     there, sink = world(), FakeSink()
     daemon = Daemon(there, [sink])
     there.slurm.end(there.job, exit_code=1)
-    for item in (bus("n1"), ended(there.job)):
+    for item in (lost_gpu("n1"), ended(there.job)):
         await daemon.observe([item])
     await daemon.quiet()
     assert [row[1:] for row in incidents_of(there.store).values()] == [(there.job, "gpu_fallen_off_bus")]
@@ -332,7 +328,7 @@ async def test_gpu_lost_after_a_job_had_ended_is_not_its_failure(world: Worlds) 
     there.slurm.end(there.job, exit_code=1)
     await Daemon(there).observe([])
     daemon = Daemon(there)
-    await daemon.observe([bus("n1", at_s=60.0)])
+    await daemon.observe([lost_gpu("n1", at_s=60.0)])
     await daemon.quiet()
     assert [row[1] for row in incidents_of(there.store).values()] == [None]
     assert there.slurm.jobs[there.job].restarts == 0
@@ -356,7 +352,7 @@ async def test_a_job_of_another_node_is_left(world: Worlds) -> None:
     there = world()
     other = beside(there, "n3")
     daemon = Daemon(there)
-    await daemon.observe([bus("n1")])
+    await daemon.observe([lost_gpu("n1")])
     await daemon.quiet()
     assert there.slurm.jobs[other].restarts == 0
 
@@ -378,13 +374,13 @@ async def test_gpu_lost_under_the_next_job_is_a_new_failure_though_the_old_one_w
     there.slurm.jobs[there.job].requeue = False
     there.slurm.end(there.job, exit_code=1)  # cannot be requeued: held
     await daemon.fleets.take()
-    await daemon.observe([ended(there.job), bus("n1")])
+    await daemon.observe([ended(there.job), lost_gpu("n1")])
     await daemon.quiet()
     there.slurm.nodes["n1"].drained = False  # returned by a person
     following = there.slurm.submit(nodes=2, comment=str(there.slurm.jobs[there.job].record["comment"]))
     await daemon.fleets.take()
     assert there.slurm.jobs[following].on == ("n1", "n2")
-    await daemon.observe([bus("n1", at_s=3.0)])
+    await daemon.observe([lost_gpu("n1", at_s=3.0)])
     await daemon.quiet()
     assert [row[1] for row in incidents_of(there.store).values()] == [following, there.job]
     assert there.slurm.jobs[following].restarts == 1 and sink.stages[-2:] == ["restarting", "running again"]

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from in_memory.daemon import SETTINGS, Daemon, FakeSink, answer, fail, open_plan, outcomes, silent, states
 from in_memory.world import World
-from made_records import OPTED_IN, evidence
+from made_records import OPTED_IN, lost_gpu
 
 from sentinel.adapters.store import tables
 from sentinel.config.modes import CauseMode
@@ -18,13 +18,8 @@ from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.explanation import explained
 from sentinel.errors import Refused
 from sentinel.model.approvals import asked, open_names, request_of
-from sentinel.model.records import Evidence, Kind
 
 Worlds = Callable[..., World]
-
-
-def bus(node: str, at_s: float = 0.0) -> Evidence:
-    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
 
 
 def settings(drain: str = "suggest", restart: str = "suggest", **how: Any) -> Settings:
@@ -43,7 +38,7 @@ def waits(there: World) -> list[str]:
 async def test_nothing_is_done_before_it_is_approved_and_then_all_of_it(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert drained(there) == set() and job.restarts == 0 and waits(there) == ["approval"]
     assert open_names(asked(open_plan(there))) == ("drain n1", f"restart {there.job}")
@@ -58,7 +53,7 @@ async def test_nothing_is_done_before_it_is_approved_and_then_all_of_it(world: W
 async def test_a_refusal_does_nothing_is_told_and_can_be_taken_back(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await answer(daemon, "refuse", note="known, ticket 7")
     await daemon.pass_time(8000.0)
     assert drained(there) == set() and there.slurm.jobs[there.job].restarts == 0 and waits(there) == ["refused"]
@@ -70,7 +65,7 @@ async def test_a_refusal_does_nothing_is_told_and_can_be_taken_back(world: World
 async def test_a_request_lapses_is_told_and_can_still_be_approved(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings(approval_s=600.0))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(590.0)
     assert waits(there) == ["approval"]
     await daemon.pass_time(20.0)
@@ -82,7 +77,7 @@ async def test_a_request_lapses_is_told_and_can_still_be_approved(world: Worlds)
 async def test_an_answer_to_what_is_not_asked_any_more_changes_nothing_and_is_in_the_audit(world: Worlds) -> None:
     there = world(nodes=8)
     daemon = Daemon(there, settings=settings(approval_s=600.0))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     plan = open_plan(there)
     request = request_of(plan, daemon.runner.state.verdicts[plan.incident].cause)
     await daemon.pass_time(700.0)  # it has lapsed: another request
@@ -99,7 +94,7 @@ async def test_an_answer_to_what_is_not_asked_any_more_changes_nothing_and_is_in
 async def test_a_restart_goes_round_the_node_whose_drain_is_only_asked_for(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings("suggest", "act"))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert job.restarts == 1 and "n1" not in job.on and drained(there) == set() and waits(there) == ["approval"]
     assert sink.stages == ["restarting", "running again"] and "approve drain n1" in sink.all[0].body
@@ -110,7 +105,7 @@ async def test_a_restart_goes_round_the_node_whose_drain_is_only_asked_for(world
 async def test_drains_act_while_restarts_are_asked_for(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings("act", "suggest"))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 0 and sink.stages[-1] == "asked"
     await answer(daemon)
     assert there.slurm.jobs[there.job].restarts == 1 and there.store.open_plans() == []
@@ -120,7 +115,7 @@ async def test_a_cause_has_a_mode_of_its_own(world: Worlds) -> None:
     there = world(nodes=6)
     own = Modes(default=Mode("suggest", "suggest", {"gpu_fallen_off_bus": CauseMode(drain="act")}))
     daemon = Daemon(there, settings=dataclasses.replace(settings(), modes=own))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 0
 
 
@@ -128,7 +123,7 @@ async def test_an_approval_is_kept_over_a_restart_and_lapses_where_it_could_not_
     there = world(nodes=6)
     narrow = dataclasses.replace(settings(approval_s=600.0), limits=Limits(drain_count=1, drain_fraction=1.0))
     daemon = Daemon(there, settings=narrow)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
     await daemon.pass_time(2.0)
     await answer(daemon)
@@ -145,7 +140,7 @@ async def test_an_approval_that_could_not_be_carried_out_in_time_is_asked_again(
     there = world(nodes=6)
     narrow = dataclasses.replace(settings(approval_s=600.0), limits=Limits(drain_count=1, drain_fraction=1.0))
     daemon = Daemon(there, settings=narrow)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
     await daemon.pass_time(2.0)
     await answer(daemon, what=["drain n1"])
@@ -158,7 +153,7 @@ async def test_an_approval_that_could_not_be_carried_out_in_time_is_asked_again(
 async def test_what_was_asked_is_no_outcome_of_what_was_done(world: Worlds) -> None:
     there = world(nodes=6, wide=1)
     daemon = Daemon(there, settings=settings())
-    await fail(daemon, bus("n5"))
+    await fail(daemon, lost_gpu("n5"))
     assert "sentinel approve" in outcomes(there)[0]
     await answer(daemon)
     assert drained(there) == {"n5"} and states(there) == ["closed"]
@@ -168,7 +163,7 @@ async def test_what_was_asked_is_no_outcome_of_what_was_done(world: Worlds) -> N
 async def test_nothing_is_asked_that_is_over(world: Worlds) -> None:
     there, sink = world(nodes=10, wide=1), FakeSink()
     daemon = Daemon(there, [sink], settings=settings())
-    await fail(daemon, bus("n5"))
+    await fail(daemon, lost_gpu("n5"))
     there.slurm.person_drains("n5", "ticket 7")
     await daemon.pass_time(20.0)
     assert there.store.open_plans() == [] and sink.stages == ["asked", "resolved"]
@@ -177,7 +172,7 @@ async def test_nothing_is_asked_that_is_over(world: Worlds) -> None:
 async def test_who_asks_why_sees_what_is_asked(world: Worlds) -> None:
     there = world(nodes=6)
     daemon = Daemon(there, settings=settings())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     (row,) = there.store.incident_rows()
     seen = explained(there.store, row, None)  # type: ignore[arg-type]
     assert seen["request"]["what"] == ["drain n1", f"restart {there.job}"] and len(seen["request"]["id"]) == 8
@@ -186,7 +181,7 @@ async def test_who_asks_why_sees_what_is_asked(world: Worlds) -> None:
 async def test_a_refused_drain_is_told_also_when_the_job_runs_again_long_since(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings("suggest", "act", approval_s=600.0))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await answer(daemon, "refuse", note="known")
     assert sink.stages == ["restarting", "running again", "refused"] and drained(there) == set()
     assert "runs again" in sink.all[-1].data["owner_text"]  # type: ignore[operator]
@@ -198,7 +193,7 @@ async def test_another_job_on_the_node_has_a_request_of_its_own(world: Worlds) -
     this = there.slurm.jobs[other]
     this.state, this.on, this.nodes = "RUNNING", ("n1",), 1
     daemon = Daemon(there, settings=settings())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     named = [set(open_names(asked(plan))) for plan in there.store.open_plans()]
     assert {"drain n1", f"restart {there.job}"} in named and {"drain n1", f"restart {other}"} in named
     assert drained(there) == set() and there.slurm.jobs[other].restarts == 0
@@ -207,7 +202,7 @@ async def test_another_job_on_the_node_has_a_request_of_its_own(world: Worlds) -
 async def test_answers_of_incidents_that_are_gone_are_not_kept_for_ever(world: Worlds) -> None:
     there = world(nodes=6)
     daemon = Daemon(there, settings=settings())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await answer(daemon)
     kept = there.store.get("approvals")
     there.store.put("approvals", {**kept, "gone": kept[next(iter(kept))], "spoilt": [{"at": 7}]})
@@ -221,7 +216,7 @@ async def test_a_pause_that_outlasts_an_approval_has_the_rest_asked_anew(world: 
     """The pause came while the drain was carried out."""
     there = silent(world(nodes=6))
     daemon = Daemon(there, settings=settings(approval_s=600.0))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     inner = there.slurm.drain
 
     async def drain(name: str, reason: str) -> None:
@@ -254,7 +249,7 @@ async def test_what_is_asked_for_only_after_a_maintenance_is_told_once(
     job.required = required
     daemon = Daemon(there, [sink], settings=settings("suggest", "act"))
     there.slurm.person_reserves(["n1"])
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(20.0)
     before = sink.stages
     assert before == (["restarting"] if required else ["restarting", "running again"]) and waits(there) == [
@@ -283,7 +278,7 @@ async def test_a_further_node_that_is_asked_for_later_is_told_too(world: Worlds)
     there, sink = world(nodes=8), FakeSink()
     daemon = Daemon(there, [sink], settings=settings())
     there.slurm.person_reserves(["n2"])
-    await fail(daemon, bus("n1"), bus("n2"))
+    await fail(daemon, lost_gpu("n1"), lost_gpu("n2"))
     for _ in range(2):
         await daemon.pass_time(20.0)
     assert sink.stages == ["asked"] and "approve drain n1, restart" in sink.all[0].body
@@ -300,7 +295,7 @@ async def test_nobody_is_asked_again_since_an_earlier_release_did_not_keep_that_
 ) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings("suggest", restart))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(20.0)
     if refused:
         await answer(daemon, "refuse")
@@ -320,7 +315,7 @@ async def test_nobody_is_asked_again_since_an_earlier_release_did_not_keep_that_
 async def test_that_a_part_was_refused_is_told_once_nothing_more_is_asked_for(world: Worlds) -> None:
     there, sink = world(nodes=8), FakeSink()
     daemon = Daemon(there, [sink], settings=settings())
-    await fail(daemon, bus("n1"), bus("n2"))
+    await fail(daemon, lost_gpu("n1"), lost_gpu("n2"))
     await daemon.pass_time(20.0)
     await answer(daemon, "refuse", ["drain n1"])
     for _ in range(2):
@@ -335,7 +330,7 @@ async def test_that_a_part_was_refused_is_told_once_nothing_more_is_asked_for(wo
 async def test_a_second_refusal_of_a_part_of_what_was_refused_is_no_news(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     for what in (None, ["drain n1"]):
         await answer(daemon, "refuse", what)
         await daemon.pass_time(20.0)

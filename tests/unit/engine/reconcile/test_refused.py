@@ -14,18 +14,14 @@ from typing import Any
 import pytest
 from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, silent, states
 from in_memory.world import Fate, World
-from made_records import AT, evidence
+from made_records import AT, evidence, lost_gpu
 
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
 from sentinel.config.settings import Limits
 from sentinel.errors import RefusedForNow
-from sentinel.model.records import Evidence, Kind, Source
+from sentinel.model.records import Kind, Source
 
 Worlds = Callable[..., World]
-
-
-def bus(node: str, at_s: float = 0.0) -> Evidence:
-    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
 
 
 def refuse(there: World, times: int) -> list[str]:
@@ -48,7 +44,7 @@ async def test_a_refused_drain_is_asked_for_again(world: Worlds, times: int) -> 
     there, sink = silent(world()), FakeSink()
     daemon = Daemon(there, [sink])
     asked = refuse(there, times)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, "its restart does not wait for that"
     assert not there.slurm.nodes["n1"].drained and asked == ["n1"]
@@ -67,7 +63,7 @@ async def test_a_person_who_drains_or_releases_the_node_ends_the_wait(world: Wor
     there = silent(world())
     daemon = Daemon(there)
     asked = refuse(there, 1)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     there.slurm.person_drains("n1", "fan broken")
     await daemon.pass_time(70.0)
     assert asked == ["n1"] and there.slurm.nodes["n1"].reason == "fan broken"
@@ -78,8 +74,8 @@ async def test_what_was_refused_is_judged_by_the_budget_of_now(world: Worlds) ->
     there = silent(world(nodes=6))
     daemon = Daemon(there, settings=dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0, drain_per_hour=1)))
     asked = refuse(there, 1)
-    await fail(daemon, bus("n1"))
-    await fail(daemon, bus("n6", at_s=(there.slurm.clock.now() - AT).total_seconds()))
+    await fail(daemon, lost_gpu("n1"))
+    await fail(daemon, lost_gpu("n6", at_s=(there.slurm.clock.now() - AT).total_seconds()))
     assert there.slurm.nodes["n6"].drained
     await daemon.pass_time(70.0)
     assert not there.slurm.nodes["n1"].drained and asked == ["n1", "n6"]
@@ -92,7 +88,7 @@ async def test_a_job_that_slurm_refuses_to_requeue_is_requeued_once_it_may_be(wo
     there, sink = silent(world()), FakeSink()
     daemon = Daemon(there, [sink])
     until_s = there.slurm.refused_until_s["jobs"] = there.slurm.time_s() + refused_s
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert until_s <= job.submitted < until_s + 10.0, "asked again every few seconds"
     assert job.restarts == 1 and job.state == "RUNNING" and "n1" not in job.on, daemon.said
@@ -103,7 +99,7 @@ async def test_a_job_that_slurm_goes_on_refusing_to_requeue_is_left_to_a_person(
     there, sink = silent(world()), FakeSink()
     daemon = Daemon(there, [sink])
     there.slurm.refused_until_s["jobs"] = there.slurm.time_s() + 3600.0
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(310.0)
     assert states(there) == ["held"] and sink.stages[-1] == "failed"
     assert "Unspecified error" in sink.all[-1].body
@@ -120,7 +116,7 @@ async def test_a_stopped_job_that_slurm_refuses_to_change_goes_on_once_it_may_be
         await write(job, values)
 
     there.resume.write = refused_from_now  # type: ignore[method-assign]
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert there.slurm.time_s() > there.slurm.refused_until_s["jobs"]
     assert job.state == "RUNNING" and job.restarts == 1 and "n1" not in job.on, daemon.said
@@ -136,11 +132,11 @@ async def test_it_is_asked_after_longer_and_longer_pauses_whatever_else_comes(wo
         raise RefusedForNow(f"Slurm does not set {node} to DRAIN: Unspecified error")
 
     there.slurm.drain = refused  # type: ignore[method-assign]
-    await fail(daemon, bus("n6"))
+    await fail(daemon, lost_gpu("n6"))
     for number in range(240):
         await daemon.pass_time(2.0)
         if number % 10 == 0:  # the kernel says so again and again
-            await fail(daemon, bus("n6", at_s=(there.slurm.clock.now() - AT).total_seconds()))
+            await fail(daemon, lost_gpu("n6", at_s=(there.slurm.clock.now() - AT).total_seconds()))
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert len(gaps) >= 2 and all(gap >= 60.0 * 2**number for number, gap in enumerate(gaps)), gaps
     rows = [step.key(plan.incident) for plan in daemon.state.plans.values() for step in plan.steps]
@@ -154,7 +150,7 @@ async def test_what_slurm_refuses_takes_no_place_from_what_it_would_do(world: Wo
     limits = Limits(drain_fraction=1.0, drain_count=1, drain_per_hour=9)
     daemon = Daemon(there, settings=dataclasses.replace(SETTINGS, limits=limits))
     refuse(there, 10**6)
-    await fail(daemon, bus("n1"), bus("n2"))
+    await fail(daemon, lost_gpu("n1"), lost_gpu("n2"))
     for _ in range(4):
         await daemon.pass_time(20.0)
     assert there.slurm.nodes["n2"].drained
@@ -165,7 +161,7 @@ async def test_people_are_told_what_slurm_said(world: Worlds, node: str) -> None
     there, sink = silent(world(nodes=6)), FakeSink()
     daemon = Daemon(there, [sink])
     there.slurm.refused_until_s["nodes"] = there.slurm.time_s() + 3600.0
-    await fail(daemon, bus(node))
+    await fail(daemon, lost_gpu(node))
     told = [notice for notice in sink.all if "Unspecified error" in notice.body]
     assert told and all(notice.data["severity"] == "critical" for notice in told)
     assert f"Failed: drain {node}: " in str(told[-1].data["operator_text"])
@@ -174,7 +170,7 @@ async def test_people_are_told_what_slurm_said(world: Worlds, node: str) -> None
 async def test_a_daemon_started_meanwhile_asks_again(world: Worlds) -> None:
     there, fate = silent(world(nodes=6)), Fate()
     there.slurm.refused_until_s["nodes"] = there.slurm.time_s() + 30.0
-    await fail(Daemon(there, fate=fate), bus("n6"))
+    await fail(Daemon(there, fate=fate), lost_gpu("n6"))
     fate.dead = True
     daemon = Daemon(there)
     await daemon.start()
@@ -227,7 +223,7 @@ async def test_a_hold_that_a_person_puts_on_a_job_while_slurm_refuses_stays(worl
         there.slurm.person_requeues_and_holds(there.job)
 
     acts = asyncio.create_task(person())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await acts
     await daemon.pass_time(300.0)
     assert there.slurm.jobs[there.job].held
@@ -243,7 +239,7 @@ async def test_a_stopped_job_that_slurm_refuses_to_change_for_long_is_not_left_d
         await write(job, values)
 
     there.resume.write = refused_from_now  # type: ignore[method-assign]
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     for _ in range(10):
         await daemon.pass_time(200.0)
     job = there.slurm.jobs[there.job]

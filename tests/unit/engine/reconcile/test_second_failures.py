@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
 from in_memory.world import World
-from made_records import AT, OPTED_IN, ended, evidence, later
+from made_records import AT, OPTED_IN, ended, evidence, later, lost_gpu, step_line
 from shipped import shipped_signatures
 
 from sentinel.config.settings import Limits, Mode, Modes
@@ -24,10 +24,6 @@ Worlds = Callable[..., World]
 
 def now_s(there: World) -> float:
     return (there.slurm.clock.now() - AT).total_seconds()
-
-
-def bus(node: str, at_s: float = 0.0) -> Evidence:
-    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
 
 
 def gone(node: str, at_s: float = 0.0) -> Evidence:
@@ -48,7 +44,7 @@ async def test_a_later_job_that_fails_on_a_node_that_waits_to_be_drained_is_not_
     """It began and failed between two snapshots: only its end and its log are there to be judged."""
     there = silent(world(nodes=6))
     daemon = Daemon(there, settings=dataclasses.replace(WIDE, modes=Modes(default=Mode(mode, mode))))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     there.slurm.jobs[there.job].state = "CANCELLED"
     await daemon.pass_time(180.0)
     job = there.slurm.submit(nodes=99, comment=OPTED_IN)
@@ -76,7 +72,7 @@ async def test_a_job_is_judged_by_its_own_words_where_the_fault_of_its_node_cann
     daemon = Daemon(there, settings=dataclasses.replace(WIDE, modes=Modes(default=Mode("observe", "observe"))))
     await daemon.pass_time(7200.0)
     fault = now_s(there)
-    await fail(daemon, bus("n1", at_s=fault))
+    await fail(daemon, lost_gpu("n1", at_s=fault))
     there.slurm.jobs[there.job].state, there.slurm.jobs[there.job].on = "CANCELLED", ()
     await daemon.pass_time(60.0 + max(0.0, -fault_s))
     job = there.slurm.submit(nodes=99, comment=OPTED_IN)
@@ -109,7 +105,7 @@ async def test_a_second_node_that_dies_while_the_job_is_being_stopped_is_set_dow
         return held
 
     there.slurm.requeue_hold = stopping  # type: ignore[method-assign]
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert there.slurm.nodes["n2"].down and job.restarts == 1, daemon.said
     assert job.state == "RUNNING" and not {"n1", "n2"} & set(job.on), daemon.said
@@ -122,7 +118,7 @@ async def test_evidence_that_was_not_judged_yet_is_not_saved_as_the_incidents(wo
     """A daemon that is killed before it judges: the next one finds it as news, and nobody else would judge it."""
     there = silent(world(nodes=6))
     daemon = Daemon(there, settings=WIDE)
-    requeue, second, next_one = there.slurm.requeue_hold, bus("n2", at_s=1.0), []
+    requeue, second, next_one = there.slurm.requeue_hold, lost_gpu("n2", at_s=1.0), []
 
     async def stopping(job: int, attempt: int | None = None) -> None:
         await requeue(job, attempt)
@@ -134,7 +130,7 @@ async def test_evidence_that_was_not_judged_yet_is_not_saved_as_the_incidents(wo
             next_one.append(Daemon(there).stored)
 
     there.slurm.requeue_hold = stopping  # type: ignore[method-assign]
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     (stored,) = next_one
     assert second in stored.unclaimed and second not in stored.incidents[0].evidence
     assert drained(there) == {"n1", "n2"}
@@ -145,7 +141,7 @@ async def test_a_second_node_is_taken_out_though_its_incident_closes_while_the_s
     """Evidence of the first node's incident, which is judged; before Slurm answers, the job is over."""
     there = world(nodes=6, comment="")
     daemon = Daemon(there, settings=WIDE)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     (name,) = daemon.state.incidents
     await daemon.close(name, IncidentState.OPEN, "")
     take, answers = daemon.fleets.take_until_answered, asyncio.Event()
@@ -156,7 +152,7 @@ async def test_a_second_node_is_taken_out_though_its_incident_closes_while_the_s
 
     daemon.fleets.take_until_answered = slowly  # type: ignore[method-assign, assignment]
     daemon.state.cluster.fleet = None  # none that is fresh
-    await daemon.runner.observe([bus("n2", at_s=1.0)])
+    await daemon.runner.observe([lost_gpu("n2", at_s=1.0)])
     while not daemon.state.judging[name].awaits:
         await asyncio.sleep(0.1)
     await daemon.close(name, IncidentState.CLOSED, "the job was cancelled")
@@ -178,7 +174,7 @@ async def test_a_restart_waits_from_the_requeue_on_and_not_from_the_last_epilog(
         requeued.append(job.submitted)
 
     there.slurm.back_to_queue = at_once  # type: ignore[method-assign]
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert there.slurm.jobs[there.job].state == "RUNNING" and requeued, daemon.said
     rows = {row["kind"]: row for row in there.store.steps_of(next(iter(incidents_of(there.store))))}
     prepared_s = (rows["exclude"]["intended_at"] - rows["requeue_hold"]["finished_at"]).total_seconds()
@@ -195,10 +191,10 @@ async def test_a_second_node_that_is_convicted_while_the_job_is_being_held_is_dr
     async def stopping(job: int, attempt: int | None = None) -> None:
         await requeue(job, attempt)
         if not told:
-            told.append(asyncio.create_task(daemon.runner.observe([bus("n2", at_s=now_s(there) + 0.1)])))
+            told.append(asyncio.create_task(daemon.runner.observe([lost_gpu("n2", at_s=now_s(there) + 0.1)])))
 
     there.slurm.requeue_hold = stopping  # type: ignore[method-assign]
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     rows = {(row["kind"], row["node"]): row for row in there.store.steps_of(next(iter(incidents_of(there.store))))}
     assert drained(there) == {"n1", "n2"} and there.slurm.jobs[there.job].held and daemon.bugs() == 0
     assert rows["drain", "n2"]["intended_at"] < rows["hold", None]["intended_at"] + timedelta(seconds=10), daemon.said
@@ -217,14 +213,14 @@ async def test_a_new_fault_right_after_the_return_of_a_node_is_a_new_incident(
     daemon = Daemon(there, [sink], settings=WIDE)
     daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
     daemon.live.node("n1").clock_offset_s = off_s
-    await fail(daemon, bus("n1", at_s=off_s))
+    await fail(daemon, lost_gpu("n1", at_s=off_s))
     assert states(there) == ["closed"] and drained(there) == {"n1"}
     await daemon.pass_time(2.0)
     there.slurm.person_resumes("n1")
     if by == "release":
         daemon.live.node("n1").released_at = there.slurm.clock.now()
     there.slurm.clock.advance(1.0)  # Slurm's newest snapshot still shows it drained
-    await daemon.observe([bus("n1", at_s=now_s(there) + off_s)])
+    await daemon.observe([lost_gpu("n1", at_s=now_s(there) + off_s)])
     await daemon.quiet()
     assert drained(there) == {"n1"} and states(there) == ["closed", "closed"], daemon.said
     assert len(sink.got) == 2 and daemon.bugs() == 0
@@ -238,7 +234,7 @@ async def test_what_happened_before_the_return_and_comes_late_belongs_to_the_clo
     daemon = Daemon(there, [sink], settings=WIDE)
     daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
     daemon.live.node("n1").clock_offset_s = off_s
-    await fail(daemon, bus("n1", at_s=off_s))
+    await fail(daemon, lost_gpu("n1", at_s=off_s))
     await daemon.pass_time(2.0)
     there.slurm.person_resumes("n1")
     daemon.live.node("n1").released_at = there.slurm.clock.now()
@@ -258,7 +254,7 @@ async def test_a_fault_under_the_epilogs_of_a_requeued_job_is_of_the_attempt_tha
     there.slurm.person_requeues(there.job)
     there.slurm.clock.advance(2.0)
     await daemon.fleets.take()
-    await daemon.observe([bus("n1", at_s=2.0)])
+    await daemon.observe([lost_gpu("n1", at_s=2.0)])
     async with asyncio.timeout(60.0):
         while not any(incident.attempt is not None for incident in daemon.state.incidents.values()):
             await asyncio.sleep(0)
@@ -276,7 +272,7 @@ async def test_the_failure_of_a_second_component_ends_the_wait_for_a_heterogeneo
     daemon = Daemon(there, settings=WIDE)
     await daemon.fleets.take()
     (bad,) = there.slurm.jobs[leader].on
-    await fail(daemon, bus(bad))
+    await fail(daemon, lost_gpu(bad))
     assert there.slurm.jobs[second].restarts == 1 and states(there) == ["watching"]
     there.slurm.end(second, exit_code=1, state="FAILED")
     await daemon.pass_time(30.0)
@@ -286,17 +282,17 @@ async def test_the_failure_of_a_second_component_ends_the_wait_for_a_heterogeneo
 async def test_an_incident_whose_job_another_incident_restarts_ends_as_recovered_by_it(world: Worlds) -> None:
     there, sink = silent(world(nodes=8)), FakeSink()
     daemon = Daemon(there, [sink], settings=WIDE)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert states(there) == ["watching"]
     on = job.on[0]
     there.slurm.clock.advance(5.0)
     there.slurm.end(there.job, exit_code=1)
-    await fail(daemon, bus(on, at_s=now_s(there)), ended(there.job, 1, at_s=now_s(there)))
+    await fail(daemon, lost_gpu(on, at_s=now_s(there)), ended(there.job, 1, at_s=now_s(there)))
     await daemon.pass_time(20.0)
     assert job.restarts == 2 and states(there) == ["closed", "watching"], daemon.said
     assert any("incident" in words for words in outcomes(there)), outcomes(there)
-    await daemon.observe([printed(there.job, 2, 201, now_s(there))])
+    await daemon.observe([step_line(there.job, 2, 201, now_s(there))])
     await daemon.quiet()
     assert states(there) == ["closed", "closed"] and "failed" not in sink.stages and "held" not in sink.stages
 
@@ -306,7 +302,7 @@ async def held(there: World, *sinks: FakeSink) -> Daemon:
     daemon = Daemon(
         there, sinks, settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0))
     )
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert states(there) == ["held"] and there.slurm.jobs[there.job].held
     return daemon
 
@@ -352,10 +348,6 @@ async def test_a_held_job_whose_record_cannot_be_read_stays_held(world: Worlds) 
     assert states(there) == ["held"] and sink.stages == ["held"]
 
 
-def printed(job: int, attempt: int, step: int, at_s: float) -> Evidence:
-    return evidence(Kind.STEP, source=Source.PROGRESS, job=job, attempt=attempt, at_s=at_s, data={"step": step})
-
-
 # --- late words ----------------------------------------------------------------------------------------------------------
 
 
@@ -381,7 +373,7 @@ async def test_a_late_word_that_explains_a_held_job_releases_it(world: Worlds, n
     daemon = await unexplained(there, sink)
     job = there.slurm.jobs[there.job]
     await daemon.pass_time(30.0)
-    await daemon.observe([dataclasses.replace(bus(node, at_s=59.0), seen_at=there.slurm.clock.now())])
+    await daemon.observe([dataclasses.replace(lost_gpu(node, at_s=59.0), seen_at=there.slurm.clock.now())])
     await daemon.quiet()
     assert job.state == "RUNNING" and job.restarts == 1 and node not in job.on, daemon.said
     assert states(there) == ["closed"] and drained(there) == {node}
@@ -406,7 +398,7 @@ async def test_a_late_word_leaves_a_job_alone_that_somebody_has_released_or_hold
     daemon = await unexplained(there)
     job = there.slurm.jobs[there.job]
     job.record["admin_comment"] = job.admin_comment = ""
-    await daemon.observe([dataclasses.replace(bus("n1", at_s=59.0), seen_at=there.slurm.clock.now())])
+    await daemon.observe([dataclasses.replace(lost_gpu("n1", at_s=59.0), seen_at=there.slurm.clock.now())])
     await daemon.quiet()
     assert job.held and job.restarts == 1 and drained(there) == {"n1"}, daemon.said
 
@@ -419,8 +411,8 @@ async def break_one_more(there: World, daemon: Daemon) -> str:
     await daemon.fleets.take()
     job = there.slurm.jobs[there.job]
     node = job.on[0]
-    reached = printed(job.id, job.restarts, 1000 * (job.restarts + 1), 0.0)
-    await fail(daemon, dataclasses.replace(reached, at=there.slurm.clock.now()), bus(node, at_s=now_s(there)))
+    reached = step_line(job.id, job.restarts, 1000 * (job.restarts + 1), 0.0)
+    await fail(daemon, dataclasses.replace(reached, at=there.slurm.clock.now()), lost_gpu(node, at_s=now_s(there)))
     await daemon.pass_time(20.0)
     return node
 
@@ -445,7 +437,7 @@ async def test_nodes_that_break_together_or_for_different_causes_are_not_the_job
     there = world(nodes=12, wide=4)
     daemon = Daemon(there, settings=WIDE)
     there.slurm.clock.advance(600.0)
-    await fail(daemon, *(bus(node, at_s=600.0) for node in ("n1", "n2", "n3")))
+    await fail(daemon, *(lost_gpu(node, at_s=600.0) for node in ("n1", "n2", "n3")))
     assert there.slurm.jobs[there.job].restarts == 1 and there.slurm.jobs[there.job].state == "RUNNING"
     await break_one_more(there, daemon)
     assert there.slurm.jobs[there.job].restarts == 2 and there.slurm.jobs[there.job].state == "RUNNING", daemon.said
@@ -461,7 +453,7 @@ async def test_a_job_that_slurm_requeues_itself_loses_exclusions_of_ours_that_ar
     there = world(nodes=4)
     daemon = Daemon(there, settings=WIDE)
     job = there.slurm.jobs[there.job]
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert job.excluded == ("n1",) and job.restarts == 1 and states(there) == ["closed"]
     await daemon.pass_time(after_s)
     there.slurm.person_resumes("n1")
@@ -509,7 +501,7 @@ async def test_what_breaks_on_a_suspect_under_its_next_job_is_a_failure_of_that_
 
 async def fails_and_is_told_late(there: World, daemon: Daemon) -> Evidence:
     """A GPU of n1 fails, and its last evidence comes after the drain."""
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(1.0)
     late = evidence(Kind.XID, source=Source.DCGM, node="n1", at_s=now_s(there), data={"xid": 79}, id="late")
     await daemon.observe([late])
@@ -536,7 +528,7 @@ async def test_what_was_told_of_a_returned_node_before_a_restart_of_the_daemon_i
     await again.fleets.take()
     ((name, plan),) = again.state.plans.items()
     assert late in again.state.incidents[name].evidence and not node_proof.is_of_returned_node(again.state, plan, late)
-    for told in (dataclasses.replace(late, id="not told yet"), bus("n2", at_s=now_s(there))):
+    for told in (dataclasses.replace(late, id="not told yet"), lost_gpu("n2", at_s=now_s(there))):
         await again.observe([told])
         await again.quiet()
     assert drained(there) == {"n2"}, daemon.said + again.said
@@ -554,7 +546,7 @@ async def test_what_a_daemon_grouped_stays_where_it_is_for_the_next_one(world: W
     await again.fleets.take()
     ((name, _),) = again.state.plans.items()
     assert late in again.state.incidents[name].evidence
-    more = dataclasses.replace(bus("n1", at_s=0.2), id="more", seen_at=there.slurm.clock.now())
+    more = dataclasses.replace(lost_gpu("n1", at_s=0.2), id="more", seen_at=there.slurm.clock.now())
     await again.observe([more])
     await again.quiet()
     assert late in again.state.incidents[name].evidence and drained(there) == set(), again.said
@@ -573,7 +565,7 @@ async def test_a_hold_left_on_a_cancelled_job_is_known_to_a_daemon_that_starts_l
 
     monkeypatch.setattr(verbs, "requeue_hold", requeue_hold)
     daemon = Daemon(there, settings=WIDE)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert job.state == "CANCELLED" and states(there) == ["closed"], daemon.said
     there.slurm.clock.advance(1000.0)
     following = Daemon(there, settings=WIDE)

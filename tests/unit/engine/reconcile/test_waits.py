@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from in_memory.daemon import RULES, SETTINGS, Daemon, FakeSink, fail, incidents_of, states
 from in_memory.world import World
-from made_records import AT, OPTED_IN, ended, evidence, fleet, incident, later, node, plan, verdict
+from made_records import AT, OPTED_IN, ended, evidence, fleet, incident, later, lost_gpu, node, plan, verdict
 
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.commands import OperatorCommands
@@ -31,10 +31,6 @@ from sentinel.log import Log
 from sentinel.model.records import Evidence, Fleet, Kind, NodeView, Plan, Scalar, Source, Wait
 
 Worlds = Callable[..., World]
-
-
-def bus(node: str, at_s: float = 0.0) -> Evidence:
-    return evidence(Kind.XID, node=node, at_s=at_s, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
 
 
 def limited(**how: float) -> Settings:
@@ -85,7 +81,7 @@ async def test_a_job_is_restarted_around_a_node_that_may_not_be_drained_which_go
     there, sink = world(nodes=6), FakeSink()
     there.slurm.nodes["n6"].drained, there.slurm.nodes["n6"].reason = True, "sentinel:old gpu_memory_ecc"
     daemon = Daemon(there, [sink], settings=limited(drain_count=1))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert job.restarts == 1 and job.state == "RUNNING" and "n1" not in job.on
     assert drained(there) == {"n6"} and states(there) == ["waiting"] and waits(there) == ["drain-budget"]
@@ -112,7 +108,7 @@ async def test_a_passed_test_of_a_node_that_waits_to_be_drained_ends_the_wait(
     """Its evidence comes to the incident that waits: no new word against the node. Its cause asks for level 3, all GPUs."""
     there = world(nodes=6)
     daemon = Daemon(there, settings=limited(drain_count=0))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert states(there) == ["waiting"] and waits(there) == ["drain-budget"]
     await daemon.pass_time(600.0)
     await daemon.observe([evidence(Kind.DIAG_PASSED, source=Source.DIAGNOSTIC, node="n1", at_s=590.0, data=data)])
@@ -125,7 +121,7 @@ async def test_a_passed_test_of_a_node_that_waits_to_be_drained_ends_the_wait(
 async def test_a_budget_of_an_hour_lets_go_when_the_hour_is_over_without_any_event(world: Worlds) -> None:
     there = world(nodes=10, wide=1)
     daemon = Daemon(there, settings=limited(drain_per_hour=2))
-    await fail(daemon, *(bus(f"n{i}") for i in range(2, 5)))
+    await fail(daemon, *(lost_gpu(f"n{i}") for i in range(2, 5)))
     assert len(drained(there)) == 2 and "waiting" in states(there)
     await daemon.pass_time(3590.0)
     assert len(drained(there)) == 2
@@ -138,9 +134,9 @@ async def test_a_restart_that_waits_for_a_node_gets_one_that_another_incident_co
 ) -> None:
     there = world(nodes=3)
     daemon = Daemon(there, settings=limited(drain_count=0))
-    await daemon.observe([bus("n3")])
+    await daemon.observe([lost_gpu("n3")])
     await daemon.pass_time(30.0)
-    await fail(daemon, bus("n1", 30.0))
+    await fail(daemon, lost_gpu("n1", 30.0))
     await daemon.pass_time(60.0)
     job = there.slurm.jobs[there.job]
     assert "no-node" in waits(there) and job.restarts == 0
@@ -155,7 +151,7 @@ async def test_a_restart_that_waits_for_a_node_gets_one_that_another_incident_co
 async def test_a_restart_waits_while_only_the_bad_node_is_left_for_it(world: Worlds) -> None:
     there = world(nodes=2)
     daemon = Daemon(there, settings=limited(drain_count=0))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert job.restarts == 0 and waits(there) == ["drain-budget", "no-node"]
     there.slurm.nodes["n3"] = dataclasses.replace(there.slurm.nodes["n2"], name="n3", port=17_010)
@@ -167,7 +163,7 @@ async def test_what_waits_for_nodes_goes_on_when_its_partition_is_given_some_of_
     there = world(nodes=3)
     there.slurm.nodes["n3"].partitions = ("other",)
     daemon = Daemon(there, settings=limited(keep_healthy=2))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert job.restarts == 0 and waits(there) == ["last-healthy", "no-node"]
     await daemon.pass_time(40.0)
@@ -182,7 +178,7 @@ async def test_what_waits_for_its_switch_goes_on_when_all_nodes_are_said_to_hang
     for number, known in enumerate(there.slurm.nodes.values()):
         known.topology = f"leaf{number // 4}"
     daemon = Daemon(there, settings=limited(breaker_nodes=9, breaker_switch_nodes=2))
-    await fail(daemon, bus("n2"), bus("n3"))
+    await fail(daemon, lost_gpu("n2"), lost_gpu("n3"))
     await daemon.pass_time(400.0)
     assert drained(there) == set() and set(waits(there)) == {"switch"}
     for known in there.slurm.nodes.values():
@@ -196,7 +192,7 @@ async def test_who_has_looked_at_a_switch_while_its_nodes_are_in_maintenance_is_
     for number, known in enumerate(there.slurm.nodes.values()):
         known.topology = f"leaf{number // 4}"
     daemon = Daemon(there, settings=limited(breaker_nodes=9, breaker_switch_nodes=2))
-    await fail(daemon, bus("n2"), bus("n3"))
+    await fail(daemon, lost_gpu("n2"), lost_gpu("n3"))
     assert set(waits(there)) == {"switch"}
     there.slurm.person_reserves(["n2", "n3"])
     await daemon.pass_time(11.0)
@@ -211,7 +207,7 @@ async def test_who_has_looked_at_a_switch_while_its_nodes_are_in_maintenance_is_
 
 async def test_a_wait_is_kept_over_a_restart_of_the_daemon(world: Worlds) -> None:
     there, sink = world(nodes=10, wide=1), FakeSink()
-    await fail(Daemon(there, [sink], settings=limited(drain_count=0)), bus("n5"))
+    await fail(Daemon(there, [sink], settings=limited(drain_count=0)), lost_gpu("n5"))
     since = only_plan(there).waits[0].since
     there.slurm.clock.advance(300.0)
     second = Daemon(there, [sink], settings=limited(drain_count=0))
@@ -227,7 +223,7 @@ async def test_a_wait_is_kept_over_a_restart_of_the_daemon(world: Worlds) -> Non
 async def test_what_a_person_has_done_meanwhile_ends_the_wait(world: Worlds) -> None:
     there = world(nodes=10, wide=1)
     daemon = Daemon(there, settings=limited(drain_count=0))
-    await fail(daemon, bus("n5"))
+    await fail(daemon, lost_gpu("n5"))
     there.slurm.person_drains("n5", "ticket 7")
     await daemon.pass_time(20.0)
     assert states(there) == ["closed"] and there.slurm.nodes["n5"].reason == "ticket 7"
@@ -239,7 +235,7 @@ async def test_another_job_on_a_bad_node_that_may_not_be_drained_leaves_it_too(w
     this = there.slurm.jobs[other]
     this.state, this.on, this.nodes = "RUNNING", ("n1",), 1
     daemon = Daemon(there, settings=limited(drain_count=0))
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     for job in (there.job, other):
         assert there.slurm.jobs[job].restarts == 1 and "n1" not in there.slurm.jobs[job].on
 
@@ -250,7 +246,7 @@ async def test_another_job_on_a_bad_node_that_may_not_be_drained_leaves_it_too(w
 async def storm(there: World, daemon: Daemon) -> int:
     """Five nodes fail within a second, two jobs run on them."""
     other = there.slurm.submit(nodes=2, comment=OPTED_IN, user="bo", uid=1002)
-    await fail(daemon, *(bus(f"n{i}") for i in (1, 3, 5, 6, 7)))
+    await fail(daemon, *(lost_gpu(f"n{i}") for i in (1, 3, 5, 6, 7)))
     return other
 
 
@@ -311,7 +307,7 @@ async def test_a_fault_during_a_pause_is_recovered_after_it(world: Worlds) -> No
     there, sink = world(), FakeSink()
     daemon = Daemon(there, [sink])
     await command(daemon, "pause")
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     assert drained(there) == set() and states(there) == ["waiting"] and waits(there) == ["paused"]
     await command(daemon, "resume")
     assert drained(there) == {"n1"} and there.slurm.jobs[there.job].restarts == 1 and states(there) == ["closed"]
@@ -320,7 +316,7 @@ async def test_a_fault_during_a_pause_is_recovered_after_it(world: Worlds) -> No
 async def test_an_observed_fault_stays_open_and_is_acted_on_after_the_switch(world: Worlds) -> None:
     there, sink = world(), FakeSink()
     daemon = Daemon(there, [sink], settings=observing())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(600.0)
     await daemon.housekeeping()
     assert there.slurm.calls == [] and states(there) == ["waiting"] and waits(there) == ["observe"]
@@ -333,7 +329,7 @@ async def test_an_observed_fault_stays_open_and_is_acted_on_after_the_switch(wor
 async def test_an_observed_fault_is_over_when_its_node_is_good_and_its_job_gone(world: Worlds) -> None:
     there = world()
     daemon = Daemon(there, settings=observing())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     agent_says(daemon, "n1", "BAD")
     await daemon.pass_time(20.0)
     there.slurm.cancel(there.job)
@@ -347,10 +343,10 @@ async def test_an_observed_fault_is_over_when_its_node_is_good_and_its_job_gone(
 async def test_more_of_an_observed_fault_opens_no_second_incident(world: Worlds) -> None:
     there, sink = world(), FakeSink()
     daemon = Daemon(there, [sink], settings=observing())
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     for minute in range(1, 6):
         there.slurm.clock.at = later(300.0 * minute)
-        await fail(daemon, bus("n1", at_s=300.0 * minute))
+        await fail(daemon, lost_gpu("n1", at_s=300.0 * minute))
     assert states(there) == ["waiting"] and len(sink.got) == 1
 
 
@@ -358,7 +354,7 @@ async def test_a_job_that_failed_while_observed_is_forgotten_with_its_record(wor
     there = world()
     daemon = Daemon(there, settings=observing(drain="act"))
     there.slurm.end(there.job, exit_code=1)
-    await fail(daemon, ended(there.job), bus("n1"))
+    await fail(daemon, ended(there.job), lost_gpu("n1"))
     assert drained(there) == {"n1"} and waits(there) == ["observe"]
     there.slurm.purge(there.job)
     await daemon.pass_time(20.0)
@@ -371,7 +367,7 @@ def outcome_of(there: World) -> Any:
 
 async def test_a_wait_says_what_waits_for_what_and_since_when(world: Worlds) -> None:
     there = world(nodes=10, wide=1)
-    await fail(Daemon(there, settings=limited(drain_count=0)), bus("n5"))
+    await fail(Daemon(there, settings=limited(drain_count=0)), lost_gpu("n5"))
     (wait,) = only_plan(there).waits
     assert (wait.kind, wait.what) == ("drain-budget", ("drain n5",)) and wait.since >= later(0.0)
     assert outcome_of(there) == ["0 nodes are drained by Sentinel; 0 are allowed."]
@@ -387,7 +383,7 @@ def many_waiting(count: int, **limits: float) -> tuple[Engine, Fleet]:
     state = State(rules=RULES, settings=settings, cluster=view, onsets=OnsetTracker(view, settings.judgement))
     for number in range(count):
         name = f"n{number}"
-        found = incident(bus(name), id=f"i{number}", job=None, attempt=None, nodes=[name])
+        found = incident(lost_gpu(name), id=f"i{number}", job=None, attempt=None, nodes=[name])
         state.put(found)
         state.verdicts[found.id] = verdict(drain=(name,))
         waits_for = Wait("drain-budget", AT, "full", (f"drain {name}",))

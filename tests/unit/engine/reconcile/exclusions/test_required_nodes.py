@@ -7,19 +7,15 @@ from collections.abc import Callable
 
 from in_memory.daemon import SETTINGS, Daemon, FakeSink, answer, fail, outcomes, states
 from in_memory.world import World
-from made_records import evidence
+from made_records import evidence, lost_gpu
 
 from sentinel.config.modes import Mode, Modes
 from sentinel.config.settings import Limits
-from sentinel.model.records import Evidence, Kind, Source, StepKind
+from sentinel.model.records import Kind, Source, StepKind
 
 Worlds = Callable[..., World]
 WIDE = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=1.0))
 NAMES_N1 = "own --nodelist names n1, which is drained"
-
-
-def bus(node: str) -> Evidence:
-    return evidence(Kind.XID, node=node, data={"xid": 79, "pci": "0000:3b:00"}, text="NVRM: Xid 79")
 
 
 async def test_a_job_that_waits_for_a_drained_node_of_its_own_list_says_so(world: Worlds) -> None:
@@ -27,7 +23,7 @@ async def test_a_job_that_waits_for_a_drained_node_of_its_own_list_says_so(world
     job = there.slurm.jobs[there.job]
     job.required = ("n1", "n2")
     daemon = Daemon(there, [sink], settings=WIDE)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(20.0)
     assert job.state == "PENDING" and job.required == ("n1", "n2") and not job.bad, daemon.said
     assert states(there) == ["watching"] and NAMES_N1 in outcomes(there)[0]
@@ -50,7 +46,7 @@ async def test_a_list_that_sentinel_wrote_is_not_called_the_jobs_own(world: Worl
     there.checkpoints.chosen = {"path": "/nvme/step-250", "step": 250, "tier": "local", "hosts": "n2,n3"}
     daemon = Daemon(there, [sink], settings=WIDE)
     blocker = there.slurm.submit(nodes=4)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     there.slurm.person_drains("n3", "ticket 7")
     for _ in range(2):
         await daemon.pass_time(20.0)
@@ -69,7 +65,7 @@ async def test_a_job_begins_on_no_convicted_node_that_comes_out_of_maintenance_u
     job.required = ("n1", "n2")
     daemon = Daemon(there, [sink], settings=SUGGESTS)
     there.slurm.person_reserves(["n1"])
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     for _ in range(4):
         await daemon.pass_time(20.0)
     assert job.state == "PENDING" and job.excluded == ("n1",), daemon.said
@@ -95,7 +91,7 @@ async def held_by_its_user(there: World, *sinks: FakeSink) -> Daemon:
     """A daemon whose requeued job needs n1, which is convicted and waits to be drained, and which its user holds."""
     there.slurm.jobs[there.job].required = ("n1", "n2")
     daemon = Daemon(there, sinks, settings=SUGGESTS)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(20.0)
     there.slurm.person_holds(there.job)
     for _ in range(2):
@@ -142,7 +138,7 @@ async def test_a_job_that_is_kept_from_a_node_of_its_own_list_says_what_to_do_on
     job = there.slurm.jobs[there.job]
     job.required = ("n1", "n2")
     daemon = Daemon(there, [sink], settings=SUGGESTS)
-    await fail(daemon, bus("n1"))
+    await fail(daemon, lost_gpu("n1"))
     await daemon.pass_time(20.0)
     change = f"scontrol update JobId={there.job} ReqNodeList=n2"
     first = sink.all[0]
