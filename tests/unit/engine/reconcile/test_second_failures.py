@@ -1,4 +1,4 @@
-"""What happens to a node or a job beside, after or in the middle of a recovery: a second fault, a person, Slurm itself."""
+"""What happens to a node or a job beside, after or in the middle of a recovery: a second fault, Slurm itself."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from in_memory.daemon import WIDE, Daemon, FakeSink, fail, incidents_of, outcomes, silent, states
+from in_memory.daemon import WIDE, Daemon, FakeSink, fail, incidents_of, silent, states
 from in_memory.world import World
-from made_records import AT, OPTED_IN, ended, evidence, later, lost_gpu, step_line
+from made_records import AT, OPTED_IN, ended, evidence, later, lost_gpu
 from shipped import shipped_signatures
 
 from sentinel.config.settings import Limits, Mode, Modes
@@ -32,9 +32,6 @@ def gone(node: str, at_s: float = 0.0) -> Evidence:
 
 def drained(there: World) -> set[str]:
     return {name for name, node in there.slurm.nodes.items() if node.drained}
-
-
-# --- on a node that is convicted, and stays in service -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["observe", "suggest"])
@@ -85,9 +82,6 @@ async def test_a_job_is_judged_by_its_own_words_where_the_fault_of_its_node_cann
     await fail(daemon, *read.feed(words, later(end)), ended(job, at_s=end))
     verdicts = {i.job: daemon.state.verdicts[i.id] for i in daemon.state.incidents.values()}
     assert (verdicts[job].cause, verdicts[job].drain) == ("user_code", ())
-
-
-# --- in the middle of a recovery -----------------------------------------------------------------------------------------
 
 
 async def test_a_second_node_that_dies_while_the_job_is_being_stopped_is_set_down_at_once(world: Worlds) -> None:
@@ -200,9 +194,6 @@ async def test_a_second_node_that_is_convicted_while_the_job_is_being_held_is_dr
     assert rows["drain", "n2"]["intended_at"] < rows["hold", None]["intended_at"] + timedelta(seconds=10), daemon.said
 
 
-# --- after a recovery ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("off_s", [0.0, -200.0, 200.0])
 @pytest.mark.parametrize("by", ["release", "scontrol"])
 async def test_a_new_fault_right_after_the_return_of_a_node_is_a_new_incident(
@@ -262,41 +253,6 @@ async def test_a_fault_under_the_epilogs_of_a_requeued_job_is_of_the_attempt_tha
     assert {i.attempt for i in daemon.state.incidents.values()} == {0}, daemon.said
 
 
-# --- what others do with the job ------------------------------------------------------------------------------------------
-
-
-async def test_the_failure_of_a_second_component_ends_the_wait_for_a_heterogeneous_job(world: Worlds) -> None:
-    there = silent(world(nodes=8))
-    leader = there.slurm.submit(nodes=1, comment=OPTED_IN, het=0)
-    second = there.slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
-    daemon = Daemon(there, settings=WIDE)
-    await daemon.fleets.take()
-    (bad,) = there.slurm.jobs[leader].on
-    await fail(daemon, lost_gpu(bad))
-    assert there.slurm.jobs[second].restarts == 1 and states(there) == ["watching"]
-    there.slurm.end(second, exit_code=1, state="FAILED")
-    await daemon.pass_time(30.0)
-    assert states(there) == ["held"] and f"component {second}" in outcomes(there)[0], daemon.said
-
-
-async def test_an_incident_whose_job_another_incident_restarts_ends_as_recovered_by_it(world: Worlds) -> None:
-    there, sink = silent(world(nodes=8)), FakeSink()
-    daemon = Daemon(there, [sink], settings=WIDE)
-    await fail(daemon, lost_gpu("n1"))
-    job = there.slurm.jobs[there.job]
-    assert states(there) == ["watching"]
-    on = job.on[0]
-    there.slurm.clock.advance(5.0)
-    there.slurm.end(there.job, exit_code=1)
-    await fail(daemon, lost_gpu(on, at_s=now_s(there)), ended(there.job, 1, at_s=now_s(there)))
-    await daemon.pass_time(20.0)
-    assert job.restarts == 2 and states(there) == ["closed", "watching"], daemon.said
-    assert any("incident" in words for words in outcomes(there)), outcomes(there)
-    await daemon.observe([step_line(there.job, 2, 201, now_s(there))])
-    await daemon.quiet()
-    assert states(there) == ["closed", "closed"] and "failed" not in sink.stages and "held" not in sink.stages
-
-
 async def held(there: World, *sinks: FakeSink) -> Daemon:
     """A daemon that holds the world's job for a person."""
     daemon = Daemon(
@@ -305,198 +261,6 @@ async def held(there: World, *sinks: FakeSink) -> Daemon:
     await fail(daemon, lost_gpu("n1"))
     assert states(there) == ["held"] and there.slurm.jobs[there.job].held
     return daemon
-
-
-async def test_a_held_job_that_an_operator_releases_is_told_as_resolved(world: Worlds) -> None:
-    there, sink = world(nodes=8), FakeSink()
-    daemon = await held(there, sink)
-    await daemon.pass_time(20.0)
-    assert states(there) == ["held"] and sink.stages == ["held"]
-    there.slurm.person_releases(there.job)
-    await daemon.pass_time(20.0)
-    assert there.slurm.jobs[there.job].state == "RUNNING"
-    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"], daemon.said
-    assert "released" in outcomes(there)[0] and there.store.open_plans() == [] and daemon.bugs() == 0
-
-
-async def test_a_held_job_that_its_user_cancels_or_that_is_gone_is_over(world: Worlds) -> None:
-    there, sink = world(nodes=8), FakeSink()
-    daemon = await held(there, sink)
-    there.slurm.cancel(there.job)
-    second = Daemon(there, [sink], settings=daemon.state.settings)  # also the daemon after a restart sees it
-    await second.start()
-    await second.pass_time(20.0)
-    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"] and "cancelled" in outcomes(there)[0]
-
-
-async def test_a_job_that_waited_until_its_deadline_waits_for_nobody(world: Worlds) -> None:
-    """sbatch --deadline: Slurm ends it in the queue, also one that is held or was released."""
-    there, sink = world(nodes=8), FakeSink()
-    daemon = await held(there, sink)
-    this = there.slurm.jobs[there.job]
-    this.state, this.held = "DEADLINE", False
-    await daemon.pass_time(20.0)
-    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"]
-    assert outcomes(there)[0] == f"job {there.job} is over: its deadline passed"
-
-
-async def test_a_held_job_whose_record_cannot_be_read_stays_held(world: Worlds) -> None:
-    there, sink = world(nodes=8), FakeSink()
-    daemon = await held(there, sink)
-    there.slurm.unreadable.add(there.job)
-    await daemon.pass_time(20.0)
-    assert states(there) == ["held"] and sink.stages == ["held"]
-
-
-# --- late words ----------------------------------------------------------------------------------------------------------
-
-
-async def unexplained(there: World, *sinks: FakeSink) -> Daemon:
-    """A daemon that holds the world's job for its user, whose program seems to have failed."""
-    daemon = Daemon(there, sinks, settings=WIDE)
-    daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
-    await daemon.fleets.take()
-    there.slurm.clock.advance(60.0)
-    there.slurm.end(there.job, exit_code=1)
-    where = Where(node="n1", job=there.job, attempt=0, path="/log")
-    reader = LogReader(shipped_signatures(), source=Source.JOB_LOG, where=where)
-    now = there.slurm.clock.now()
-    said = [*reader.feed(b"[rank0]: IndexError: list index out of range\n", now), *reader.finish(now)]
-    await fail(daemon, *said, ended(there.job, at_s=60.0))
-    assert states(there) == ["held"] and there.slurm.jobs[there.job].held, daemon.said
-    return daemon
-
-
-@pytest.mark.parametrize("node", ["n1", "n2"])
-async def test_a_late_word_that_explains_a_held_job_releases_it(world: Worlds, node: str) -> None:
-    there, sink = world(nodes=8), FakeSink()
-    daemon = await unexplained(there, sink)
-    job = there.slurm.jobs[there.job]
-    await daemon.pass_time(30.0)
-    await daemon.observe([dataclasses.replace(lost_gpu(node, at_s=59.0), seen_at=there.slurm.clock.now())])
-    await daemon.quiet()
-    assert job.state == "RUNNING" and job.restarts == 1 and node not in job.on, daemon.said
-    assert states(there) == ["closed"] and drained(there) == {node}
-    assert sink.stages == ["held", "restarting", "running again"] and daemon.bugs() == 0
-
-
-async def test_what_the_job_printed_before_its_end_belongs_to_the_incident_however_late_it_is_read(
-    world: Worlds,
-) -> None:
-    """It is no consequence of the hold."""
-    there = world(nodes=8)
-    daemon = await unexplained(there)
-    words = evidence("nccl-ib-error", source=Source.JOB_LOG, node="n1", job=there.job, attempt=0, at_s=58.0)
-    await daemon.observe([dataclasses.replace(words, seen_at=there.slurm.clock.now())])
-    await daemon.quiet()
-    (seen,) = (i for i in daemon.state.incidents.values())
-    assert words.id in {item.id for item in seen.evidence}, daemon.said
-
-
-async def test_a_late_word_leaves_a_job_alone_that_somebody_has_released_or_holds_himself(world: Worlds) -> None:
-    there = world(nodes=8)
-    daemon = await unexplained(there)
-    job = there.slurm.jobs[there.job]
-    job.record["admin_comment"] = job.admin_comment = ""
-    await daemon.observe([dataclasses.replace(lost_gpu("n1", at_s=59.0), seen_at=there.slurm.clock.now())])
-    await daemon.quiet()
-    assert job.held and job.restarts == 1 and drained(there) == {"n1"}, daemon.said
-
-
-# --- a job that breaks its nodes ------------------------------------------------------------------------------------------
-
-
-async def break_one_more(there: World, daemon: Daemon) -> str:
-    there.slurm.clock.advance(600.0)
-    await daemon.fleets.take()
-    job = there.slurm.jobs[there.job]
-    node = job.on[0]
-    reached = step_line(job.id, job.restarts, 1000 * (job.restarts + 1), 0.0)
-    await fail(daemon, dataclasses.replace(reached, at=there.slurm.clock.now()), lost_gpu(node, at_s=now_s(there)))
-    await daemon.pass_time(20.0)
-    return node
-
-
-async def test_a_job_under_which_a_node_breaks_in_each_attempt_is_held_and_gets_no_more(world: Worlds) -> None:
-    there, sink = world(nodes=12), FakeSink()
-    daemon = Daemon(there, [sink], settings=WIDE)
-    broken = [await break_one_more(there, daemon) for _ in range(2)]
-    job = there.slurm.jobs[there.job]
-    assert job.restarts == 2 and job.state == "RUNNING"
-    daemon = Daemon(there, [sink], settings=WIDE)  # history is in the store
-    await daemon.start()
-    broken.append(await break_one_more(there, daemon))
-    assert job.held and job.restarts == 3 and drained(there) == set(broken), daemon.said
-    notice = sink.all[-1]
-    for text in ("owner_text", "operator_text"):
-        assert "may break them" in str(notice.data[text]), notice.data[text]
-    assert states(there) == ["closed", "closed", "held"] and daemon.bugs() == 0
-
-
-async def test_nodes_that_break_together_or_for_different_causes_are_not_the_jobs_doing(world: Worlds) -> None:
-    there = world(nodes=12, wide=4)
-    daemon = Daemon(there, settings=WIDE)
-    there.slurm.clock.advance(600.0)
-    await fail(daemon, *(lost_gpu(node, at_s=600.0) for node in ("n1", "n2", "n3")))
-    assert there.slurm.jobs[there.job].restarts == 1 and there.slurm.jobs[there.job].state == "RUNNING"
-    await break_one_more(there, daemon)
-    assert there.slurm.jobs[there.job].restarts == 2 and there.slurm.jobs[there.job].state == "RUNNING", daemon.said
-
-
-# --- Slurm requeues the job itself ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("after_s", [60.0, 7200.0])
-async def test_a_job_that_slurm_requeues_itself_loses_exclusions_of_ours_that_are_over(
-    world: Worlds, after_s: float
-) -> None:
-    there = world(nodes=4)
-    daemon = Daemon(there, settings=WIDE)
-    job = there.slurm.jobs[there.job]
-    await fail(daemon, lost_gpu("n1"))
-    assert job.excluded == ("n1",) and job.restarts == 1 and states(there) == ["closed"]
-    await daemon.pass_time(after_s)
-    there.slurm.person_resumes("n1")
-    await daemon.pass_time(20.0)
-    await daemon.housekeeping()
-    assert job.state == "RUNNING" and job.excluded == ("n1",), "Slurm changes it of a waiting job only"
-    spare = {"n2", "n3", "n4"} - set(job.on)
-    for name in spare:
-        there.slurm.person_drains(name, "ticket 7")
-    lost = job.on[0]
-    there.slurm.lose(lost)
-    there.slurm.notice(lost)
-    await daemon.pass_time(10.0)
-    assert job.state == "PENDING" and job.restarts == 2
-    await daemon.pass_time(200.0)
-    await daemon.pass_time(20.0)
-    assert job.excluded == () and job.state == "RUNNING" and "n1" in job.on, daemon.said
-
-
-async def test_what_breaks_on_a_suspect_under_its_next_job_is_a_failure_of_that_job(world: Worlds) -> None:
-    """The first job waits for its first step elsewhere; the node that it left was kept out of its retry only."""
-    there = silent(world(nodes=6))
-    daemon, first = Daemon(there, settings=WIDE), there.slurm.jobs[there.job]
-    started, told = there.slurm.started, []
-
-    async def breaks() -> None:
-        there.slurm.submit(nodes=6 - len(first.on), comment=OPTED_IN)
-        there.slurm.clock.advance(5.0)
-        await daemon.fleets.take()
-        told.append(first.restarts)
-        await daemon.runner.observe(
-            [evidence(Kind.XID, node="n1", at_s=now_s(there), data={"xid": 48}, text="NVRM: Xid 48")]
-        )
-
-    def begins(job: SimulatedJob) -> None:
-        started(job)
-        if job is first and job.restarts == 1:
-            told.append(asyncio.create_task(breaks()))
-
-    there.slurm.started = begins  # type: ignore[method-assign]
-    await fail(daemon, evidence(Kind.XID, node="n1", data={"xid": 94}, text="NVRM: Xid 94"))
-    assert told[1:] == [1] and "n1" not in first.on, daemon.said
-    assert drained(there) == {"n1"} and len(states(there)) == 2, daemon.said
 
 
 async def fails_and_is_told_late(there: World, daemon: Daemon) -> Evidence:
@@ -574,9 +338,6 @@ async def test_a_hold_left_on_a_cancelled_job_is_known_to_a_daemon_that_starts_l
     assert job.held
     await following.pass_time(20.0)
     assert not job.held, following.said
-
-
-# --- after it was left alone ---------------------------------------------------------------------------------------------
 
 
 async def test_a_job_that_was_left_running_for_want_of_certainty_is_restarted_when_it_fails_after_all(

@@ -1,0 +1,174 @@
+"""Verdicts over many nodes and over what happened before: one shared fault, storage, a node's or a job's history."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import History, PastFailure, classify
+from sentinel.classify.out_together import nodes_of
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import (
+    Cause,
+    Evidence,
+    Incident,
+    Kind,
+    Restart,
+    Scope,
+    Source,
+    Verdict,
+    Where,
+    stable_id,
+)
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+
+RULES = shipped_rules()
+
+
+SIGNATURES = shipped_signatures()
+
+
+def seen(
+    kind: str, source: Source, *, at: float = 0.0, node: str | None = None, rank: int | None = None, **data
+) -> Evidence:
+    when = NOW + timedelta(seconds=at)
+    return Evidence(
+        stable_id(kind, source, at, node, rank, sorted(data.items())), when, when, source, kind,
+        Where(node=node, rank=rank, job=7, attempt=0), data=data,
+    )  # fmt: skip
+
+
+def log(text: str, *, at: float = 0.0, node: str | None = None, source: Source = Source.JOB_LOG) -> list[Evidence]:
+    when = NOW + timedelta(seconds=at)
+    reader = LogReader(SIGNATURES, source=source, where=Where(node=node, job=7, path=f"{source}-{node}"))
+    return reader.feed(text.encode() + b"\n", when) + reader.finish(when)
+
+
+def judge(*evidence: Evidence | list[Evidence], history: History | None = None, job: int | None = 7) -> Verdict:
+    items = [item for part in evidence for item in (part if isinstance(part, list) else [part])]
+    nodes = tuple(dict.fromkeys(item.where.node for item in items if item.where.node))
+    incident = Incident("i1", NOW, NOW, job=job, nodes=nodes, evidence=tuple(items))
+    return classify(incident, rules=RULES, now=NOW + timedelta(hours=1), **({"history": history} if history else {}))
+
+
+def test_many_nodes_with_one_shared_fault_are_one_cluster_incident() -> None:
+    lines = [
+        log(f"mlx5_core 0000:9b:00.0: Port: 1 Link DOWN ({i})", node=f"n{i}", source=Source.KERNEL) for i in range(4)
+    ]
+    verdict = judge(*lines)
+    assert (verdict.cause, verdict.scope, verdict.drain) == (Cause.NETWORK_FABRIC, Scope.CLUSTER, ())
+    single = judge(lines[0])
+    assert single.scope is Scope.LINK
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "error: Node n{} unexpectedly rebooted boot_time=1777629000 last response=1777628900",
+        "update_node: node n{} reason set to: Node unexpectedly rebooted",
+        "error: Nodes n{} not responding, setting DOWN",
+        "error: Node n{} has low real_memory size (500000 / 1000000)",
+    ],
+)
+def test_many_nodes_that_slurm_puts_out_at_once_for_one_reason_are_not_drained_one_by_one(line: str) -> None:
+    lines = [log(line.format(i), at=20.0 * i, source=Source.SLURM) for i in range(1, 5)]
+    verdict = judge(*lines)
+    assert (verdict.scope, verdict.drain, verdict.suspect, verdict.drain_recommended) == (Scope.CLUSTER, (), (), False)
+    assert judge(log(line.format("[1-24]"), source=Source.SLURM)).scope is Scope.CLUSTER
+    apart = [log(line.format(i), at=900.0 * i, source=Source.SLURM) for i in range(1, 5)]
+    assert judge(*apart).scope is Scope.NODE
+    assert judge(*lines[:2]).scope is Scope.NODE
+
+
+def test_nodes_that_are_out_at_once_are_counted_once_each_and_by_the_system_s_word_alone() -> None:
+    rebooted = "error: Node n{} unexpectedly rebooted boot_time=1777629000 last response=1777628900"
+    two = [log(rebooted.format(name), source=Source.SLURM) for name in ("1", "2", "[1-2]")]
+    assert judge(*two).scope is Scope.NODE
+    users = [log(rebooted.format(name)) for name in ("5", "6", "[7-99]")]
+    assert judge(two[0], *users).drain == ("n1",)
+
+
+def test_a_short_form_of_nodes_that_a_user_wrote_takes_no_time_to_count() -> None:
+    assert nodes_of("n[1-3,07],m2") == {"n1", "n2", "n3", "n07", "m2"}
+    assert nodes_of("n[08-10]-a") == {"n08-a", "n09-a", "n10-a"} and len(nodes_of("r[1-2]c[1-3]")) == 6
+    assert len(nodes_of("n[1-999999],m[1-999999]")) == len(nodes_of("[1-999999]" * 3)) == 256
+    for written in ("n1,[" + "1" * 200, "n[" + "1" * 200, "n[" + "1" * 200 + "]", "n" + "[1" * 100, "n[3-1]", ""):
+        assert len(nodes_of(written)) <= 1  # the first took minutes at 30 digits
+
+
+def test_a_gpu_that_was_lost_when_many_nodes_went_down_keeps_its_drain() -> None:
+    rebooted = "error: Node n{} unexpectedly rebooted boot_time=1777629000 last response=1777628900"
+    lines = [log(rebooted.format(i), at=5.0 * i, source=Source.SLURM) for i in range(1, 5)]
+    verdict = judge(*lines, seen(Kind.XID, Source.KERNEL, at=30.0, node="n2", xid=79, pci="0000:3b:00"))
+    assert verdict.drain == ("n2",)
+
+
+ILLEGAL = "[rank{}]: RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def test_history_of_the_node_turns_an_application_error_into_its_gpu() -> None:
+    past = tuple(PastFailure(NOW - timedelta(days=d), Cause.USER_CODE, node="n3", job=100 + d) for d in (1, 2, 3))
+    here = log(ILLEGAL.format(3), node="n3")
+    assert judge(here).cause is Cause.USER_CODE
+    verdict = judge(here, history=History(past))
+    assert verdict.cause is Cause.GPU_GSP_OR_DRIVER
+    assert verdict.drain == ()  # words of a job log, and history: a suspect, to be tested
+    assert verdict.suspect == ("n3",)
+
+
+def test_the_same_job_on_other_nodes_is_the_job() -> None:
+    past = tuple(PastFailure(NOW - timedelta(hours=h), Cause.UNKNOWN, node=f"n{h}", job=7) for h in (1, 2))
+    verdict = judge(log("CUDA error: unspecified launch failure", node="n9"), history=History(past))
+    assert (verdict.cause, verdict.scope) == (Cause.USER_CODE, Scope.APPLICATION)
+
+
+@pytest.mark.parametrize(
+    ("cause", "ago", "blamed"),
+    [
+        (Cause.GPU_FALLEN_OFF_BUS, timedelta(hours=1), True),  # its machines were convicted
+        (Cause.NCCL_HANG_UNKNOWN, timedelta(hours=1), False),  # hangs and networks are not its program's words
+        (Cause.NETWORK_FABRIC, timedelta(hours=1), False),
+        (Cause.UNKNOWN, timedelta(days=9), False),  # a program that fails by its own mistake does so again soon
+    ],
+)
+def test_a_large_job_that_lost_nodes_before_is_not_at_fault(cause: Cause, ago: timedelta, blamed: bool) -> None:
+    past = tuple(PastFailure(NOW - n * ago, cause, node=f"n{n}", job=7, blamed=blamed) for n in range(1, 3))
+    found = judge(log("CUDA error: unknown error", node="n9"), history=History(past))
+    assert found.cause is Cause.GPU_GSP_OR_DRIVER
+
+
+IO_ERROR = "OSError: [Errno 5] Input/output error: '/nvme/run/step-50/shard-17'"
+
+
+def storage(node: str | None, *, job: int = 7, attempt: int | None = 3, minutes: float = 5.0) -> PastFailure:
+    at = NOW - timedelta(minutes=minutes)
+    return PastFailure(at, Cause.FILESYSTEM_STORAGE, node, job=job, attempt=attempt, blamed=False)
+
+
+def test_storage_that_fails_one_node_in_attempt_after_attempt_makes_it_a_suspect() -> None:
+    verdict = judge(log(IO_ERROR, node="n3"), history=History((storage("n3"),)))
+    assert (verdict.cause, verdict.scope, verdict.drain) == (Cause.NODE_OS_OR_HOST, Scope.NODE, ())
+    assert (verdict.suspect, verdict.restart) == (("n3",), Restart.RESUME_EXCLUDING)
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        (),
+        (storage("n4"),),
+        (storage(None),),
+        (storage("n3"), storage("n4", job=8, minutes=4.0)),
+        (storage("n3"), storage("n4", attempt=4, minutes=4.0)),
+        (storage("n3", job=8),),
+        (storage("n3", attempt=None),),  # that of this very failure
+        (storage("n3", minutes=120),),
+    ],
+)
+def test_storage_that_fails_elsewhere_too_or_once_is_what_nodes_share(past: tuple[PastFailure, ...]) -> None:
+    verdict = judge(log(IO_ERROR, node="n3"), history=History(past))
+    assert (verdict.cause, verdict.suspect) == (Cause.FILESYSTEM_STORAGE, ())
+    assert verdict.restart is Restart.RESUME

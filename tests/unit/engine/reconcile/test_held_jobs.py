@@ -1,0 +1,161 @@
+"""What others do with a job that is restarted or held, and late words that explain why it failed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from in_memory.daemon import WIDE, Daemon, FakeSink, fail, outcomes, silent, states
+from in_memory.world import World
+from made_records import AT, OPTED_IN, ended, evidence, lost_gpu, step_line
+from shipped import shipped_signatures
+
+from sentinel.config.settings import Limits
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import Source, Where
+
+Worlds = Callable[..., World]
+
+
+def now_s(there: World) -> float:
+    return (there.slurm.clock.now() - AT).total_seconds()
+
+
+def drained(there: World) -> set[str]:
+    return {name for name, node in there.slurm.nodes.items() if node.drained}
+
+
+async def test_the_failure_of_a_second_component_ends_the_wait_for_a_heterogeneous_job(world: Worlds) -> None:
+    there = silent(world(nodes=8))
+    leader = there.slurm.submit(nodes=1, comment=OPTED_IN, het=0)
+    second = there.slurm.submit(nodes=1, comment=OPTED_IN, het=leader)
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    (bad,) = there.slurm.jobs[leader].on
+    await fail(daemon, lost_gpu(bad))
+    assert there.slurm.jobs[second].restarts == 1 and states(there) == ["watching"]
+    there.slurm.end(second, exit_code=1, state="FAILED")
+    await daemon.pass_time(30.0)
+    assert states(there) == ["held"] and f"component {second}" in outcomes(there)[0], daemon.said
+
+
+async def test_an_incident_whose_job_another_incident_restarts_ends_as_recovered_by_it(world: Worlds) -> None:
+    there, sink = silent(world(nodes=8)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    await fail(daemon, lost_gpu("n1"))
+    job = there.slurm.jobs[there.job]
+    assert states(there) == ["watching"]
+    on = job.on[0]
+    there.slurm.clock.advance(5.0)
+    there.slurm.end(there.job, exit_code=1)
+    await fail(daemon, lost_gpu(on, at_s=now_s(there)), ended(there.job, 1, at_s=now_s(there)))
+    await daemon.pass_time(20.0)
+    assert job.restarts == 2 and states(there) == ["closed", "watching"], daemon.said
+    assert any("incident" in words for words in outcomes(there)), outcomes(there)
+    await daemon.observe([step_line(there.job, 2, 201, now_s(there))])
+    await daemon.quiet()
+    assert states(there) == ["closed", "closed"] and "failed" not in sink.stages and "held" not in sink.stages
+
+
+async def held(there: World, *sinks: FakeSink) -> Daemon:
+    """A daemon that holds the world's job for a person."""
+    daemon = Daemon(
+        there, sinks, settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0))
+    )
+    await fail(daemon, lost_gpu("n1"))
+    assert states(there) == ["held"] and there.slurm.jobs[there.job].held
+    return daemon
+
+
+async def test_a_held_job_that_an_operator_releases_is_told_as_resolved(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await held(there, sink)
+    await daemon.pass_time(20.0)
+    assert states(there) == ["held"] and sink.stages == ["held"]
+    there.slurm.person_releases(there.job)
+    await daemon.pass_time(20.0)
+    assert there.slurm.jobs[there.job].state == "RUNNING"
+    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"], daemon.said
+    assert "released" in outcomes(there)[0] and there.store.open_plans() == [] and daemon.bugs() == 0
+
+
+async def test_a_held_job_that_its_user_cancels_or_that_is_gone_is_over(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await held(there, sink)
+    there.slurm.cancel(there.job)
+    second = Daemon(there, [sink], settings=daemon.state.settings)  # also the daemon after a restart sees it
+    await second.start()
+    await second.pass_time(20.0)
+    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"] and "cancelled" in outcomes(there)[0]
+
+
+async def test_a_job_that_waited_until_its_deadline_waits_for_nobody(world: Worlds) -> None:
+    """sbatch --deadline: Slurm ends it in the queue, also one that is held or was released."""
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await held(there, sink)
+    this = there.slurm.jobs[there.job]
+    this.state, this.held = "DEADLINE", False
+    await daemon.pass_time(20.0)
+    assert states(there) == ["closed"] and sink.stages == ["held", "resolved"]
+    assert outcomes(there)[0] == f"job {there.job} is over: its deadline passed"
+
+
+async def test_a_held_job_whose_record_cannot_be_read_stays_held(world: Worlds) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await held(there, sink)
+    there.slurm.unreadable.add(there.job)
+    await daemon.pass_time(20.0)
+    assert states(there) == ["held"] and sink.stages == ["held"]
+
+
+async def unexplained(there: World, *sinks: FakeSink) -> Daemon:
+    """A daemon that holds the world's job for its user, whose program seems to have failed."""
+    daemon = Daemon(there, sinks, settings=WIDE)
+    daemon.fleets._seconds = lambda: there.slurm.clock.now().timestamp()
+    await daemon.fleets.take()
+    there.slurm.clock.advance(60.0)
+    there.slurm.end(there.job, exit_code=1)
+    where = Where(node="n1", job=there.job, attempt=0, path="/log")
+    reader = LogReader(shipped_signatures(), source=Source.JOB_LOG, where=where)
+    now = there.slurm.clock.now()
+    said = [*reader.feed(b"[rank0]: IndexError: list index out of range\n", now), *reader.finish(now)]
+    await fail(daemon, *said, ended(there.job, at_s=60.0))
+    assert states(there) == ["held"] and there.slurm.jobs[there.job].held, daemon.said
+    return daemon
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+async def test_a_late_word_that_explains_a_held_job_releases_it(world: Worlds, node: str) -> None:
+    there, sink = world(nodes=8), FakeSink()
+    daemon = await unexplained(there, sink)
+    job = there.slurm.jobs[there.job]
+    await daemon.pass_time(30.0)
+    await daemon.observe([dataclasses.replace(lost_gpu(node, at_s=59.0), seen_at=there.slurm.clock.now())])
+    await daemon.quiet()
+    assert job.state == "RUNNING" and job.restarts == 1 and node not in job.on, daemon.said
+    assert states(there) == ["closed"] and drained(there) == {node}
+    assert sink.stages == ["held", "restarting", "running again"] and daemon.bugs() == 0
+
+
+async def test_what_the_job_printed_before_its_end_belongs_to_the_incident_however_late_it_is_read(
+    world: Worlds,
+) -> None:
+    """It is no consequence of the hold."""
+    there = world(nodes=8)
+    daemon = await unexplained(there)
+    words = evidence("nccl-ib-error", source=Source.JOB_LOG, node="n1", job=there.job, attempt=0, at_s=58.0)
+    await daemon.observe([dataclasses.replace(words, seen_at=there.slurm.clock.now())])
+    await daemon.quiet()
+    (seen,) = (i for i in daemon.state.incidents.values())
+    assert words.id in {item.id for item in seen.evidence}, daemon.said
+
+
+async def test_a_late_word_leaves_a_job_alone_that_somebody_has_released_or_holds_himself(world: Worlds) -> None:
+    there = world(nodes=8)
+    daemon = await unexplained(there)
+    job = there.slurm.jobs[there.job]
+    job.record["admin_comment"] = job.admin_comment = ""
+    await daemon.observe([dataclasses.replace(lost_gpu("n1", at_s=59.0), seen_at=there.slurm.clock.now())])
+    await daemon.quiet()
+    assert job.held and job.restarts == 1 and drained(there) == {"n1"}, daemon.said
