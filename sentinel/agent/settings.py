@@ -66,6 +66,16 @@ class Kernel:
         "journalctl", "read instead of /dev/kmsg where that may not be read; empty: not at all", unit="path"
     )
     pstore: str = setting("/sys/fs/pstore", "where the kernel leaves its last words after a panic", unit="path")
+    pstore_archive: str = setting(
+        "/var/lib/systemd/pstore", "where systemd-pstore moves them at the next boot; empty: nowhere", unit="path"
+    )
+    pstore_age_s: float = setting(
+        259_200.0,
+        "older last words count for nothing: by then, a weekend, people have seen to that failure, and what runs now"
+        " did not meet it",
+        unit="s",
+        least=60.0,
+    )
     poll_s: float = setting(
         0.1, "how often a plain file is looked at; the device needs no polling", unit="s", least=0.01
     )

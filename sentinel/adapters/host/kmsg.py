@@ -1,4 +1,4 @@
-"""The kernel's log: /dev/kmsg, or a file to which records of the same form are appended; and pstore after a panic.
+"""The kernel's log: /dev/kmsg, or a file to which records of the same form are appended.
 
 A record is ``PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];TEXT`` with continuation lines that begin with a space.
 """
@@ -183,20 +183,3 @@ def _wall_s(microseconds: int) -> float:
     now_s = time.time()
     at_s = now_s - time.clock_gettime(time.CLOCK_MONOTONIC) + microseconds / 1e6
     return min(at_s, now_s)
-
-
-def crash_dumps(folder: str, seen: Mapping[str, float]) -> list[tuple[str, float, str]]:
-    """Crash dumps in pstore after a panic, as (file, its time, text), without those already seen."""
-    made = []
-    try:
-        entries = sorted(Path(folder).glob("dmesg-*"))
-    except OSError:
-        return []
-    for entry in entries:
-        try:
-            changed_s = entry.stat().st_mtime
-            if seen.get(entry.name) != changed_s:
-                made.append((entry.name, changed_s, entry.read_bytes()[:65536].decode("utf-8", "replace")))
-        except OSError as error:
-            raise Unavailable(f"{entry}: {error.strerror}") from error
-    return made

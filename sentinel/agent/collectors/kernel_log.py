@@ -6,12 +6,14 @@ import bisect
 import itertools
 import re
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sentinel.adapters.host.journal import Journal
-from sentinel.adapters.host.kmsg import KernelLog, Record, boot_id, crash_dumps
+from sentinel.adapters.host.kmsg import KernelLog, Record, boot_id
+from sentinel.adapters.host.pstore import crash_dumps
 from sentinel.agent.process.retries import Retries
 from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import AgentSettings
@@ -64,6 +66,7 @@ class Flood:
 
 
 DEVICE = "/dev/kmsg"
+PANIC = "Panic"  # reason of a record in pstore: the kernel died
 Reader = Callable[[Sequence[Record], datetime], list[Evidence]]
 LONGEST_PAUSE_S = 60.0  # longest pause before an unreadable log is opened again
 BATCH = 500  # records read in one batch
@@ -153,35 +156,40 @@ class KernelWatch:
         return count
 
     def panics(self) -> None:
-        """Report each crash dump that the kernel left (pstore) once."""
-        seen = restore(self._seen_words)
-        seen = seen if isinstance(seen, dict) else {}
+        """Report once what each crash of the kernel left (pstore): its lines, and that it died where it was a panic."""
+        known = restore(self._seen_words)
+        seen = dict(known) if isinstance(known, dict) else {}
+        settings = self._settings
+        oldest_s = time.time() - settings.pstore_age_s
         try:
-            words = crash_dumps(self._settings.pstore, seen)
+            dumps = crash_dumps(settings.pstore, settings.pstore_archive, seen, oldest_s)
         except Unavailable as error:
             self._unreadable(str(error))
             return
-        for name, changed_s, text in words:
-            seen[name] = changed_s
-            at = utc(changed_s)
-            lines = [kernel_line(line) for line in text.split("\n")[-400:]]
-            records = [Record(number, changed_s, 0, 0, line.text) for number, line in enumerate(lines) if line.own]
+        for dump in dumps:
+            seen[dump.digest] = dump.written_s
+            at = utc(dump.written_s)
+            lines = [kernel_line(line) for line in dump.text.split("\n")[-400:]]
+            records = [Record(number, dump.written_s, 0, 0, line.text) for number, line in enumerate(lines) if line.own]
             for evidence in self._reader(records, at):
                 self._keep(evidence)
-            self._keep(
-                Evidence(
-                    id=stable_id("pstore", self.node, name, changed_s),
-                    at=at,
-                    seen_at=datetime.now(UTC),
-                    source=Source.KERNEL,
-                    kind="kernel_panic",
-                    where=Where(node=self.node),
-                    text=f"the kernel died and left {name}: {text.strip()[-1500:]}",
-                    data={"file": name},
+            if dump.reason == PANIC and dump.part == 1:  # each part of a panic's log is a record
+                self._keep(
+                    Evidence(
+                        id=stable_id("pstore", self.node, dump.digest),
+                        at=at,
+                        seen_at=datetime.now(UTC),
+                        source=Source.KERNEL,
+                        kind="kernel_panic",
+                        where=Where(node=self.node),
+                        text=f"the kernel died and left {dump.name}: {dump.text.strip()[-1500:]}",
+                        data={"file": dump.name},
+                    )
                 )
-            )
-        if words:
-            save(self._seen_words, seen)
+            else:
+                log.info("kernel-last-words", file=dump.name, reason=dump.reason or "not told", part=dump.part)
+        if dumps:
+            save(self._seen_words, {key: at_s for key, at_s in seen.items() if at_s >= oldest_s})
 
     def _unreadable(self, reason: str) -> None:
         now = datetime.now(UTC)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from shipped import shipped_signatures
 
-from sentinel.adapters.host.kmsg import KernelLog, Record, crash_dumps
+from sentinel.adapters.host.kmsg import KernelLog, Record
 from sentinel.agent.collectors.kernel_log import Flood, KernelWatch, rules_reader
 from sentinel.agent.settings import AgentSettings, Kernel
 from sentinel.errors import Unavailable
@@ -288,37 +288,6 @@ def test_a_batch_reads_like_its_lines(by_rules: Any) -> None:
 def test_what_user_space_wrote_into_the_kernel_log_is_no_kernel_line(by_rules: Any) -> None:
     assert by_rules([record(1, XID, facility=1)], NOW) == []
     assert by_rules([record(1, XID)], NOW) != []
-
-
-def test_the_kernels_last_words_are_told_once(tmp_path: Path) -> None:
-    folder = tmp_path / "pstore"
-    folder.mkdir()
-    (folder / "dmesg-erst-1").write_text("<4>[ 99.1] NVRM: Xid 79\n<0>[ 99.2] Kernel panic - not syncing: Fatal\n")
-    kept: list[Evidence] = []
-    watch(tmp_path, kept).panics()
-    assert [item.kind for item in kept] == [Kind.XID, "kernel_panic"]
-    assert kept[0].text == "NVRM: Xid 79"
-    watch(tmp_path, kept).panics()
-    assert len(kept) == 2
-
-
-def test_of_last_words_only_the_kernels_count(tmp_path: Path, by_rules: Any) -> None:
-    """Neither what user space had written into its log, nor what a name with a line separator looks like."""
-    folder = tmp_path / "pstore"
-    folder.mkdir()
-    hidden = f"<4>[ 99.000002] overlayfs: failed to resolve 'a\u2028{XID}\x1c{XID}\r{XID}'"
-    (folder / "dmesg-erst-1").write_text(
-        f"<12>[ 99.000001] {XID}\n{hidden}\n<0>[ 99.2] Kernel panic - not syncing: Fatal\n"
-    )
-    kept: list[Evidence] = []
-    made = watch(tmp_path, kept)
-    made._reader = by_rules
-    made.panics()
-    assert {item.rule for item in kept} == {"kernel-panic", "overlay-refused", None}
-
-
-def test_no_pstore_is_nothing_to_tell(tmp_path: Path) -> None:
-    assert crash_dumps(str(tmp_path / "none"), {}) == []
 
 
 def test_times_never_lie_in_the_future(kmsg: Path, opened: Any) -> None:
