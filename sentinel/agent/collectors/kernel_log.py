@@ -28,6 +28,10 @@ from sentinel.model.records import Evidence, Kind, Source, Where, stable_id, utc
 log = Log()
 
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]*\d[0-9a-fA-F]*")
+# As the kernel names what a line is about: an address on PCIe, a disk, a memory controller, a port of a network.
+_DEVICE = re.compile(
+    r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b|\b(?:sd[a-z]{1,3}|nvme\d{1,3}n?\d{0,3}|(?:mlx[45]_|dm-|md|MC|ata|ib)\d{1,3})\b"
+)
 
 
 class Flood:
@@ -45,7 +49,8 @@ class Flood:
 
     def passes(self, text: str, now_s: float, device: tuple[object, ...] | None = None) -> bool:
         """Args: device: what the line is about, where it is known: rule, address and number."""
-        kind = device, _DIGITS.sub("#", without_names(text)[:160])
+        words = without_names(text)[:160]
+        kind = device, *_DEVICE.findall(words), _DIGITS.sub("#", words)
         counted = self._entry(kind if device is None else device, now_s)
         new = device is not None and not self._entry(kind, now_s)[1]
         if device is not None:

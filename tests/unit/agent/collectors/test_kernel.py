@@ -186,11 +186,27 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_flood_never_hides_the_first_of_another_kind() -> None:
     flood = Flood(lines=3, window_s=60)
-    passed = [flood.passes(f"nvme nvme{n}: I/O {n} timeout", n / 10) for n in range(100)]
+    passed = [flood.passes(f"nvme nvme1: I/O {n} timeout", n / 10) for n in range(100)]
     assert sum(passed) == 3
     assert flood.passes("NVRM: Xid (PCI:0000:3b:00): 79", 10.1)
     assert flood.suppressed == 97
     assert flood.passes("nvme nvme1: I/O 1 timeout", 61.0), "the next window"
+
+
+@pytest.mark.parametrize(
+    ("line", "one", "other"),
+    [
+        ("blk_update_request: I/O error, dev {}, sector {} op 0x0:(READ)", "nvme0n1", "nvme1n1"),
+        ("critical medium error, dev {}, sector {} op 0x0:(READ)", "sda", "sdb"),
+        ("pcieport {}: AER: Uncorrected (Fatal) error received, count {}", "0000:3b:00.0", "0000:9a:00.0"),
+        ("EDAC {}: {} UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0", "MC0", "MC1"),
+        ("mlx5_core 0000:3b:00.0 {}: Port: {} Link DOWN", "mlx5_0", "mlx5_1"),
+    ],
+)
+def test_a_flood_of_one_device_hides_no_other_one(line: str, one: str, other: str) -> None:
+    flood = Flood(lines=3, window_s=60)
+    assert sum(flood.passes(line.format(one, n), n / 10) for n in range(50)) == 3
+    assert flood.passes(line.format(other, 1), 6.0)
 
 
 def test_a_clock_that_is_set_back_hides_no_line() -> None:
