@@ -51,6 +51,9 @@ _FRAME = re.compile(r'(\S.{4,120}?) {0,12}\bFile "[^"]{1,300}", line \d{1,7}\b')
 _RECORD = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?|info|debug|warn(?:ing)?)\b(?:\W{1,8}[\w.:<>]{1,60}){0,2}\W{0,4}$")
 _HEAD = 200  # characters in which a record's level stands
 _NUMBERS = re.compile(r"\d{1,20}")
+_ENDS = re.compile(
+    r"(?i)[.;,:!] {1,2}(?:exiting|aborting|quitting)\b[.! ]{0,4}$"
+)  # whatever its level: it is the last word
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
 
@@ -73,4 +76,6 @@ def _before_frame(text: str) -> str:
 def only_told(text: str) -> bool:
     """Whether a line of a program's is no error: a warning of its own, or a mere record of what it does."""
     head = text[:_HEAD]
+    if _ENDS.search(text):
+        return False
     return _LEVEL.search(head) is not None or (_GOES_ON.search(head) is not None and not _RAISED.search(head))

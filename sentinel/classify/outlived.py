@@ -38,6 +38,9 @@ _SHELL = re.compile(
     rf"|{_ENVIRONMENT.pattern}"
 )
 _ENDED_BY_IT = 12  # lines between a command that a task did not find and srun's word of its exit status, 127
+# torchrun was told to end: it ends its workers. It watches them, and of one that had ended by itself it says so.
+_SIGNALLED = re.compile(r"\bSignalException: Process \d|\bdeath signal, shutting down\b")
+_WORKER_ENDED = re.compile(r"\bfailed \(exitcode|\bChildFailedError\b")
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
 _OF_MACHINES = frozenset({Form.KERNEL, Form.DCGM})
@@ -180,7 +183,11 @@ def _went_on(reading: Reading, steps: Sequence[int], end: int, readings: Sequenc
         return True
     if sum(step > line for step in steps) >= STEPS_AFTER:
         return True
-    return _of_the_script(reading, readings) or _long_before_its_limit(reading, readings)
+    return (
+        _of_the_script(reading, readings)
+        or _long_before_its_limit(reading, readings)
+        or _beside_the_launchers_signal(reading, readings)
+    )
 
 
 def _trained_on(one: Reading, trained: Sequence[Evidence], readings: Sequence[Reading]) -> bool:
@@ -267,6 +274,21 @@ def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
         return False
     least = 1 if _SHELL.search(one.evidence.text) and not _ended_task(one, readings) else _PRINTED_ON
     return any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
+
+
+def _beside_the_launchers_signal(one: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether a word of the environment stands long above torchrun's that it was told to end, or an error below that.
+
+    Of what a rank raised before, it may have hung until somebody ended the job.
+    """
+    log = [r for r in readings if lines_below(r, one) is not None]
+    told = next((r for r in log if _SIGNALLED.search(r.evidence.text)), None)
+    if told is None or any(_WORKER_ENDED.search(r.evidence.text) for r in log):
+        return False
+    above = lines_below(told, one) or 0
+    if above < 0:
+        return points_to(one) in FAMILIES[0] and _EXCEPTION.search(one.evidence.text) is not None
+    return above >= _PRINTED_ON and points_to(one) in _OF_A_SCRIPT and not _EXCEPTION.search(one.evidence.text)
 
 
 def _ended_task(one: Reading, readings: Sequence[Reading]) -> bool:

@@ -60,6 +60,7 @@ _TEXT_FOR_NUMBER = re.compile(
 # What the program fed in, whoever finds it out: labels, predictions, indices, texts, sequences longer than a model knows.
 _FED = re.compile(
     r"\bindex out of range in self\b|\bTarget (?:size|\d{1,12} is out of bounds)|\btarget (?:batch_size|size)\b"
+    r"|\bargument '\w{1,40}' \(position \d{1,2}\) must be Tensor, not "
     r"|[`']preds[`']|\bdevice type tensor to numpy\b|\bTextEncodeInput must be\b|\btext input must be of type\b"
     r"|size of tensor b \((?:77|51[24]|1024|2048)\) at non-singleton dimension 1\b"
     r"|\bfinished reduction in the prior iteration\b|\bready (?:twice|only once)\b"  # which parameters a loss uses

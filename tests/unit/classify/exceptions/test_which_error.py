@@ -341,3 +341,17 @@ def test_content_that_cannot_be_read_is_of_what_was_being_read(
 def test_words_of_damage_in_another_meaning(function: str, line: str, raised: str, expected: Cause) -> None:
     frame = f'  File "/home/u/run/engine.py", line 7, in {function}\n    {line}\n'
     assert judge(f"Traceback (most recent call last):\n{frame}{raised}\n").cause is expected
+
+
+def test_an_argument_that_is_no_tensor_was_handed_over_by_the_program() -> None:
+    library = f'  File "{PACKAGES}/torch/nn/functional.py", line 29, in layer_norm\n'
+    frames = f'  File "{OWN}", line 7, in main\n    net(x)\n{library}'
+    said = "TypeError: layer_norm(): argument 'input' (position 1) must be Tensor, not NoneType\n"
+    end = f"    return torch.layer_norm(input)\n{said}"
+    assert judge(f"Traceback (most recent call last):\n{frames}{end}").cause is Cause.USER_CODE
+
+
+def test_a_sentence_with_which_a_program_says_that_it_exits_is_an_error_whatever_its_level() -> None:
+    said = "WARNING:root:You must run parse(conf) before loading data."
+    assert judge(f"{said} Exiting.\n").cause is Cause.USER_CONFIG
+    assert judge(f"{said}\n{STEPS}").cause is Cause.UNKNOWN
