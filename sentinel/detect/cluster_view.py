@@ -41,6 +41,8 @@ class NodeSeen:
     beat_s: float | None = None  # interval asked of its heartbeats while a job of it may be hung; None: the usual one
     clock_offset_s: float | None = None  # by how much the node's clock is ahead of the daemon's
     clock_offsets_s: deque[float] = field(default_factory=lambda: deque(maxlen=8))  # by its last heartbeats
+    kernel_readable: bool | None = None  # whether its agent reads the kernel log; None: not told
+    lost: int | None = None  # pieces of evidence that its agent could not hand over
     released_at: datetime | None = None  # when an operator last returned it: its agent disregards older faults
     gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
     jobs: frozenset[tuple[int, int]] | None = None  # attempts that run there; None: no heartbeat has told

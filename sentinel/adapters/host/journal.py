@@ -21,6 +21,9 @@ from sentinel.text import json_of
 _READ_BYTES = 1 << 20
 _FIRST_S = 10.0  # a journal of years is searched from its end
 _LINE_BYTES = 1 << 20  # a longer line is no kernel message
+# journald's own word that the kernel threw messages away before it read them (SD_MESSAGE_JOURNAL_MISSED). By its transport
+# it is journald's: what others log has another one.
+_MISSED, _BY_JOURNALD = "e9bf28e6e834481bb6f48f548ad13606", "driver"
 
 
 class Journal:
@@ -47,7 +50,7 @@ class Journal:
     ) -> None:
         self.path = command
         self.boot = boot
-        self.overruns = 0
+        self.overruns = 0  # times that journald missed messages of the kernel
         self.unparsable = 0
         self._pending = b""
         cursor = cursor or {}
@@ -59,8 +62,9 @@ class Journal:
             [f"--after-cursor={self._place}"] if self._place else ["--boot", "--lines=all"] if replay else ["--lines=0"]
         )
         try:
+            gaps = [f"_TRANSPORT={_BY_JOURNALD}", f"MESSAGE_ID={_MISSED}"]
             self._process = subprocess.Popen(
-                [command, "--output=json", "--all", "--no-pager", "--follow", *where, "_TRANSPORT=kernel"],
+                [command, "--output=json", "--all", "--no-pager", "--follow", *where, "_TRANSPORT=kernel", "+", *gaps],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -127,6 +131,9 @@ class Journal:
         try:
             entry = json_of(line)
             self._place = str(entry["__CURSOR"])
+            if entry.get("MESSAGE_ID") == _MISSED and entry.get("_TRANSPORT") == _BY_JOURNALD:
+                self.overruns += 1
+                return None
             at_us = int(entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry["__MONOTONIC_TIMESTAMP"])
             wall_us = int(entry["__REALTIME_TIMESTAMP"])
             message = entry.get("MESSAGE")

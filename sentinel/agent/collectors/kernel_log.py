@@ -73,6 +73,7 @@ class Flood:
 DEVICE = "/dev/kmsg"
 PANIC = "Panic"  # reason of a record in pstore: the kernel died
 Reader = Callable[[Sequence[Record], datetime], list[Evidence]]
+FORM = "kernel.path names /dev/kmsg, or a file of such records; what syslog or journalctl writes is read through journalctl"
 LONGEST_PAUSE_S = 60.0  # longest pause before an unreadable log is opened again
 BATCH = 500  # records read in one batch
 WAIT_S = 10.0  # for a record, before it is looked whether the agent stops; the process does not wait for this thread
@@ -119,10 +120,13 @@ class KernelWatch:
             save(state, source.cursor)
             self.readable = True
             self._retries.succeeded()
-            overruns = 0
+            overruns, read = 0, 0
             while not self._stopped.is_set():
-                if self.turn(source):
+                if count := self.turn(source):
+                    read += count
                     save(state, source.cursor)
+                elif source.unparsable and not read:
+                    raise Unavailable(f"{source.path}: its lines are no records of the kernel", fix=FORM)
                 if source.overruns != overruns:
                     overruns = source.overruns
                     self._unreadable(f"{source.path}: the kernel threw records away before they were read")

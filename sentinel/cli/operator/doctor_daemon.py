@@ -218,7 +218,8 @@ def _nodes(seen: Mapping[str, Any]) -> list[Finding]:
     words = f"{len(nodes) - len(silent)} of {len(nodes)} heard" + (f"; not {folded(silent)}" if silent else "")
     fix = "systemctl status sentinel-agent on them" if silent else ""
     found = [Finding("agents", BAD if silent else GOOD, words, fix)]
-    return [*found, *_releases(nodes, str(seen["version"])), *_prologs(nodes), *_telemetry(nodes), _clocks(nodes)]
+    found += [*_releases(nodes, str(seen["version"])), *_prologs(nodes), *_telemetry(nodes), *_kernel_logs(nodes)]
+    return [*found, _clocks(nodes)]
 
 
 def _releases(nodes: Mapping[str, Any], version: str) -> list[Finding]:
@@ -266,6 +267,23 @@ def _telemetry(nodes: Mapping[str, Any]) -> list[Finding]:
         return [Finding("GPUs", GOOD, "read on every node that is heard")] if told else []
     words = "; ".join(f"{folded(names)}: {why}" for why, names in list(blind.items())[:_SHOWN])
     return [Finding("GPUs", NOT_KNOWN, words, "is nvidia-dcgm running there?")]
+
+
+def _kernel_logs(nodes: Mapping[str, Any]) -> list[Finding]:
+    """Nodes whose agent does not read the kernel log, or could not hand over all that it found."""
+    heard = {name: node for name, node in nodes.items() if node["agent"] == "heard"}
+    told = {name: node["kernel_readable"] for name, node in heard.items() if node.get("kernel_readable") is not None}
+    found = []
+    if blind := [name for name, readable in told.items() if not readable]:
+        fix = "sentinel doctor on them, kernel.path in agent.toml; journalctl -u sentinel-agent says why"
+        found.append(Finding("kernel logs", NOT_KNOWN, f"not read on {folded(blind)}: no Xid is seen there", fix))
+    elif told:
+        found.append(Finding("kernel logs", GOOD, f"read on {counted(len(told), 'node')}"))
+    if lost := {name: node["evidence_lost"] for name, node in heard.items() if node.get("evidence_lost")}:
+        words = f"{counted(sum(lost.values()), 'piece')} never came from {folded(list(lost))}"
+        seen = f"{words}: no space on the node, or refused"
+        found.append(Finding("evidence", BAD, seen, "journalctl -u sentinel-agent on them; spool.bytes in agent.toml"))
+    return found
 
 
 def _clocks(nodes: Mapping[str, Any]) -> Finding:

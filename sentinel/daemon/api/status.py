@@ -70,6 +70,8 @@ def agent_of(seen: NodeSeen | None) -> dict[str, Any]:
         "version": seen.version if seen else "",
         "verdict": seen.verdict if seen else {},
         "clock_offset_s": seen.clock_offset_s if seen else None,
+        "kernel_readable": seen.kernel_readable if seen else None,
+        "evidence_lost": seen.lost if seen else None,
     }
 
 

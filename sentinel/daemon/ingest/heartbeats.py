@@ -20,6 +20,7 @@ def heartbeat_of(node: str, body: Mapping[str, Any], now: datetime, now_s: float
         ProtocolError: the heartbeat's time is malformed.
     """
     verdict, spool, jobs = body.get("verdict"), body.get("spool"), body.get("jobs")
+    kernel = body.get("kernel_readable")
     return HeartbeatReceived(
         at=now,
         node=node,
@@ -33,7 +34,17 @@ def heartbeat_of(node: str, body: Mapping[str, Any], now: datetime, now_s: float
         logs=tuple(logs_of(body.get("logs"))),
         boot=str(body.get("boot_id", ""))[:64],
         sent_s=seconds_of(body.get("sent_s")),
+        kernel_readable=kernel if isinstance(kernel, bool) else None,
+        lost=_lost(spool),
     )
+
+
+def _lost(spool: object) -> int | None:
+    """Evidence for which the spool had no space, or that the daemon refused."""
+    if not isinstance(spool, dict):
+        return None
+    counts = [spool.get(name) for name in ("dropped", "given_up")]
+    return sum(count for count in counts if isinstance(count, int) and count > 0)
 
 
 def reported_by_prolog(jobs: object) -> frozenset[tuple[int, int]] | None:

@@ -38,7 +38,8 @@ class HeartbeatReceived:
     """An agent's heartbeat, as far as it could be parsed.
 
     ``jobs``: attempts that run on the node. ``logs``: how far it has read the logs of jobs. ``sent_s``: the agent's
-    monotonic clock when it sent the heartbeat, which begins anew with each ``boot``.
+    monotonic clock when it sent the heartbeat, which begins anew with each ``boot``. ``kernel_readable``: whether it reads
+    the node's kernel log. ``lost``: pieces of evidence that it could not hand over since it began.
     """
 
     at: datetime
@@ -53,6 +54,8 @@ class HeartbeatReceived:
     logs: tuple[LogRead, ...] = ()
     boot: str = ""
     sent_s: float | None = None
+    kernel_readable: bool | None = None
+    lost: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

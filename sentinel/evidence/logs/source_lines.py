@@ -35,7 +35,7 @@ _OF_A_SHELL = re.compile(
     rb"(?:\d{1,5}: )?\+{1,4} (?!exited|killed|slurmstepd|srun: |kernel|NVRM)[\w\[./(]"  # +++ killed by SIGSEGV +++: strace
     rb"|\s{0,12}(?:#SBATCH\b|(?:if|elif|while|until) {1,8}(?:! )?(?:\[|grep\b|test\b)|echo {1,4}[\"']|trap {1,4}[\"'])"
     rb"|[^\n]{0,60}\bRunning check: {1,4}\"?check_"
-    rb"|\[\d{1,4}/\d{1,4}\] (?:/\S{1,200}/)?(?:ccache |c\+\+|g\+\+|gcc|cc|clang|nvcc|hipcc)\S{0,12} -"
+    rb"|\[\d{1,4}/\d{1,4}\] (?:/\S{1,200}/)?(?:ccache |c\+\+|g\+\+|gcc|cc|clang|nvcc|hipcc)\S{0,12} {1,4}-"
     rb"|\s{2,8}\d{1,6} \|  |\s{1,8}-{1,2}[A-Za-z][\w-]{1,40}(?:[ =,][A-Z{<\[][^\n]{0,60})? {2,40}[a-z]"
 )
 # A collector may write what it collected behind a hash: those lines have a time, or their own writer's name.

@@ -100,7 +100,20 @@ def test_journald_gives_the_same_records_as_the_device(journald: Journald) -> No
     again.close()
     followed = [asked for asked in journald.asked if "--follow" in asked]
     assert "--lines=0" in followed[0]
-    assert followed[1][-2:] == ["--after-cursor=4", "_TRANSPORT=kernel"]
+    assert followed[1][4:6] == ["--after-cursor=4", "_TRANSPORT=kernel"]
+
+
+def test_what_journald_missed_is_a_gap_and_only_by_its_own_word(journald: Journald) -> None:
+    missed = {"MESSAGE_ID": "e9bf28e6e834481bb6f48f548ad13606"}
+    journald.say("Missed 4711 kernel messages", 5_000_001, _TRANSPORT="driver", **missed)
+    journald.say("Missed 4711 kernel messages", 5_000_002, _TRANSPORT="journal", SYSLOG_FACILITY="3", **missed)
+    journald.say("last", 5_000_003, _TRANSPORT="kernel")
+    source = Journal(str(journald.command), boot="b1")
+    assert [(record.text, record.facility) for record in take(source, 2)][-1] == ("last", 0)
+    assert source.overruns == 1
+    source.close()
+    (asked,) = [asked for asked in journald.asked if "--follow" in asked]
+    assert asked[-4:] == ["_TRANSPORT=kernel", "+", "_TRANSPORT=driver", "MESSAGE_ID=e9bf28e6e834481bb6f48f548ad13606"]
 
 
 def test_bytes_that_are_no_text_hide_no_line(journald: Journald) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that were cancelled, or ran into their time limit, and say themselves why, again and again until their end."""
+"""Jobs that were cancelled, signalled or ran into their limit: why, where they say so, and what ended nothing."""
 
 from __future__ import annotations
 
@@ -112,3 +112,34 @@ def test_two_pairs_of_warnings_hours_apart_are_no_repetition() -> None:
     waiting = ("preparing the batches",)
     apart = (UNMET, UNMET, *waiting * 300, UNMET, *waiting * 250)
     assert cause(*apart, LIMIT) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+
+
+# --- torchrun was told to end ----------------------------------------------------------------------------------------------
+
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"
+TRACEBACK = 'Traceback (most recent call last):\n  File "/home/u/run/train.py", line 120, in {}\n    {}\n'
+SIGNALLED = (
+    "W0308 01:50:04.324000 6290 site-packages/torch/distributed/elastic/agent/server/api.py:739]"
+    " Received {0} death signal, shutting down workers\n"
+    "W0308 01:50:04.329000 6290 site-packages/torch/distributed/elastic/multiprocessing/api.py:1010]"
+    " Sending process 6291 closing signal SIGTERM\n"
+    'Traceback (most recent call last):\n  File "/v/site-packages/torch/distributed/elastic/agent/server/api.py", line 908,'
+    " in _invoke_run\n    time.sleep(monitor_interval)\n"
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 6290 got signal: {0}\n"
+)
+
+
+def ended_by(text: str) -> Cause:
+    return cause(*text.splitlines())
+
+
+@pytest.mark.parametrize("signal", [1, 2, 15])
+def test_what_a_program_printed_long_before_its_launcher_was_signalled_did_not_end_it(signal: int) -> None:
+    hint, worked = "FlashAttention is not installed.\n", "".join(f"loaded shard {n}\n" for n in range(60))
+    end = SIGNALLED.format(signal)
+    assert ended_by(hint + worked + end) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert ended_by(f"{FULL}{worked}{end}") is Cause.APP_OOM_GPU  # a rank that raised may hang until somebody ends it
+    failed = "E0308 01:50:04.100000 6290 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1)\n"
+    assert ended_by(hint + worked + failed + end) is Cause.SOFTWARE_ENV  # a worker ended before
+    handler = TRACEBACK.format("_terminate_process_handler", "return self._signals[sig]") + "KeyError: 30\n"
+    assert ended_by(worked + end + handler) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT

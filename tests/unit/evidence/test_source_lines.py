@@ -54,6 +54,7 @@ LOST = "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus."
         "  --on-xid LIST         stop with {} as the reason",
         "   88 |        print *, '{}'",
         "[1/3] c++ -MMD -MF x.o.d '-DWHY=\"{}\"' -c /home/u/x.cpp -o x.o",
+        "[1/11] /usr/local/cuda/bin/nvcc  -DWHY='{}' -c /home/u/x.cu -o x.o",
         "#  * 09 Jan  n17: {}",
         "20250217 03:10:34 [slurm] Running check:  \"check_dmesg_errors '{}'\"",
         '[sample 0] PROMPT: "{}"',

@@ -306,6 +306,19 @@ def test_what_user_space_wrote_into_the_kernel_log_is_no_kernel_line(by_rules: A
     assert by_rules([record(1, XID)], NOW) != []
 
 
+def test_lines_of_another_form_are_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    """As where kernel.path names what rsyslog writes: nothing would ever be seen there."""
+    path, kept = tmp_path / "kern.log", list[Evidence]()
+    path.touch()
+    made = watch(tmp_path, kept, str(path))
+    log = KernelLog(str(path), boot="b")
+    made._open = lambda: (log, tmp_path / "cursor")  # type: ignore[method-assign]
+    with path.open("a") as stream:
+        stream.write("Mar  4 12:00:00 n1 kernel: [ 99.1] NVRM: Xid (PCI:0000:3b:00): 79\n")
+    with pytest.raises(Unavailable, match="no records of the kernel"):
+        made._follow()
+
+
 def test_times_never_lie_in_the_future(kmsg: Path, opened: Any) -> None:
     log = opened(str(kmsg))
     with kmsg.open("a") as stream:

@@ -134,13 +134,14 @@ async def test_wrong_view_is_told_with_its_fix(served: Served, view: object, arg
 async def test_heartbeat(served: Served) -> None:
     body: dict[str, object] = {
         "node": "n1", "version": "1" * 99, "at": later(-2.5).isoformat(), "verdict": {"state": "good"},
-        "spool": {"pending": 3}, "jobs": [{"job": (job := served.world.slurm.submit(nodes=2)), "attempt": 0}],
+        "spool": {"pending": 3, "dropped": 4, "given_up": 1}, "kernel_readable": False,
+        "jobs": [{"job": (job := served.world.slurm.submit(nodes=2)), "attempt": 0}],
     }  # fmt: skip
     answer = await served.post(protocol.HEARTBEAT, body)
     assert answer.body == {"at": to_json(later(0.0)), "drain_mode": "act"}, "its partition's mode: the prolog obeys it"
     seen = served.daemon.live.nodes["n1"]
     assert (seen.state, seen.clock_offset_s, seen.verdict) == ("heard", -2.5, {"state": "good"})
-    assert len(seen.version) == 40
+    assert (seen.kernel_readable, seen.lost, len(seen.version)) == (False, 5, 40)
     while job not in served.daemon.live.fleet.jobs:
         await asyncio.sleep(0)
     assert served.daemon.live.nodes_of(job, 0) == ("n3", "n4")  # its job was worth a look
@@ -188,6 +189,7 @@ async def test_torn_heartbeat_counts_and_its_parts_are_not_known(served: Served)
     assert (await served.post(protocol.HEARTBEAT, body)).status == 200
     seen = served.daemon.live.nodes["n1"]
     assert (seen.state, seen.clock_offset_s, seen.verdict) == ("heard", None, {})
+    assert (seen.kernel_readable, seen.lost) == (None, None)
     assert (await served.post(protocol.HEARTBEAT, {"node": "n1", "at": "noon"})).status == 400
 
 
