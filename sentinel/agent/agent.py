@@ -95,7 +95,7 @@ class Agent:
         self.checks = PeriodicChecks(
             self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs)
         )
-        self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.trouble, rules)
+        self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.unproven, rules)
         self.gpus.on_change = self.verdict.write
         self.diagnosing = NodeDiagnostics(
             self.node,

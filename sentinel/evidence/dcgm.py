@@ -49,6 +49,7 @@ class Fact:
 
     code: str
     sentence: str
+    about: str = ""  # which condition of which GPU: alike whoever shows it
 
 
 class DcgmReader:
@@ -93,6 +94,7 @@ class DcgmReader:
         if state.get("boot", "") != boot:
             self._known = {}
             self._edges = {key: edge for key, edge in self._edges.items() if not key.startswith("gpu_lost/")}
+        self._denied: set[str] = set()  # conditions that the last readings say are not there
         self._slow: dict[str, int] = {}
         self._blank = 0
         self.is_open = state.get("open") is True
@@ -111,11 +113,15 @@ class DcgmReader:
     @property
     def doubted(self) -> bool:
         """Whether a fault for which a prolog may refuse jobs is shown by an engine in which any user may write."""
-        return self.is_open and bool(self._present())
+        return self.is_open and bool(self.shown())
 
     def facts(self) -> list[Fact]:
         """Faults present now for which a prolog may refuse jobs."""
-        return [] if self.is_open else self._present()
+        return [] if self.is_open else self.shown()
+
+    def denies(self, fact: Fact) -> bool:
+        """Whether the readings say that this fault is not there; False where they do not tell."""
+        return fact.about in self._denied
 
     def _row(self, key: str) -> Drain:
         name = key.partition("/")[0]
@@ -123,13 +129,14 @@ class DcgmReader:
             return self._convictions.action(self._edges[key][0])
         return self._convictions.condition(KINDS.get(name, name))
 
-    def _present(self) -> list[Fact]:
+    def shown(self) -> list[Fact]:
+        """Faults that would have a prolog refuse jobs, whether the engine that shows them is believed or not."""
         made = []
         for key, (value, _) in self._edges.items():
             name, _, unit = key.partition("/")
             if self._row(key) is Drain.YES:
                 shown = f" ({value})" if value not in (True, None) else ""
-                made.append(Fact(name, f"{SENTENCES.get(name, name.replace('_', ' '))}{shown}: {unit}"))
+                made.append(Fact(name, f"{SENTENCES.get(name, name.replace('_', ' '))}{shown}: {unit}", key))
         return made
 
     def read(self, sample: Sample) -> list[Evidence]:
@@ -342,10 +349,12 @@ class DcgmReader:
     ) -> Iterator[Evidence]:
         """Evidence when a condition appears or changes. ``value`` None: not known, leaves everything as it was."""
         key = f"{name}/{gpu.key if gpu else ''}"
-        if value is None:
-            return
         if value is False:
+            self._denied.add(key)
             self._edges.pop(key, None)
+            return
+        self._denied.discard(key)
+        if value is None:
             return
         known = self._edges.get(key)
         if known is not None and known[0] == value:

@@ -1,7 +1,8 @@
 """Asks the driver itself (NVML) about what DCGM's host engine says where any user of the node may write into that.
 
 What the driver says as well is told as NVML's and convicts; what it does not, or where it cannot be asked, stays DCGM's word
-alone. An Xid of the past it does not tell: that is in the kernel log.
+alone. A driver that does not answer takes nothing back: what it said holds while DCGM shows it; what it has not denied is
+not known. An Xid of the past it does not tell: that is in the kernel log.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class DriverCheck:
         convictions: Convictions,
         boot: str = "",
     ) -> None:
-        self.on_change: Callable[[], None] = lambda: None  # called when ``facts`` may have changed
+        self.on_change: Callable[[], None] = lambda: None  # called when what ``judged`` says may have changed
         self._settings = settings
         self._children = children
         self._program = program
@@ -101,15 +102,12 @@ class DriverCheck:
             self._not_known(str(error))
             return
         with self._lock:
-            before = self._facts()
             found = [item for item in self._reader.read(sample) if self._convictions.of(item).convicts]
             self._heard_s, self._said = monotonic(), ""
-            changed = before != self._facts()
         for evidence in found:
             self._keep(evidence)
         save(self._state, self._reader.state)  # after the evidence: a crash in between only repeats it
-        if changed:
-            self.on_change()
+        self.on_change()
 
     def ended(self, ending: Ending) -> None:
         self._asking = False
@@ -118,13 +116,22 @@ class DriverCheck:
         elif ending.status not in (0, None):
             self._not_known((ending.stderr.strip().splitlines() or [f"status {ending.status}"])[-1])
 
-    def facts(self) -> list[Fact]:
-        """Faults that the driver shows; empty when its last answer is too old to tell."""
-        with self._lock:
-            return self._facts()
+    def judged(self, shown: Sequence[Fact]) -> tuple[list[Fact], list[Fact]]:
+        """What holds, and what is not known.
 
-    def _facts(self) -> list[Fact]:
-        return self._reader.facts() if monotonic() - self._heard_s <= FRESH_S else []
+        Args:
+            shown: faults that DCGM shows now.
+
+        Returns: the faults that the driver shows; of an answer that is too old those that DCGM shows as well, as nothing has
+        disproved them. And the faults that one of them shows or showed, and no answer of the present confirms or denies.
+        """
+        with self._lock:
+            said = self._reader.facts()
+            if monotonic() - self._heard_s <= FRESH_S:
+                known = {fact.about for fact in said}
+                return said, [fact for fact in shown if fact.about not in known and not self._reader.denies(fact)]
+            still = {fact.about for fact in shown}
+            return [fact for fact in said if fact.about in still], [*shown, *said]
 
     def _not_known(self, reason: str) -> None:
         if reason != self._said:  # each problem is logged once

@@ -149,9 +149,7 @@ class GpuWatch:
     def facts(self) -> list[Fact]:
         """Faults present now; empty when telemetry is too old to tell."""
         with self._lock:
-            if not self._fresh():
-                return []
-            return self._driver.facts() if self._reader.is_open else self._reader.facts()
+            return self._judged()[0] if self._fresh() else []
 
     def placed(self, evidence: Evidence) -> Evidence:
         """Add the GPU's index and UUID, where they are known, to evidence that names a GPU by PCI address."""
@@ -177,6 +175,21 @@ class GpuWatch:
         """Why telemetry is not known; None when it is fresh."""
         with self._lock:
             return None if self._fresh() else self._reason
+
+    def unproven(self) -> str | None:
+        """Why the GPUs are not known to be well; None where nothing speaks against them, and they can be read."""
+        if (trouble := self.trouble()) is not None:
+            return trouble
+        with self._lock:
+            held, doubted = self._judged()
+        if held:  # it came after ``facts`` was asked
+            return held[0].sentence
+        return f"not confirmed and not denied by the driver: {doubted[0].sentence}" if doubted else None
+
+    def _judged(self) -> tuple[list[Fact], list[Fact]]:
+        """Faults that hold, and those of which it is not known."""
+        shown = self._reader.shown()
+        return self._driver.judged(shown) if self._reader.is_open else (shown, [])
 
     def _name_missing(self, missing: object) -> None:
         """Report parts of telemetry that the source does not provide, each once until it is available again."""

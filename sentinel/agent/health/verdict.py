@@ -5,7 +5,8 @@ A second line has the host's uptime in seconds, from which a hook computes the v
 BAD requires positive proof that is valid now: a fault that convicts a node on its own by ``rules/convictions.toml`` (an
 Xid, a lost GPU, a recovery action requested by the driver, memory that cannot be repaired, a failed diagnostic).
 It ends with a reboot, a return to service by a person, or a diagnostic on all GPUs that is deep enough to disprove it.
-Without readable telemetry the verdict is UNKNOWN, for which no hook refuses a node.
+Without readable telemetry, or while a fault is doubted that nothing has disproved, the verdict is UNKNOWN, for which no hook
+refuses a node, and which is no proof that it is well.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class VerdictKeeper:
     Args:
         boot: id of this boot; a reboot clears the Xids before it.
         facts: hard faults that telemetry shows now.
-        telemetry: None when GPU telemetry is fresh, else why it is not.
+        telemetry: None when telemetry tells that the GPUs are well, else why that is not known.
         rules: what convicts a node on its own, and which test proves it good again.
     """
 

@@ -10,9 +10,10 @@ import pytest
 
 from sentinel.agent.collectors import driver_check as module
 from sentinel.agent.collectors.gpus import GpuWatch
+from sentinel.agent.health.verdict import VerdictKeeper
 from sentinel.agent.process.children import Ending, Program
 from sentinel.agent.settings import AgentSettings, Dcgm
-from sentinel.config.rules_files import load_convictions
+from sentinel.config.rules_files import load_convictions, load_rules
 from sentinel.model.records import Evidence, Source
 from sentinel.model.vocabulary import OPEN_ENGINE
 
@@ -27,9 +28,18 @@ class Node:
         self.asked: list[Program] = []
         self.now_s, self.changes = 1000.0, 0
         monkeypatch.setattr(module, "monotonic", lambda: self.now_s)
-        settings = AgentSettings(node="n1", state=str(folder), gpus=2, dcgm=Dcgm(nvml="/opt/nvml"))
+        self.folder = folder
+        self.start_agent()
+
+    def start_agent(self) -> None:
+        settings = AgentSettings(node="n1", state=str(self.folder), gpus=2, dcgm=Dcgm(nvml="/opt/nvml"))
         self.watch = GpuWatch("n1", settings, self, self.program, self.kept.append, load_convictions())  # type: ignore[arg-type]
         self.watch.on_change = self.changed
+        watch, rules = self.watch, load_rules()
+        self.verdict = VerdictKeeper(self.folder, self.folder, "b", watch.facts, watch.unproven, rules)
+
+    def word(self) -> str:
+        return self.verdict.now().word
 
     def changed(self) -> None:
         self.changes += 1
@@ -85,6 +95,7 @@ def test_what_the_driver_does_not_say_stays_dcgms_word(node: Node) -> None:
     node.dcgm(FAILED)
     node.driver(node.message(WELL, via="nvml"))
     assert node.facts() == [] and node.told() == [("row_remap_failure", Source.DCGM)]
+    assert node.word() == "OK", "it denies it"
 
 
 def test_a_fault_ends_when_the_driver_says_so(node: Node) -> None:
@@ -118,19 +129,57 @@ def test_however_often_something_is_injected_the_driver_is_asked_now_and_then(no
 def test_a_driver_that_cannot_be_asked_is_not_known_and_asked_again(node: Node, ending: Ending) -> None:
     node.dcgm(FAILED)
     node.driver(None, ending)
-    assert node.facts() == [] and node.watch.trouble() is None
+    assert node.facts() == [] and node.watch.trouble() is None and node.word() == "UNKNOWN"
     node.now_s += module.AGAIN_S
     node.dcgm(FAILED)
     node.driver({"type": "unreadable", "reason": "nvidia-ml-py is not installed"})
     assert len(node.asked) == 2 and node.facts() == []
 
 
-def test_an_old_answer_says_nothing_about_now(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+HUNG = Ending("gpu-driver", None, True, "", "D in nvidia_ioctl")
+
+
+def test_a_driver_that_hangs_takes_nothing_back(node: Node) -> None:
     node.dcgm(FAILED)
+    assert node.word() == "UNKNOWN", "the driver has not answered yet"
     node.driver(node.message(FAILED, via="nvml"))
     node.now_s += module.FRESH_S + 1.0
     node.dcgm(FAILED)
-    assert node.facts() == []
+    node.driver(None, HUNG)
+    assert (node.facts(), node.word()) == (["row_remap_failure"], "BAD"), "DCGM shows it still"
+    node.dcgm(WELL)
+    assert (node.facts(), node.word()) == ([], "UNKNOWN"), "anybody may have written that into the engine"
+    node.now_s += module.AGAIN_S
+    node.dcgm(WELL)
+    node.driver(node.message(WELL, via="nvml"))
+    assert node.word() == "OK"
+
+
+def test_an_agent_that_is_started_again_knows_what_the_driver_said(node: Node) -> None:
+    node.dcgm(FAILED)
+    node.driver(node.message(FAILED, via="nvml"))
+    node.start_agent()
+    assert node.word() == "UNKNOWN"
+    node.dcgm(FAILED)
+    assert (node.facts(), node.word()) == (["row_remap_failure"], "BAD")
+    node.start_agent()
+    node.dcgm(WELL)
+    assert (node.facts(), node.word()) == ([], "UNKNOWN")
+
+
+def test_a_driver_that_does_not_tell_denies_nothing(node: Node) -> None:
+    """NVML has no reading of unrepairable memory; of a GPU that fails it has none at all."""
+    unrepairable = {**WELL, "1507": 1}
+    node.dcgm(unrepairable)
+    node.driver(node.message(WELL, via="nvml"))
+    assert (node.facts(), node.word()) == ([], "UNKNOWN")
+    node.dcgm({**WELL, "1507": 0})
+    assert node.word() == "OK", "nobody shows it any more"
+    node.dcgm(FAILED)
+    node.now_s += module.AGAIN_S
+    node.dcgm(FAILED)
+    node.driver(node.message(dict.fromkeys(WELL), via="nvml"))  # type: ignore[arg-type]
+    assert (node.facts(), node.word()) == ([], "UNKNOWN")
 
 
 def test_an_xid_that_convicts_has_the_driver_asked(node: Node) -> None:
