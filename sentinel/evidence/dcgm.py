@@ -145,6 +145,7 @@ class DcgmReader:
             self._edges = {key: edge for key, edge in self._edges.items() if not self._row(key).convicts}
             self._judged = {}
         self.is_open = sample.open_engine
+        self._forget_replaced(sample.gpus)
         found = list(self._events(sample))
         before, self._judged = self._judged, {}  # one that is not listed is judged anew when it is back
         for gpu in sample.gpus:
@@ -180,6 +181,17 @@ class DcgmReader:
                     self._edges[f"{key.partition('/')[0]}/{gpu.uuid}"] = self._edges.pop(key)
             made.append(gpu)
         return tuple(made)
+
+    def _forget_replaced(self, gpus: tuple[Gpu, ...]) -> None:
+        """Drop conditions of GPUs that were not seen since the node was booted; one that was lost since then is kept.
+
+        Where nothing is listed, or a GPU without its name, it is not known who is there.
+        """
+        if gpus and all(gpu.uuid for gpu in gpus):
+            gone = {key for key in self._edges if key.partition("/")[2] not in ("", *self._known)}
+            self._edges = {
+                key: edge for key, edge in self._edges.items() if key not in gone or key.startswith("gpu_lost/")
+            }
 
     def _by_id(self, sample: Sample) -> dict[int, Gpu]:
         """The GPU with DCGM's number; if it is no longer listed, as it was last known."""
@@ -291,7 +303,8 @@ class DcgmReader:
                 sample, "gpu_lost", True, gpu, Kind.GPU_LOST, "this GPU was there and is not any more",
                 {"promised": self.promised, "found": present},
             )  # fmt: skip
-        if self.promised is None:
+        if self.promised is None:  # any more, perhaps
+            self._edges = {key: edge for key, edge in self._edges.items() if key not in ("gpu_count/", "gpu_surplus/")}
             return
         few = present < self.promised
         unnamed = present + len(lost) + len(gone) < self.promised  # not explained by those that were named above

@@ -342,6 +342,37 @@ def test_a_board_that_was_replaced_while_the_node_was_down_is_not_missed() -> No
     assert [fact.code for fact in same_boot.facts()] == ["gpu_lost"]
 
 
+@pytest.mark.parametrize("condition", ["_395", "_1507", "_1523"])
+def test_what_a_replaced_board_had_ends_with_it(condition: str) -> None:
+    reader = DcgmReader("n7", RULES, 2, boot="one")
+    reader.read(sample(0, gpu(0), gpu(1, **{condition: 2})))
+    assert reader.facts()
+    new = Gpu(1, "GPU-new", "0000:11:00.0", 1, 1, HEALTHY)
+    again = DcgmReader("n7", RULES, 2, reader.state, boot="two")
+    assert again.read(Sample(at(90), "dcgm", (), full=False, closed=True)) == []
+    assert again.facts(), "an engine that lists nothing does not tell who is there"
+    again.read(sample(91, gpu(0), nameless(1)))
+    assert len(again.facts()) == 2, "the nameless one may be that"
+    again = DcgmReader("n7", RULES, 2, again.state, boot="two")
+    assert again.read(sample(92, gpu(0), new)) == []
+    assert again.facts() == []
+
+
+def test_a_board_that_is_still_there_after_a_boot_keeps_what_it_had() -> None:
+    reader = DcgmReader("n7", RULES, 2, boot="one")
+    reader.read(sample(0, gpu(0), gpu(1, _395=1)))
+    again = DcgmReader("n7", RULES, 2, reader.state, boot="two")
+    assert again.read(sample(90, gpu(0), gpu(1, _395=None))) == []
+    assert [fact.code for fact in again.facts()] == ["row_remap_failure"]
+
+
+def test_gpus_that_are_promised_no_more_are_not_missed() -> None:
+    reader = DcgmReader("n7", RULES, 8)
+    assert kinds(reader.read(sample(0))) == [Kind.GPU_LOST]
+    again = DcgmReader("n7", RULES, None, reader.state)
+    assert again.read(sample(90)) == [] and again.facts() == []
+
+
 def test_a_lost_gpu_keeps_the_index_of_its_device_file() -> None:
     reader = DcgmReader("n7", RULES)
     reader.read(sample(0, Gpu(0, "GPU-x", "0000:99:00.0", 5, 1, HEALTHY)))
