@@ -233,7 +233,6 @@ def diagnosed(environment: Mapping[str, str], node: str, deadline_s: float) -> d
 
     It runs in a process of its own: what stands in the driver is killed and left behind.
     """
-    host, socket_path = engine_of(environment)
     arguments = {
         "node": node,
         "level": 1,
@@ -241,8 +240,8 @@ def diagnosed(environment: Mapping[str, str], node: str, deadline_s: float) -> d
         "promised": int(environment.get("SENTINEL_GPUS") or -1),
         "tells_missing": True,  # no agent does
         "dcgmi": environment.get("SENTINEL_DCGMI", "dcgmi"),
-        "host": host,
-        "socket": socket_path,
+        **dict(zip(("host", "socket"), engine_of(environment), strict=True)),
+        "closed_to_users": environment.get("SENTINEL_DCGM_CLOSED") in ("1", "yes", "true"),
         "account": environment.get("SENTINEL_DCGM_ACCOUNT", "nvidia-dcgm"),
         "rules": rules_of(environment),
         "deadline_s": deadline_s,

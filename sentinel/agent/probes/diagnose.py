@@ -21,6 +21,7 @@ from sentinel.errors import SentinelError, Timeout
 from sentinel.evidence.diagnostics import Answer, Diagnosis, evidence_of, read_diagnostic
 from sentinel.evidence.gpu_samples import LOST, OK
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
+from sentinel.model.vocabulary import OPEN_ENGINE
 from sentinel.wire import to_json
 
 LOOK_AGAIN_S = 1.0  # between two checks whether a stopped diagnostic has ended
@@ -42,7 +43,8 @@ def diagnose(arguments: dict[str, Any]) -> dict[str, Any]:
         found = dcgmi.gpus()
         known = len(found)
         uuids = {gpu["id"]: gpu["uuid"] for gpu in found if gpu.get("uuid") and gpu["status"] == OK}
-        missing = _missing(arguments, found, convictions, began)
+        closed = dcgmi.closed or bool(arguments.get("closed_to_users"))
+        missing = _missing(arguments, found, convictions, began, closed=closed)
         chosen = _chosen(arguments.get("gpus"), uuids)
         diagnosis = _run(dcgmi, level, chosen, arguments, sorted(uuids), convictions)
     except SentinelError as error:
@@ -71,15 +73,18 @@ def _dcgmi(arguments: dict[str, Any]) -> Dcgmi:
 
 
 def _missing(
-    arguments: dict[str, Any], found: list[dict[str, Any]], convictions: Convictions, at: datetime
+    arguments: dict[str, Any], found: list[dict[str, Any]], convictions: Convictions, at: datetime, *, closed: bool
 ) -> list[Evidence]:
-    """Evidence of GPUs that DCGM reports as lost, and of expected GPUs that it does not list."""
+    """Evidence of GPUs that DCGM reports as lost, and of expected GPUs that it does not list.
+
+    It convicts where the engine is closed to users: a test's result is the driver's, a list of GPUs is the engine's own.
+    """
     node, promised = arguments["node"], int(arguments.get("promised", -1))
 
     def made(text: str, uuid: str | None, **data: Scalar) -> Evidence:
         item = Evidence(
             stable_id("diagnostic", node, at.isoformat(), Kind.GPU_LOST, uuid or text), at, at, Source.DIAGNOSTIC,
-            Kind.GPU_LOST, Where(node=node, gpu_uuid=uuid), text, data=data,
+            Kind.GPU_LOST, Where(node=node, gpu_uuid=uuid), text, data=data if closed else {**data, OPEN_ENGINE: True},
         )  # fmt: skip
         return replace(item, data={**item.data, "convicts": convictions.of(item) is Drain.YES})
 

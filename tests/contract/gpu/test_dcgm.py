@@ -571,7 +571,7 @@ def test_a_pass_on_fewer_gpus_than_promised_is_none(state: State, listener: str)
     made = diagnose(arguments(listener))
     assert (made["result"], made["reason"]) == ("inconclusive", "3 GPUs were tested, 4 are known to DCGM")
     assert [item["kind"] for item in made["evidence"]] == ["unreadable"], "the agent's telemetry tells of the lost one"
-    made = diagnose(arguments(listener, promised=-1, tells_missing=True))
+    made = diagnose(arguments(listener, promised=-1, tells_missing=True, closed_to_users=True))
     (lost, _) = made["evidence"]
     assert (made["result"], lost["kind"], lost["where"]["gpu_uuid"]) == ("inconclusive", "gpu_lost", None)
     assert "GPU 2 (UUID not known)" in lost["text"]

@@ -24,6 +24,7 @@ from sentinel.model.records import Incident
 from sentinel.wire import evidence_from
 
 ROOT = Path(__file__).parents[3]
+CLOSED = {"SENTINEL_DCGM_CLOSED": "yes"}
 BAD: dict[str, Any] = {"errors": [{"test": "software", "gpu": 1, "code": 118, "severity": 2}]}
 
 
@@ -125,11 +126,13 @@ def test_what_is_late_or_unreadable_is_no_pass_and_no_fault(node: Node, script: 
 
 
 def test_a_gpu_that_gres_promises_and_is_not_there_is_proof(node: Node) -> None:
-    node.check(SENTINEL_GPUS="8")
+    node.check(SENTINEL_GPUS="8", **CLOSED)
     assert node.verdict.startswith("BAD ") and "gpu_lost 2 GPUs found, 8 promised" in node.verdict
     assert node.prolog().returncode == 1
     (node.run / "verdict").unlink()
     engine = {"SENTINEL_DCGM_HOST": node.environment["SENTINEL_DCGM_HOST"]}
+    assert node.prolog(**engine, SENTINEL_GPUS="8").returncode == 0, "an engine that every user may write into"
+    engine |= CLOSED
     assert node.prolog(**engine, SENTINEL_GPUS="8").returncode == 1, "the slow way alike"
     assert node.prolog(**engine).returncode == 0, "nobody promised more"
 
@@ -140,9 +143,13 @@ def test_a_gpu_that_the_driver_lost_is_proof_although_level_1_passes(node: Node)
     ]
     (node.folder / "gpus.json").write_text(json.dumps({"gpus": gpus}))
     engine = {"SENTINEL_DCGM_HOST": node.environment["SENTINEL_DCGM_HOST"]}
-    refused = node.prolog(**engine)
-    assert (refused.returncode, "lost DCGM's GPU 1" in refused.stderr) == (1, True), refused.stderr
+    assert node.prolog(**engine).returncode == 0, "an engine that every user may write into"
     node.check()
+    assert node.verdict.startswith("UNKNOWN ")
+    (node.run / "verdict").unlink()
+    refused = node.prolog(**engine, **CLOSED)
+    assert (refused.returncode, "lost DCGM's GPU 1" in refused.stderr) == (1, True), refused.stderr
+    node.check(**CLOSED)
     assert node.verdict.startswith("BAD ") and "gpu_lost" in node.verdict
 
 

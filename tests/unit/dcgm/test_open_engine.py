@@ -16,11 +16,15 @@ from in_memory.world import World
 from made_records import AT, evidence, incident
 from shipped import shipped_rules
 
+from sentinel.adapters.gpu.dcgmi import Dcgmi
 from sentinel.adapters.gpu.engine_owner import EngineOwner
+from sentinel.agent.health.level1 import verdict_of
 from sentinel.agent.health.verdict import VerdictKeeper
+from sentinel.agent.probes.diagnose import diagnose
 from sentinel.classify.verdict import classify
 from sentinel.evidence.dcgm import DcgmReader
 from sentinel.evidence.gpu_samples import RECOVERY_ACTION, REMAP_FAILURE, Gpu, Sample, sample_from
+from sentinel.hook import convicts
 from sentinel.model.records import Evidence, Kind, Source, Verdict, Where
 from sentinel.model.vocabulary import OPEN_ENGINE
 
@@ -116,6 +120,35 @@ def test_what_an_open_engine_said_is_said_again_by_one_that_is_believed() -> Non
     assert [item.kind for item in told] == ["row_remap_failure"], "the other convicts nobody"
     assert [OPEN_ENGINE in item.data for item in (*first, *told)] == [True, True, False]
     assert [fact.code for fact in again.facts()] == ["row_remap_failure"]
+
+
+@pytest.mark.parametrize("closed_to_users", [False, True])
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("there", [{0: 1, 1: 4}, {0: 1}])
+def test_a_gpu_that_an_open_engine_tells_as_lost_lets_no_prolog_refuse(
+    monkeypatch: pytest.MonkeyPatch, there: dict[int, int], closed: bool, closed_to_users: bool
+) -> None:
+    monkeypatch.setattr(Dcgmi, "check", lambda _: ())
+    monkeypatch.setattr(
+        Dcgmi, "gpus", lambda _: [{"id": n, "uuid": f"GPU-{n}", "status": status} for n, status in there.items()]
+    )
+    monkeypatch.setattr(Dcgmi, "diagnose", lambda *_, **__: (255, b""))
+    monkeypatch.setattr(EngineOwner, "is_closed", lambda _: closed)
+    arguments = {
+        "node": "n1",
+        "level": 1,
+        "promised": 2,
+        "dcgmi": "",
+        "host": "",
+        "deadline_s": 9.0,
+        "tells_missing": True,
+    }
+    answer = diagnose({**arguments, "closed_to_users": closed_to_users})
+    lost, _ = answer["evidence"]
+    believed = closed or closed_to_users
+    assert (lost["kind"], lost["data"].get(OPEN_ENGINE)) == ("gpu_lost", None if believed else True)
+    assert any(map(convicts, answer["evidence"])) is believed
+    assert (verdict_of(answer)[0] == "BAD") is believed
 
 
 def test_an_engine_is_closed_only_where_nobody_else_may_write_to_its_socket(tmp_path: Path) -> None:
