@@ -18,13 +18,11 @@ from sentinel.config.convictions import Convictions, Drain
 from sentinel.evidence.dcgm_conditions import CONDITIONS, COUNTERS, FLAGS, KINDS, SENTENCES
 from sentinel.evidence.gpu_samples import (
     ACTIONS,
-    ALWAYS_THERE,
     CLOCK_REASONS,
     DETACHED,
     HARD_SLOWDOWN,
     INACCESSIBLE,
     LOST,
-    OK,
     PCIE_WIDTH,
     PCIE_WIDTH_MAX,
     PERSISTENCE,
@@ -35,11 +33,11 @@ from sentinel.evidence.gpu_samples import (
     HealthIncident,
     Sample,
 )
+from sentinel.evidence.gpu_sight import Sight
 from sentinel.evidence.xid_cursor import XidCursor
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id, utc
 from sentinel.model.vocabulary import OPEN_ENGINE
 
-BLANK_SAMPLES = 3  # in a row, before "all blank" is believed
 SLOWDOWN_SAMPLES = 3
 
 
@@ -64,6 +62,7 @@ class DcgmReader:
 
     Attributes:
         is_open: the last sample was of a host engine in which any user of the node may write.
+        sight: which GPUs can be read.
     """
 
     def __init__(
@@ -77,6 +76,7 @@ class DcgmReader:
         self.node = node
         self._convictions = convictions
         self.promised = promised
+        self.sight = Sight(promised)
         state = state or {}
         self._cursors = {key: XidCursor(value) for key, value in state.get("xids", {}).items()}
         # condition -> (its value, when it appeared)
@@ -96,7 +96,6 @@ class DcgmReader:
             self._edges = {key: edge for key, edge in self._edges.items() if not key.startswith("gpu_lost/")}
         self._denied: set[str] = set()  # conditions that the last readings say are not there
         self._slow: dict[str, int] = {}
-        self._blank = 0
         self.is_open = state.get("open") is True
 
     @property
@@ -319,15 +318,14 @@ class DcgmReader:
         )  # fmt: skip
 
     def _blindness(self, sample: Sample) -> Iterator[Evidence]:
-        # Blank is to be expected of those that DCGM cannot use (lost, driver detached); an absent field was not read.
-        readable = [gpu for gpu in sample.gpus if gpu.status in (None, 0, OK)]
-        said = [gpu.fields[number] for gpu in readable for number in ALWAYS_THERE if number in gpu.fields]
-        blank = bool(said) and all(value is None for value in said)
-        self._blank = self._blank + 1 if blank else 0
+        self.sight.look(sample)
         yield from self._edge(
-            sample, "all_blank", (self._blank >= BLANK_SAMPLES) if said else None, None, "dcgm_all_blank",
+            sample, "all_blank", self.sight.all_blank, None, "dcgm_all_blank",
             "every field of every GPU is blank: DCGM has stopped asking the driver, as after a fatal Xid", {},
         )  # fmt: skip
+        yield from self._edge(
+            sample, "none_read", self.sight.silent, None, Kind.UNREADABLE, self.sight.trouble, {"source": "gpu"}
+        )
 
     def _health(self, sample: Sample, incidents: tuple[HealthIncident, ...]) -> Iterator[Evidence]:
         """Sticky: an incident stays until the host engine restarts, so each is said once."""

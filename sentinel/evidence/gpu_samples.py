@@ -39,7 +39,7 @@ FAST = (RECOVERY_ACTION, REMAP_FAILURE, DBE_MEMORY)  # looked at more often than
 # Every working GPU has these, whatever its model: when all of them are blank everywhere, DCGM is blind.
 ALWAYS_THERE = (TEMPERATURE, POWER_W, CLOCK_REASONS, GPU_UTILISATION, MEMORY_USED_MIB)
 
-OK, LOST, DETACHED, INACCESSIBLE = 1, 4, 7, 3  # GetGpuStatus
+OK, UNSUPPORTED, INACCESSIBLE, LOST, FAKE, DISABLED, DETACHED = 1, 2, 3, 4, 5, 6, 7  # GetGpuStatus; 0: not known
 HARD_SLOWDOWN = 0x8 | 0x40 | 0x80  # hardware slowdown, its thermal and its power brake
 ACTIONS = {
     0: "none", 1: "GPU reset", 2: "node reboot", 3: "drain peer-to-peer", 4: "drain and reset", 5: "recover the IMEX domain",

@@ -106,9 +106,13 @@ class GpuWatch:
                 return
             with self._lock:
                 news = not self._fresh()
+                if news:
+                    self._reader.sight.forget()
+                blind = self._reader.sight.trouble
                 found = [*self._reader.read(sample), *self._ageing.gpus(sample)]
                 doubted = self._reader.doubted
                 self._heard_s = time.monotonic()
+                news = news or blind != self._reader.sight.trouble
                 if sample.via == "dcgm":
                     self._said = ""  # the best source works again: its next failure is logged
                 self.samples += 1
@@ -172,9 +176,11 @@ class GpuWatch:
         }
 
     def trouble(self) -> str | None:
-        """Why telemetry is not known; None when it is fresh."""
+        """Why telemetry is not known; None when it is fresh, and tells something of a GPU."""
         with self._lock:
-            return None if self._fresh() else self._reason
+            if not self._fresh():
+                return self._reason
+            return (self._reader.sight.trouble and self._missing.get("fields")) or self._reader.sight.trouble or None
 
     def unproven(self) -> str | None:
         """Why the GPUs are not known to be well; None where nothing speaks against them, and they can be read."""

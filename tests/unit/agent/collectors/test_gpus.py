@@ -151,3 +151,54 @@ def test_a_part_that_is_missing_is_told_once_and_the_rest_is_read(node: Node) ->
     node.watch.heard({**message, "missing": {}})
     node.watch.heard(message)
     assert len(node.kept) == 2, "there again, and gone again"
+
+
+BLANK: dict[str, Any] = {"150": None, "155": None, "112": None, "203": None, "252": None}
+
+
+def message(fields: dict[str, Any], *statuses: int, **more: Any) -> dict[str, Any]:
+    gpus = [{"id": n, "uuid": f"GPU-{n}", "status": status, "fields": fields} for n, status in enumerate(statuses)]
+    return {"type": "sample", "via": "dcgm", "closed": True, "gpus": gpus, "events": [], **more}
+
+
+@pytest.mark.parametrize(
+    ("blind", "told"),
+    [
+        (message(BLANK, 1, 1), "dcgm_all_blank"),
+        (message({}, 1, 1, missing={"fields": "DCGM has not renewed a value for 10 s"}), "unreadable"),
+        (message({}, 7, 7), "unreadable"),
+        (message({}, 0, 0), "unreadable"),
+    ],
+    ids=["blank", "not renewed", "detached", "not known"],
+)
+def test_a_source_that_is_blind_is_not_known_and_told(node: Node, blind: dict[str, Any], told: str) -> None:
+    for _ in range(5):
+        node.watch.heard(blind)
+        assert node.watch.trouble() and node.watch.unproven(), "from the first sample on"
+    assert told in kinds(node) and len(kinds(node)) == len({item.where.gpu for item in node.kept}), "each once"
+    assert all(item.kind != Kind.GPU_LOST for item in node.kept) and node.watch.facts() == []
+    before = node.changes
+    node.sample()
+    assert node.watch.trouble() is None and node.watch.unproven() is None
+    assert node.changes > before, "the verdict is written anew"
+    for _ in range(5):
+        node.watch.heard(blind)
+    assert node.watch.trouble() is not None
+
+
+def test_a_source_that_was_away_is_blind_until_something_is_read(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.sample()
+    node.watch.heard(message(BLANK, 1, 1))
+    assert node.watch.trouble() is None, "one sample of several"
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "FRESH_S", -1.0)
+        node.watch.heard(message(BLANK, 1, 1))
+    assert node.watch.trouble() is not None
+
+
+def test_a_node_that_promises_no_gpu_has_none_to_read(tmp_path: Path) -> None:
+    watch = GpuWatch(
+        "n1", AgentSettings(node="n1", state=str(tmp_path), gpus=0), Bench(), None, None, load_convictions()
+    )  # type: ignore[arg-type]
+    watch.heard(message({}))
+    assert watch.trouble() is None and watch.unproven() is None
