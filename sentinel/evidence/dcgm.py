@@ -293,6 +293,8 @@ class DcgmReader:
                 )  # fmt: skip
 
     def _count(self, sample: Sample) -> Iterator[Evidence]:
+        if not sample.gpus and sample.via in ("dcgm", "dcgmi"):
+            return  # an engine that knew GPUs lists them as lost; one that lists none was started without the driver
         lost = [gpu for gpu in sample.gpus if gpu.status == LOST]
         present = len(sample.gpus) - len(lost)
         here = {gpu.uuid for gpu in sample.gpus if gpu.uuid}

@@ -97,7 +97,7 @@ def _missing(
         )
         for gpu in lost
     ]
-    if 0 <= len(found) < promised:
+    if 0 < len(found) < promised:  # an engine that lists none was started without the driver, and tells nothing
         items.append(made(f"{len(found)} GPUs found, {promised} promised", None, promised=promised, found=len(found)))
     return items
 

@@ -135,12 +135,6 @@ def test_fewer_than_promised_from_the_start() -> None:
     assert found[0].data == {"promised": 8, "found": 4}
 
 
-def test_no_gpus_at_all_where_some_are_promised() -> None:
-    reader = DcgmReader("n7", RULES, 4)
-    found = reader.read(Sample(at(0), "dcgm", ()))
-    assert kinds(found) == [Kind.GPU_LOST]
-
-
 def test_more_than_promised_is_a_matter_of_gres() -> None:
     assert kinds(DcgmReader("n7", RULES, 2).read(sample(0))) == ["gpu_count_mismatch"]
 

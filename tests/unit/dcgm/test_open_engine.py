@@ -151,6 +151,16 @@ def test_a_gpu_that_an_open_engine_tells_as_lost_lets_no_prolog_refuse(
     assert (verdict_of(answer)[0] == "BAD") is believed
 
 
+def test_an_engine_that_lists_no_gpu_is_no_proof_that_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dcgmi, "check", lambda _: ())
+    monkeypatch.setattr(Dcgmi, "gpus", lambda _: [])
+    monkeypatch.setattr(Dcgmi, "diagnose", lambda *_, **__: (0, b""))
+    arguments = {"node": "n1", "level": 1, "promised": 8, "dcgmi": "", "host": "", "deadline_s": 9.0}
+    answer = diagnose({**arguments, "tells_missing": True, "closed_to_users": True})
+    assert (answer["result"], [item["kind"] for item in answer["evidence"]]) == ("inconclusive", ["unreadable"])
+    assert verdict_of(answer)[0] == "UNKNOWN"
+
+
 def test_an_engine_is_closed_only_where_nobody_else_may_write_to_its_socket(tmp_path: Path) -> None:
     path = tmp_path / "engine"
     with socket.socket(socket.AF_UNIX) as server:

@@ -168,8 +168,9 @@ def message(fields: dict[str, Any], *statuses: int, **more: Any) -> dict[str, An
         (message({}, 1, 1, missing={"fields": "DCGM has not renewed a value for 10 s"}), "unreadable"),
         (message({}, 7, 7), "unreadable"),
         (message({}, 0, 0), "unreadable"),
+        (message({}), "unreadable"),
     ],
-    ids=["blank", "not renewed", "detached", "not known"],
+    ids=["blank", "not renewed", "detached", "not known", "none listed"],
 )
 def test_a_source_that_is_blind_is_not_known_and_told(node: Node, blind: dict[str, Any], told: str) -> None:
     for _ in range(5):
