@@ -325,6 +325,11 @@ class DcgmReader:
             sample, "all_blank", self.sight.all_blank, None, "dcgm_all_blank",
             "every field of every GPU is blank: DCGM has stopped asking the driver, as after a fatal Xid", {},
         )  # fmt: skip
+        for gpu in sample.gpus:
+            yield from self._edge(
+                sample, "gpu_unread", self.sight.is_mute(gpu), gpu, Kind.UNREADABLE,
+                "nothing can be read of this GPU", {"status": gpu.status},
+            )  # fmt: skip
         yield from self._edge(
             sample, "none_read", self.sight.silent, None, Kind.UNREADABLE, self.sight.trouble, {"source": "gpu"}
         )

@@ -17,15 +17,15 @@ class Sight:
     Attributes:
         trouble: why no GPU can be read; empty where one can be, or where none is there.
         unread: GPUs that cannot be read, in words.
-        all_blank: DCGM says of every field of every GPU that it has no value; None where no field was asked for.
-        silent: nothing is said of any GPU, not even that it has no value.
+        all_blank: DCGM says of every field of every GPU that it has no value; None where that is not known.
+        silent: nothing is said of any GPU, not even that it has no value; None likewise.
     """
 
     def __init__(self, promised: int | None) -> None:
         self.trouble = "no GPU was read yet"
         self.unread: tuple[str, ...] = ()
         self.all_blank: bool | None = None
-        self.silent = False
+        self.silent: bool | None = False
         self._blank: dict[str, int] = {}  # by GPU, samples in a row without a value
         self._all_blank = self._silent = 0  # samples in a row
         self._promised = promised
@@ -62,13 +62,18 @@ class Sight:
         usable = [gpu for gpu in sample.gpus if gpu.status in (None, 0, OK)]
         said = [gpu.fields[number] for gpu in usable for number in ALWAYS_THERE if number in gpu.fields]
         self._all_blank = self._all_blank + 1 if said and all(value is None for value in said) else 0
-        self.all_blank = self._all_blank >= BLANK_SAMPLES if said else None
+        self.all_blank = _believed(self._all_blank) if said else None
         mute = self.trouble and not said and all(gpu.status in (0, *_NOT_EXPECTED) for gpu in sample.gpus)
         self._silent = self._silent + 1 if mute else 0
-        self.silent = self._silent >= BLANK_SAMPLES
+        self.silent = _believed(self._silent)
 
     def is_mute(self, gpu: Gpu) -> bool | None:
         """Whether nothing can be read of this GPU, while others can be; None where it is not to be expected or not known."""
         if self.trouble or gpu.status not in (None, 0, OK):
             return None
-        return self._blank.get(gpu.key, 0) >= BLANK_SAMPLES
+        return _believed(self._blank.get(gpu.key, 0))
+
+
+def _believed(samples: int) -> bool | None:
+    """Whether so many in a row show something; None where they are too few to tell, as after a start."""
+    return samples >= BLANK_SAMPLES if samples == 0 or samples >= BLANK_SAMPLES else None

@@ -108,11 +108,11 @@ class GpuWatch:
                 news = not self._fresh()
                 if news:
                     self._reader.sight.forget()
-                blind = self._reader.sight.trouble
+                blind = self._reader.sight.unread, self._reader.sight.trouble
                 found = [*self._reader.read(sample), *self._ageing.gpus(sample)]
                 doubted = self._reader.doubted
                 self._heard_s = time.monotonic()
-                news = news or blind != self._reader.sight.trouble
+                news = news or blind != (self._reader.sight.unread, self._reader.sight.trouble)
                 if sample.via == "dcgm":
                     self._said = ""  # the best source works again: its next failure is logged
                 self.samples += 1
@@ -188,9 +188,12 @@ class GpuWatch:
             return trouble
         with self._lock:
             held, doubted = self._judged()
+            unread = self._reader.sight.unread
         if held:  # it came after ``facts`` was asked
             return held[0].sentence
-        return f"not confirmed and not denied by the driver: {doubted[0].sentence}" if doubted else None
+        if doubted:
+            return f"not confirmed and not denied by the driver: {doubted[0].sentence}"
+        return f"nothing can be read of {', '.join(unread)}" if unread else None
 
     def _judged(self) -> tuple[list[Fact], list[Fact]]:
         """Faults that hold, and those of which it is not known."""

@@ -190,12 +190,6 @@ def test_gpus_that_dcgm_cannot_use_are_blank_and_that_says_nothing(status: int) 
     assert found == [["unreadable"] * 4, [], [], [], []]
 
 
-def test_one_gpu_that_is_blank_says_nothing() -> None:
-    reader = DcgmReader("n7", RULES, 4)
-    blank = gpu(0, **{f"_{number}": None for number in HEALTHY})
-    assert [reader.read(sample(n, blank, gpu(1), gpu(2), gpu(3))) for n in range(5)] == [[]] * 5
-
-
 def test_row_remap_failure_is_a_hard_fact() -> None:
     reader = DcgmReader("n7", RULES, 4)
     assert kinds(reader.read(sample(0, gpu(0, _395=1), gpu(1), gpu(2), gpu(3)))) == ["row_remap_failure"]

@@ -203,3 +203,20 @@ def test_a_node_that_promises_no_gpu_has_none_to_read(tmp_path: Path) -> None:
     )  # type: ignore[arg-type]
     watch.heard(message({}))
     assert watch.trouble() is None and watch.unproven() is None
+
+
+def test_a_node_with_one_gpu_that_cannot_be_read_is_not_known_to_be_well(node: Node) -> None:
+    def heard(fields: dict[str, Any]) -> None:
+        made = message({"150": 40}, 1, 1)
+        made["gpus"][1]["fields"] = fields
+        node.watch.heard(made)
+
+    heard({"150": 40})
+    before = node.changes
+    for _ in range(3):
+        heard(BLANK)
+    assert node.watch.unproven() == "nothing can be read of GPU 1 (GPU-1)"
+    assert node.watch.trouble() is None, "the other is read"
+    assert node.watch.facts() == [] and node.changes == before + 1
+    heard({"150": 41})
+    assert node.watch.unproven() is None
