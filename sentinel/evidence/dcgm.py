@@ -34,7 +34,7 @@ from sentinel.evidence.gpu_samples import (
     Sample,
 )
 from sentinel.evidence.gpu_sight import Sight
-from sentinel.evidence.xid_cursor import XidCursor
+from sentinel.evidence.xid_cursor import LastXids, XidCursor
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id, utc
 from sentinel.model.vocabulary import OPEN_ENGINE
 
@@ -79,6 +79,7 @@ class DcgmReader:
         self.sight = Sight(promised)
         state = state or {}
         self._cursors = {key: XidCursor(value) for key, value in state.get("xids", {}).items()}
+        self._last_xids = LastXids(state.get("last_xids") if state.get("boot", "") == boot else None)
         # condition -> (its value, when it appeared)
         self._edges: dict[str, tuple[Scalar, str]] = {
             key: (value[0], str(value[1])) for key, value in state.get("edges", {}).items()
@@ -103,6 +104,7 @@ class DcgmReader:
         """JSON to hand to the next reader."""
         return {
             "xids": {key: cursor.state for key, cursor in self._cursors.items()},
+            "last_xids": dict(self._last_xids.state),
             "edges": {key: [value, at] for key, (value, at) in self._edges.items()},
             "gpus": {uuid: [gpu.id, gpu.pci, gpu.minor] for uuid, gpu in self._known.items()},
             "boot": self._boot,
@@ -201,9 +203,13 @@ class DcgmReader:
         return gpu.minor if gpu.minor is not None or known is None else known.minor
 
     def _events(self, sample: Sample) -> Iterator[Evidence]:
-        by_id = self._by_id(sample)
-        for gpu_id, xid, at_us in sorted(sample.events, key=lambda event: event[2]):
+        by_id, now_us = self._by_id(sample), int(sample.at.timestamp() * 1e6)
+        last = {} if sample.last_xids is None else {gpu.key: sample.last_xids.get(gpu.id, 0) for gpu in sample.gpus}
+        changed = self._last_xids.changed(last)
+        since = [(gpu.id, changed[gpu.key], now_us) for gpu in sample.gpus if gpu.key in changed]
+        for gpu_id, xid, at_us in sorted((*sample.events, *since), key=lambda event: event[2]):
             gpu = by_id.get(gpu_id) or Gpu(gpu_id)
+            self._last_xids.told(gpu.key, xid)
             cursor = self._cursors.setdefault(gpu.key, XidCursor())
             if not cursor.is_new(xid, at_us, sample.at.timestamp()):
                 continue
@@ -356,15 +362,8 @@ class DcgmReader:
     # ------------------------------------------------------------------------------------------------ one edge
 
     def _edge(
-        self,
-        sample: Sample,
-        name: str,
-        value: Scalar,
-        gpu: Gpu | None,
-        kind: str,
-        text: str,
-        data: Mapping[str, Scalar],
-    ) -> Iterator[Evidence]:
+        self, sample: Sample, name: str, value: Scalar, gpu: Gpu | None, kind: str, text: str, data: Mapping[str, Scalar],
+    ) -> Iterator[Evidence]:  # fmt: skip
         """Evidence when a condition appears or changes. ``value`` None: not known, leaves everything as it was."""
         key = f"{name}/{gpu.key if gpu else ''}"
         if value is False:

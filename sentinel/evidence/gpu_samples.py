@@ -95,6 +95,7 @@ class Sample:
     full: bool = True  # False: only the fast fields
     version: str = ""
     closed: bool = False  # of DCGM: no user of the node can reach its host engine
+    last_xids: Mapping[int, int] | None = None  # GPU id → its last Xid, of any time; None: the source gives events
 
     @property
     def open_engine(self) -> bool:
@@ -120,7 +121,7 @@ def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
             )
             for gpu in message["gpus"]
         )
-        health = message.get("health")
+        health, last = message.get("health"), message.get("last_xids")
         return Sample(
             at=at,
             via=str(message["via"]),
@@ -130,6 +131,9 @@ def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
                 for gpu, xid, at_us in message.get("events", ())
                 if known_value(xid) is not None
             ),
+            last_xids=None
+            if last is None
+            else {int(gpu): int(xid) for gpu, xid in last.items() if known_value(xid) is not None},
             health=None if health is None else tuple(HealthIncident(**incident) for incident in health),
             full=bool(message.get("full", True)),
             version=str(message.get("version", "")),

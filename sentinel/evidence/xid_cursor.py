@@ -50,3 +50,24 @@ class XidCursor:
             if oldest[0] < self._newest:  # else it is of a clock that was ahead
                 self._floor = max(self._floor, oldest[0] + 1)
         return True
+
+
+class LastXids:
+    """Tells Xids by the last one of each GPU, which has no time and stays for ever, as ``dcgmi`` gives it.
+
+    Args:
+        state: what ``state`` was before a restart, so that what came meanwhile is seen.
+    """
+
+    def __init__(self, state: object = None) -> None:
+        self.state: dict[str, int] = dict(state) if isinstance(state, Mapping) else {}  # 0: it had none
+
+    def told(self, gpu: str, xid: int) -> None:
+        """Note one that was told in another way."""
+        self.state[gpu] = xid
+
+    def changed(self, shown: Mapping[str, int]) -> dict[str, int]:
+        """The new ones. Of a GPU that was not looked at before, the last one may be of any time: it is history."""
+        before = {gpu: self.state.get(gpu, xid) for gpu, xid in shown.items()}
+        self.state.update(shown)
+        return {gpu: xid for gpu, xid in shown.items() if xid != before[gpu]}

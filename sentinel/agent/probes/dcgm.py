@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.gpu.dcgm import NOT_VALID, TIMEOUT, XID_FIELD, Bindings, DcgmRefusal, HostEngine
-from sentinel.adapters.gpu.engine_owner import ACCOUNT
+from sentinel.adapters.gpu.engine_owner import ACCOUNT, EngineOwner
 from sentinel.agent.probes import begin, say
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
 from sentinel.evidence.gpu_samples import FAST, LOST, MINOR, OK, PCI_BUS_ID, SLOW, TRAFFIC, WATCHED
@@ -323,18 +323,11 @@ def _by_dcgmi(arguments: dict[str, Any], told: Streamed) -> None:
     account = arguments.get("account", ACCOUNT)
     dcgmi = Dcgmi(arguments["dcgmi"], host=arguments["host"], socket=arguments.get("socket", ""), account=account)
     dcgmi.check()
-    known: dict[int, int] | None = None
 
     def sample() -> dict[str, Any]:
-        """One sample. A GPU's last Xid stays for ever and has no time: only a change counts as an event, dated now."""
-        nonlocal known
+        """One sample. A GPU's last Xid stays for ever and has no time: the agent, which goes on, knows whether it is new."""
         made = dcgmi.sample([*WATCHED, *SLOW])
-        last: dict[int, int] = made.pop("last_xids")
-        now_us = int(time.time() * 1e6)
-        changed = [] if known is None else [(gpu, xid) for gpu, xid in last.items() if known.get(gpu) != xid]
-        known = last
-        closed = dcgmi.closed or bool(arguments.get("closed_to_users"))
-        return {**made, "closed": closed, "events": [(gpu, xid, now_us) for gpu, xid in changed]}
+        return {**made, "closed": dcgmi.closed or bool(arguments.get("closed_to_users")), "events": []}
 
     _poll(sample, "dcgmi", max(arguments["interval_s"], 1.0), told)
 
@@ -351,7 +344,9 @@ def _by_nvml(arguments: dict[str, Any], told: Streamed) -> None:
     from sentinel.adapters.gpu.nvml import Nvml
 
     with Nvml(arguments.get("nvml", "")) as nvml:
-        _poll(nvml.sample, "nvml", max(arguments["interval_s"], 1.0), told)
+        # A closed session queues no Xids: it ends only where a better source may be there.
+        engine_listens = partial(_engine_listens, arguments)
+        _poll(nvml.sample, "nvml", max(arguments["interval_s"], 1.0), told, engine_listens)
 
 
 def _by_amd_smi(arguments: dict[str, Any], told: Streamed) -> None:
@@ -361,9 +356,26 @@ def _by_amd_smi(arguments: dict[str, Any], told: Streamed) -> None:
         _poll(amd.sample, "amd_smi", max(arguments["interval_s"], 1.0), told)
 
 
-def _poll(sample: Callable[[], dict[str, Any]], via: str, interval_s: float, told: Streamed) -> None:
+def _engine_listens(arguments: dict[str, Any]) -> bool:
+    account = arguments.get("account", ACCOUNT)
+    try:
+        EngineOwner(host=arguments["host"], path=arguments.get("socket", ""), account=account).look()
+    except Unavailable:
+        return False
+    return True
+
+
+def _poll(
+    sample: Callable[[], dict[str, Any]],
+    via: str,
+    interval_s: float,
+    told: Streamed,
+    is_over: Callable[[], bool] = lambda: True,
+) -> None:
+    """Send samples for ``RETRY_S``, and as long again as it is not over then."""
     end_s = time.monotonic() + RETRY_S
-    while time.monotonic() < end_s:
+    while time.monotonic() < end_s or not is_over():
+        end_s = end_s if time.monotonic() < end_s else time.monotonic() + RETRY_S
         told({"type": "sample", "via": via, "full": True, **sample()})
         time.sleep(interval_s)
 
