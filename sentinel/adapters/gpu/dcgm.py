@@ -110,8 +110,8 @@ class HostEngine:
         self._told: dict[tuple[int, int, int], None] = {}  # events given out, the oldest first
         self.unknown_fields: list[int] = []  # asked for and not known to this engine
         self.unwatched: set[int] = set()  # GPUs that it refused to watch, as most releases do with lost ones
-        where = {"unixSocketPath": socket} if socket else {"ipAddress": host}
         owner = EngineOwner(host=host, path=socket, account=account)
+        where = {"unixSocketPath": socket} if socket else {"ipAddress": owner.address}
         with contextlib.suppress(NobodyListens):  # DCGM's own words for it are known
             owner.look()
         with self._foreign(f"connecting to {socket or host}"):

@@ -12,6 +12,7 @@ import re
 import socket
 import stat
 import time
+from ipaddress import IPv6Address
 from pathlib import Path
 
 from sentinel.adapters.host import local_peer
@@ -33,6 +34,14 @@ class NobodyListens(Unavailable):
     pass
 
 
+def with_port(host: str) -> str:
+    """``host`` with a port, DCGM's own where it names none. Of an IPv6 address that has none the last part is no port."""
+    try:
+        return f"[{IPv6Address(host.strip('[]'))}]:{PORT}"
+    except ValueError:
+        return host if re.search(r":\d{1,5}$", host) else f"{host}:{PORT}"
+
+
 class EngineOwner:
     """
     Args:
@@ -42,10 +51,15 @@ class EngineOwner:
     """
 
     def __init__(self, *, host: str, path: str, account: str) -> None:
-        self._host = host if path or re.search(r":\d{1,5}$", host) else f"{host}:{PORT}"
+        self._host = host if path else with_port(host)
         self._path = path
         self._account = account
         self._here = ""  # the address that was looked at: behind a name may be several
+
+    @property
+    def address(self) -> str:
+        """The TCP address, with its port."""
+        return self._host
 
     @property
     def where(self) -> str:

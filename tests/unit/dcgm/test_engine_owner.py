@@ -19,6 +19,7 @@ import pytest
 from sentinel.adapters.gpu import dcgm
 from sentinel.adapters.gpu.dcgm import Bindings, HostEngine
 from sentinel.adapters.gpu.dcgmi import Dcgmi
+from sentinel.adapters.gpu.engine_owner import EngineOwner
 from sentinel.agent.probes.diagnose import diagnose
 from sentinel.errors import Unavailable
 
@@ -202,3 +203,14 @@ def test_bindings_wait_until_the_engine_takes_the_connection(monkeypatch: pytest
                 made.result(UNTIL_S)
         with library(monkeypatch, port) as bindings, pytest.raises(Unavailable, match="does not take connections"):
             HostEngine(bindings, host=f"127.0.0.1:{port}", connect_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("::1", "[::1]:5555"), ("[::1]", "[::1]:5555"), ("[::1]:6000", "[::1]:6000"), ("fd00::7", "[fd00::7]:5555"),
+     ("fd00::5555", "[fd00::5555]:5555"), ("127.0.0.1", "127.0.0.1:5555"), ("127.0.0.1:6000", "127.0.0.1:6000"),
+     ("gpu7", "gpu7:5555"), ("gpu7:6000", "gpu7:6000")],
+)  # fmt: skip
+def test_an_address_without_a_port_has_dcgms_own(host: str, address: str) -> None:
+    owner = EngineOwner(host=host, path="", account="")
+    assert owner.address == owner.where == address
