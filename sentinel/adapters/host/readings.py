@@ -15,6 +15,8 @@ from sentinel.adapters.host.environ import environment_of
 
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 _VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
+# Of NVIDIA's packages, with accounts of their own; they hold GPUs as their work.
+_SERVICES = frozenset({"nvidia-persistenced", "nv-hostengine", "nvvs"})
 _JOB_ID = frozenset({"SLURM_JOB_ID"})
 _COUNTERS = ("link_downed", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
 
@@ -117,11 +119,11 @@ def library_version(folders: Collection[str] = _LIBRARIES) -> str | None:
 
 
 def strays(proc: Path, jobs: Collection[int]) -> list[tuple[int, str]]:
-    """Processes of ordinary users that hold a GPU's device file and belong to none of these jobs."""
+    """Processes that hold a GPU's device file and are neither root's nor NVIDIA's own services nor of one of these jobs."""
     found = []
     for pid, folder in _processes(proc):
         try:
-            if folder.stat().st_uid == 0 or not _holds_gpu(folder):
+            if folder.stat().st_uid == 0 or not _holds_gpu(folder) or _is_service(folder):
                 continue
             named = environment_of(folder, _JOB_ID).get("SLURM_JOB_ID", "")
         except OSError:
@@ -158,6 +160,15 @@ def _holds_gpu(folder: Path) -> bool:
         except OSError:
             continue
     return False
+
+
+def _is_service(folder: Path) -> bool:
+    """By its program's file, which only root can have put there: a process may call itself anything."""
+    try:
+        name, file = (folder / "exe").readlink().name, (folder / "exe").stat()
+    except OSError:
+        return False
+    return name.removesuffix(" (deleted)") in _SERVICES and file.st_uid == 0 and not file.st_mode & 0o022
 
 
 def _text(path: Path) -> str | None:
