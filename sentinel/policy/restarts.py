@@ -33,6 +33,7 @@ from sentinel.policy.situation import (
     NO_NODE,
     SILENCE,
     Situation,
+    by_any_user,
     components_of,
     from_open_engine,
     from_silence,
@@ -130,6 +131,8 @@ def _why_not(
         return f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
     if from_open_engine(verdict):
         return f"Job {job.id} is not stopped: only DCGM says it, into whose host engine any user of the node may write."
+    if by_any_user(verdict):
+        return f"Job {job.id} is not stopped: what its node's log says, any user of the node may have caused."
     if verdict.confidence < stop_confidence:
         unsure = f"{verdict.confidence:.2f} sure, {stop_confidence:.2f} is asked for"
         return f"Job {job.id} is not stopped: {unsure}."

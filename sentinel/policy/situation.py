@@ -9,7 +9,7 @@ from datetime import datetime
 from sentinel.config.settings import Recovery
 from sentinel.model.approvals import Answer
 from sentinel.model.intent import NOTHING, Intent
-from sentinel.model.records import Cause, Fleet, Ground, Incident, JobView, Kind, NodeView, Source, Verdict, Wait
+from sentinel.model.records import Cause, Fleet, Ground, Incident, JobView, Kind, NodeView, Source, Trust, Verdict, Wait
 from sentinel.model.spares import Spares
 from sentinel.model.vocabulary import OPEN_ENGINE
 
@@ -129,7 +129,8 @@ def may_be_in_service(name: str, fleet: Fleet) -> bool:
 def from_silence(verdict: Verdict, incident: Incident) -> bool:
     """Whether a running job is judged only by its silence: it has not ended, and there is no hardware evidence."""
     kinds = {item.kind for item in incident.evidence}
-    hard = any(g.weight > 0 and g.evidence.source in _MACHINES and not _by_open_engine(g) for g in verdict.grounds)
+    told = [g for g in verdict.grounds if g.weight > 0 and g.evidence.source in _MACHINES]
+    hard = any(g.evidence.trust is Trust.SYSTEM and not _by_open_engine(g) for g in told)
     return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain and not hard
 
 
@@ -137,6 +138,14 @@ def from_open_engine(verdict: Verdict) -> bool:
     """Whether only an engine of DCGM says it, in which any user of the node may write."""
     told = [ground for ground in verdict.grounds if ground.weight > 0]
     return bool(told) and all(map(_by_open_engine, told))
+
+
+def by_any_user(verdict: Verdict) -> bool:
+    """Whether a line of a machine's log speaks for it that any user of the node can cause, as of a damaged image."""
+    return any(
+        ground.weight > 0 and ground.evidence.source in _MACHINES and ground.evidence.trust is Trust.USER
+        for ground in verdict.grounds
+    )
 
 
 def _by_open_engine(ground: Ground) -> bool:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 
 from sentinel.evidence.logs.prefixes import uptime_of
-from sentinel.evidence.logs.user_names import without_names
+from sentinel.evidence.logs.user_names import by_any_user, of_an_image, without_names
 from sentinel.model.records import Scalar, Source
 from sentinel.model.vocabulary import WRITER
 
@@ -76,13 +76,18 @@ class KernelLine:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A line taken apart: ``head`` stands before ``text``; ``message`` is the text without names that users choose."""
+    """A line taken apart: ``head`` stands before ``text``; ``message`` is the text without names that users choose.
+
+    ``by_any_user``: any user of the node can cause it; ``of_image``: it tells of a mounted file, not of a disk.
+    """
 
     head: str
     text: str
     message: str
     node: str | None
     own: bool
+    by_any_user: bool = False
+    of_image: bool = False
 
 
 def kernel_line(raw: str) -> KernelLine:
@@ -151,7 +156,9 @@ def said(source: Source, raw: str, *, bare: bool = False) -> Said:
     """A line of the log of its own that ``source`` names. ``bare``: nothing stands before the message (a kmsg record's)."""
     if source is Source.KERNEL:
         line = KernelLine(raw) if bare else kernel_line(raw)
-        return Said(raw[: len(raw) - len(line.text)], line.text, without_names(line.text), line.node, line.own)
+        message = without_names(line.text)
+        users = by_any_user(message), of_an_image(message)
+        return Said(raw[: len(raw) - len(line.text)], line.text, message, line.node, line.own, *users)
     form, tag = (_SLURM, _SLURM_TAG) if source is Source.SLURM else (_DCGM, _DCGM_TAG)
     syslog = _SYSLOG.match(raw) if not bare else None
     if syslog is not None and not tag.match(syslog["tag"]):

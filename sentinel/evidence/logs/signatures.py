@@ -152,7 +152,8 @@ def own_hits(
 
     It is where the log's own writer said it, the message begins as the rule's anchor says, and the rule knows it without the
     names that users chose. A rule without an anchor for this log is not read in its writer's lines: what it would know there
-    may be such a name. What another program wrote into the log is a user's claim.
+    may be such a name. What another program wrote into the log is a user's claim, and so is what the log's own writer says
+    where any user can cause it. Of an image no rule is read that accuses the host.
     """
     told = said(source, line[:OWN_LINE].decode("utf-8", "surrogateescape"), bare=bare)
     text = told.text.encode("utf-8", "surrogateescape")
@@ -163,6 +164,8 @@ def own_hits(
             anchor = compiled.anchors.get(source)
             if anchor is None or not anchor.match(message):
                 continue
-            searched, given = message, trust
+            if told.of_image and compiled.rule.drain is not Drain.NO:
+                continue
+            searched, given = message, Trust.USER if told.by_any_user else trust
         if match := first_match(compiled, searched, own=True):
             yield Hit(compiled, match, searched, told.head, told.node, given)

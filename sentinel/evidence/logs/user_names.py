@@ -1,4 +1,5 @@
-"""Names that users choose, cut out of the kernel's messages, so that no program is a fault by being called like one.
+"""What of the kernel's messages is a user's: names, cut out so that no program is a fault by being called like one, and
+messages that any user of a node can cause.
 
 The kernel prints names of programs (at most 15 bytes of any kind), of control groups, of network interfaces in namespaces
 of their own, and the prefixes of netfilter's log rules. Where a message begins with such a name no anchor of a rule fits it;
@@ -66,6 +67,26 @@ _CUTS = tuple(
         ),
     )
 )
+
+# File systems on a loop device, and what holds them: an image file, which who owns it can cut off or overwrite while it is
+# mounted. Only where the kernel prints a device: a file or a program may be called loop0, and the line be a disk's.
+_IMAGE = re.compile(
+    r"(?:\w{4,24}: )?(?:critical \w{4,16}(?: \w{4,12})?|I/O) error, dev loop\d|Buffer I/O error on dev(?:ice)? loop\d|"
+    r"[\w-]{2,16}:? (?:\w{4,8} )?\((?:device )?loop\d|Aborting journal on device loop\d|"
+    r"JBD2: (?:\w{1,16},? |-\d{1,3} ){0,12}(?:for|on) loop\d|loop\d{0,4}: |SQUASHFS error: |device-mapper: verity: 7:\d"
+)
+# What is true of a user's own library. "JBD2: recovery failed" names no device; a disk's has its own line of ext4 behind it.
+_ANY_USER = re.compile(r"NVRM: API mismatch: |JBD2: recovery failed")
+
+
+def of_an_image(message: str) -> bool:
+    """Whether the kernel tells of a mounted image, which is a file, and not of a disk of the host's."""
+    return _IMAGE.match(message) is not None
+
+
+def by_any_user(message: str) -> bool:
+    """Whether any user of the node can cause what the kernel says here, with no fault of the host's."""
+    return of_an_image(message) or _ANY_USER.match(message) is not None
 
 
 def without_names(message: str) -> str:
