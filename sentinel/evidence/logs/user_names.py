@@ -75,8 +75,13 @@ _IMAGE = re.compile(
     r"[\w-]{2,16}:? (?:\w{4,8} )?\((?:device )?loop\d|Aborting journal on device loop\d|"
     r"JBD2: (?:\w{1,16},? |-\d{1,3} ){0,12}(?:for|on) loop\d|loop\d{0,4}: |SQUASHFS error: |device-mapper: verity: 7:\d"
 )
-# What is true of a user's own library. "JBD2: recovery failed" names no device; a disk's has its own line of ext4 behind it.
-_ANY_USER = re.compile(r"NVRM: API mismatch: |JBD2: recovery failed")
+# What is true of a user's own library, of a network namespace of a user's own, or of limits that one user's processes reach.
+# "JBD2: recovery failed" names no device; a disk's has its own line of ext4 behind it.
+_ANY_USER = re.compile(
+    r"NVRM: API mismatch: |JBD2: recovery failed|bond\d{1,4}: |nf_conntrack: |neighbour: \w{2,8}_cache: |"
+    r"ipv[46]: Neighbou?r table |IPv6: \S{1,24}: IPv6 duplicate address |\S{1,16}: received packet on \S{1,16} with own |"
+    r"VFS: file-max limit |TCP: (?:out of memory|too many orphaned)"
+)
 
 
 def of_an_image(message: str) -> bool:

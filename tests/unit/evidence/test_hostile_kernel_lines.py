@@ -218,7 +218,7 @@ def test_what_user_space_wrote_is_not_the_kernels_word(rule) -> None:
             assert drained(found) == ()
 
 
-OF_ANY_USER = {"nvrm-api-mismatch"}  # what the kernel says of a user's own library
+OF_ANY_USER = {"nvrm-api-mismatch", "bond-without-link"}  # what the kernel says of a user's own library or interface
 PREFIXES = (
     "[  812.500000] ", "[  812.500000][ T4711] ", "[Wed Mar  4 05:06:07 2026] ", "<3>[  812.500000] ",
     "kern  :err   : [  812.500000] ", "3,1,5000000,-;", "3,1,5000000,-,caller=T7;", "2026-03-04T05:06:07,123456+00:00 ",

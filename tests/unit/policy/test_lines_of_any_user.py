@@ -66,7 +66,17 @@ OF_IMAGES = (
     "SQUASHFS error: Unable to read metadata cache entry [4d5]",
     "device-mapper: verity: 7:0: data block 5 is corrupted",
 )
-OTHERS = (LIBCUDA, "JBD2: recovery failed")
+OTHERS = (
+    LIBCUDA,
+    "JBD2: recovery failed",
+    "bond0: now running without any active interface!",
+    "nf_conntrack: nf_conntrack: table full, dropping packet",
+    "neighbour: arp_cache: neighbor table overflow!",
+    "br0: received packet on ens1f0 with own address as source address (addr:0c:42:a1:2b:3c:4d, vlan:0)",
+    "IPv6: eth0: IPv6 duplicate address fe80::1 used by 02:00:00:00:00:01 detected!",
+    "VFS: file-max limit 1048576 reached",
+    "TCP: out of memory -- consider tuning tcp_mem",
+)
 
 
 def said(*messages: str, node: str = "n1") -> list[Evidence]:
