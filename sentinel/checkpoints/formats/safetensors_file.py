@@ -16,6 +16,7 @@ from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, no_owner
 from sentinel.checkpoints.parsing import flipped_names, json_files
 from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, look_at, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan
+from sentinel.checkpoints.parsing.tensors import MOST_DIMENSIONS
 from sentinel.checkpoints.reading import BATCH_BYTES, Work, span_crc
 from sentinel.checkpoints.records import level_at_least
 from sentinel.text import visible
@@ -227,6 +228,8 @@ def _span(key: str, entry: object, shown: str) -> SpanOf:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if dtype not in _TYPES or not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
         raise Broken(f"{shown}: {visible(key)}: damaged header entry")
+    if len(shape) > MOST_DIMENSIONS:
+        raise NotKnown(f"{shown}: {visible(key)}: {len(shape)} dimensions, more than this reader takes")
     bits = _TYPES[dtype][0]
     for length in shape:
         bits *= length

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+
+from sentinel.checkpoints.parsing.json_files import one_bit_apart
 
 _DIGITS = re.compile(r"\d+")
 _LEAST_LAYERS = 4
@@ -29,6 +31,11 @@ def flipped(tensors: Tensors) -> tuple[str, str] | None:
         kinds.setdefault(_DIGITS.sub("#", name), {})[tuple(_DIGITS.findall(name))] = name
     sets = Counter((_stack(kind), frozenset(held)) for kind, held in kinds.items() if len(held) >= _LEAST_LAYERS)
     inhabited = Counter((_stack(kind), layer) for kind, held in kinds.items() for layer in held)
+    alone: dict[int, list[str]] = {}  # names of kinds that are there once, by their length
+    for held in kinds.values():
+        if len(held) == 1:
+            (name,) = held.values()
+            alone.setdefault(_bytes(name), []).append(name)
     looked = 0
     for (stack, layers), agreeing in sets.most_common(_MOST_SETS):
         for kind, held in kinds.items() if agreeing >= _AGREE else ():
@@ -44,9 +51,8 @@ def flipped(tensors: Tensors) -> tuple[str, str] | None:
             if here and gap in (min(layers, key=_numbers), max(layers, key=_numbers)):
                 continue  # this kind is counted from another layer on
             lost, alike = _named(kind, gap), {tensors[held[layer]] for layer in held.keys() & layers}
-            for name in _one_bit_away(lost):
-                alone = name in here or len(kinds.get(_DIGITS.sub("#", name), ())) == 1
-                if name in tensors and alone and alike == {tensors[name]}:
+            for name in (*here, *alone.get(_bytes(lost), ())):
+                if alike == {tensors[name]} and one_bit_apart(name, lost):
                     return name, lost
     return None
 
@@ -65,10 +71,5 @@ def _named(kind: str, layer: Layer) -> str:
     return re.sub("#", lambda _: next(numbers, "#"), kind)
 
 
-def _one_bit_away(name: str) -> Iterator[str]:
-    data = bytearray(name.encode("utf-8", "surrogatepass"))
-    for at in range(len(data)):
-        for bit in range(8):
-            data[at] ^= 1 << bit
-            yield data.decode("utf-8", "replace")
-            data[at] ^= 1 << bit
+def _bytes(name: str) -> int:
+    return len(name.encode("utf-8", "surrogatepass"))

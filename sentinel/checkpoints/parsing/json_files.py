@@ -80,7 +80,7 @@ def renamed_key(mine: object, theirs: object) -> tuple[str, str] | None:
 def one_bit_apart(one: str, other: str) -> bool:
     """Whether two names differ in one bit of their bytes."""
     mine, theirs = one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass")
-    return len(mine) == len(theirs) and sum((a ^ b).bit_count() for a, b in zip(mine, theirs, strict=True)) == 1
+    return len(mine) == len(theirs) and (int.from_bytes(mine) ^ int.from_bytes(theirs)).bit_count() == 1
 
 
 def is_lines(tree: Tree, name: str) -> bool:

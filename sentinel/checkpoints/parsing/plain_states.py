@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from sentinel import inert_pickle
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.parsing import zips
-from sentinel.checkpoints.parsing.tensors import Pickled, limits
+from sentinel.checkpoints.parsing.tensors import MOST_DIMENSIONS, Pickled, limits
 from sentinel.checkpoints.reading import Held, Opened, Work, archive_works
 
 SUFFIXES = (".npy", ".npz", ".pkl", ".pickle")
 PICKLE_BYTES = 48 << 20  # of all pickles of a save that are read
 _MOST_ARRAYS = 1000
 _HEADER_BYTES = 10_000  # NumPy's own limit
-_MOST_DIMENSIONS = 64  # as well
 _JOBLIB = b"joblib.numpy_pickle"
 _MAGIC = b"\x93NUMPY"
 _TYPE = re.compile(r"[<>|=]?([biufcSVU?mM])(\d{1,6})")
@@ -81,7 +80,7 @@ def _check_array(handle: Handle, at: int) -> int | None:
     try:
         told = ast.literal_eval(handle.read(at + 8 + width, length).decode("utf-8").strip())
         kind, shape = told["descr"], tuple(told["shape"])
-        counted = len(shape) <= _MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 60 for n in shape)
+        counted = len(shape) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 60 for n in shape)
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
         counted = False
     if not counted:

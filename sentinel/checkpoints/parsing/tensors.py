@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from sentinel import inert_pickle
-from sentinel.checkpoints.files import Broken
+from sentinel.checkpoints.files import Broken, NotKnown
 from sentinel.checkpoints.parsing.floats import View
 from sentinel.inert_pickle import Limits, Name, Opaque
 
@@ -27,6 +27,7 @@ _STORAGES: dict[str, str] = {
 }  # fmt: skip
 
 
+MOST_DIMENSIONS = 64  # as numpy's; the product of very many lengths is a number whose length grows with each
 _MEMORY_SETTING = "SENTINEL_PICKLE_MEMORY_MB"
 
 
@@ -135,11 +136,17 @@ def tensor_of(item: Opaque, what: str) -> Tensor | None:
 
 
 def integers(value: object) -> tuple[int, ...] | None:
-    """A tuple of whole numbers, also where it is wrapped as torch.Size; None for anything else."""
+    """A tuple of whole numbers, also where it is wrapped as torch.Size; None for anything else.
+
+    Raises:
+        NotKnown: there are more of them than dimensions of a tensor that is looked at.
+    """
     if isinstance(value, Opaque) and value.name == "Size" and isinstance(value.args, tuple) and len(value.args) == 1:
         value = value.args[0]
     if not isinstance(value, (tuple, list)):
         return None
+    if len(value) > MOST_DIMENSIONS:
+        raise NotKnown(f"a tensor of {len(value)} dimensions, more than this reader takes")
     for number in value:  # a loop: this is asked for every piece of a large checkpoint
         if type(number) is not int:
             return None

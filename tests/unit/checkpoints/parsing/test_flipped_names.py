@@ -61,8 +61,8 @@ def test_what_a_model_may_be_called(tensors):
 
 
 def test_of_very_many_names_few_are_looked_for(monkeypatch):
-    looked = []
-    monkeypatch.setattr(flipped_names, "_one_bit_away", lambda name: looked.append(name) or ())
+    looked, named = [], flipped_names._named
+    monkeypatch.setattr(flipped_names, "_named", lambda *kind: looked.append(kind) or named(*kind))
     many = {
         f"x.{layer}.{'abcdefghij'[i % 10] * (1 + i // 10)}": ("F32", (1,))
         for i in range(2_000)
@@ -70,6 +70,18 @@ def test_of_very_many_names_few_are_looked_for(monkeypatch):
         if (i % 2, layer) != (1, "2")
     }
     assert flipped(many) is None and 0 < len(looked) <= 64
+
+
+def test_of_a_long_name_no_other_names_are_made(monkeypatch):
+    """It is held against the names that are there: as many comparisons as these, whatever its length."""
+    compared, apart = [], flipped_names.one_bit_apart
+    monkeypatch.setattr(flipped_names, "one_bit_apart", lambda *names: compared.append(names) or apart(*names))
+    long = "x" * 20_000
+    whole = model(layers=6, more=[(f"model.layers.{layer}.{long}", ("F32", (1,))) for layer in range(6)])
+    for new, found in ((f"model.layers.3.{long[:-1]}y", True), (f"model.layers.3.{long[:-2]}yy", False)):
+        other = renamed(whole, f"model.layers.3.{long}", new)
+        assert (flipped(other) is not None) is found
+    assert len(compared) <= 4
 
 
 def saved(make, old=b"", new=b"", form="pt"):
