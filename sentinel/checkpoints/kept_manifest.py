@@ -155,7 +155,7 @@ def find(folder: Path, tree: Tree) -> Kept | None:
             data["path"], parse_level(data["level"]), str(data["finding"]), float(data["made_s"]), int(data["bytes"]),
             float(data["seconds"]), files,
         )  # fmt: skip
-    except (NotKnown, ValueError, KeyError, TypeError, AttributeError, AssertionError):
+    except (NotKnown, ValueError, OverflowError, KeyError, TypeError, AttributeError, AssertionError):
         return None
 
 

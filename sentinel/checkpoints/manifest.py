@@ -104,7 +104,7 @@ def _read(place: Path) -> dict[str, tuple[int, list[int]]]:
         return {
             name: (int(entry["size"]), [int(block, 16) for block in entry["crc32"]]) for name, entry in files.items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
         raise NotKnown(f"{visible(place.name)} is damaged") from None
 
 

@@ -327,7 +327,7 @@ def _read_journal(base: Path, store: int) -> list[Move]:
             move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]), *how)
             event = entry["event"]
             sound = _lies_below(move.source, base) and _lies_below(move.target, store_of(base))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, OverflowError, KeyError, TypeError) as error:
             raise FileError(journal, "not a line of the journal", line=number, fix="Mend or remove it.") from error
         if not sound:
             raise FileError(

@@ -53,7 +53,7 @@ def send(
                 done.bytes += _send_file(tree, name, int(parts.get(name, 0)), to, pace, progress)
                 done.files += _hear(back).get("done") == name
         _say(to, {"end": True})
-    except (BrokenPipeError, KeyError, TypeError, ValueError) as error:
+    except (BrokenPipeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise Unavailable(
             f"the receiving side went away ({type(error).__name__})", fix="Its own words are above; run it again."
         ) from error

@@ -11,6 +11,7 @@ nothing proven.
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import time
 from collections.abc import Iterable
@@ -65,6 +66,18 @@ _WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME, nemo.NAME))
 # Formats that are known by their files, whatever folders lie beside these.
 _BY_FILES_ALONE = frozenset((dcp.NAME, nvrx.NAME, safetensors_set.NAME, torch_folder.NAME))
 ONLY_WEIGHTS = "weights without an optimizer"
+_MOST_STEPS = 1 << 63  # the store's numbers
+# What a value of no foreseen kind raises in a reader: that this one save is not known, and no other one is lost with it.
+_UNFORESEEN = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 _BESIDE = 8  # steps beside a file of weights: at most so many are looked at for a whole save
 # Formats of which some files are named by nothing in the save.
 _OF_ONE_SAVE = frozenset(
@@ -235,6 +248,8 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         judged.valid, judged.reason = None, f"cannot be read ({error.strerror or type(error).__name__})"
     except MemoryError:
         judged.valid, judged.reason = None, "its check takes more memory than it may (the agent's jobs.memory_bytes)"
+    except _UNFORESEEN as error:
+        judged.valid, judged.reason = None, f"holds what this reader did not foresee ({type(error).__name__})"
     return judged
 
 
@@ -256,6 +271,8 @@ def _unrecognised(tree: Tree, ask: Ask) -> Exception:
 def _settle_step(judged: _Judged, path: Path) -> None:
     """The name's step and the one stated inside must agree up to 1: some frameworks count from 0, some from 1."""
     inner = judged.finding.step if judged.finding else None
+    if inner is not None and abs(inner) >= _MOST_STEPS:
+        raise NotKnown("states a step that no training reaches: damaged?")
     if judged.step is None:
         judged.step = inner
         if inner is None:

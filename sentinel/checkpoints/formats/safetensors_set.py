@@ -301,5 +301,5 @@ def _offsets(name: str, header: Header) -> dict[str, Shape]:
     try:
         info = json.loads(text)
         return {key: tuple(int(n) for n in entry["saved_offsets"]) for key, entry in info.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
         raise Broken(f"{visible(name)}: its sharding information is damaged") from None

@@ -34,6 +34,7 @@ _OTHER_FILE = re.compile(
     r"(lr_)?scheduler(_\d+)?\.|sampler(_\d+)?\.|scaler\.|random_states_\d+\.|rng_state|training_args\.|dl_state_dict|dataloader"
 )
 _NUMBER = re.compile(r"\d+")
+_MOST_STEPS = 1 << 53  # below it a float holds every whole number
 _TABLES = 3  # of tables inside each other, in which trainers keep an optimizer
 _STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
 # What trainers call it besides, where the file's name states no step, and the tables in which it is then.
@@ -160,9 +161,13 @@ def file_role(name: str) -> Role:
 
 
 def number_in(tree: Tree, file: TorchFile, value: object) -> float | None:
-    """A plain number, or the one in a tensor of a single float32 or int64; None for anything else."""
+    """A plain number, or the one in a tensor of a single float32 or int64; None for anything else.
+
+    Raises:
+        NotKnown: it counts no steps: it is not finite, or beyond what a float counts one by one.
+    """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        return counted(file.name, value)
     if not isinstance(value, Opaque) or file.opened is None:
         return None
     tensor = next((t for t in file.opened.pickled.tensors if _is(value, t)), None)
@@ -171,7 +176,14 @@ def number_in(tree: Tree, file: TorchFile, value: object) -> float | None:
     if tensor is None or layout is None or record is None or record.size < struct.calcsize(layout):
         return None
     with opened(tree.path(file.name), file.name) as handle:
-        return float(struct.unpack(layout, handle.read(record.data, struct.calcsize(layout)))[0])
+        return counted(file.name, struct.unpack(layout, handle.read(record.data, struct.calcsize(layout)))[0])
+
+
+def counted(name: str, number: float) -> float:
+    """A count of steps that a file states. Raises `NotKnown` as `number_in` does."""
+    if not abs(number) <= _MOST_STEPS:  # also where it is not a number
+        raise NotKnown(f"{visible(name)} counts steps by a number that no training reaches: damaged?")
+    return float(number)
 
 
 def _is(value: Opaque, tensor: Tensor) -> bool:

@@ -224,13 +224,14 @@ def _same_counts(tree: Tree, files: dict[str, torch_file.TorchFile]) -> None:
 
 
 def _counts_beside(folder: Path, names: Iterable[str], kind: int) -> set[float]:
-    tree, files = Tree(folder), {}
+    tree, found = Tree(folder), set[float]()
     for name in names:
         try:
-            files[name] = torch_file.check_file(tree, name, Ask("structural", 0.0))
+            file = torch_file.check_file(tree, name, Ask("structural", 0.0))
+            found |= set(_counts(tree, {name: file})[kind].values())
         except (Broken, Foreign, NotKnown, OSError):
             continue
-    return set(_counts(tree, files)[kind].values())
+    return found
 
 
 def _counts(tree: Tree, files: dict[str, torch_file.TorchFile]) -> tuple[dict[str, float], dict[str, float]]:
@@ -246,7 +247,7 @@ def _counts(tree: Tree, files: dict[str, torch_file.TorchFile]) -> tuple[dict[st
                 optimizers[name] = max([optimizers.get(name, 0.0), *known])
         for table in (file.value, *(file.value.values() if isinstance(file.value, dict) else ())):
             if isinstance(table, dict) and type(count := table.get("last_epoch")) is int:
-                schedules[name] = float(count)
+                schedules[name] = torch_file.counted(name, count)
     return optimizers, schedules
 
 

@@ -15,6 +15,7 @@ from sentinel.checkpoints.formats.dcp_parts.ends import check_frames
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.formats.jax.ocdbt import INDEX_BYTES, Span, check_tails, crc32c
 from sentinel.checkpoints.parsing import json_files
+from sentinel.checkpoints.parsing.tensors import MOST_DIMENSIONS
 from sentinel.text import visible
 
 V2, V3 = ".zarray", "zarr.json"
@@ -44,7 +45,7 @@ def check(tree: Tree, folder: str, *, all_stored: bool) -> list[str]:
     if told.get("node_type") == "group":
         return []
     try:
-        shape = [int(n) for n in told["shape"]]
+        shape = _lengths(told["shape"])
         names, plain_bytes = (_version2 if meta.endswith(V2) else _version3)(told, shape)
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
         raise Broken(f"{visible(meta)} describes no array") from None
@@ -109,7 +110,7 @@ Names = tuple[Iterable[str], int | None]
 
 def _version2(told: dict[str, object], shape: list[int]) -> Names:
     """The names of the chunks, and how long each is where it is not compressed."""
-    cut = [int(n) for n in told["chunks"]]  # type: ignore[attr-defined]
+    cut = _lengths(told["chunks"])
     separator = str(told.get("dimension_separator", "."))
     plain = None if told.get("compressor") or told.get("filters") else math.prod(cut) * _item_bytes(str(told["dtype"]))
     if not shape:
@@ -118,7 +119,7 @@ def _version2(told: dict[str, object], shape: list[int]) -> Names:
 
 
 def _version3(told: dict[str, object], shape: list[int]) -> Names:
-    cut = [int(n) for n in told["chunk_grid"]["configuration"]["chunk_shape"]]  # type: ignore[index]
+    cut = _lengths(told["chunk_grid"]["configuration"]["chunk_shape"])  # type: ignore[index]
     encoding = told.get("chunk_key_encoding")
     settings = encoding.get("configuration", {}) if isinstance(encoding, dict) else {}
     old = isinstance(encoding, dict) and encoding.get("name") == "v2"
@@ -127,6 +128,16 @@ def _version3(told: dict[str, object], shape: list[int]) -> Names:
         return ["0" if old else "c"], None
     places = (separator.join(map(str, place)) for place in _grid(shape, cut))
     return places if old else (f"c{separator}{place}" for place in places), None
+
+
+def _lengths(value: object) -> list[int]:
+    """ValueError where these are no lengths: each is a whole number that fits 64 bits."""
+    lengths = value if isinstance(value, list) else []
+    if lengths != value or len(lengths) > MOST_DIMENSIONS:
+        raise ValueError("no shape")
+    if not all(type(length) is int and 0 <= length < 1 << 63 for length in lengths):
+        raise ValueError("no shape")
+    return lengths
 
 
 def _grid(shape: list[int], cut: list[int]) -> Iterable[tuple[int, ...]]:
