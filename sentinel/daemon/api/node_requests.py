@@ -127,7 +127,7 @@ class NodeRequests:
         now_s = self._runner.seconds()
         heartbeat = heartbeat_of(node, body, now, now_s)
         self._runner.handle(heartbeat)
-        self._prologs.refusals.heard(node, body.get("refused"), now)
+        self._prologs.refusals.heard(node, body.get("refused"), now, self._live)
         seen = self._live.node(node)
         watched = watch_list(self._live, node, body.get("jobs"))
         answer: dict[str, Any] = {"at": now}
@@ -169,7 +169,8 @@ class NodeRequests:
         node, first, items = await self._sender(caller, body), body.get("first"), body.get("items")
         if not isinstance(first, int) or not isinstance(items, list):
             raise ProtocolError("first must be a number and items a list")
-        self._prologs.refusals.heard(node, body.get("refused"), self._clock.now())  # of a prolog without an agent
+        now = self._clock.now()
+        self._prologs.refusals.heard(node, body.get("refused"), now, self._live)  # of a prolog without an agent
         if node in self._stating:
             raise Unavailable(f"a request of {node} is still being taken in", fix="it is sent again by itself")
         self._stating.add(node)

@@ -266,7 +266,7 @@ class Views:
             since=since, user=user or chosen.user, nodes=chosen.nodes, jobs=jobs, most=_ATTEMPTS
         )
         slurm = self._attempts.in_slurm(chosen.job, user or chosen.user) if not attempts else None
-        refused = self._prologs.refusals.of(chosen.job) if attempts or slurm else []
+        refused = self._prologs.refusals.of(chosen.job, self._live) if attempts or slurm else []
         found = self._search.of_jobs(user, {row["job"] for row in attempts} | chosen.parts, since=since)
         shown = self._attempts.shown(attempts, self._attempts.losses(map(as_corrected, found.rows), attempts))
         waits = self._waits(found.rows)
@@ -343,7 +343,7 @@ class Views:
         slurm = self._attempts.in_slurm(job, user) if not attempts else None
         rows = await asyncio.to_thread(self._search.named, what, parts, user, is_node=node is not None)
         asked = meant(what, rows, node=node, has_job=bool(attempts or slurm), parts=parts)
-        refused = self._prologs.refusals.of(job) if attempts or slurm else []
+        refused = self._prologs.refusals.of(job, self._live) if attempts or slurm else []
         return await self._answer(asked, node, attempts) | {"slurm": slurm, "refused": refused}
 
     async def _answer(self, asked: Meant, node: NodeView | None, attempts: list[dict[str, Any]]) -> dict[str, Any]:

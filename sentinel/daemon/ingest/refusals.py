@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.observed_silence import seconds_of
 from sentinel.text import plain
 
 _MOST = 20  # of one message; an agent tells as many
-_MOST_KEPT = 20_000
+_MOST_OF_A_NODE = 200  # a node that refuses is drained, so there are few
 _CHARACTERS = 300
 
 
@@ -24,27 +25,43 @@ class Refusal:
 
 
 class Refusals:
-    """By job, node and attempt; the earliest told is dropped first."""
+    """By node, job and attempt. Of one node the earliest told is dropped first: no node's words displace another's."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, str, int], Refusal] = {}
+        self._kept: dict[str, dict[tuple[int, int], Refusal]] = {}
 
-    def heard(self, node: str, told: object, now: datetime) -> None:
-        """Take in what a node tells. Malformed items are left out: a heartbeat must not fail for one of them."""
+    def heard(self, node: str, told: object, now: datetime, live: ClusterView) -> None:
+        """Take in what a node tells, but of an attempt that Slurm had elsewhere: no prolog of this node saw it.
+
+        Malformed items are left out: a heartbeat must not fail for one of them.
+        """
         for item in told[:_MOST] if isinstance(told, list) else ():
             job, attempt = (item.get("job"), item.get("attempt")) if isinstance(item, dict) else (None, None)
-            if type(job) is not int or type(attempt) is not int or (job, node, attempt) in self._kept:
+            kept = self._kept.get(node, {})
+            if type(job) is not int or type(attempt) is not int or (job, attempt) in kept:
+                continue
+            if live.ran_on(job, attempt, node) is False:
                 continue
             try:
                 at = now - timedelta(seconds=max(0.0, seconds_of(item.get("ago_s")) or 0.0))
             except OverflowError:
                 continue
             reason = plain(str(item.get("reason", "")))[:_CHARACTERS]
-            self._kept[job, node, attempt] = Refusal(node, attempt, reason, at)
-        while len(self._kept) > _MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+            kept[job, attempt] = Refusal(node, attempt, reason, at)
+            self._kept[node] = kept
+            if len(kept) > _MOST_OF_A_NODE:
+                del kept[next(iter(kept))]
 
-    def of(self, job: int | None) -> list[Refusal]:
-        """The refusals of this job, earliest first."""
-        found = [refusal for (kept, _, _), refusal in self._kept.items() if kept == job]
+    def of(self, job: int | None, live: ClusterView) -> list[Refusal]:
+        """The refusals of this job, earliest first.
+
+        Left out: of attempts that Slurm had elsewhere, or has not come to. Slurm seldom shows an attempt that a prolog
+        refused: where it is not known which nodes it had, the node's word stands.
+        """
+        if job is None:
+            return []
+        view = live.fleet.jobs.get(job) if live.fleet is not None else None
+        told = [one for kept in self._kept.values() for (number, _), one in kept.items() if number == job]
+        came = [one for one in told if view is None or one.attempt <= view.restarts]
+        found = [one for one in came if live.ran_on(job, one.attempt, one.node) is not False]
         return sorted(found, key=lambda refusal: (refusal.at, refusal.node))

@@ -60,7 +60,7 @@ async def test_a_job_whose_attempts_were_seen_is_shown_by_these(world: Worlds) -
 async def test_a_refusal_that_a_node_told_of_is_shown_to_the_jobs_user_alone(world: Worlds) -> None:
     shown, number = await refused(world)
     told = [{"job": number, "attempt": 0, "reason": "gpu_lost: a GPU is lost", "ago_s": 5.0}]
-    shown.prologs.refusals.heard("n2", told, shown.world.slurm.clock.now())
+    shown.prologs.refusals.heard("n2", told, shown.world.slurm.clock.now(), shown.daemon.live)
     for answer in (await shown("why", ADA, what=str(number)), await shown("jobs", ADA, job=number)):
         (one,) = answer["refused"]
         assert (one["node"], one["attempt"], one["reason"]) == ("n2", 0, "gpu_lost: a GPU is lost")
