@@ -107,8 +107,11 @@ def overall(modes: Modes, by_partition: dict[str, dict[str, Any]], *, paused: bo
     return words.pop() if len(words) == 1 else "mixed"
 
 
-def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str, Any]:
-    """For ``sentinel doctor``: the running daemon's account and settings. Blocking: reads the store."""
+def own_state(settings: Settings, store: Store, fleet: Fleet | None, user: str | None) -> dict[str, Any]:
+    """For ``sentinel doctor``: the running daemon's account and settings. Blocking: reads the store.
+
+    ``user``: of messages that were not delivered only those about this user's jobs; None: all.
+    """
     return {
         "account": name_of(os.getuid()),
         "uid": os.getuid(),
@@ -126,7 +129,7 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None) -> dict[str
         "spares": _spares(settings.recovery.spares, fleet),
         "undelivered": [
             {"receiver": name, "at": one.at, "given_up": one.delivery.given_up, "reason": one.delivery.reason}
-            for one, name, delivered in store.notices(since=_FAR_FUTURE, most=_UNDELIVERED)
+            for one, name, delivered in store.notices(since=_FAR_FUTURE, most=_UNDELIVERED, user=user)
             if one.delivery.tries and not delivered
         ],
     }

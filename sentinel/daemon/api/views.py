@@ -380,7 +380,7 @@ class Views:
         since = now - timedelta(days=days_of(arguments, _HISTORY_DAYS))
         return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now)
 
-    async def _doctor(self, _arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
+    async def _doctor(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         fleet = self._live.fleet
         return {
             "version": __version__,
@@ -389,7 +389,7 @@ class Views:
             "slurm_problem": self._fleets.problem,
             **state_of.unread_records(fleet),
             "dependents": state_of.dependents(fleet),
-            **await asyncio.to_thread(state_of.own_state, self._settings, self._store, fleet),
+            **await asyncio.to_thread(state_of.own_state, self._settings, self._store, fleet, user),
             "resume_writable": await self._resume.writable(),
             "resume_read_only": await self._resume.read_only(),
             "nodes": {name: self._agent(name) for name in sorted(fleet.nodes if fleet else {})},

@@ -21,7 +21,7 @@ from made_records import AT, evidence, incident, later, plan, step
 
 from sentinel.daemon.api.status import settings_digest
 from sentinel.errors import SentinelError, Unavailable, UserError
-from sentinel.model.records import IncidentState, Kind, NodeView, Outcome, Result, Source, StepKind
+from sentinel.model.records import Delivery, IncidentState, Kind, NodeView, Notice, Outcome, Result, Source, StepKind
 
 Worlds = Callable[..., World]
 
@@ -306,6 +306,18 @@ async def test_doctor_and_past(world: Worlds) -> None:
     past = await shown("past", ADA, days=2)
     assert [failure["cause"] for failure in past["failures"]] == ["gpu_memory_ecc"] * 2
     assert "ada" not in json.dumps(past)
+
+
+async def test_doctor_tells_what_became_of_messages_about_ones_own_jobs(world: Worlds) -> None:
+    """Their reasons name people, jobs and receivers."""
+    shown = Shown(world())
+    for name, user in (("aaa1", "ada"), ("bbb1", "bob"), ("ccc1", None)):
+        failed = Delivery(tries=3, reason=f"of {name}", given_up=True)
+        notice = Notice(f"note-{name}", name, AT, "failed", "", {"user": user}, delivery=failed)
+        shown.world.store.record_notice(notice, "users", delivered=False)
+    for uid, seen in OWN:
+        told = (await shown("doctor", uid))["undelivered"]
+        assert {row["reason"] for row in told} == {f"of {name}" for name in seen}
 
 
 async def test_doctor_tells_whether_the_resume_folder_can_be_written(world: Worlds, tmp_path: Path) -> None:
