@@ -36,10 +36,12 @@ from sentinel.text import json_with_bytes
 
 FRAME = struct.Struct("!IQ")  # length of the header, length of the content, in bytes
 HEADER_BYTES = 4 << 20
+HEADERS_BYTES = 64 << 20  # of all headers: they are kept in memory
 WIRE_BYTES = 2 << 20  # most bytes of all dump summaries: they must fit in one request
 HALF_DONE_S = 3600.0  # age at which the unfinished folder of a killed collector is removed
 JUDGE_S = 2.0  # left for reading error files where finding them took all of its time; loading the rules takes 1.5 s
 FEW_CALLS = 8  # newest collectives kept per process group if the summaries are too large
+_KINDS = ("dump", "error", "log")  # parts of names of files that root writes
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 Put = Callable[[Mapping[str, Any], bytes], None]
@@ -99,16 +101,18 @@ class Frames:
     def __init__(self, pipe: int, most_bytes: int, until_s: float) -> None:
         self._pipe = pipe
         self._left = most_bytes
+        self._headers_left = HEADERS_BYTES
         self._until_s = until_s
         self.trouble = ""
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         while (head := self._take(FRAME.size)) is not None and head:
             header_bytes, content_bytes = FRAME.unpack(head)
-            if header_bytes > HEADER_BYTES or content_bytes > self._left:
+            if header_bytes > min(HEADER_BYTES, self._headers_left) or content_bytes > self._left:
                 self.trouble = "it said more than it may"
                 return
             self._left -= content_bytes
+            self._headers_left -= header_bytes
             header, content = self._take(header_bytes), self._take(content_bytes)
             if header is None or content is None:
                 return
@@ -243,7 +247,10 @@ class Bundle:
             self._notes.append(f"what the job's error files say cannot be read: {error!r:.200}")
 
     def _take(self, header: dict[str, Any], content: bytes) -> None:
-        kind, path = str(header.get("kind")), str(header.get("path"))
+        kind, path, dump = header.get("kind"), str(header.get("path")), header.get("dump")
+        if kind not in _KINDS or (kind == "dump" and not isinstance(dump, dict)):  # a user's process says what it likes
+            self._notes.append(f"what the job's user sent cannot be read: {kind!r:.40} of {path:.200}")
+            return
         if kind == "dump":
             self._dumps.append({"path": path, **header["dump"]})
         elif kind == "error":
@@ -315,11 +322,13 @@ def fitting(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Shorten dump summaries until they fit in one answer: first fewer calls in each, then fewer summaries."""
     if sum(len(json.dumps(item)) for item in dumps) <= WIRE_BYTES:
         return dumps
-    for item in dumps:
-        for group in item.get("trace", {}).get("groups", []):
-            group["calls"] = group["calls"][-FEW_CALLS:]
     size, made = 0, []
     for item in dumps:
+        try:
+            for group in item.get("trace", {}).get("groups", []):
+                group["calls"] = group["calls"][-FEW_CALLS:]
+        except (AttributeError, KeyError, TypeError):  # a user's process made it
+            continue
         size += len(json.dumps(item))
         if size > WIRE_BYTES:
             break

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.agent.probes.collect import HALF_DONE_S, WIRE_BYTES, Frames, fitting, prune
+from sentinel.agent.probes.collect import HALF_DONE_S, WIRE_BYTES, Bundle, Frames, fitting, prune
 from sentinel.agent.probes.collected import answer
 
 
@@ -118,3 +118,59 @@ def test_one_that_says_nothing_is_left(tmp_path: Path) -> None:
     assert "deadline" in frames.trouble
     os.close(ours)
     os.close(theirs)
+
+
+OF_JOB = {
+    "job": 7, "attempt": 0, "node": "n1", "uid": 1000, "began_s": 0.0, "ended_s": 1.0, "code": 1, "why": "failed",
+    "rules": "", "bundles": 5, "bundles_bytes": 1 << 20, "user_s": 20.0, "total_bytes": 1 << 20, "log_bytes": 1 << 20,
+}  # fmt: skip
+
+
+def sent(folder: Path, *parts: tuple[object, bytes]) -> None:
+    """A bundle of what a process of the user sends, as another process does."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        for header, content in (*parts, ({"last": True}, b"")):
+            raw = json.dumps(header).encode()
+            os.write(write, struct.pack("!IQ", len(raw), len(content)) + raw + content)
+        os._exit(0)
+    os.close(write)
+    made = Bundle(folder / "bundles" / ".7.0.1", OF_JOB)
+    made.user(pid, read)
+    made.finish(folder / "bundles" / "7.0")
+
+
+@pytest.mark.parametrize("kind", ["../../../etc/x", "../x", "a/b", "node", "", "a" * 300, None, 7, ["log"], {}])
+def test_what_the_users_process_calls_a_file_is_no_path(tmp_path: Path, kind: object) -> None:
+    """Root writes it, so only kinds that are known are part of a name."""
+    (tmp_path / "etc").mkdir()
+    sent(
+        tmp_path,
+        ({"kind": kind, "path": "/home/ada/job"}, b"words"),
+        ({"kind": "log", "path": "/home/ada/l"}, b"end"),
+    )
+    kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert kept == {f"bundles/7.0/{name}" for name in ("about.json", "dumps.json", "log-end.txt")}
+    about = json.loads((tmp_path / "bundles" / "7.0" / "about.json").read_text())
+    assert any("cannot be read" in note for note in about["notes"])
+
+
+@pytest.mark.parametrize("dump", [{}, {"dump": None}, {"dump": "x"}, {"dump": ["x"]}])
+def test_a_dump_that_is_none_costs_no_other_file(tmp_path: Path, dump: dict[str, object]) -> None:
+    sent(tmp_path, ({"kind": "dump", "path": "/d", **dump}, b""), ({"kind": "log", "path": "/home/ada/l"}, b"end"))
+    assert (tmp_path / "bundles" / "7.0" / "log-end.txt").read_bytes() == b"end"
+
+
+@pytest.mark.parametrize("trace", ["x", {"groups": [7]}, {"groups": [{}]}, {"groups": 7}, {"groups": [{"calls": 7}]}])
+def test_a_dump_of_another_form_is_left_out_where_they_are_shortened(trace: object) -> None:
+    whole = {"trace": {"groups": [{"calls": ["x" * WIRE_BYTES]}]}}
+    short = {"trace": {"groups": [{"calls": ["x"]}]}}
+    assert fitting([{"trace": trace}, short, whole]) == [short]
+
+
+def test_what_is_said_beside_files_is_bounded_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.agent.probes.collect.HEADERS_BYTES", 1000)
+    sent(tmp_path, *(({"note": "x" * 100}, b"") for _ in range(100)))
+    about = json.loads((tmp_path / "bundles" / "7.0" / "about.json").read_text())
+    assert len(about["notes"]) < 12 and "more than it may" in about["notes"][-1]
