@@ -12,6 +12,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.explanation import LAST
 from sentinel.daemon.api.histories import FailureFilter
 from sentinel.engine.history import as_corrected
+from sentinel.errors import UserError
 
 SHOWN = 200  # newest incidents of a listing
 SEARCHED = 5000  # newest matching incidents that sums and histories are made of
@@ -85,6 +86,7 @@ class IncidentSearch:
             jobs=chosen.jobs,
             since=since,
             naming=chosen.nodes or (),
+            still_open=chosen.still_open,
         )
 
     def of_attempts(self, user: str | None, chosen: FailureFilter, *, since: datetime | None = None) -> Found:
@@ -133,6 +135,20 @@ class IncidentSearch:
         ]
         found.sort(key=lambda row: (row["opened_at"], row["id"]), reverse=True)
         return Found(found[:SEARCHED], cut=len(found) > SEARCHED)
+
+
+def listed(arguments: Mapping[str, Any], chosen: FailureFilter) -> int | None:
+    """How many incidents a request for a listing gets at most; None: as many as sums are made of.
+
+    Raises:
+        UserError: what it says is no number of incidents.
+    """
+    most = arguments.get("most")
+    if most is None:
+        return None if chosen.corrected else SHOWN  # of corrected ones cases are made
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise UserError(f"{most!r:.40} is no number of incidents", fix="name 1 or more")
+    return min(most, SEARCHED)
 
 
 def naming_node(name: str) -> Callable[[Mapping[str, Any]], bool]:

@@ -12,13 +12,14 @@ from sentinel.cli.operator.arguments import INCIDENT, SUBJECT, asked_filters, fi
 from sentinel.cli.operator.corrections import corrected_words
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.fleet import describe, drained_by, released_words, return_words
-from sentinel.cli.operator.incident_table import incident_table, state_words
+from sentinel.cli.operator.incident_table import incident_table, state_words, tell_cut
 from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table, say_refusals
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import OURS, Cause, IncidentState, Kind, Source, StepKind
 from sentinel.model.vocabulary import ENDED_AS_ASKED, HELD_BY_OTHERS, cause_words, how_sure, result_words, words_of
 
+_ALL = 5000  # incidents, which is as many as the daemon reads at once
 KEPT = 8  # nodes whose folder is named
 LEAST_SHOWN = 0.005  # an alternative less likely than this would be shown as 0 %
 _AT_FAULT = {
@@ -33,11 +34,12 @@ _AT_FAULT = {
 
 @click.command()
 @click.argument("incident", required=False, type=INCIDENT)
+@click.option("--all", "whole", is_flag=True, help="All, not only the newest 200.")
 @filter_options
 @config_option
 @json_option
 @paged
-def incidents(incident: str | None, config: Path, as_json: bool, **filters: Any) -> None:
+def incidents(incident: str | None, whole: bool, config: Path, as_json: bool, **filters: Any) -> None:
     """What happened and what was decided; with an incident's id, the same as ``sentinel why``.
 
     \b
@@ -51,9 +53,11 @@ def incidents(incident: str | None, config: Path, as_json: bool, **filters: Any)
         _explain(view(config, "why", what=incident), as_json)
         return
     chosen = asked_filters(**filters)
-    seen = view(config, "incidents", **chosen)
-    if seen.get("cut"):
-        echo(f"The newest {len(seen['incidents'])}; sentinel history counts more.", err=as_json)
+    seen = view(config, "incidents", **chosen, **({"most": _ALL} if whole else {}))
+    if whole:
+        tell_cut(seen, beside=as_json)
+    elif seen.get("cut"):
+        echo(f"The newest {len(seen['incidents'])}; --all shows more.", err=as_json)
     if as_json:
         print_json(seen["incidents"])
         return

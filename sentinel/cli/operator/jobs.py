@@ -61,9 +61,8 @@ def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> Non
         print_json([{**slurm, "refused_by": refused}]) if as_json else as_slurm_shows(slurm, refused)
         return
     if number is not None and not attempts:
-        raise UserError(
-            f"nothing is known of job {number}", fix="squeue and sacct may know it; sentinel jobs lists others"
-        )
+        _without_attempts(number, seen, as_json)
+        return
     tell_cut(seen, "attempts" if number is not None else "jobs", beside=as_json)
     if as_json:
         print_json(attempts)
@@ -75,6 +74,20 @@ def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> Non
         echo(f"No job{filter_words(chosen) or ' in the last 30 days'}.")
     else:
         _listing(attempts)
+
+
+def _without_attempts(number: int, seen: dict[str, Any], as_json: bool) -> None:
+    """A job that only its incidents tell of.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not seen.get("incidents"):
+        fix = "squeue and sacct may know it; sentinel jobs lists others"
+        raise UserError(f"nothing is known of job {number}", fix=fix)
+    echo(f"No attempt of job {number} was seen, or none is kept any more.", err=as_json)
+    if not as_json:
+        incident_table("Incidents", seen["incidents"], of_one_job=True)
 
 
 def _listing(attempts: Iterable[dict[str, Any]]) -> None:

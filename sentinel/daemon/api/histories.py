@@ -15,7 +15,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.history import as_corrected
 from sentinel.errors import ProtocolError, UserError
 from sentinel.model.hostlist import expand, fold
-from sentinel.model.records import Cause, NodeView, Scope
+from sentinel.model.records import Cause, IncidentState, NodeView, Scope
 
 MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
 _LONGEST_NAME = 255  # characters of a node's or a user's name that the store keeps
@@ -36,6 +36,7 @@ class FailureFilter:
     user: str | None = None
     cause: str | None = None
     corrected: bool = False  # only those that an operator corrected
+    still_open: bool = False  # only those that are not closed
 
     @property
     def jobs(self) -> frozenset[int] | None:
@@ -44,7 +45,7 @@ class FailureFilter:
     @property
     def of_whole_jobs(self) -> bool:
         """Whether it asks for nothing but a job and a user: for all that happened to them."""
-        return self.nodes is None and self.cause is None and not self.corrected
+        return self.nodes is None and self.cause is None and not self.corrected and not self.still_open
 
     def has(self, row: Row) -> bool:
         return (
@@ -53,6 +54,7 @@ class FailureFilter:
             and (self.user is None or row["user"] == self.user)
             and (self.cause is None or (row["cause"] or Cause.UNKNOWN) == self.cause)
             and (not self.corrected or bool(row.get("corrections")))
+            and (not self.still_open or row["state"] != IncidentState.CLOSED)
         )
 
     def counted(self, rows: Iterable[Row]) -> list[Row]:
@@ -92,7 +94,7 @@ def failure_filter(arguments: Mapping[str, Any], live: ClusterView | None = None
     parts = components(live, job) if live is not None else frozenset()
     return FailureFilter(
         nodes=nodes, job=job, parts=parts, user=texts["user"], cause=texts["cause"],
-        corrected=arguments.get("corrected") is True,
+        corrected=arguments.get("corrected") is True, still_open=arguments.get("open") is True,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ from sentinel.daemon.api.scores import CachedScores
 from sentinel.daemon.audit.listing import audit
 from sentinel.daemon.effects.messages import messages
 from sentinel.daemon.effects.orders import OrderBook
-from sentinel.daemon.incident_search import SHOWN, Found, IncidentSearch
+from sentinel.daemon.incident_search import SHOWN, Found, IncidentSearch, listed
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
@@ -276,7 +276,7 @@ class Views:
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen, since = await asyncio.to_thread(failure_filter, arguments, self._live), since_of(arguments)
-        most = None if chosen.corrected else SHOWN  # of corrected ones cases are made
+        most = listed(arguments, chosen)
         found = await asyncio.to_thread(self._search.matching, user, chosen, since=since, most=most)
         waits = await asyncio.to_thread(self._waits, found.rows)
         return {"incidents": [shown_row(row, waits) for row in found.rows], "cut": found.cut}

@@ -20,7 +20,7 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
     seen = await asked.view("jobs", job=job)
     attempts = newest_of_each(seen["attempts"])
     if not attempts:
-        raise UserError(f"nothing is known of job {job}", fix="squeue and sacct may know it")
+        return _without_attempts(job, seen)
     curves = (await asked.view("curves", job=job))["curves"]
     drawn = [row for row in curves if row["points"]]
     restarts = [
@@ -45,6 +45,19 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
         "series": [row["attempt"] for row in drawn],
         "numbers": _numbers(drawn),
     }
+
+
+def _without_attempts(job: int, seen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A job of which no attempt was seen, or is kept: its incidents, and how Slurm shows it.
+
+    Raises:
+        UserError: there is neither.
+    """
+    if not seen["incidents"] and seen["slurm"] is None:
+        raise UserError(f"nothing is known of job {job}", fix="squeue and sacct may know it")
+    return "job_without_attempts.html", {
+        "job": job, "slurm": seen["slurm"], "refused": seen["refused"], "incidents": seen["incidents"],
+    }  # fmt: skip
 
 
 def newest_of_each(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

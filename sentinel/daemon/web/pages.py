@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from typing import Any
 
 from sentinel.daemon.api.histories import node_list
 from sentinel.daemon.api.views import Place, Views
+from sentinel.daemon.incident_search import SEARCHED
 from sentinel.daemon.web import fleet_map, incident_page, job_page, plan_page, report_page
 from sentinel.daemon.web.access import Viewer
 from sentinel.daemon.web.charts import bars
@@ -70,6 +71,8 @@ class Asked:
             found["job"] = int(found["job"])
         if "since" in found:
             found["since"] = since_of(found["since"], self.now)
+        if "open" in found:
+            found["open"] = found["open"] == "yes"
         return found
 
     def old(self, listing: Mapping[str, Any]) -> str | None:
@@ -81,6 +84,10 @@ class Asked:
     def start(self) -> int:
         value = self.query.get("from", "")
         return int(value) if value.isdecimal() and len(value) < 9 else 0
+
+    def start_of(self, total: int) -> int:
+        """The first row that is shown of a table with so many: of its last page where the request names one behind it."""
+        return min(self.start, max(0, total - 1) // ROWS * ROWS)
 
 
 def since_of(text: str, now: datetime) -> str:
@@ -180,16 +187,15 @@ async def _fleet(asked: Asked) -> tuple[str, dict[str, Any]]:
     status = await asked.view("status")
     chosen = asked.filters("state", "partition", "node")
     seen = (await asked.view("nodes", last_known=True))["nodes"] if status["slurm"]["snapshot_at"] else []
-    named = await _named(chosen)
-    rows = [row for row in seen if _fits(row, chosen, named)]
+    groups = await _groups(asked, seen, chosen)
     return "fleet.html", {
         "status": status,
         "states": fleet_map.counted(map(fleet_map.state_of, seen)),
         "words": fleet_map.WORDS,
         "healthy": fleet_map.HEALTHY,
-        "groups": fleet_map.groups(rows, asked.racks),
+        "groups": groups,
         "nodes": len(seen),
-        "shown": len(rows),
+        "shown": sum(len(group.cells) for group in groups),
         "chosen": chosen,
         "partitions": sorted({name for row in seen for name in row["partitions"]}),
         "active": [row["address"] for row in status["daemons"] if row["state"] == "active"],
@@ -198,9 +204,15 @@ async def _fleet(asked: Asked) -> tuple[str, dict[str, Any]]:
     }
 
 
-async def _named(chosen: Mapping[str, Any]) -> frozenset[str] | None:
+async def _groups(asked: Asked, seen: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[fleet_map.Group]:
+    """The nodes that are chosen, in the groups of all nodes: a group's name stays the same whatever else is chosen."""
     names = await asyncio.to_thread(node_list, {"node": chosen["node"]}) if "node" in chosen else None
-    return frozenset(names) if names is not None else None
+    named = frozenset(names) if names is not None else None
+    made = [
+        fleet_map.Group(group.name, [cell for cell in group.cells if _fits(cell[0], chosen, named)])
+        for group in fleet_map.groups(seen, asked.racks)
+    ]
+    return [group for group in made if group.cells]
 
 
 def _fits(row: Mapping[str, Any], chosen: Mapping[str, Any], named: frozenset[str] | None) -> bool:
@@ -215,18 +227,18 @@ async def _nodes(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("state", "partition", "node", "group")
     listing = await asked.view("nodes", last_known=True)
     seen = listing["nodes"]
-    named = await _named(chosen)
     rows = []
-    for group in fleet_map.groups(seen, asked.racks):
+    for group in await _groups(asked, seen, chosen):
         if chosen.get("group") in (None, group.name):
-            rows += [(row, state, group.name) for row, state in group.cells if _fits(row, chosen, named)]
+            rows += [(row, state, group.name) for row, state in group.cells]
     order = [state for state, _ in fleet_map.STATES]
     rows.sort(key=lambda row: order.index(row[1]))
+    start = asked.start_of(len(rows))
     return "nodes.html", {
         "old": asked.old(listing),
-        "rows": rows[asked.start : asked.start + ROWS],
+        "rows": rows[start : start + ROWS],
         "total": len(rows),
-        "start": asked.start,
+        "start": start,
         "step": ROWS,
         "words": fleet_map.WORDS,
         "chosen": chosen,
@@ -235,7 +247,10 @@ async def _nodes(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 
 async def _node(asked: Asked) -> tuple[str, dict[str, Any]]:
-    found = await asked.view("nodes", node=asked.name, since=_EPOCH, last_known=True)
+    try:
+        found = await asked.view("nodes", node=asked.name, since=_EPOCH, last_known=True)
+    except UserError as unknown:
+        return await _node_that_is_gone(asked, unknown)
     (row,) = found["nodes"][:1]
     return "node.html", {
         "old": asked.old(found),
@@ -247,10 +262,37 @@ async def _node(asked: Asked) -> tuple[str, dict[str, Any]]:
     }
 
 
+async def _node_that_is_gone(asked: Asked, unknown: UserError) -> tuple[str, dict[str, Any]]:
+    """The page of a node that Slurm has no more: the incidents that name it.
+
+    Raises:
+        UserError: none does, of those that the person may see.
+    """
+    try:
+        seen = await asked.view("why", what=asked.name)
+    except UserError:
+        raise unknown from None
+    if seen["asked"]["kind"] != "node" or seen["incident"] is None:
+        raise unknown
+    return "node_gone.html", {"name": asked.name, "incidents": [seen["incident"], *seen["others"]]}
+
+
 async def _incidents(asked: Asked) -> tuple[str, dict[str, Any]]:
-    chosen = asked.filters("since", "node", "job", "user", "cause")
-    seen = await asked.view("incidents", **chosen)
-    return "incidents.html", {**seen, "chosen": chosen, "causes": sorted(Cause)}
+    chosen = asked.filters("since", "node", "job", "user", "cause", "open")
+    wanted = asked.start + ROWS
+    seen = await asked.records("incidents", **chosen, most=wanted)
+    rows = seen["incidents"]
+    start = asked.start_of(len(rows))
+    return "incidents.html", {
+        "incidents": to_json(rows[start : start + ROWS]),
+        "total": len(rows),
+        "start": start,
+        "step": ROWS,
+        "more": seen["cut"] and wanted < SEARCHED,
+        "cut": seen["cut"] and wanted >= SEARCHED,
+        "chosen": chosen,
+        "causes": sorted(Cause),
+    }
 
 
 async def _jobs(asked: Asked) -> tuple[str, dict[str, Any]]:
@@ -261,11 +303,12 @@ async def _jobs(asked: Asked) -> tuple[str, dict[str, Any]]:
     for row in reversed(attempts):
         by_job.setdefault(row["job"], []).insert(0, row)
     jobs = [job_page.summary(rows) for rows in by_job.values()]
+    start = asked.start_of(len(jobs))
     return "jobs.html", {
-        "jobs": jobs[asked.start : asked.start + ROWS],
+        "jobs": jobs[start : start + ROWS],
         "total": len(jobs),
         "cut": seen["cut"],
-        "start": asked.start,
+        "start": start,
         "step": ROWS,
         "chosen": chosen,
         "causes": sorted(Cause),
@@ -273,7 +316,7 @@ async def _jobs(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 
 async def _history(asked: Asked) -> tuple[str, dict[str, Any]]:
-    chosen = asked.filters("since", "node", "job", "user", "cause")
+    chosen = asked.filters("since", "node", "job", "user", "cause", "open")
     seen = await asked.records("history", **chosen)
     charts = []
     for key, title in (("cause", "By cause"), ("node", "By node"), ("user", "By user"), ("time", "By day")):
@@ -283,11 +326,12 @@ async def _history(asked: Asked) -> tuple[str, dict[str, Any]]:
         if drawn is not None and key not in chosen:
             charts.append((title, key, drawn, part, len(groups) - len(part)))
     rows = seen["incidents"]
+    start = asked.start_of(len(rows))
     return "history.html", {
-        "incidents": to_json(rows[asked.start : asked.start + ROWS]),
+        "incidents": to_json(rows[start : start + ROWS]),
         "total": len(rows),
         "cut": seen["cut"],
-        "start": asked.start,
+        "start": start,
         "step": ROWS,
         "since": to_json(seen["since"]),
         "chosen": chosen,

@@ -6,12 +6,12 @@ control characters and those that reverse the direction of a line. Nothing in it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -37,7 +37,7 @@ def environment() -> Environment:
     )
     made.filters |= {
         "ago": ago, "amount": amount, "breakable": breakable, "cause_words": cause_words, "culprit_words": culprit_words,
-        "folded": folded, "hours": hours, "interval": interval,
+        "folded": folded, "hours": hours, "interval": interval, "linked": linked,
         "path": path, "percent": percent, "span": span, "step_words": words_of, "when": when,
     }  # fmt: skip
     return made
@@ -69,6 +69,13 @@ def breakable(word: object) -> Markup:
 def path(name: object) -> str:
     """A name, quoted as one part of a URL path."""
     return quote(str(name), safe="")
+
+
+def linked(action: str, query: Mapping[str, str], changes: Mapping[str, object] | None = None) -> str:
+    """The address of a page with the filters of ``query`` and these changes, from the first row of its table on."""
+    asked = {**query, "from": "", **(changes or {})}
+    kept = {key: value for key, value in asked.items() if value != ""}
+    return f"{action}?{urlencode(kept)}" if kept else action
 
 
 def span(seconds: object) -> str:

@@ -103,6 +103,17 @@ async def test_an_old_incident_is_known_by_its_id_its_job_and_its_node(world: Wo
 
 
 @pytest.mark.usefixtures("narrow")
+async def test_a_listing_has_as_many_as_are_asked_for_and_no_more_than_sums_are_made_of(world: Worlds) -> None:
+    shown = Shown(world())
+    for most, count in ((1, 1), (2, 2), (99, 2)):
+        seen = await shown("incidents", most=most)
+        assert len(seen["incidents"]) == count and seen["cut"]
+    for most in (0, True, "2", 1.5):
+        with pytest.raises(UserError, match="no number of incidents"):
+            await shown("incidents", most=most)
+
+
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("view", ["incidents", "history", "nodes"])
 async def test_incidents_of_one_node_are_found_behind_those_of_others(world: Worlds, view: str) -> None:
     shown = Shown(world())

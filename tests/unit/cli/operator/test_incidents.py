@@ -46,6 +46,15 @@ def test_list(asked: Asked) -> None:
     assert rows == asked.views["incidents"]["incidents"] and asked.seen[-1] == ("incidents", {})
 
 
+def test_a_list_that_is_cut_says_what_shows_the_rest_of_it(asked: Asked) -> None:
+    asked.views["incidents"] = {"incidents": [incident_row()], "cut": True}
+    output = asked.run("incidents", "--user", "eve").output
+    assert output.startswith("The newest 1; --all shows more.\n") and "history" not in output
+    assert asked.run("incidents", "--json").stderr == "The newest 1; --all shows more.\n"
+    output = asked.run("incidents", "--user", "eve", "--all").output
+    assert asked.seen[-1] == ("incidents", {"user": "eve", "most": 5000}) and "the oldest are missing" in output
+
+
 def test_incident_by_its_id_is_why(asked: Asked) -> None:
     asked.views["why"] = why()
     assert asked.run("incidents", "0f3").output == asked.run("why", "0f3").output

@@ -216,3 +216,12 @@ def test_a_job_that_a_prolog_refused(asked: Asked) -> None:
 def test_a_job_that_nobody_knows(asked: Asked) -> None:
     asked.views["jobs"] = jobs() | {"slurm": None}
     assert "nothing is known of job 2458" in str(asked.run("jobs", "2458").exception)
+
+
+def test_a_job_of_which_only_incidents_are_known(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(incidents=[incident_row(job=2458)]) | {"slurm": None}
+    found = asked.run("jobs", "2458")
+    assert found.exit_code == 0 and "No attempt of job 2458 was seen, or none is kept any more." in found.output
+    assert "0f3a9c" in found.output
+    found = asked.run("jobs", "2458", "--json")
+    assert found.stdout == "" and "No attempt of job 2458" in found.stderr
