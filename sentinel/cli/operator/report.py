@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +13,7 @@ import click
 from sentinel.cli.operator.arguments import asked_filters, since_option
 from sentinel.cli.operator.daemon_client import config_option, settings_of, view
 from sentinel.cli.operator.output import causes_words, clock, counted, echo, say, span
+from sentinel.cli.operator.report_csv import as_csv, yes_or_no
 from sentinel.errors import FileError, UserError
 from sentinel.text import printable
 
@@ -183,10 +182,6 @@ def _value(row: Mapping[str, Any], which: str) -> str:
     return f"{show(row[which])}{unit}"
 
 
-def _chance(value: bool | None) -> str:
-    return "" if value is None else "yes" if value else "no"
-
-
 def _mean(estimate: Mapping[str, Any], unit: str) -> str:
     if estimate["mean"] is None:  # nothing failed
         return f"at least {_number(estimate['low'])} {unit}"
@@ -225,7 +220,7 @@ def markdown(made: Mapping[str, Any]) -> str:
     if made["cut"]:
         lines += ["There are more incidents than are read at once: the oldest are missing.", ""]
     changes = [
-        (WORDS[row["what"]], _value(row, "now"), _value(row, "before"), _chance(row["beyond_chance"]))
+        (WORDS[row["what"]], _value(row, "now"), _value(row, "before"), yes_or_no(row["beyond_chance"]))
         for row in made["changes"]
     ]
     lines += _table(("what", "now", "before", "more than chance?"), changes)
@@ -279,7 +274,7 @@ def _tables(made: Mapping[str, Any]) -> list[str]:
                 row["count"],
                 _number(row["before"]),
                 _lost(row),
-                _chance(row["beyond_chance"]),
+                yes_or_no(row["beyond_chance"]),
             )
             for row in made["causes"]
         ]
@@ -307,51 +302,3 @@ def _tables(made: Mapping[str, Any]) -> list[str]:
         ]
         lines += ["## Effective training time by partition", "", *_table(("partition", "now", "before"), shares)]
     return lines
-
-
-# --- CSV ------------------------------------------------------------------------------------------------------------------
-
-
-def cell(value: object) -> object:
-    """A text that a spreadsheet would take for a formula gets an apostrophe before it; what is not known is empty."""
-    if isinstance(value, str):
-        line = printable(value, "·")
-        return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line
-    return value
-
-
-def as_csv(made: Mapping[str, Any]) -> str:
-    """One row for each number: table, what, second name, now, low, high, before."""
-    out = io.StringIO()
-    rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(("table", "what", "of", "now", "low", "high", "before", "unit"))
-    for item in _rows(made):
-        rows.writerow([cell(value) for value in item])
-    return out.getvalue()
-
-
-def _rows(made: Mapping[str, Any]) -> Iterable[tuple[object, ...]]:
-    for row in made["changes"]:
-        yield "summary", row["what"], "", row["now"], None, None, row["before"], row["unit"]
-    for name in ("mtbf", "mtbf_machines"):
-        for key, unit in (("hours", "h"), ("gpu_h", "GPU-h")):
-            here, before = ((made[which][name] or {}).get(key, {}) for which in ("now", "previous"))
-            yield "reliability", name, "", here.get("mean"), here.get("low"), here.get("high"), before.get("mean"), unit
-    here, before = made["now"]["mttr"], made["previous"]["mttr"]
-    yield "reliability", "mttr", "", here["mean_s"], here["low_s"], here["high_s"], before["mean_s"], "s"
-    for name in ("alone", "person", "otherwise", "open"):
-        values = [made[which]["automation"][name] for which in ("now", "previous")]
-        yield "closed", name, "", values[0], None, None, values[1], "count"
-    for row in made["causes"]:
-        yield "interruptions", row["cause"], row["scope"], row["count"], None, None, row["before"], "count"
-        yield "lost", row["cause"], row["scope"], row["lost_gpu_h"], None, None, None, "GPU-h"
-    for row in made["corrections"]:
-        yield "corrected", row["judged"], row["corrected"], row["count"], None, None, None, "count"
-    for row in made["nodes"]:
-        yield "node", row["node"], "; ".join(row["causes"]), row["failures"], None, None, None, "count"
-    for row in made["jobs"]:
-        yield "job", row["job"], row["name"], row["lost_gpu_h"], None, None, None, "GPU-h"
-    for row in made["partitions"]:
-        yield "ettr", row["partition"], "", row["ettr"], None, None, row["before"], "share"
-    for row in made["days"]:
-        yield "day", row["key"], "", row["failures"], None, None, None, "count"
