@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sentinel.cli.operator.output import (
     ago,
     causes_words,
     counted,
+    day,
     drawable,
     echo,
     json_option,
@@ -40,6 +42,8 @@ _ORDER = ("cause", "node", "job", "user", "time")
 def history(days: float, by: str | None, config: Path, as_json: bool, **filters: Any) -> None:
     """Past failures by cause, node, job, user and day; recurring ones first.
 
+    Days are those of your zone, with --json those of UTC.
+
     \b
     Examples:
       sentinel history
@@ -61,6 +65,8 @@ def history(days: float, by: str | None, config: Path, as_json: bool, **filters:
         return
     echo(f"{counted(count, 'incident')}{which}")
     tell_cut(seen)
+    if "time" in groups:
+        groups["time"] = _local_days(seen["incidents"])
     for name in _ORDER:
         if groups.get(name) and (by == name or name not in chosen):
             _table(name, groups[name], whole=by == name)
@@ -68,12 +74,30 @@ def history(days: float, by: str | None, config: Path, as_json: bool, **filters:
         incident_table("Latest", seen["incidents"][:_SHOWN])
 
 
+def _local_days(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Failures by day in the zone of the terminal: the daemon, which does not know it, counts by days of UTC."""
+    found: dict[str, Counter[str]] = {}
+    for row in incidents:
+        told = row.get("corrections")
+        cause = told[-1]["cause"] if told else row["cause"]
+        found.setdefault(day(row["opened_at"]), Counter())[cause or "unknown"] += 1
+    return [
+        {"key": key, "failures": causes.total(), "causes": dict(causes.most_common())}
+        for key, causes in sorted(found.items())
+    ]
+
+
 def _table(name: str, rows: list[dict[str, Any]], *, whole: bool) -> None:
     most = max(row["failures"] for row in rows)
     if name == "time":
-        shown_rows = rows if whole else rows[-_SHOWN:]
+        part = rows if whole else rows[-_SHOWN:]
+        cut = (
+            f" (the last {len(part)} of {len(rows)} with a failure; --by time shows all)"
+            if len(part) < len(rows)
+            else ""
+        )
         columns = ("day", "failures", "", "causes")
-        table("By day", columns, [_day(row, most) for row in shown_rows], whole=("day", ""), cut=("causes",))
+        table(f"By day{cut}", columns, [_day(row, most) for row in part], whole=("day", ""), cut=("causes",))
         return
     left = len(rows) - _SHOWN
     title = f"By {name}" + (f" (the first {_SHOWN}; --by {name} shows {left} more)" if left > 0 and not whole else "")

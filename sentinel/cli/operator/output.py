@@ -276,6 +276,11 @@ def clock(value: object, now: datetime | None = None, *, dated: bool = False) ->
     return f"{at:%Y-%m-%d %H:%M %Z}" if old else f"{at:%H:%M:%S %Z}"
 
 
+def day(value: object) -> str:
+    """The date of an ISO time in the zone of the terminal."""
+    return f"{datetime.fromisoformat(value).astimezone():%Y-%m-%d}" if isinstance(value, str) else "-"
+
+
 def when(value: object, now: datetime | None = None) -> str:
     """The clock's time and, beside it, how long ago that was."""
     return f"{clock(value, now)} ({ago(value, now)})" if isinstance(value, str) else "-"

@@ -12,7 +12,7 @@ import click
 
 from sentinel.cli.operator.arguments import asked_filters, since_option
 from sentinel.cli.operator.daemon_client import config_option, settings_of, view
-from sentinel.cli.operator.output import causes_words, clock, counted, echo, say, span
+from sentinel.cli.operator.output import causes_words, clock, counted, day, echo, say, span
 from sentinel.cli.operator.report_csv import as_csv, yes_or_no
 from sentinel.errors import FileError, UserError
 from sentinel.text import printable
@@ -104,11 +104,11 @@ def report_mail(made: Mapping[str, Any], sender: str, to: Sequence[str]) -> Emai
     where = "".join(ch for ch in str(made["cluster"]) if ch.isprintable())[:60]
     mail["From"], mail["To"] = sender, ", ".join(to)
     mail["Date"] = format_datetime(datetime.now(UTC))
-    mail["Subject"] = f"[Sentinel] {where or 'cluster'}: {made['since'][:10]} to {made['until'][:10]}"
+    mail["Subject"] = f"[Sentinel] {where or 'cluster'}: {day(made['since'])} to {day(made['until'])}"
     mail["Message-ID"] = make_msgid(domain=sender.partition("@")[2] or None)
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no answer by a machine
     mail.set_content(markdown(made))
-    mail.add_attachment(_html(made), subtype="html", filename=f"sentinel-{made['until'][:10]}.html")
+    mail.add_attachment(_html(made), subtype="html", filename=f"sentinel-{day(made['until'])}.html")
     return mail
 
 

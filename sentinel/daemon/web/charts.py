@@ -94,6 +94,16 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> Markup | None:
     return _figure(title, Markup("").join(parts), step * len(rows) + 4)
 
 
+def of_rows(title: str, shown: int, rows: int) -> str:
+    """The title of a chart of the first rows of a table, which says how many there are where it shows a part."""
+    return title if shown >= rows else f"{title}: the first {shown} of {rows}"
+
+
+def of_days(title: str, shown: int, days: int) -> str:
+    """The same of the last days; those on which there was nothing are no rows."""
+    return f"{title} (UTC)" if shown >= days else f"{title} (UTC): the last {shown} of {days} with any"
+
+
 def _figure(title: str, inside: Markup, height: int) -> Markup:
     return Markup('<svg class="chart" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
         title, WIDTH, height, inside

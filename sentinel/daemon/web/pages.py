@@ -15,7 +15,7 @@ from sentinel.daemon.api.views import Place, Views
 from sentinel.daemon.incident_search import SEARCHED
 from sentinel.daemon.web import fleet_map, incident_page, job_page, plan_page, report_page
 from sentinel.daemon.web.access import Viewer
-from sentinel.daemon.web.charts import bars
+from sentinel.daemon.web.charts import bars, of_days, of_rows
 from sentinel.daemon.web.templates import render
 from sentinel.errors import UserError
 from sentinel.model.vocabulary import Cause
@@ -319,12 +319,13 @@ async def _history(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("since", "node", "job", "user", "cause", "open")
     seen = await asked.records("history", **chosen)
     charts = []
-    for key, title in (("cause", "By cause"), ("node", "By node"), ("user", "By user"), ("time", "By day")):
+    for key, name in (("cause", "By cause"), ("node", "By node"), ("user", "By user"), ("time", "By day")):
         groups = seen["by"][key]
         part = groups[-14:] if key == "time" else groups[:12]
+        title = (of_days if key == "time" else of_rows)(name, len(part), len(groups))
         drawn = bars(title, [(group["key"], group["failures"], f"{group['failures']}") for group in part])
         if drawn is not None and key not in chosen:
-            charts.append((title, key, drawn, part, len(groups) - len(part)))
+            charts.append((title, key, drawn, part))
     rows = seen["incidents"]
     start = asked.start_of(len(rows))
     return "history.html", {

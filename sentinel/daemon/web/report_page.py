@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from sentinel.daemon.web.charts import bars
+from sentinel.daemon.web.charts import bars, of_days, of_rows
 from sentinel.daemon.web.templates import amount, render, style
 
 if TYPE_CHECKING:
     from sentinel.daemon.web.pages import Asked
 
 _ROWS = 12  # most bars of a chart
+_DAYS = 31  # most days of one
 WORDS = {
     "interruptions": "Interruptions",
     "of_machines": "of them not programs'",
@@ -43,24 +44,19 @@ def html_file(made: Mapping[str, Any]) -> str:
 def charts(made: Mapping[str, Any]) -> list[tuple[str, Markup]]:
     causes = [row for row in made["causes"] if row["count"]]
     lost = sorted((row for row in made["causes"] if row["lost_gpu_h"]), key=lambda row: -row["lost_gpu_h"])
+    days = made["days"][-_DAYS:]
+    counted = [(row["cause"], row["count"], f"{row['count']} ({_before(row)})") for row in causes[:_ROWS]]
+    cost = [(row["cause"], row["lost_gpu_h"], amount(row["lost_gpu_h"])) for row in lost[:_ROWS]]
     drawn = (
+        (of_rows("Interruptions by cause (before)", len(counted), len(causes)), counted),
+        (of_rows("GPU-hours lost by cause", len(cost), len(lost)), cost),
         (
-            "Interruptions by cause",
-            [
-                (
-                    row["cause"],
-                    row["count"],
-                    f"{row['count']} ({row['before'] if row['before'] is not None else 'not known'})",
-                )
-                for row in causes
-            ],
+            of_days("Interruptions by day", len(days), len(made["days"])),
+            [(row["key"], row["failures"], f"{row['failures']}") for row in days],
         ),
-        ("GPU-hours lost by cause", [(row["cause"], row["lost_gpu_h"], amount(row["lost_gpu_h"])) for row in lost]),
-        ("Interruptions by day", [(row["key"], row["failures"], f"{row['failures']}") for row in made["days"][-31:]]),
     )
-    found = []
-    for title, rows in drawn:
-        chart = bars(title, rows if title.endswith("day") else rows[:_ROWS])
-        if chart is not None:
-            found.append((title, chart))
-    return found
+    return [(title, chart) for title, rows in drawn if (chart := bars(title, rows)) is not None]
+
+
+def _before(row: Mapping[str, Any]) -> str:
+    return "not known" if row["before"] is None else f"{row['before']}"

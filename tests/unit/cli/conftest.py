@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from in_memory.cli_asked import Asked
@@ -14,6 +14,19 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setenv("TZ", "UTC")
         time.tzset()
         yield
+    time.tzset()
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets the zone of whoever asks."""
+    with monkeypatch.context() as patch:
+
+        def of(name: str) -> None:
+            patch.setenv("TZ", name)
+            time.tzset()
+
+        yield of
     time.tzset()
 
 

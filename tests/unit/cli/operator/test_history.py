@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,9 +18,11 @@ def group(key: str, failures: int, **changes: Any) -> dict[str, Any]:
 
 
 SCORE = {"failures": 6, "per_month": 6.2, "low_per_month": 2.9, "high_per_month": 9.8, "lemon": True}
+FEBRUARY, MARCH = "2026-02-27T12:00:00Z", "2026-03-01T12:00:00Z"
+INCIDENTS = [incident_row(), *(incident_row(opened_at=at) for at in (FEBRUARY, *[MARCH] * 5))]
 HISTORY: dict[str, Any] = {
     "days": 30.0,
-    "incidents": [incident_row()],
+    "incidents": INCIDENTS,
     "cut": True,
     "by": {
         "node": [group("n1", 6, score=SCORE), group("n2", 1, score=None)],
@@ -33,7 +37,7 @@ HISTORY: dict[str, Any] = {
 def test_history_with_bars(asked: Asked) -> None:
     asked.views["history"] = HISTORY
     output = asked.run("history").output
-    assert asked.seen == [("history", {"days": 30.0})] and "1 incident in the last 30 days" in output
+    assert asked.seen == [("history", {"days": 30.0})] and "7 incidents in the last 30 days" in output
     assert "the oldest are missing" in output
     bars = {line.split()[0]: line.count("█") for line in output.splitlines() if "█" in line}
     assert bars == {"gpu_memory_ecc": 20, "n1": 20, "n2": 3, "ada": 20, "2026-02-27": 3, "2026-03-01": 20}
@@ -44,7 +48,7 @@ def test_history_with_bars(asked: Asked) -> None:
 def test_causes_that_have_no_place_are_counted(asked: Asked) -> None:
     causes = {"pcie": 9, "user_code": 3, "gpu_nvlink": 2, "numerical_nan": 1}
     rows = [group("2026-03-01", 15, causes=causes), group("2026-03-02", 15, causes=dict(list(causes.items())[:3]))]
-    asked.views["history"] = HISTORY | {"by": {"time": rows}}
+    asked.views["history"] = HISTORY | {"by": {"user": rows}}
     output = asked.run("history", columns=200).output
     assert "9 pcie, 3 user_code, 2 gpu_nvlink, +1 more\n" in output and "2 gpu_nvlink\n" in output
 
@@ -57,6 +61,39 @@ def test_tables_fit(asked: Asked, columns: int) -> None:
     assert max(len(line) for line in output.splitlines()) <= columns
     assert output.count("a-very-long-name-of-a-user") == 15 and "--by user shows 25 more" in output
     assert asked.run("history", "--by", "user", columns=columns).output.count("a-very-long-name-of-a-user") == 40
+
+
+def days(output: str) -> list[str]:
+    return re.findall(r"^(\d{4}-\d\d-\d\d) +(\d+) ", output, re.M)
+
+
+def test_days_are_those_of_the_terminals_zone(asked: Asked, zone: Callable[[str], None]) -> None:
+    """An evening in Los Angeles is the next day by UTC. What an operator said the cause was is counted."""
+    told = [{"cause": "user_code", "scope": "application", "by": "op", "at": MARCH, "note": ""}]
+    rows = [
+        incident_row(opened_at="2026-11-28T06:00:00Z"),
+        incident_row(opened_at="2026-11-28T05:00:00Z", corrections=told),
+        incident_row(opened_at="2026-11-28T08:00:00Z", cause=None),
+    ]
+    by = {"time": [group("2026-11-28", 3)]}
+    asked.views["history"] = HISTORY | {"incidents": rows, "by": by}
+    for command in (("history",), ("history", "--by", "time")):
+        zone("America/Los_Angeles")
+        output = asked.run(*command).output
+        assert days(output) == [("2026-11-27", "2"), ("2026-11-28", "1")], output
+        assert "1 gpu_memory_ecc, 1 user_code" in output and "unknown" in output
+        zone("UTC")
+        assert days(asked.run(*command).output) == [("2026-11-28", "3")]
+    assert objects(asked.run("history", "--by", "time", "--json").stdout) == [{"by": "time", **by["time"][0]}]
+
+
+def test_days_that_are_left_out_are_counted(asked: Asked) -> None:
+    rows = [incident_row(opened_at=f"2026-03-{day:02}T12:00:00Z") for day in range(1, 31)]
+    asked.views["history"] = HISTORY | {"incidents": rows}
+    output = asked.run("history").output
+    assert "By day (the last 15 of 30 with a failure; --by time shows all)" in output and len(days(output)) == 15
+    output = asked.run("history", "--by", "time").output
+    assert "By day\n" in output and len(days(output)) == 30
 
 
 def test_history_by_one_thing(asked: Asked) -> None:

@@ -8,7 +8,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from html.parser import HTMLParser
@@ -21,6 +21,7 @@ from in_memory.cli_asked import HOSTILE, Asked, harmless
 from sentinel.adapters.notify.mail import Mail
 from sentinel.cli.operator.report import quoted, report_mail
 from sentinel.config.settings import Settings, load
+from sentinel.daemon.web.report_page import charts
 from sentinel.errors import FileError, Unavailable, UserError
 
 EVIL = f"{HOSTILE} `x` @all http://evil.example | <script>alert(1)</script> [a](b) =cmd()"
@@ -136,6 +137,22 @@ def test_html_is_one_file_with_plots_and_no_script(made: Asked, tmp_path: Path) 
         and "&lt;script&gt;" in text
         and "\x1b" not in text
     )
+
+
+def test_charts_say_of_how_many_they_show_a_part(made: Asked) -> None:
+    days = [{"key": f"2026-{month:02}-{day:02}", "failures": 1} for month in (1, 2) for day in range(1, 29)]
+    causes = [{**REPORT["causes"][0], "cause": f"cause{number}"} for number in range(15)]
+    titles = [title for title, _ in charts({**REPORT, "days": days, "causes": causes})]
+    assert titles == [
+        "Interruptions by cause (before): the first 12 of 15",
+        "GPU-hours lost by cause: the first 12 of 15",
+        "Interruptions by day (UTC): the last 31 of 56 with any",
+    ]
+    assert [title for title, _ in charts(REPORT)] == [
+        "Interruptions by cause (before)", "GPU-hours lost by cause", "Interruptions by day (UTC)",
+    ]  # fmt: skip
+    html = made.run("report", "--format", "html").output
+    assert html.count("<figcaption>Interruptions by cause (before)</figcaption>") == 1
 
 
 def csv_rows(made: Asked) -> list[dict[str, str]]:
@@ -273,6 +290,17 @@ def test_the_report_goes_by_mail(made: Asked, config: Path, monkeypatch: pytest.
     text, page = mail.get_body(("plain",)), next(iter(mail.iter_attachments()))
     assert text is not None and "54" in text.get_content() and "http://evil.example" in text.get_content()
     assert page.get_filename() == "sentinel-2026-03-01.html" and "<script>alert" not in page.get_content()
+
+
+def test_the_days_of_a_mail_are_those_of_its_text(zone: Callable[[str], None]) -> None:
+    """Monday at 7 in Tokyo is Sunday by UTC."""
+    zone("Asia/Tokyo")
+    report = {**REPORT, "since": "2026-11-22T22:00:00Z", "until": "2026-11-29T22:00:00Z"}
+    mail = report_mail(report, "s@example.org", ["o@example.org"])
+    text, page = mail.get_body(("plain",)), next(iter(mail.iter_attachments()))
+    assert text is not None and "2026-11-23 07:00 JST to 2026-11-30 07:00 JST" in text.get_content()
+    assert mail["Subject"] == "[Sentinel] lab: 2026-11-23 to 2026-11-30"
+    assert page.get_filename() == "sentinel-2026-11-30.html"
 
 
 def test_a_clusters_name_adds_no_header(made: Asked, config: Path) -> None:

@@ -186,3 +186,13 @@ async def test_behind_the_end_of_a_table_is_its_last_page(
     status, text, _ = await served.get(f"{path}?from=100000")
     assert status == 200 and "4 to 4 of 4" in text and text.count("<tbody>\n<tr>") == 1
     assert (await served.get(link(text, "newer")))[0] == 200
+
+
+async def test_days_and_dates_of_the_page_are_said_to_be_utc(served: ServedPage) -> None:
+    for number in range(20):
+        failed(served, f"eve{number}", 1 + number)
+    _, text, _ = await served.get("/history")
+    assert "By day (UTC): the last 14 of 20 with any" in text
+    for path in ("/history", "/incidents", "/jobs", "/report"):
+        _, text, _ = await served.get(path)
+        assert '<label>Since (UTC) <input name="since"' in text, path
