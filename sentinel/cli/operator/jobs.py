@@ -176,6 +176,7 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
     say("; ".join(words), "  ")
     if newest.get("log_unread"):
         say(f"Its log is not read, so that its steps are not known. {shown(newest['log_unread'])}", "  ")
+    _say_comment_problem(newest)
     if newest.get("save_interval_s") or newest.get("interval_reason"):
         should = newest.get("recommended_interval_s")
         saves_s = newest.get("save_interval_s")
@@ -209,6 +210,16 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
         incident_table("Incidents", rows, of_one_job=True)
 
 
+def _say_comment_problem(row: dict[str, Any]) -> None:
+    if problem := row.get("comment_problem"):
+        why = shown(problem)
+        say(
+            "Its comment is not understood: what it asks for, as a restart after a failure, is not done. "
+            f"{why[:1].upper()}{why[1:]}",
+            "  ",
+        )
+
+
 def say_refusals(refused: Sequence[dict[str, Any]], indent: str = "") -> None:
     """Which nodes' prologs did not let the job begin there, and why."""
     for one in refused[-_NODES:]:
@@ -224,6 +235,7 @@ def as_slurm_shows(row: dict[str, Any], refused: Sequence[dict[str, Any]] = ()) 
     where = f" on {shown(row['nodes'])}" if row["nodes"] else ""
     say(f"Job {row['job']} {shown(row['name'])} of {shown(row['user'])} in {shown(row['partition'])}: "
         f"{shown(row['state'])}{why}{where}, as Slurm shows it")  # fmt: skip
+    _say_comment_problem(row)
     if row["waits_for"]:
         say(shown(row["waits_for"]), "  ")
     for node in row["out_of_service"][:_NODES]:

@@ -31,6 +31,7 @@ from sentinel.detect.own_host import in_words
 from sentinel.errors import SentinelError, UserError
 from sentinel.model.vocabulary import words_of
 
+_JOBS = 5  # jobs that are named; --json has all
 _WOULD = 3  # plans of observe mode that are shown; --json has more
 _LEAST_EVERY_S = 0.2  # a watcher must not be what the daemon is busy with
 
@@ -122,6 +123,8 @@ def show(seen: dict[str, Any]) -> None:
     say(f"Nodes:  {_counts(seen['nodes'])}")
     say(f"Agents: {_counts(seen['agents'])}")
     say(f"Jobs:   {_counts(seen['jobs'])}")
+    if problems := seen.get("comment_problems"):
+        say(f"Comment not understood of {_jobs(problems)}; sentinel jobs JOB says why")
     _signals(seen.get("prometheus"))
     if seen["drained_by_us"]:
         say(f"Drained by Sentinel: {shown(seen['drained_by_us'])}")
@@ -249,6 +252,11 @@ def _signals(prometheus: dict[str, Any] | None) -> None:
         say(f"Signal since {ago(signal['since']).removesuffix(' ago')}: {shown(signal['text'])}")
     for name, why in prometheus["refused"].items():
         say(f"Signal {shown(name)} has a wrong query: {shown(why)}")
+
+
+def _jobs(ids: Sequence[int]) -> str:
+    more = f" and {len(ids) - _JOBS} more" if len(ids) > _JOBS else ""
+    return f"{counted(len(ids), 'job')}: {', '.join(map(str, ids[:_JOBS]))}{more}"
 
 
 def _counts(counts: dict[str, int]) -> str:

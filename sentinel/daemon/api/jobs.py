@@ -16,6 +16,7 @@ from sentinel.daemon.api.lost import ON_PURPOSE, Loss, losses
 from sentinel.daemon.api.status import as_slurm_says
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.engine.history import as_corrected
+from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, Kind, StepKind
 from sentinel.planning.advice import recommend
 from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
@@ -129,6 +130,7 @@ class JobAttempts:
             "nodes": list(view.nodes),
             "reason": view.reason,
             "waits_for": waits,
+            "comment_problem": intent_of(view.comment).problem,
             "out_of_service": [{key: row[key] for key in ("node", "state", "reason")} for row in out],
         }
 
@@ -197,8 +199,8 @@ class JobAttempts:
             seen = self._live.attempts.get((row["job"], row["attempt"]))
             cost = lost.get((row["job"], row["attempt"]))
             saving = self._saving(seen, mtbf) if seen is not None and not seen.ended else {}
-            unread = {"log_unread": _log_unread(seen)} if seen is not None else {}
-            rows.append(to_json({**row, **self._gained(row), **(_cost(cost) if cost else {}), **saving, **unread}))
+            told = _told(seen) if seen is not None else {}
+            rows.append(to_json({**row, **self._gained(row), **(_cost(cost) if cost else {}), **saving, **told}))
         return rows
 
     def _gained(self, row: Row) -> dict[str, Any]:
@@ -239,6 +241,11 @@ class JobAttempts:
             "overlap_fraction": advice.overlap.overlap_fraction if advice.overlap else None,
             "lost_per_failure_s": advice.lost_per_failure_s,
         }
+
+
+def _told(seen: AttemptSeen) -> dict[str, Any]:
+    """What the user of the attempt can mend while it runs."""
+    return {"log_unread": _log_unread(seen), "comment_problem": intent_of(seen.view.comment).problem}
 
 
 def _log_unread(seen: AttemptSeen) -> str | None:

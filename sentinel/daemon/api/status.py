@@ -169,6 +169,12 @@ def dependents(fleet: Fleet | None) -> list[dict[str, Any]]:
     ]
 
 
+def comment_problems(fleet: Fleet | None, user: str | None) -> list[int]:
+    """Jobs, of ``user`` or of all, whose comment asks for something and is not understood: it will not be done."""
+    jobs = fleet.jobs.values() if fleet is not None else ()
+    return sorted(job.id for job in jobs if user in (None, job.user) and intent_of(job.comment).problem)
+
+
 def settings_digest(settings: Settings) -> str:
     """A digest of the settings, to compare a file with the settings of a running daemon."""
     return stable_id(json.dumps(to_json(settings), sort_keys=True))

@@ -186,6 +186,7 @@ class Views:
             "under_way": state_of.under_way(self._store, partial(self._search.visible, user=user)),
             "would_have_done": state_of.would_have_done(self._store, partial(self._search.visible, user=user), now),
             "asked": state_of.asked_for(waits),
+            "comment_problems": state_of.comment_problems(fleet, user),
         }
 
     def _waits(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Wait, ...]]:
@@ -370,9 +371,8 @@ class Views:
         for group in by["node"]:
             group["score"] = scores.shown(group["key"])["score"]
         counted = {row["id"] for row in rows}
-        shown = [
-            shown_row(row) for row in seen.rows if row["id"] in counted
-        ]  # as judged; what operators said is beside
+        # As judged; what operators said is beside.
+        shown = [shown_row(row) for row in seen.rows if row["id"] in counted]
         return {"days": days, "since": since, "cut": seen.cut, "incidents": shown, "by": by}
 
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:

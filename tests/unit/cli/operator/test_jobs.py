@@ -95,6 +95,20 @@ def test_a_log_that_is_not_read_is_said(asked: Asked) -> None:
     )
 
 
+@pytest.mark.parametrize("command", ["jobs", "why"])
+def test_a_comment_that_is_not_understood_is_said_while_the_job_runs_or_waits(asked: Asked, command: str) -> None:
+    problem = f"unknown key 'x' {HOSTILE}"
+    running = attempt_row(comment_problem=problem)
+    for seen in (jobs(running), jobs() | {"slurm": REFUSED | {"comment_problem": problem}}):
+        asked.views["jobs"] = seen
+        asked.views["why"] = {"incident": None, "others": [], "asked": {"kind": "job"}, "slurm": None, **seen}
+        said = asked.run(command, "101", columns=300).output
+        assert "Its comment is not understood: what it asks for, as a restart after a failure, is not done. " in said
+        assert "Unknown key" in said and harmless(said)
+    asked.views["jobs"] = jobs(attempt_row(comment_problem=""))
+    assert "comment" not in asked.run("jobs", "101", columns=300).output
+
+
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_job_that_is_not_known_ends_as_a_node_that_is_not_known(asked: Asked, more: tuple[str, ...]) -> None:
     asked.views["jobs"] = jobs()

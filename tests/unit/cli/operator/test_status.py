@@ -28,6 +28,14 @@ def test_status_says_that_nothing_is_done_while_the_store_cannot_be_written(aske
     assert harmless(said)
 
 
+def test_status_names_jobs_whose_comment_is_not_understood(asked: Asked) -> None:
+    asked.views["status"] = STATUS | {"comment_problems": list(range(8801, 8812))}
+    said = asked.run("status", columns=300).output
+    assert (
+        "Comment not understood of 11 jobs: 8801, 8802, 8803, 8804, 8805 and 6 more; sentinel jobs JOB says why" in said
+    )
+
+
 def test_quiet_status(asked: Asked) -> None:
     asked.views["status"] = STATUS
     found = asked.run("status")

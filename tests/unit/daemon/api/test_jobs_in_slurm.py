@@ -65,3 +65,22 @@ async def test_a_refusal_that_a_node_told_of_is_shown_to_the_jobs_user_alone(wor
         (one,) = answer["refused"]
         assert (one["node"], one["attempt"], one["reason"]) == ("n2", 0, "gpu_lost: a GPU is lost")
     assert (await shown("jobs", BOB, job=number))["refused"] == []
+
+
+async def test_a_comment_that_is_not_understood_is_shown_before_the_job_fails(world: Worlds) -> None:
+    shown, waiting = await refused(world)
+    slurm = shown.world.slurm
+    running = slurm.submit(nodes=1, user="ada")
+    for number in (waiting, running):
+        slurm.jobs[number].record["comment"] = "{'sentinel': {'restart': true}}"
+    slurm.submit(nodes=1, user="bob")
+    await shown.daemon.fleets.take()
+    told = [(await shown("jobs", ADA, job=waiting))["slurm"], (await shown("why", ADA, what=f"{waiting}"))["slurm"]]
+    view = shown.daemon.live.fleet.jobs[running]  # type: ignore[union-attr]
+    shown.daemon.live.see_attempt(view)
+    shown.world.store.save_attempt(view, first_step=None, last_step=None, step_time_s=None)
+    for seen in (await shown("jobs", ADA, job=running), await shown("why", ADA, what=f"{running}")):
+        told += seen["attempts"]
+    assert len(told) == 4 and all("is not JSON" in row["comment_problem"] for row in told)
+    for uid, ids in ((ADA, [waiting, running]), (OPERATOR, [waiting, running]), (BOB, [])):
+        assert (await shown("status", uid))["comment_problems"] == sorted(ids)

@@ -196,3 +196,22 @@ async def test_days_and_dates_of_the_page_are_said_to_be_utc(served: ServedPage)
     for path in ("/history", "/incidents", "/jobs", "/report"):
         _, text, _ = await served.get(path)
         assert '<label>Since (UTC) <input name="since"' in text, path
+
+
+async def test_a_comment_that_is_not_understood_is_told_on_the_pages_of_its_job(served: ServedPage) -> None:
+    fleet = served.daemon.live.fleet
+    assert fleet is not None
+    comment = '{"sentinel": {"<b>x</b>": 1}}'
+    views = {
+        801: job(801, comment=comment, nodes=("n1",)),
+        802: job(802, comment=comment, state="pending", nodes=(), started_s=None),
+    }
+    served.daemon.live.see_attempt(views[801])
+    served.world.store.save_attempt(views[801], first_step=1, last_step=2, step_time_s=1.0)
+    served.daemon.live.fleet = dataclasses.replace(fleet, jobs=views)
+    for number in views:
+        _, text, _ = await served.get(f"/jobs/{number}")
+        assert "Not understood</span>: unknown key &#39;&lt;b&gt;x&lt;/b&gt;&#39;" in text and "<b>" not in text, number
+        _, text, _ = await served.get("/")
+        assert f'href="/jobs/{number}"' in text.partition("Comment not understood")[2].partition("</p>")[0]
+    assert "Comment not understood" not in (await served.get("/", user="bob"))[1]
