@@ -28,7 +28,7 @@ async def stop_run(task: Task, means: Means) -> Outcome:
     Slurm lists an ended step for 0.1 s, but 22.05 may list a step that lost a node for ever. Two runs at once are still
     impossible: the launcher starts nothing before its srun has ended.
     """
-    job = await means.reader.job(task.job)
+    job = await means.job(task)
     over = _over(task, means, job)
     if job is None or over is not None:
         return over or means.failed(task, "")
@@ -71,7 +71,7 @@ def _run(task: Task) -> int:
 
 async def _given_back(task: Task, means: Means) -> str:
     """Release the bad nodes for test and repair while the job runs. Returns why Slurm refused; empty if it did not."""
-    job = await means.reader.job(task.job)
+    job = await means.job(task)
     given_up = {*names(task.step.data.get("given_up"))}
     if job is None or not given_up & {*job.nodes}:
         return ""
@@ -84,7 +84,7 @@ async def _given_back(task: Task, means: Means) -> str:
 
 async def give_back(task: Task, means: Means) -> Outcome:
     """Release spare nodes of the allocation on which no process of the job runs."""
-    over = _over(task, means, await means.reader.job(task.job))
+    over = _over(task, means, await means.job(task))
     if over is not None:
         return means.done(task, over.reason)
     return means.done(task, await _given_back(task, means))
@@ -110,7 +110,7 @@ async def start_run(task: Task, means: Means) -> Outcome:
     given_s: float | None = None  # when the order was there to be read
     taken_back_s: float | None = None
     while True:
-        if (over := _over(task, means, await means.reader.job(task.job))) is not None:
+        if (over := _over(task, means, await means.job(task))) is not None:
             return over
         if any(run_of(name) == number for name in (await means.reader.steps(task.job)).values()):
             return means.done(task, said, {"run": number, "nodes": ",".join(nodes)})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from sentinel.model.identity import is_another
 from sentinel.model.records import JobView, NodeView, Outcome, Result, Scalar, Step, StepKind, Task
 from sentinel.model.vocabulary import REFUSED_BY_SLURM, REFUSED_SINCE
 from sentinel.ports import Clock, SlurmReader, SlurmWriter
@@ -80,6 +81,12 @@ class Means:
     booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
     answers: Callable[[NodeView], Awaitable[bool]] = _not_asked  # whether slurmd on a node takes a connection now
     seconds: Callable[[], float] = _loop_s  # by which an action's waits are measured: its requests take time, too
+
+    async def job(self, task: Task) -> JobView | None:
+        """The task's job as Slurm has it now; None: Slurm no longer knows it, or its id is another job's by now."""
+        found = await self.reader.job(task.job)
+        another = found is not None and task.seen is not None and is_another(task.seen, found)
+        return None if another else found
 
     async def slurmctld_started_since(self, at: datetime) -> bool | None:
         """Whether slurmctld restarted in the second of ``at`` or later, and may have lost what it confirmed before.

@@ -26,7 +26,7 @@ async def choose_checkpoint(task: Task, means: Means) -> Outcome:
 
     The step also succeeds if there is no valid checkpoint: the job then resumes as its script does by default.
     """
-    job = await means.reader.job(task.job)
+    job = await means.job(task)
     if (over := await _if_not_waiting(task, means, job, "its checkpoints stay")) is not None:
         return over
     assert job is not None
@@ -47,7 +47,7 @@ async def _hold(task: Task, means: Means, error: Refused) -> Outcome:
 
 
 async def quarantine(task: Task, means: Means) -> Outcome:
-    job = await means.reader.job(task.job)
+    job = await means.job(task)
     if (over := await _if_not_waiting(task, means, job, "its checkpoints stay")) is not None:
         return over
     assert job is not None
@@ -57,7 +57,7 @@ async def quarantine(task: Task, means: Means) -> Outcome:
 
 async def write_resume(task: Task, means: Means) -> Outcome:
     """Write the resume point, before the release: a released job may start even while the daemon is down."""
-    job = await means.reader.job(task.job)
+    job = await means.job(task)
     if (over := await _if_not_waiting(task, means, job, "its resume point stays")) is not None:
         return over
     assert job is not None
@@ -74,7 +74,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     The step names the nodes to exclude now, and those that Sentinel excluded before: of these, others are removed. It names
     the nodes that its user requires, too, where an earlier step wrote others in their place.
     """
-    job = await means.reader.job(task.job)
+    job = await means.job(task)
     if (over := _waits_no_more(task, means, job, *_LIST_STAYS)) is not None:
         return over
     assert job is not None
@@ -121,7 +121,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     try:
         await update()
     except Refused:  # perhaps since it started between our look and our request
-        if (over := _waits_no_more(task, means, await means.reader.job(task.job), *_LIST_STAYS)) is not None:
+        if (over := _waits_no_more(task, means, await means.job(task), *_LIST_STAYS)) is not None:
             return over
         raise
     return means.done(task, said, data)

@@ -21,7 +21,7 @@ _OURS_FROM = timedelta(days=29)
 
 async def release(task: Task, means: Means) -> Outcome:
     """Let the job start now, without Slurm's 121 s delay, if this incident stopped it and nobody else holds it."""
-    job = await means.reader.job(task.job)
+    job = await means.job(task)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job}")
     if job.state == "cancelled":
@@ -33,7 +33,7 @@ async def release(task: Task, means: Means) -> Outcome:
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
         await means.writer.defer(task.job)
-        job = await means.reader.job(task.job)
+        job = await means.job(task)
         if job is None or job.held:
             raise Unavailable(f"job {task.job} does not show as deferred yet")
     if job.held and (stopped.get("deferred") or stopped.get("user_hold")):
@@ -42,7 +42,7 @@ async def release(task: Task, means: Means) -> Outcome:
         return means.failed(task, f"job {task.job} is held by somebody else: {job.reason}")
     if waits(job) and job.held:  # by us: an older version of Sentinel held jobs instead of deferring them
         await means.writer.release(task.job)
-        job = await means.reader.job(task.job)
+        job = await means.job(task)
         if job is None or job.held:
             raise Unavailable(f"job {task.job} does not show as released yet")
     elif waits(job):
@@ -70,7 +70,7 @@ def _start_of_its_user(task: Task, means: Means, job: JobView) -> str:
 
 async def _end_deferral(task: Task, means: Means) -> Outcome:
     await means.writer.update_job(task.job, start_now=True)
-    after = await means.reader.job(task.job)
+    after = await means.job(task)
     if after is not None and after.held and after.reason == NEVER_STARTS:
         return await _release_never_starting(task, means, after)
     if after is not None and after.held:
@@ -88,7 +88,7 @@ async def _release_never_starting(task: Task, means: Means, job: JobView) -> Out
     if added & {*job.excluded} or (required and required == {*job.required}):
         return means.done(task)
     await means.writer.release(task.job)
-    after = await means.reader.job(task.job)
+    after = await means.job(task)
     return held_meanwhile(task, means, after) if after is not None and after.held else means.done(task)
 
 

@@ -84,7 +84,7 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
     try:
         await means.writer.defer(task.job)
     except Refused:
-        job = await means.reader.job(task.job)
+        job = await means.job(task)
         if job is None or job.state != "cancelled":
             raise
         return was_cancelled(task, means, job)
@@ -239,7 +239,7 @@ async def _settled(task: Task, means: Means) -> JobView | None:
     """
     began_s = means.seconds()
     while True:
-        job = await means.reader.job(task.job)
+        job = await means.job(task)
         if job is not None and job.state in _NOT_OVER and not job.held and job.restarts < task.attempt:
             await means.ledger.progressed(task, FORGOTTEN)
             raise Unavailable(f"slurmctld no longer knows attempt {task.attempt} of job {task.job}")
@@ -268,7 +268,7 @@ async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobV
     """
     began_s = means.seconds()
     while True:
-        job = await means.reader.job(task.job)
+        job = await means.job(task)
         if job is None:
             raise Unavailable(f"job {task.job} is gone while it was being requeued")
         if job.state == "cancelled":
@@ -325,7 +325,7 @@ async def leave_held(task: Task, means: Means) -> None:
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if not (stopped.get("deferred") or stopped.get("user_hold")):
         return
-    job = await means.reader.job(stop.job)
+    job = await means.job(task)
     if job is None or not waits(job) or job.restarts <= task.attempt or overtaken(task, means, job):
         return
     if not job.held:

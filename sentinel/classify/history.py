@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from sentinel.classify.ageing import Trend
+from sentinel.model.identity import taken_along_id
 from sentinel.model.records import Cause, require_aware
-from sentinel.model.taken_along import taken_along_id
 
 WINDOW = timedelta(days=30)
 _LEAST_CHANCE = 1e-9  # a chance that no fleet meets

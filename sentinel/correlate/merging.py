@@ -15,9 +15,9 @@ from sentinel.correlate.attempt_times import attempt_at, ran, ran_at
 from sentinel.correlate.gpu_owners import is_of_one_gpu, is_spared, job_of, of_another_job
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.approvals import ASKING
+from sentinel.model.identity import taken_along_id
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Restart, Scope, Verdict
-from sentinel.model.taken_along import taken_along_id
 from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
 
 # What a drain waits for while jobs are restarted around its node.

@@ -41,7 +41,16 @@ from sentinel.engine.events import (
 )
 from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.node_return import turns as node_return
-from sentinel.engine.reconcile import approvals, confirming, held_jobs, jobs_on_bad_nodes, restarts, spares, waits
+from sentinel.engine.reconcile import (
+    approvals,
+    confirming,
+    held_jobs,
+    jobs_on_bad_nodes,
+    restarts,
+    reused_ids,
+    spares,
+    waits,
+)
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import job_ends, jobs, routing
@@ -159,6 +168,7 @@ class Engine:
                 routing.receive(self.state, out, event)
 
     def _fleet_observed(self, event: FleetObserved, out: Transition) -> None:
+        reused_ids.compare(self.state, out, event.fleet, event.at)
         self.state.cluster.see_fleet(event.fleet)
         loading.first_snapshot_taken(self.state)
         fleet = self.state.cluster.fleet or event.fleet

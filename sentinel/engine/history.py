@@ -6,6 +6,7 @@ Loaded from the store at start (``sentinel.engine.loading``), then updated with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -106,6 +107,15 @@ class PastEvents:
     def restarts(self, job: int | None) -> tuple[PastRestart, ...]:
         """Sentinel's restarts of ``job``, the oldest first."""
         return tuple(self._restarts.get(job, ())) if job is not None else ()
+
+    def leave(self, job: int) -> None:
+        """The job is gone, and Slurm has given its id to another one: what happened to it is no history of that."""
+        for name in self._of_job.pop(job, set()):
+            found = self._failures[name]
+            self._failures[name] = tuple(replace(past, job=None) if past.job == job else past for past in found)
+        self._all = None
+        self._restarts.pop(job, None)
+        self._slow = {attempt: found for attempt, found in self._slow.items() if attempt[0] != job}
 
     def forget(self, now: datetime, running: Iterable[int]) -> None:
         """Drop failures older than ``WINDOW``, and restarts of jobs that no longer run."""

@@ -21,6 +21,7 @@ class LedgerRow:
     step: Step
     intended_at: datetime
     outcome: Outcome | None = None
+    gone: bool = False  # its job is gone, and the id is another job's by now
 
     @property
     def settled(self) -> bool:
@@ -96,16 +97,33 @@ class Ledger:
         return [outcome for outcome in found if outcome is not None]
 
     def of_job(self, job: int, kind: StepKind) -> Sequence[LedgerRow]:
-        """Steps of this kind that were done (``Result.DONE``) for the job, the oldest first."""
+        """Steps of this kind that were done (``Result.DONE``) for the job that has this id now, the oldest first."""
         keys = self._of_job.get((job, kind))
         if keys is None:
             return ()
         known = self._done_of_job.get((job, kind))
         if known is None:
             rows = (self._rows[key] for key in keys)
-            done = [row for row in rows if row.outcome is not None and row.outcome.result is Result.DONE]
+            own = (row for row in rows if not row.gone)
+            done = [row for row in own if row.outcome is not None and row.outcome.result is Result.DONE]
             known = self._done_of_job[job, kind] = tuple(sorted(done, key=lambda row: row.intended_at))
         return known
+
+    def jobs(self) -> dict[int, datetime]:
+        """By job that has its id still: when the first of its steps was intended."""
+        found: dict[int, datetime] = {}
+        for (job, _), keys in self._of_job.items():
+            for row in (self._rows[key] for key in keys):
+                if not row.gone:
+                    found[job] = min(found.get(job, row.intended_at), row.intended_at)
+        return found
+
+    def leave(self, job: int) -> None:
+        """The job is gone, and Slurm has given its id to another one: no step so far was of that."""
+        for (other, kind), keys in self._of_job.items():
+            if other == job:
+                self._rows.update({key: dataclasses.replace(self._rows[key], gone=True) for key in keys})
+                self._done_of_job.pop((job, kind), None)
 
     def drains(self, since: datetime) -> list[LedgerRow]:
         """Drain and down steps that were done or failed since then, the first one first."""

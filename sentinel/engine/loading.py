@@ -19,10 +19,9 @@ from sentinel.engine import backlog, delivery, grouping, judging, notices, recov
 from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
 from sentinel.engine.events import EvidenceReceived
-from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.node_return import put_back
 from sentinel.engine.node_return import state as node_return
-from sentinel.engine.reconcile import approvals, node_proof, past_restarts, waits
+from sentinel.engine.reconcile import approvals, node_proof, past_restarts, reused_ids, waits
 from sentinel.engine.state import KnownEvidence, State
 from sentinel.engine.transition import Transition
 from sentinel.engine.unreadable_slurm import BLIND
@@ -55,6 +54,7 @@ def state_of(
         receivers: names of the receivers of notices.
         metrics: whether a Prometheus is configured.
     """
+    ledger, stored = reused_ids.without_former(stored)
     state = State(
         rules=rules,
         settings=settings,
@@ -62,7 +62,7 @@ def state_of(
         onsets=OnsetTracker(cluster, settings.judgement, stored.settings.get(BAD_NUMBERS_KEPT)),
         receivers=tuple(receivers),
         metrics=metrics,
-        ledger=Ledger(LedgerRow(row.incident, row.step, row.intended_at, row.outcome) for row in stored.steps),
+        ledger=ledger,
         known=KnownEvidence(stored.evidence_ids),
         told={incident: thread_from(thread) for incident, thread in stored.told.items()},
         paused=bool(stored.settings.get(PAUSED, False)),
@@ -127,6 +127,7 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
     backlog.started(state, stored, now)
     restored_attempts.restore_rhythms(state.cluster, now)
     delivery.carry_on(state, out, stored.undelivered, now)
+    reused_ids.started(state, out, stored, now)
     waits.compare_modes(state, out, stored, now)
     for name in sorted(state.open_plans & state.incidents.keys()):
         incident = state.incidents[name]

@@ -159,7 +159,8 @@ def advance(state: State, out: Transition, incident_id: str, now: datetime) -> N
         out.do(ObserveFleet(confirm_timer(incident_id), _FRESH_S))
         return
     state.carried_out.add(step.key(incident_id))
-    out.do(CarryOutStep(step.key(incident_id), Task(incident, verdict, plan, step)))
+    seen = state.cluster.attempts.get((step.job or -1, step.attempt or 0))
+    out.do(CarryOutStep(step.key(incident_id), Task(incident, verdict, plan, step, seen.view if seen else None)))
 
 
 def _leave_in_service(state: State, out: Transition, plan: Plan, step: Step, now: datetime) -> None:
@@ -176,8 +177,7 @@ def _look_first(state: State, out: Transition, incident_id: str, now: datetime) 
     recovery = state.recoveries[incident_id]
     recovery.waits = True
     out.do(ObserveFleet(confirm_timer(incident_id), 0.0, once=True))
-    pause_s = _PAUSES_S[min(recovery.not_known, len(_PAUSES_S) - 1)]
-    recovery.not_known += 1
+    recovery.not_known, pause_s = recovery.not_known + 1, _PAUSES_S[min(recovery.not_known, len(_PAUSES_S) - 1)]
     out.do(StartTimer(retry_timer(incident_id), now + timedelta(seconds=pause_s)))
 
 

@@ -32,7 +32,7 @@ class CountersRead:
 
 @dataclass(frozen=True, slots=True)
 class IncidentChanged:
-    incident: Incident
+    incident: Incident  # one without a job leaves the job that is there
     user: str | None = None  # owner of the job; None leaves what is there
 
 

@@ -361,6 +361,7 @@ class Task:
     verdict: Verdict
     plan: Plan
     step: Step
+    seen: JobView | None = None  # the job's attempt, as last seen: by this another job with its id is known
 
     @property
     def job(self) -> int:

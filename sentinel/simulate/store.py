@@ -185,7 +185,9 @@ class MemoryStore:
         """Ageing counters are read by ``sentinel.daemon.ingest.trends`` only, which is not simulated."""
 
     def _incident(self, change: c.IncidentChanged) -> None:
-        incident = change.incident
+        incident, before = change.incident, self.incidents.get(change.incident.id)
+        if incident.job is None and before is not None:
+            incident = dataclasses.replace(incident, job=before.job, attempt=before.attempt)
         self.incidents[incident.id] = incident
         if change.user is not None or incident.id not in self.users:
             self.users[incident.id] = change.user

@@ -122,11 +122,11 @@ def _incident(connection: sa.Connection, change: c.IncidentChanged) -> None:
         "updated_at": incident.updated_at,
         "closed_at": incident.closed_at,
         "state": incident.state,
-        "job": incident.job,
-        "attempt": incident.attempt,
         "nodes": list(incident.nodes),
         "outcome": incident.outcome,
     }
+    if incident.job is not None:  # of one that lost its job, the row goes on naming it: for people
+        values |= {"job": incident.job, "attempt": incident.attempt}
     if change.user is not None:
         values["user"] = plain(change.user)[:64]
     upsert(connection, t.incident, ["id"], values)

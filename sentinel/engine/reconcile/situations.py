@@ -14,6 +14,7 @@ from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_dr
 from sentinel.engine.reconcile import in_allocation, node_proof
 from sentinel.engine.state import State
 from sentinel.model.approvals import APPROVAL, LAPSED
+from sentinel.model.identity import taken_along_id
 from sentinel.model.intent import intent_of
 from sentinel.model.records import (
     INTERRUPTIONS,
@@ -27,7 +28,6 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
-from sentinel.model.taken_along import taken_along_id
 from sentinel.model.vocabulary import ASKED, MISSING_NODE
 from sentinel.planning.restart_size import remaining_wait_s
 from sentinel.policy import NO_NODE, NodeHurt, Situation, Stop, components_with

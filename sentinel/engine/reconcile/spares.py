@@ -38,9 +38,9 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
     give, over, admitted = [], [], set()
     rows = state.ledger.loans()
     for job, row in sorted({row.step.job or 0: row for row in rows}.items()):  # the newest of each job
-        view, user = fleet.jobs.get(job), _user(row)
+        view, user = None if row.gone else fleet.jobs.get(job), _user(row)
         if view is None:
-            admitted |= {user} if fleet.may_have_job(job) else set()
+            admitted |= {user} if fleet.may_have_job(job) and not row.gone else set()
         elif _waits(state, view, row, seen) and _is_lent(row) is not False:
             admitted.add(user)
             there = view.reservation == seen.name and user in seen.users

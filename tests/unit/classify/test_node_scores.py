@@ -9,8 +9,8 @@ import pytest
 
 from sentinel.classify import History, PastFailure, node_scores
 from sentinel.classify.history import _at_least, span
+from sentinel.model.identity import taken_along_id
 from sentinel.model.records import Cause
-from sentinel.model.taken_along import taken_along_id
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 DAY_S = 86400.0

@@ -10,7 +10,7 @@ from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.reconcile.situations import hurt
 from sentinel.engine.state import State
-from sentinel.model.taken_along import taken_along_id
+from sentinel.model.identity import taken_along_id
 
 GUILTY, NEIGHBOUR = 101, 202
 

@@ -1,0 +1,104 @@
+"""The folder of slurmctld's state is lost and job ids begin anew: what was known of a job is not another one's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from in_memory.daemon import WIDE, Daemon, FakeSink, fail, heard, open_plan, silent, states
+from in_memory.world import World
+from made_records import OPTED_IN, lost_gpu
+
+from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade
+from sentinel.model.records import Incident, IncidentState, StepKind
+
+Worlds = Callable[..., World]
+SAME = {"user": "alice", "uid": 1001}
+STRANGER = {"user": "bob", "uid": 1002}
+
+
+def begin_anew(there: World, **by: Any) -> Any:
+    """slurmctld is started clean; the first job that comes has the id of the one that is gone."""
+    there.slurm.jobs.clear()
+    there.slurm.clock.advance(30.0)
+    assert there.slurm.submit(nodes=2, excluded=("n1",), **by) == there.job
+    return there.slurm.jobs[there.job]
+
+
+@pytest.mark.parametrize("by", [STRANGER, SAME])
+async def test_a_job_with_the_id_of_one_that_was_restarted_is_left_alone(world: Worlds, by: dict[str, Any]) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    await fail(daemon, lost_gpu("n1"))
+    assert there.slurm.jobs[there.job].restarts == 1
+    new = begin_anew(there, **by)
+    calls = len(there.slurm.calls)
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+    assert (new.restarts, new.state, new.admin_comment, new.excluded) == (0, "RUNNING", "", ("n1",)), daemon.said
+    assert len(there.slurm.calls) == calls and there.slurm.nodes["n1"].drained
+    assert states(there) == ["closed"] and "another job's" in there.store.incident_rows()[0]["outcome"]
+    assert there.store.incident_rows()[0]["job"] == there.job, "people still find it by its job"
+    assert heard(sink)[-1] != "restarting" and daemon.bugs() == 0
+
+
+async def test_a_job_that_gets_the_id_while_its_owners_restart_is_prepared_is_not_touched(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    choose = there.checkpoints.choose
+    made: list[Any] = []
+
+    async def chosen(*about: Any) -> Any:
+        if not made:
+            made.append(begin_anew(there, **STRANGER))
+        return await choose(*about)
+
+    there.checkpoints.choose = chosen  # type: ignore[method-assign]
+    await fail(daemon, lost_gpu("n1"))
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    (new,) = made
+    assert (new.restarts, new.admin_comment, new.excluded) == (0, "", ("n1",)), daemon.said
+    assert not there.resume.files and states(there) == ["closed"] and daemon.bugs() == 0
+
+
+@pytest.mark.parametrize("by", [STRANGER, SAME])
+async def test_the_next_daemon_does_not_take_them_for_one_job(world: Worlds, by: dict[str, Any]) -> None:
+    there = silent(world(nodes=6))
+    await fail(Daemon(there, settings=WIDE), lost_gpu("n1"))
+    new = begin_anew(there, comment=OPTED_IN, **by)
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.start()
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    await daemon.runner.timer_due("reconcile")
+    await daemon.quiet()
+    assert new.restarts == 0 and states(there) == ["closed"]
+    last = Daemon(there, settings=WIDE)
+    await last.start()
+    await fail(last, lost_gpu(new.on[0]))
+    assert new.restarts == 1, last.said
+    assert len(last.state.past.restarts(there.job)) == 1, "the other one's restart is no part of this one's budget"
+    assert len(last.state.ledger.of_job(there.job, StepKind.REQUEUE_HOLD)) == 1
+    about: list[Incident] = last.state.index.about(there.job, ())
+    assert len(about) == 1 and last.bugs() == daemon.bugs() == 0
+
+
+async def test_a_plan_for_a_job_that_is_found_gone_in_the_store_is_ended(world: Worlds) -> None:
+    """The daemon before was killed when it had saved the new job's attempt, and not that the plan is over."""
+    there = silent(world(nodes=6))
+    first = Daemon(there, settings=WIDE)
+    await fail(first, lost_gpu("n1"))
+    plan = open_plan(there)
+    new = begin_anew(there, comment=OPTED_IN, **STRANGER)
+    await first.pass_time(20.0)
+    there.store.commit([PlanMade(plan), AttemptSeen(first.state.cluster.attempts[there.job, 0].view)])
+    incident = first.state.incidents[plan.incident]
+    there.store.commit([IncidentChanged(dataclasses.replace(incident, state=IncidentState.WATCHING, closed_at=None))])
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.start()
+    await daemon.pass_time(20.0)
+    assert new.restarts == 0 and new.admin_comment == "" and states(there) == ["closed"], daemon.said
+    assert there.store.open_plans() == [] and daemon.bugs() == 0
