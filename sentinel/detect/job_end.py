@@ -23,7 +23,7 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
         maintenance: those of them on which people work, in a maintenance reservation.
     """
     return Evidence(
-        id=stable_id("job_ended", job.id, job.restarts, job.state),
+        id=_id(job, job.state),
         at=job.ended_at or now,
         seen_at=now,
         source=Source.SLURM,
@@ -43,6 +43,12 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
     )
 
 
+def _id(job: JobView, state: str) -> str:
+    """Job ids come again: the time of submission, which Slurm writes anew at each requeue, tells whose end it is."""
+    submitted = (int(job.submitted_at.timestamp()),) if job.submitted_at is not None else ()
+    return stable_id("job_ended", job.id, job.restarts, state, *submitted)
+
+
 def _preempted(job: JobView) -> datetime | None:
     """When Slurm preempted this attempt, and did not only suspend it for a while: what it did then it was asked to."""
     at = job.preempted_at
@@ -57,7 +63,7 @@ def unrecorded_end(job: JobView, since: datetime, now: datetime, *, nodes: Seque
     Its id is that of Slurm's own record of a failure, which may come later. How it ended is not known.
     """
     return Evidence(
-        id=stable_id("job_ended", job.id, job.restarts, "failed"),
+        id=_id(job, "failed"),
         at=since,
         seen_at=now,
         source=Source.SLURM,

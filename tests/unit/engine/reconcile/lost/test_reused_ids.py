@@ -102,3 +102,22 @@ async def test_a_plan_for_a_job_that_is_found_gone_in_the_store_is_ended(world: 
     await daemon.pass_time(20.0)
     assert new.restarts == 0 and new.admin_comment == "" and states(there) == ["closed"], daemon.said
     assert there.store.open_plans() == [] and daemon.bugs() == 0
+
+
+async def test_the_first_end_of_a_job_with_a_known_id_is_news(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    there.slurm.end(there.job, exit_code=1)
+    await daemon.pass_time(10.0)
+    await daemon.runner.timer_due("reconcile")
+    await daemon.quiet()
+    assert len(states(there)) == 1, daemon.said
+    begin_anew(there, comment=OPTED_IN, **SAME)
+    await daemon.pass_time(20.0)
+    there.slurm.end(there.job, exit_code=1)
+    await daemon.pass_time(10.0)
+    await daemon.runner.timer_due("reconcile")
+    await daemon.quiet()
+    assert len(states(there)) == 2, daemon.said
+    assert daemon.bugs() == 0
