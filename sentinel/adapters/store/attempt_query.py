@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.incident_query import names_one
+from sentinel.model.identity import JobsOfOneId
 
 _COLUMNS = t.attempt.c
 
@@ -83,8 +84,10 @@ def each_once(rows: Iterable[Row]) -> list[Row]:
     previous one; the store of an earlier release then has it twice. A job's id may come again, too, with another's job.
     """
     newest: dict[tuple[Any, ...], Row] = {}
+    rows = list(rows)
+    jobs = JobsOfOneId(rows)
     for row in rows:
-        key = row["job"], row["attempt"], row["user"], row["name"]
+        key = jobs.of(row["job"], row["started_at"]), row["attempt"]
         newest.pop(key, None)
         newest[key] = row
     return list(newest.values())

@@ -118,23 +118,21 @@ class Store(Database):
         with self._read() as connection:
             return _rows(connection, incident_query(**wanted))
 
-    def incidents_of_ends(self, jobs: Collection[int]) -> dict[tuple[int, int], str]:
-        """By job and attempt of these jobs: the first incident of which the attempt's end is a part."""
+    def incidents_of_ends(self, jobs: Collection[int]) -> list[dict[str, Any]]:
+        """The incidents of which the end of an attempt of these jobs is a part, the newest of each job first: rows with job,
+        attempt, incident and opened_at."""
         joined = t.evidence.join(t.incident_evidence, t.incident_evidence.c.evidence == t.evidence.c.id).join(
             t.incident, t.incident.c.id == t.incident_evidence.c.incident
         )
-        columns = t.evidence.c.job, t.evidence.c.attempt, t.incident.c.id
+        columns = t.evidence.c.job, t.evidence.c.attempt, t.incident.c.id.label("incident"), t.incident.c.opened_at
         query = sa.select(*columns).select_from(joined).where(t.evidence.c.kind == Kind.JOB_ENDED)
         query = query.where(
             t.evidence.c.job.in_(sa.bindparam("jobs", expanding=True)), t.incident.c.attempt == t.evidence.c.attempt
         )
         query = query.order_by(t.incident.c.opened_at.desc())
-        found = dict[tuple[int, int], str]()
         with self._read() as connection:
-            for part in batched(sorted(jobs)):
-                for row in connection.execute(query, {"jobs": part}):
-                    found[row.job, row.attempt] = row.id
-        return found
+            parts = [connection.execute(query, {"jobs": part}) for part in batched(sorted(jobs))]
+            return [dict(row._mapping) for rows in parts for row in rows]
 
     def ids_that_begin(self, beginning: str, *, limit: int = 2) -> list[str]:
         """Ids that begin so, at most ``limit`` of them."""

@@ -12,10 +12,11 @@ from sentinel.adapters.store.batches import batched
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import FailureFilter
-from sentinel.daemon.api.lost import ON_PURPOSE, Loss, losses
+from sentinel.daemon.api.lost import ON_PURPOSE, JobKey, Loss, losses
 from sentinel.daemon.api.status import as_slurm_says
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.engine.history import as_corrected
+from sentinel.model.identity import JobsOfOneId
 from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, Kind, StepKind
 from sentinel.planning.advice import recommend
@@ -55,7 +56,7 @@ class JobAttempts:
         for row in self._store.attempts(job=job, jobs=jobs, ran_since=since, user=user, newest=newest):
             seen = self._live.attempts.get((row["job"], row["attempt"]))
             newer: dict[str, Any] = {}
-            if seen is not None:
+            if seen is not None and _is_of(seen, row):
                 newer = {"state": seen.view.state, "last_step": seen.last_step, "step_time_s": seen.step_time_s}
                 if seen.first_step is not None:
                     newer["first_step"] = seen.first_step
@@ -159,22 +160,29 @@ class JobAttempts:
         first = min((row["opened_at"] for row in wanted), default=None)
         confirmed = self._store.steps_done((StepKind.CONFIRM,), since=first) if wanted else []
         recovered = {row["incident"]: row["finished_at"] for row in confirmed}
-        ended_by = self._ended_by(wanted, first) if wanted else {}
+        ended_by = self._ended_by(wanted, first, JobsOfOneId(attempts)) if wanted else {}
         return losses(wanted, attempts, gpus=self.gpus, recovered=recovered, ended_by=ended_by)
 
-    def _ended_by(self, incidents: Sequence[Row], since: datetime | None) -> dict[tuple[int, int], str]:
+    def _ended_by(
+        self, incidents: Sequence[Row], since: datetime | None, jobs: JobsOfOneId
+    ) -> dict[tuple[JobKey, int], str]:
         """By job and attempt: the incident for which it was stopped, or of which its end is a part. Blocking.
 
         Bad numbers, for one, are told while the job goes on: what ends it later is another incident.
         """
+
+        def key(row: Row, at: str) -> tuple[JobKey, int]:
+            return jobs.of(row["job"], row[at]), row["attempt"]
+
         steps = self._store.steps_done(tuple(INTERRUPTIONS), since=since)
         steps.reverse()  # of several the first ended it
-        stopped = {(row["job"], row["attempt"]): row["incident"] for row in steps if row["kind"] in STOPS}
+        stopped = {key(row, "intended_at"): row["incident"] for row in steps if row["kind"] in STOPS}
         # In its allocation the attempt went on; what ended it later goes before that.
-        restarted = {(row["job"], row["attempt"]): row["incident"] for row in steps if row["kind"] not in STOPS}
-        several = Counter((row["job"], row["attempt"]) for row in incidents if row["job"] is not None and row["cause"])
-        asked = {job for (job, attempt), count in several.items() if count > 1 and (job, attempt) not in stopped}
-        return {**restarted, **self._store.incidents_of_ends(asked), **stopped}
+        restarted = {key(row, "intended_at"): row["incident"] for row in steps if row["kind"] not in STOPS}
+        several = Counter(key(row, "opened_at") for row in incidents if row["job"] is not None and row["cause"])
+        asked = {of[0] for (of, attempt), count in several.items() if count > 1 and (of, attempt) not in stopped}
+        ends = {key(row, "opened_at"): row["incident"] for row in self._store.incidents_of_ends(asked)}
+        return {**restarted, **ends, **stopped}
 
     def gpus(self, nodes: Sequence[str]) -> int | None:
         """GPUs of these nodes together; nodes that Slurm no longer has count like most others. None: not known."""
@@ -193,11 +201,14 @@ class JobAttempts:
     def shown(self, attempts: Iterable[Row], found: Iterable[Loss]) -> list[dict[str, Any]]:
         """Attempts as listings show them. Blocking."""
         mtbf = self._mtbf()
-        lost = {(loss.incident["job"], loss.incident["attempt"]): loss for loss in found}
+        lost = {(*loss.of, loss.incident["attempt"], loss.began): loss for loss in found}
         rows = []
-        for row in attempts:
+        known = list(attempts)
+        of = JobsOfOneId(known).of
+        for row in known:
             seen = self._live.attempts.get((row["job"], row["attempt"]))
-            cost = lost.get((row["job"], row["attempt"]))
+            seen = seen if seen is not None and _is_of(seen, row) else None
+            cost = lost.get((*of(row["job"], row["started_at"]), row["attempt"], row["started_at"]))
             saving = self._saving(seen, mtbf) if seen is not None and not seen.ended else {}
             told = _told(seen) if seen is not None else {}
             rows.append(to_json({**row, **self._gained(row), **(_cost(cost) if cost else {}), **saving, **told}))
@@ -246,6 +257,11 @@ class JobAttempts:
 def _told(seen: AttemptSeen) -> dict[str, Any]:
     """What the user of the attempt can mend while it runs."""
     return {"log_unread": _log_unread(seen), "comment_problem": intent_of(seen.view.comment).problem}
+
+
+def _is_of(seen: AttemptSeen, row: Row) -> bool:
+    """Whether the row is of the attempt in memory, and not of another job that had its id before."""
+    return seen.view.started_at in (None, row["started_at"])
 
 
 def _log_unread(seen: AttemptSeen) -> str | None:

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.daemon.api.histories import at_fault
+from sentinel.model.identity import JobsOfOneId
 from sentinel.model.records import Cause
 
 HOUR_S = 3600.0
@@ -28,6 +29,7 @@ NO_NODE = "no machine at fault"
 ON_PURPOSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT  # no failure: Slurm or a person ended the job
 
 Row = Mapping[str, Any]
+JobKey = tuple[int, int]  # of a job among those that had its id: ``JobsOfOneId.of``
 Alive = Collection[tuple[int, int]] | None
 
 
@@ -41,11 +43,13 @@ class Loss:
     redone_steps: int | None
     redone_s: float | None
     down_s: float | None
+    of: JobKey = (0, 0)
+    began: datetime | None = None  # the attempt; None: not known
 
     @property
     def gpu_h(self) -> float:
         """GPU-hours lost, as far as they are known."""
-        return self.of(self.redone_s) + self.of(self.down_s)
+        return self.over(self.redone_s) + self.over(self.down_s)
 
     @property
     def known(self) -> bool:
@@ -56,7 +60,7 @@ class Loss:
         """Whether at least a part of the cost is known."""
         return self.gpus is not None and (self.redone_s is not None or self.down_s is not None)
 
-    def of(self, seconds: float | None) -> float:
+    def over(self, seconds: float | None) -> float:
         return (self.gpus or 0) * (seconds or 0.0) / HOUR_S
 
 
@@ -66,7 +70,7 @@ def losses(
     *,
     gpus: Callable[[Sequence[str]], int | None],
     recovered: Mapping[str, datetime],
-    ended_by: Mapping[tuple[int, int], str] | None = None,
+    ended_by: Mapping[tuple[JobKey, int], str] | None = None,
 ) -> list[Loss]:
     """One loss for each failed attempt, in the order of their incidents.
 
@@ -75,40 +79,47 @@ def losses(
         attempts: as the store lists them, all of each job.
         gpus: GPUs of these nodes together; None: not known.
         recovered: when the job of an incident gained steps again, by incident.
-        ended_by: the incident that ended an attempt, by job and attempt, where it is known: the others cost it nothing.
+        ended_by: the incident that ended an attempt, by ``JobsOfOneId.of`` and attempt, where it is known: the others cost
+            it nothing.
     """
-    by_job: dict[int, list[Row]] = {}
-    for row in sorted(attempts, key=lambda row: (row["attempt"], row["started_at"])):
-        by_job.setdefault(row["job"], []).append(row)
+    rows = sorted(attempts, key=lambda row: (row["attempt"], row["started_at"]))
+    jobs = JobsOfOneId(rows)
+    by_job: dict[JobKey, list[Row]] = {}
+    for row in rows:
+        by_job.setdefault(jobs.of(row["job"], row["started_at"]), []).append(row)
     found: list[Loss] = []
-    counted: set[tuple[int, int]] = set()
+    counted: set[tuple[JobKey, int]] = set()
     ended_by = ended_by or {}
     for incident in sorted(incidents, key=lambda row: row["opened_at"]):
         job, attempt = incident["job"], incident["attempt"]
-        if job is None or attempt is None or incident["cause"] is None or (job, attempt) in counted:
+        if job is None or attempt is None or incident["cause"] is None:
             continue
-        if ended_by.get((job, attempt), incident["id"]) != incident["id"]:
+        of = jobs.of(job, incident["opened_at"])
+        if (of, attempt) in counted or ended_by.get((of, attempt), incident["id"]) != incident["id"]:
             continue  # the job went on
-        counted.add((job, attempt))
-        failed = next((row for row in reversed(by_job.get(job, [])) if row["attempt"] == attempt), None)
-        following = next((row for row in by_job.get(job, []) if row["attempt"] > attempt), None)
-        found.append(_loss(incident, failed, following, gpus, recovered.get(incident["id"])))
+        counted.add((of, attempt))
+        failed = next((row for row in reversed(by_job.get(of, [])) if row["attempt"] == attempt), None)
+        following = next((row for row in by_job.get(of, []) if row["attempt"] > attempt), None)
+        found.append(_loss(incident, of, failed, following, gpus, recovered.get(incident["id"])))
     return found
 
 
 def _loss(
     incident: Row,
+    of: JobKey,
     failed: Row | None,
     following: Row | None,
     gpus: Callable[[Sequence[str]], int | None],
     recovered_at: datetime | None,
 ) -> Loss:
     if failed is None:
-        return Loss(incident, "", None, None, None, None)
+        return Loss(incident, "", None, None, None, None, of)
     steps, redone_s = _redone(failed, following)
     until = recovered_at or (following["started_at"] if following is not None else None)
     down_s = max(0.0, (until - incident["opened_at"]).total_seconds()) if until is not None else None
-    return Loss(incident, failed["name"] or "", gpus(failed["nodes"]), steps, redone_s, down_s)
+    return Loss(
+        incident, failed["name"] or "", gpus(failed["nodes"]), steps, redone_s, down_s, of, failed["started_at"]
+    )
 
 
 def _redone(failed: Row, following: Row | None) -> tuple[int | None, float | None]:
@@ -124,13 +135,13 @@ def _redone(failed: Row, following: Row | None) -> tuple[int | None, float | Non
 
 def grouped(found: Sequence[Loss], by: str) -> list[dict[str, Any]]:
     """Losses by ``by`` (one of ``BY``), the greatest first."""
-    keys: dict[str, Callable[[Loss], list[str]]] = {
-        "job": lambda loss: [str(loss.incident["job"])],
+    keys: dict[str, Callable[[Loss], list[Any]]] = {
+        "job": lambda loss: [loss.of],
         "user": lambda loss: [loss.incident["user"] or ""],
         "node": lambda loss: at_fault(loss.incident) or [NO_NODE],
         "cause": lambda loss: [str(loss.incident["cause"] or Cause.UNKNOWN)],
     }
-    members: dict[str, list[tuple[Loss, float]]] = {}
+    members: dict[Any, list[tuple[Loss, float]]] = {}
     for loss in found:
         names = keys[by](loss)
         for name in names:
@@ -140,12 +151,12 @@ def grouped(found: Sequence[Loss], by: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _sums(by: str, name: str, parts: Sequence[tuple[Loss, float]]) -> dict[str, Any]:
+def _sums(by: str, name: Any, parts: Sequence[tuple[Loss, float]]) -> dict[str, Any]:
     causes = Counter(str(loss.incident["cause"]) for loss, _ in parts)
     steps = [loss.redone_steps for loss, _ in parts if loss.redone_steps is not None]
     row: dict[str, Any] = {by: name}
     if by == "job":
-        row |= {"job": int(name), "name": parts[-1][0].name, "user": parts[-1][0].incident["user"]}
+        row |= {"job": name[0], "name": parts[-1][0].name, "user": parts[-1][0].incident["user"]}
     return row | {
         "failures": len(parts),
         **rounded(sums(parts)),
@@ -161,8 +172,8 @@ def sums(parts: Iterable[tuple[Loss, float]]) -> dict[str, Any]:
     ``not_known``: losses of which not all is known.
     """
     found = list(parts)
-    redone = [loss.of(loss.redone_s) * share for loss, share in found if None not in (loss.gpus, loss.redone_s)]
-    down = [loss.of(loss.down_s) * share for loss, share in found if None not in (loss.gpus, loss.down_s)]
+    redone = [loss.over(loss.redone_s) * share for loss, share in found if None not in (loss.gpus, loss.redone_s)]
+    down = [loss.over(loss.down_s) * share for loss, share in found if None not in (loss.gpus, loss.down_s)]
     known = [*redone, *down] if found else [0.0]
     return {
         "lost_gpu_h": math.fsum(known) if known else None,
@@ -213,8 +224,8 @@ def training_share(
     for loss in found:
         name = partition_of.get(loss.incident["job"], "")
         known[name] = known.get(name, False) or loss.in_part
-        redone[name] = redone.get(name, 0.0) + HOUR_S * loss.of(loss.redone_s)
-        down[name] = down.get(name, 0.0) + HOUR_S * loss.of(loss.down_s)
+        redone[name] = redone.get(name, 0.0) + HOUR_S * loss.over(loss.redone_s)
+        down[name] = down.get(name, 0.0) + HOUR_S * loss.over(loss.down_s)
     return {
         name: max(0.0, gpu_s - redone.get(name, 0.0)) / (gpu_s + down.get(name, 0.0))
         for name, gpu_s in ran.items()

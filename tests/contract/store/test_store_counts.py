@@ -37,5 +37,6 @@ def test_the_end_of_an_attempt_belongs_to_the_first_incident_that_has_it(store: 
     store.save_incident(incident(first, id="ended", job=7, attempt=0, opened_s=1.0))
     store.save_incident(incident(first, id="also", job=7, attempt=0, opened_s=2.0))
     store.save_incident(incident(first, second, id="next", job=7, attempt=1, opened_s=9.0))
-    assert store.incidents_of_ends([7, 8]) == {(7, 0): "ended", (7, 1): "next"}
-    assert store.incidents_of_ends([]) == {} and store.incidents_of_ends(range(10_000, 12_000)) == {}
+    first = {(row["job"], row["attempt"]): row["incident"] for row in store.incidents_of_ends([7, 8])}
+    assert first == {(7, 0): "ended", (7, 1): "next"}
+    assert store.incidents_of_ends([]) == [] and store.incidents_of_ends(range(10_000, 12_000)) == []

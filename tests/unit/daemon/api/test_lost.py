@@ -93,7 +93,7 @@ def test_several_incidents_of_one_attempt_count_once_for_the_first() -> None:
 
 def test_the_incident_that_ended_the_attempt_has_its_cost() -> None:
     told, stopped = failed(at_s=-30.0, id="told", cause="numerical_nan"), failed()
-    ended_by = {(1, 0): stopped["id"]}
+    ended_by = {((1, 0), 0): stopped["id"]}
     (loss,) = losses([told, stopped], [ran(), AGAIN], gpus=gpus, recovered={}, ended_by=ended_by)
     assert loss.incident["cause"] == "pcie" and loss.down_s == 60.0
     assert losses([told], [ran(), AGAIN], gpus=gpus, recovered={}, ended_by=ended_by) == []  # of another filter
@@ -144,3 +144,20 @@ def test_groups_the_greatest_first() -> None:
     assert shares == pytest.approx({"n1": 1.5 * one, "n2": 0.5 * one, NO_NODE: two}, abs=1e-3)
     assert [(row["cause"], row["failures"]) for row in grouped(found, "cause")] == [("user_code", 1), ("pcie", 2)]
     assert {row["user"]: row["redone_steps"] for row in grouped(found, "user")} == {"ada": 40, "bob": 420}
+
+
+@pytest.mark.parametrize("user", ["bob", "ada"])
+def test_jobs_that_had_one_id_pay_for_their_own_failures(user: str) -> None:
+    """Slurm gives an id again; each attempt is counted for the job that it was of, also where one user had both."""
+    day = 86_400.0
+    attempts = [
+        ran(ended_at=later(0.0)), {**AGAIN, "ended_at": later(900.0)},
+        ran(at_s=day, user=user, ended_at=later(day + 600.0)),
+        ran(attempt=1, at_s=day + 650.0, user=user, first_step=91, last_step=500),
+    ]  # fmt: skip
+    mine, other = cost([failed(), failed(id="later", at_s=day + 600.0, user=user)], attempts)
+    assert (mine.redone_steps, mine.down_s, other.redone_steps, other.down_s) == (20, 60.0, 10, 50.0)
+    assert [(row["job"], row["user"], row["failures"]) for row in grouped([mine, other], "job")] == [
+        (1, "ada", 1),
+        (1, user, 1),
+    ]
