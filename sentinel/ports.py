@@ -72,7 +72,10 @@ class SlurmWriter(Protocol):
         ...
 
     async def explain(self, node: str, reason: str) -> None:
-        """Our reason in the place of Slurm's own "Prolog error". Raises Refused when any other reason is there."""
+        """Our reason in the place of Slurm's own "Prolog error"; on a node that is off and has this reason, our drain anew.
+
+        Raises Refused when any other reason is there.
+        """
         ...
 
     async def undrain(self, node: str) -> None: ...

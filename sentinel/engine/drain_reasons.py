@@ -3,6 +3,9 @@
 The agent's verdict, on which the prolog acted, comes with each heartbeat; a prolog without an agent sends its evidence.
 Only Slurm's own "Prolog error" is replaced, only if the node is convicted, not during a pause, and only where draining for
 its cause is in act mode (promise 7). The drain then counts as Sentinel's, which may undo it.
+
+In the same way a node is drained again whose drain by Sentinel ended as Slurm switched it off
+(``engine.node_return.switched_off``): with the reason that it still has.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from sentinel.engine.events import DrainReasonWritten
 from sentinel.engine.state import DrainReason, State
 from sentinel.engine.transition import StartTimer, Transition, WriteDrainReason
 from sentinel.model.records import OURS, NodeView
-from sentinel.model.vocabulary import PROLOG_ERROR
+from sentinel.model.vocabulary import DRAIN_LOST, PROLOG_ERROR
 from sentinel.policy.drains import sure_enough
 
 DRAIN_REASONS = "drain-reasons"  # timer
@@ -31,12 +34,14 @@ def timer_due(state: State, out: Transition, now: datetime) -> None:
         start(state, out, now)
     reasons, fleet = state.drain_reasons, state.cluster.fleet
     nodes = fleet.nodes.values() if fleet is not None else ()
-    refused = {node.name: node for node in nodes if node.drained and node.reason == PROLOG_ERROR}
+    refused = {
+        node.name: node for node in nodes if DRAIN_LOST in node.flags or (node.drained and node.reason == PROLOG_ERROR)
+    }
     for name in set(reasons.written) - set(refused):
         del reasons.written[name]  # it was resumed; a later refusal is explained anew
     for name, node in refused.items():
         reason, under_way = _reason(state, node), reasons.under_way.get(name)
-        if reason is None or reasons.written.get(name) == reason:
+        if reason is None or (reasons.written.get(name) == reason and DRAIN_LOST not in node.flags):
             continue
         if under_way is None or now - under_way.at >= _ANSWER_LOST:
             effect = f"drain-reason:{name}:{now.isoformat()}"
@@ -73,6 +78,8 @@ def _reason(state: State, node: NodeView) -> str | None:
     )
     if state.paused or state.settings.modes.of(node.partitions, convicting[1] if convicting else None).drain != "act":
         return None
+    if DRAIN_LOST in node.flags:
+        return node.reason
     if seen is not None and seen.verdict.get("word") == "BAD":
         incident = convicting[0] if convicting else "prolog"
         return f"{OURS}{incident} {seen.verdict.get('code', '')}: {seen.verdict.get('sentence', '')}"[:200]

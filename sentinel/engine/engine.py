@@ -40,6 +40,7 @@ from sentinel.engine.events import (
     TrendsRead,
 )
 from sentinel.engine.mass_failures import PreliminaryVerdicts
+from sentinel.engine.node_return import switched_off
 from sentinel.engine.node_return import turns as node_return
 from sentinel.engine.reconcile import (
     approvals,
@@ -169,7 +170,7 @@ class Engine:
 
     def _fleet_observed(self, event: FleetObserved, out: Transition) -> None:
         reused_ids.compare(self.state, out, event.fleet, event.at)
-        self.state.cluster.see_fleet(event.fleet)
+        self.state.cluster.see_fleet(switched_off.with_drains_kept(self.state, event.fleet))
         loading.first_snapshot_taken(self.state)
         fleet = self.state.cluster.fleet or event.fleet
         self.state.index.refresh()

@@ -268,6 +268,9 @@ def switched_by_slurm(state: str, flags: AbstractSet[str]) -> bool:
     return not flags.isdisjoint(_SWITCHED) or (is_idle and not flags.isdisjoint(_ONCE_IDLE))
 
 
+POWERED_OFF = frozenset({"power_down", "powered_down"})  # flags of a node that is off, or is being switched off
+DRAIN_LOST = "drain_lost"  # a flag of ours: Slurm ended our drain as it switched the node off, and nobody returned it
+
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 PREEMPTED = "preempted"  # data of a job's end: Slurm had preempted it, whatever state it gave it then: true

@@ -16,7 +16,7 @@ from sentinel.adapters.slurm.parse import ENDED, Record, array_spec, het_leader,
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, RefusedForNow, Unavailable
 from sentinel.model.records import OURS, JobView, NodeView
-from sentinel.model.vocabulary import PROLOG_ERROR, switched_by_slurm
+from sentinel.model.vocabulary import POWERED_OFF, PROLOG_ERROR, switched_by_slurm
 from sentinel.text import printable
 
 TRIES = 4  # a job changes its state between our look and our request at most a few times
@@ -124,7 +124,8 @@ class Writer:
             await self._set_node(node, "DOWN", words)
 
     async def explain(self, node: str, reason: str) -> None:
-        """Our reason in the place of Slurm's own, on a node that is drained since its prolog failed.
+        """Our reason in the place of Slurm's own, on a node that is drained since its prolog failed; or the drain with this
+        reason anew, where Slurm ended that as it switched the node off.
 
         Raises:
             Refused: the node is in service, or carries somebody else's reason. Nothing was changed.
@@ -132,7 +133,8 @@ class Writer:
         seen = await self._node(node)
         if _out_of_service(seen) and seen.reason.startswith(OURS):
             return
-        if not _out_of_service(seen) or seen.reason != PROLOG_ERROR:
+        off = seen.reason == one_line(reason) and bool(seen.flags & POWERED_OFF)
+        if not off and (not _out_of_service(seen) or seen.reason != PROLOG_ERROR):
             raise Refused(f"{node} is not drained by a failed prolog: {seen.reason or 'no reason given'}")
         await self._set_node(node, "DRAIN", one_line(reason))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from in_memory.daemon import RULES, SETTINGS
+from in_memory.slurm import FakeSlurm
 from made_records import AT, fleet, node, verdict
 
 from sentinel.config.settings import Mode, Modes
@@ -19,6 +20,7 @@ from sentinel.engine.events import DrainReasonWritten, FleetObserved, TimerDue
 from sentinel.engine.state import State
 from sentinel.engine.transition import WriteDrainReason
 from sentinel.engine.watch.events import HeartbeatReceived
+from sentinel.errors import Refused
 from sentinel.model.records import Cause, NodeView
 
 BAD = {"word": "BAD", "code": "gpu_lost", "sentence": "GPU 1 is lost"}
@@ -153,3 +155,59 @@ def test_one_write_at_a_time_and_again_when_its_answer_is_lost() -> None:
     assert len(case.check()) == 1
     assert [case.check() for _ in range(11)] == [[]] * 11
     assert len(case.check()) == 1
+
+
+def off(reason: str = "sentinel:ab12 gpu_lost") -> NodeView:
+    """scontrol update State=POWER_DOWN: Slurm ends the drain, and keeps its reason until the node is switched on."""
+    return node("n1", flags=frozenset({"power_down"}), reason=reason)
+
+
+def test_a_node_whose_drain_ended_as_it_was_switched_off_is_drained_again() -> None:
+    drained = refused(reason="sentinel:ab12 gpu_lost")
+    case = Case(drained)
+    case.see(off())
+    view = case.state.cluster.fleet.nodes["n1"] if case.state.cluster.fleet else None
+    assert view is not None and view.drained, "nobody returned it"
+    case.check()
+    case.see(drained)
+    case.check()
+    assert case.written == [("n1", "sentinel:ab12 gpu_lost")]
+    case.see(off())
+    case.check()
+    assert len(case.written) == 2, "it was drained a moment before Slurm ended that"
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (node("n1", reason="sentinel:ab12 gpu_lost"), off()),  # somebody had returned it; 24.11 keeps the reason
+        (refused(reason="cable swap"), off("cable swap")),
+        (refused(reason="sentinel:ab12 gpu_lost"), node("n1", reason="sentinel:ab12 gpu_lost")),  # resumed
+        (refused(reason="sentinel:ab12 gpu_lost"), off("")),
+    ],
+)
+def test_other_nodes_that_are_switched_off_are_left_alone(before: NodeView, now: NodeView) -> None:
+    case = Case(before)
+    case.see(now)
+    case.check()
+    assert case.written == []
+
+
+def test_where_it_only_observes_it_drains_no_node_again() -> None:
+    case = Case(refused(reason="sentinel:ab12 gpu_lost"), modes=Modes())
+    case.see(off())
+    case.check()
+    assert case.written == []
+
+
+async def test_a_drain_that_slurm_ended_as_it_switched_the_node_off_is_made_anew(fake_slurm: FakeSlurm) -> None:
+    there, reason = fake_slurm.nodes["n1"], "sentinel:ab12 gpu_lost"
+    there.reason, there.power = reason, "powering_down"
+    with pytest.raises(Refused):
+        await fake_slurm.explain("n1", "sentinel: i43 another one")
+    assert not there.drained
+    await fake_slurm.explain("n1", reason)
+    assert there.drained and there.reason == reason
+    there.drained, there.power = False, ""
+    with pytest.raises(Refused):
+        await fake_slurm.explain("n1", reason)  # in service, whatever the reason says

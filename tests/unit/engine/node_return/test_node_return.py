@@ -15,7 +15,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine import Transition
 from sentinel.engine.events import EvidenceReceived, Started
 from sentinel.engine.node_return import turns
-from sentinel.engine.node_return.state import NodeReturn, Stage, plain_reason, read, written
+from sentinel.engine.node_return.state import IN_SERVICE, NodeReturn, Stage, plain_reason, read, written
 from sentinel.engine.transition import (
     DeliverNotice,
     OpenTicket,
@@ -251,6 +251,20 @@ def test_what_slurm_adds_to_the_reason_at_a_reboot_is_not_a_persons() -> None:
     node.boot = "boot-2"
     assert isinstance(node.look()[0], RunDiagnostic)
     assert plain_reason(f"{REASON} : reboot by bob?") != REASON
+
+
+def test_a_node_that_is_switched_off_and_on_has_not_been_returned() -> None:
+    """Slurm ends the drain as it switches a node off on request; Sentinel drains it again before it comes back."""
+    node = Node(cause=Cause.GPU_FALLEN_OFF_BUS)
+    node.look()
+    drained = node.view
+    node.view = replace(drained, flags=frozenset({"power_down"}))
+    node.look(heard=False)
+    node.view = replace(drained, flags=frozenset({"drain", "powered_down"}))
+    node.look(heard=False)
+    node.view = drained
+    node.look()
+    assert node.record.stage not in IN_SERVICE and "node-return-left" not in node.said
 
 
 def test_a_drain_that_somebody_else_had_made_is_not_remembered() -> None:
