@@ -46,6 +46,8 @@ _FLAG_ALONE = {
 }
 WAITING = frozenset({"pending", "completing", "special_exit", "requeued"})
 REQUEUE_HELD = "job requeued in held state"  # 22.05, 24.11 and 26.05; a release clears it, another hold writes none
+_BUSY = frozenset({"allocated", "mixed"})  # states of a node that a job holds
+_FIX_HIDDEN = "check PrivateData in slurm.conf and the rights of this account"
 MOST_DEPENDENCIES = 100  # of one job; further ones are not looked at
 NOT_VALUES = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF, 0xFFFE, 0xFFFF})
 LAST_TIME_S = 0xFFFFFFF0  # Slurm marks "no time" with values from here on, and adds to them
@@ -100,13 +102,17 @@ def fleet_of(at: datetime, nodes: Sequence[Record], jobs: Sequence[Record], unre
     """One snapshot out of two answers; records that cannot be read are in its ``unread``, beside those given here.
 
     Raises:
-        Unavailable: no node at all, or none that can be read: a cluster without nodes is one that hides them from us.
+        Unavailable: no node at all, or none that can be read: a cluster without nodes is one that hides them from us. Or no
+            job at all, although nodes have work: then these are hidden.
     """
     seen, strange = _read(nodes, node_view, "node", "name")
     known, odd = _read(jobs, job_view, "job", "job_id")
     if not seen:
         why = f"Slurm's answer cannot be read: {strange[0].reason}" if strange else "Slurm shows no node at all"
-        raise Unavailable(why, fix="check PrivateData in slurm.conf and the rights of this account")
+        raise Unavailable(why, fix=_FIX_HIDDEN)
+    busy = next((node.name for node in seen if node.state in _BUSY), None)
+    if busy is not None and not jobs:
+        raise Unavailable(f"Slurm shows no job at all, although {busy} has work: jobs are hidden", fix=_FIX_HIDDEN)
     return Fleet(
         at=at,
         nodes={node.name: node for node in seen},

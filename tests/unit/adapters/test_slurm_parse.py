@@ -284,6 +284,15 @@ def test_a_cluster_without_nodes_hides_them() -> None:
         fleet_of(AT, [], [OLD_JOB])
 
 
+def test_a_cluster_with_work_and_without_jobs_hides_them() -> None:
+    """PrivateData=jobs, and an account without rights: no job is known, and none is known to be gone."""
+    idle, busy = {"name": "n1", "state": "idle"}, {"name": "n2", "state": ["MIXED", "DRAIN"]}
+    with pytest.raises(Unavailable, match="n2 has work"):
+        fleet_of(AT, [idle, busy], [])
+    assert fleet_of(AT, [idle, {"name": "n3", "state": "idle", "state_flags": ["COMPLETING"]}], []).jobs == {}
+    assert len(fleet_of(AT, [idle, busy], [OLD_JOB]).jobs) == 1
+
+
 @pytest.mark.parametrize("broken", [{}, {"job_id": "x"}, {"job_id": None}, {"no record": 17}])
 def test_a_job_without_an_id_is_left_out_and_may_be_any_other(broken: dict[str, Any]) -> None:
     fleet = fleet_of(AT, [{"name": "n1"}], [OLD_JOB, broken])
