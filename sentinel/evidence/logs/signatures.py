@@ -87,9 +87,17 @@ def not_silenced(hits: list[Hit]) -> list[Hit]:
     """Of the rules that know a line those that one which says that all is well does not silence.
 
     What can drain it silences only where both know the same words: "2 corrected ECC errors, 3 uncorrectable ECC errors".
+    Nor do words of the kernel's accuse the host that tell of a mounted image.
     """
+    hits = [hit for hit in hits if not _accuses_by_an_image(hit)]
     well = [hit for hit in hits if hit.compiled.rule.says_well]
     return [hit for hit in hits if hit in well or not any(_silences(other, hit) for other in well)] if well else hits
+
+
+def _accuses_by_an_image(hit: Hit) -> bool:
+    if hit.compiled.rule.drain is Drain.NO or hit.compiled.rule.form is not Form.KERNEL:
+        return False
+    return said(Source.KERNEL, hit.searched[:OWN_LINE].decode("utf-8", "replace")).of_image
 
 
 def _silences(well: Hit, hit: Hit) -> bool:

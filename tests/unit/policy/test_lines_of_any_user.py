@@ -15,6 +15,7 @@ from sentinel.config.rules import OWN_LOG, Drain
 from sentinel.config.settings import Limits, Mode, Modes
 from sentinel.evidence.kernel import read_message
 from sentinel.evidence.logs.machine_logs import kernel_line
+from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.changes import of_users_words
 from sentinel.model.intent import Intent
 from sentinel.model.records import (
@@ -116,6 +117,13 @@ def test_the_file_behind_an_image_accuses_no_host(message: str) -> None:
 
 
 _DISK = re.compile(r"\b(?:sd[a-z]\d?|nvme\d{1,2}n\d(?:p\d)?|dm-\d{1,2})\b(?=[,:)]|-8| state)")
+
+
+def test_nor_does_it_where_the_line_stands_in_a_log_that_somebody_gives() -> None:
+    reader = LogReader(shipped_signatures(), where=Where(path="dmesg.txt"))
+    line = "[ 1741.033535] XFS (loop0): Metadata CRC error detected at xfs_dir3_block_read_verify+0x9e/0xc0 [xfs]\n"
+    found = reader.feed(line.encode(), AT) + reader.finish(AT)
+    assert found and all(BY_ID[item.rule or ""].drain is Drain.NO for item in found)
 
 
 def test_no_rule_of_a_disks_file_system_reads_an_images() -> None:
