@@ -93,7 +93,7 @@ class Agent:
         reader = rules_reader(self.node, self.boot, Signatures(rules))
         self.kernel = KernelWatch(self.node, settings, reader, lambda item: self.keep(self.gpus.placed(item)))
         self.checks = PeriodicChecks(
-            self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs)
+            self.node, settings, self.children, self.program, self.keep, lambda: list(self.jobs.jobs), self.boot
         )
         self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.unproven, rules)
         self.gpus.on_change = self.verdict.write

@@ -14,6 +14,9 @@ from typing import Any
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
 
 ACTIVE = "ACTIVE"
+# What a port was in this boot.
+_NEVER_UP, _UP, _LENT, _TOLD = "never up", "up", "virtual", "told"
+_GONE_AFTER = 2  # readings in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,13 @@ class Port:
     name: str  # device:port
     state: str | None = None  # ACTIVE, DOWN, INIT, ...
     counters: Mapping[str, int] = field(default_factory=dict)
+    virtual: bool = False  # of a virtual function, which people give to a container or a machine, and take back
 
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
     at: datetime
-    ports: tuple[Port, ...] = ()
+    ports: tuple[Port, ...] | None = None  # all that there are; None: not known
     uncorrected: Mapping[str, int] = field(default_factory=dict)  # EDAC memory controller → uncorrected errors
     disks: Mapping[str, float] = field(default_factory=dict)  # path → share of it that is used
     memory_available: float | None = None  # share
@@ -43,8 +47,11 @@ def reading_from(message: Mapping[str, Any], at: datetime) -> HostReading:
     """A reading from the JSON of the probe."""
     return HostReading(
         at=at,
-        ports=tuple(
-            Port(port["name"], port.get("state"), port.get("counters", {})) for port in message.get("ports", ())
+        ports=None
+        if message.get("ports") is None
+        else tuple(
+            Port(port["name"], port.get("state"), port.get("counters", {}), port.get("virtual") is True)
+            for port in message["ports"]
         ),
         uncorrected=message.get("uncorrected", {}),
         disks=message.get("disks", {}),
@@ -63,9 +70,14 @@ class HostReader:
     Args:
         full_fraction: a disk this full is said.
         flaps: link losses of one port within ``flap_window_s`` that are said.
+        kept: what an earlier reader's ``state`` was: a port that was up then is missed, and nothing is said twice.
+        boot: of the node. Of another boot nothing is missed: adapters and cables are changed while a node is off.
     """
 
-    def __init__(self, node: str, *, full_fraction: float = 0.97, flaps: int = 3, flap_window_s: float = 600.0) -> None:
+    def __init__(
+        self, node: str, *, full_fraction: float = 0.97, flaps: int = 3, flap_window_s: float = 600.0,
+        kept: object = None, boot: str = "",
+    ) -> None:  # fmt: skip
         self.node = node
         self._full = full_fraction
         self._flaps = flaps
@@ -73,7 +85,15 @@ class HostReader:
         self._edges: dict[str, Scalar] = {}
         self._counters: dict[tuple[str, str], int] = {}
         self._downs: dict[str, deque[tuple[float, int]]] = {}
-        self._was_active: set[str] = set()
+        self._boot = boot
+        self._was: dict[str, str] = _ports_of(kept, boot)
+        self._absent: dict[str, int] = {}  # port that was up → readings in a row that do not list it
+        self._edges.update((f"port/{name}", True) for name, was in self._was.items() if was == _TOLD)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What is known of the ports, for ``kept``: a JSON object."""
+        return {"boot": self._boot, "ports": dict(self._was)}
 
     def read(self, reading: HostReading) -> list[Evidence]:
         return [
@@ -86,15 +106,21 @@ class HostReader:
         ]
 
     def _ports(self, reading: HostReading) -> Iterator[Evidence]:
+        if reading.ports is None:
+            self._absent.clear()
+            return
+        yield from self._gone(reading, {port.name: port for port in reading.ports})
         for port in reading.ports:
-            if port.state == ACTIVE:
-                self._was_active.add(port.name)
             # A port that was never up is not wired; one that was up and is not any more has lost its link.
-            down = None if port.state is None else port.state != ACTIVE and port.name in self._was_active
+            was_up = self._was.get(port.name, _NEVER_UP) != _NEVER_UP
+            down = None if port.state is None else port.state != ACTIVE and was_up
             yield from self._edge(
                 reading, f"port/{port.name}", down, "link_down", Source.FABRIC, f"port {port.name} is {port.state}",
                 {"state": port.state}, nic=port.name,
             )  # fmt: skip
+            up = was_up or port.state == ACTIVE
+            is_told = f"port/{port.name}" in self._edges
+            self._was[port.name] = _TOLD if is_told else _NEVER_UP if not up else _LENT if port.virtual else _UP
             yield from self._flapping(reading, port)
             for name, kind, sentence in _PORT_COUNTERS:
                 grown = self._growth(port.name, name, port.counters.get(name))
@@ -103,6 +129,23 @@ class HostReader:
                         reading, kind, Source.FABRIC, f"{sentence} on port {port.name}: {grown} more",
                         {"counter": name, "grown": grown}, nic=port.name, identity=(name, port.name, reading.at),
                     )  # fmt: skip
+
+    def _gone(self, reading: HostReading, listed: Mapping[str, Port]) -> Iterator[Evidence]:
+        """Ports that were up and that two readings in a row do not list: at one alone a driver may reset its adapter."""
+        absent = self._was.keys() - listed.keys()
+        if absent and listed.keys() - self._was.keys():
+            # Adapters were renamed, or bonded into one device: which of the old names still stands for one is not known.
+            for name in absent:
+                del self._was[name]
+                self._edges.pop(f"port/{name}", None)
+            absent = set()
+        self._absent = {name: self._absent.get(name, 0) + 1 for name in absent if self._was[name] in (_UP, _TOLD)}
+        for name in sorted(name for name, readings in self._absent.items() if readings >= _GONE_AFTER):
+            yield from self._edge(
+                reading, f"port/{name}", True, "link_down", Source.FABRIC,
+                f"port {name} is gone: the node no longer has its adapter", {"state": "gone"}, nic=name,
+            )  # fmt: skip
+            self._was[name] = _TOLD
 
     def _flapping(self, reading: HostReading, port: Port) -> Iterator[Evidence]:
         now_s = reading.at.timestamp()
@@ -203,6 +246,14 @@ class HostReader:
             text=text,
             data=dict(data),
         )
+
+
+def _ports_of(kept: object, boot: str) -> dict[str, str]:
+    """The ports of a ``HostReader.state``; none of another boot, of one that is not known, or of what is no such state."""
+    state = kept if isinstance(kept, dict) and boot and kept.get("boot") == boot else {}
+    ports = state.get("ports")
+    known = (_NEVER_UP, _UP, _LENT, _TOLD)
+    return {str(name): was for name, was in ports.items() if was in known} if isinstance(ports, dict) else {}
 
 
 # Counters whose growth is said: name, kind, sentence. Congestion counters are left to Prometheus.

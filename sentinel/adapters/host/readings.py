@@ -29,10 +29,17 @@ _MOVED = (
 _STOPPED = 2**32 - 1  # where a counter of 32 bits stops
 
 
-def ports(sysfs: Path) -> list[dict[str, Any]]:
-    """Every port of every InfiniBand or RoCE adapter with its state and its error counters."""
+def ports(sysfs: Path) -> list[dict[str, Any]] | None:
+    """Every port of every InfiniBand or RoCE adapter with its state and its error counters.
+
+    None where adapters are not listed: their drivers are not loaded, or sysfs cannot be read.
+    """
+    try:
+        adapters = sorted((sysfs / "class/infiniband").iterdir())
+    except OSError:
+        return None
     made = []
-    for folder in sorted(sysfs.glob("class/infiniband/*/ports/*")):
+    for folder in [port for adapter in adapters for port in sorted(adapter.glob("ports/*"))]:
         state = _text(folder / "state")  # "4: ACTIVE"
         counters = {name: number for name in _COUNTERS if (number := _number(folder / "counters" / name)) is not None}
         made.append(
@@ -40,6 +47,7 @@ def ports(sysfs: Path) -> list[dict[str, Any]]:
                 "name": f"{folder.parents[1].name}:{folder.name}",
                 "state": state.rpartition(":")[2].strip() if state else None,
                 "counters": counters,
+                "virtual": (folder.parents[1] / "device" / "physfn").exists(),
             }
         )
     return made

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sentinel.agent.process.children import Children, Ending, Program
+from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import AgentSettings, Check
 from sentinel.evidence.counters import Ageing
 from sentinel.evidence.disks import DiskReader
@@ -28,6 +30,7 @@ class PeriodicChecks:
         program: Callable[..., Program],
         keep: Callable[[Evidence], None],
         jobs: Callable[[], Sequence[int]],
+        boot: str = "",
     ) -> None:
         self.node = node
         self._settings = settings
@@ -36,9 +39,12 @@ class PeriodicChecks:
         self._keep = keep
         self._jobs = jobs
         host = settings.host
+        self._state = Path(settings.state) / "ports.json"
         self._reader = HostReader(
-            node, full_fraction=host.full_fraction, flaps=host.flaps, flap_window_s=host.flap_window_s
-        )
+            node, full_fraction=host.full_fraction, flaps=host.flaps, flap_window_s=host.flap_window_s,
+            kept=restore(self._state), boot=boot,
+        )  # fmt: skip
+        self._saved = self._reader.state
         self._disks = DiskReader(node)
         self._ageing = {
             of: Ageing(node, Source.HOST, period_s=settings.dcgm.counters_s, of=of) for of in ("ports", "disks")
@@ -130,10 +136,13 @@ class PeriodicChecks:
         self._say("host", "", "", Source.AGENT, {})
         reading = reading_from(message, datetime.now(UTC))
         counts = {
-            f"{port.name}/{name}": float(value) for port in reading.ports for name, value in port.counters.items()
+            f"{port.name}/{name}": float(value) for port in reading.ports or () for name, value in port.counters.items()
         }
         for evidence in [*self._reader.read(reading), *self._ageing["ports"].read(counts, reading.at)]:
             self._keep(evidence)
+        if self._reader.state != self._saved:
+            self._saved = self._reader.state
+            save(self._state, self._saved)  # after the evidence: a crash in between only repeats it
 
     def _smart_said(self, message: dict[str, Any]) -> None:
         """Handle the result for one disk. A missing smartctl is logged once; the disks' health is then not known."""

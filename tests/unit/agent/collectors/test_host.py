@@ -125,9 +125,9 @@ def test_sysfs(tmp_path: Path) -> None:
     controller = tmp_path / "devices" / "system" / "edac" / "mc" / "mc1"
     controller.mkdir(parents=True)
     (controller / "ue_count").write_text("3\n")
-    assert readings.ports(tmp_path) == [{"name": "mlx5_3:1", "state": "ACTIVE", "counters": {"link_downed": 12}}]
+    counters = {"link_downed": 12}
+    assert readings.ports(tmp_path) == [{"name": "mlx5_3:1", "state": "ACTIVE", "counters": counters, "virtual": False}]
     assert readings.uncorrected(tmp_path) == {"mc1": 3}
-    assert readings.ports(tmp_path / "nothing") == []
 
 
 def test_procfs(tmp_path: Path) -> None:
@@ -177,10 +177,13 @@ class Bench:
 
 
 @pytest.fixture
-def site() -> tuple[PeriodicChecks, Bench, list[Evidence]]:
+def site(tmp_path: Path) -> tuple[PeriodicChecks, Bench, list[Evidence]]:
     bench, kept = Bench(), []  # type: ignore[var-annotated]
     settings = AgentSettings(
-        node="n1", host=Host(mounts=["/data"]), checks={"fans": Check(["/opt/fans"], deadline_s=7)}
+        node="n1",
+        state=str(tmp_path),
+        host=Host(mounts=["/data"]),
+        checks={"fans": Check(["/opt/fans"], deadline_s=7)},
     )
 
     def program(name: str, module: str, arguments: Any, **rest: Any) -> Program:
