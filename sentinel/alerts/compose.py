@@ -18,7 +18,7 @@ from sentinel.alerts.audiences import (
 )
 from sentinel.alerts.job_log import appended
 from sentinel.alerts.text import culprit_words, plain, unranked, without_repeats
-from sentinel.alerts.threads import Thread
+from sentinel.alerts.threads import Thread, is_news_to_owner
 from sentinel.model.records import (
     Cause,
     Incident,
@@ -105,7 +105,7 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
             "beside": thread.beside,
             "cluster": plain(facts.cluster, 60),
             "partition": job.partition if job else None,
-            "owner_text": for_owner(facts),
+            "owner_text": for_owner(facts) if is_news_to_owner(thread) else "",
             "operator_text": for_operators(facts),
             "log_text": appended(facts),
         },

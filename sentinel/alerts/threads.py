@@ -3,7 +3,7 @@
 A stage is told once it is reached and never before: *restarting*, then *running again* or *failed*; what waited for a
 person or failed is *resolved* when its incident closes. What people are asked for is told with whatever is told then; what
 they are asked for later (a maintenance reservation has ended) is a message of its own, whatever the stage is, and so is what
-became of a request.
+became of a request. That the reservation is there again, and what is wanted waits for that, is none.
 """
 
 from __future__ import annotations
@@ -67,11 +67,25 @@ def next_stage(thread: Thread | None, facts: IncidentFacts) -> Stage | None:
     if news is None and stage in REQUESTS.values() and reached(facts) in _OF_JOBS:
         stage = reached(facts)  # people know what became of the request
     known = thread.beside if thread.beside and request is not None else thread.stages[-1]
+    if request is None and known in REQUESTS.values() and facts.plan is not None and facts.plan.waits:
+        known = _before_requests(thread)  # nobody answered: what is wanted waits for something else again
     if stage != known and thread.stages[-1] != Stage.RESOLVED and not unwanted and not over:
         return stage
     if news is not None and stage not in (Stage.RESOLVED, Stage.CANCELLED):
         return news[1]
     return Stage.RESOLVED if closed and not thread.final else None
+
+
+def _before_requests(thread: Thread) -> str:
+    """What people know of the job beside the requests that were told last."""
+    told = (stage for stage in reversed(thread.stages) if stage not in REQUESTS.values())
+    return thread.beside or next(told, "")
+
+
+def is_news_to_owner(thread: Thread) -> bool:
+    """Whether the last message says more to the job's owner than the one before: beside a stage of the job that they know,
+    for how many nodes and how often operators are asked is not theirs to answer."""
+    return not (thread.beside and thread.stages[-2:] == (Stage.ASKED, Stage.ASKED))
 
 
 def with_next(thread: Thread | None, facts: IncidentFacts, stage: Stage, joined: str) -> Thread:

@@ -335,3 +335,38 @@ async def test_a_second_refusal_of_a_part_of_what_was_refused_is_no_news(world: 
         await answer(daemon, "refuse", what)
         await daemon.pass_time(20.0)
     assert sink.stages == ["asked", "refused"], daemon.said
+
+
+@pytest.mark.parametrize("required", [(), ("n1", "n2")], ids=["the job runs again", "its job waits for the node"])
+async def test_a_maintenance_that_comes_and_goes_is_no_news_of_the_job(
+    world: Worlds, required: tuple[str, ...]
+) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    there.slurm.jobs[there.job].required = required
+    daemon = Daemon(there, [sink], settings=settings("suggest", "act"))
+    there.slurm.person_reserves(["n1"])
+    await fail(daemon, lost_gpu("n1"))
+    await daemon.pass_time(20.0)
+    before = sink.stages
+    for times in (1, 2, 3):
+        there.slurm.reservation_ends(["n1"])
+        for _ in range(2):
+            await daemon.pass_time(20.0)
+        assert sink.stages == [*before, *["asked"] * times], "operators are asked each time"
+        there.slurm.person_reserves(["n1"])
+        for _ in range(2):
+            await daemon.pass_time(20.0)
+        assert waits(there) == ["maintenance"] and len(sink.stages) == len(before) + times, sink.stages
+    told = [str(notice.data["owner_text"]) for notice in sink.all[len(before) :]]
+    assert "The operators are asked" in told[0] or "which it is kept from" in told[0]
+    assert told[1:] == ["", ""], "and its owner hears of it once"
+    daemon = await restarted(daemon)
+    there.slurm.reservation_ends(["n1"])
+    for _ in range(2):
+        await daemon.pass_time(20.0)
+    await answer(daemon)
+    assert drained(there) == {"n1"}
+    there.slurm.person_resumes("n1")
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert sink.stages[-1] == "running again" and "runs again" in str(sink.all[-1].data["owner_text"])
