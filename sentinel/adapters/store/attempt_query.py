@@ -69,6 +69,14 @@ def nodes_query(nodes: Collection[str], ran_since: datetime | None, user: str | 
     return _of(query if named is None else query.where(named), ran_since, user)
 
 
+def components_query(job: int) -> sa.Select[Any]:
+    """The components of the heterogeneous job to which the newest attempt of this job belongs, itself included."""
+    newest = sa.select(_COLUMNS.het, _COLUMNS.user).where(_COLUMNS.job == job)
+    own = newest.order_by(_COLUMNS.started_at.desc()).limit(1).subquery()
+    # Ids come again, with other jobs: most of them with other users'.
+    return sa.select(_COLUMNS.job).where(_COLUMNS.het == own.c.het, _COLUMNS.user == own.c.user).distinct()
+
+
 def _of(query: sa.Select[Any], ran_since: datetime | None, user: str | None) -> sa.Select[Any]:
     if user is not None:
         query = query.where(_COLUMNS.user == user)

@@ -242,6 +242,7 @@ def _attempt(connection: sa.Connection, change: c.AttemptSeen) -> None:
         "first_step": counted(change.first_step),
         "last_step": counted(change.last_step),
         "step_time_s": change.step_time_s,
+        "het": job.het,
     }
     upsert(connection, t.attempt, ["job", "attempt", "started_at"], values)
 

@@ -138,4 +138,8 @@ def _attempts(
     if jobs is not None:
         query = query.where(t.attempt.c.job.in_(jobs))
     rows: list[dict[str, Any]] = [dict(row._mapping) for row in connection.execute(query)]
-    return [RecordedAttempt(**{**row, "nodes": tuple(row["nodes"])}) for row in rows]
+    kept = RecordedAttempt.__dataclass_fields__
+    return [
+        RecordedAttempt(**{**{key: row[key] for key in row if key in kept}, "nodes": tuple(row["nodes"])})
+        for row in rows
+    ]

@@ -320,6 +320,11 @@ class Store(Database):
         with self._read() as connection:
             return {row.job for row in connection.execute(query) if not names.isdisjoint(row.nodes)}
 
+    def components(self, job: int) -> set[int]:
+        """The components of the heterogeneous job that this job was one of last, itself included; empty: of none."""
+        with self._read() as connection:
+            return set(connection.execute(attempt_query.components_query(job)).scalars())
+
     def rename_receiver(self, before: str, after: str) -> None:
         """Give a receiver of notices another name. An earlier release kept the addresses of webhooks, which are secrets."""
         with self._begin() as connection:

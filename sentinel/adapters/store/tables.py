@@ -188,6 +188,8 @@ attempt = Table(
     Column("first_step", Integer),
     Column("last_step", Integer),
     Column("step_time_s", Float),
+    Column("het", JOB_ID),  # of a heterogeneous job's component: the id of its leader
+    Index("attempt_het", "het"),
 )
 
 # What ageing parts count (remapped rows, replays, corrected errors): the last value of each day, for trends over weeks.

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from sentinel.adapters.store.store import Store
 from sentinel.classify.history import BURST
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.history import as_corrected
@@ -62,20 +63,24 @@ class FailureFilter:
         return [row for row in map(as_corrected, rows) if self.has(row)]
 
 
-def components(live: ClusterView, job: int | None) -> frozenset[int]:
-    """The job and the other components of its heterogeneous job, as far as Slurm or the attempts of the last hour tell.
+def components(live: ClusterView, job: int | None, store: Store) -> frozenset[int]:
+    """The job and the other components of its heterogeneous job, as far as Slurm or attempts tell. Blocking.
 
     Its people know it by one of these ids, and they fail and restart together.
     """
+    if job is None:
+        return frozenset()
     fleet = live.fleet
     seen = [attempt.view for attempt in list(live.attempts.values())]  # copied: views read it in threads
     views = [*seen, *(fleet.jobs.values() if fleet is not None else ())]
     leaders = {view.het for view in views if view.id == job and view.het is not None}
-    return frozenset({*(() if job is None else (job,)), *(view.id for view in views if view.het in leaders)})
+    return frozenset({job, *(view.id for view in views if view.het in leaders), *store.components(job)})
 
 
-def failure_filter(arguments: Mapping[str, Any], live: ClusterView | None = None) -> FailureFilter:
-    """Read the filter from a request's arguments. ``live``: to know the components of a heterogeneous job.
+def failure_filter(
+    arguments: Mapping[str, Any], live: ClusterView | None = None, store: Store | None = None
+) -> FailureFilter:
+    """Read the filter from a request's arguments. ``live``, ``store``: to know the components of a heterogeneous job.
 
     Raises:
         UserError: the filter cannot match anything.
@@ -91,7 +96,7 @@ def failure_filter(arguments: Mapping[str, Any], live: ClusterView | None = None
     chosen = node_list(arguments)
     nodes = frozenset(chosen) if chosen is not None else None
     job = job_of(arguments)
-    parts = components(live, job) if live is not None else frozenset()
+    parts = components(live, job, store) if live is not None and store is not None else frozenset()
     return FailureFilter(
         nodes=nodes, job=job, parts=parts, user=texts["user"], cause=texts["cause"],
         corrected=arguments.get("corrected") is True, still_open=arguments.get("open") is True,

@@ -98,6 +98,7 @@ class Views:
         self._clock = clock
         self._attempts = JobAttempts(store, live, clock)
         self._search = IncidentSearch(store)
+        self._filter = partial(failure_filter, live=live, store=store)
         self._views: dict[str, Make] = {
             "jobs": self._jobs,
             "incidents": self._incidents,
@@ -250,7 +251,7 @@ class Views:
         }
 
     async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        chosen = await asyncio.to_thread(failure_filter, arguments, self._live)
+        chosen = await asyncio.to_thread(self._filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
         return await asyncio.to_thread(self._made_jobs, chosen, user, since if chosen.job is None else None)
 
@@ -276,7 +277,7 @@ class Views:
         return {"attempts": shown, "incidents": rows, "slurm": slurm, "refused": refused, "cut": cut}
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        chosen, since = await asyncio.to_thread(failure_filter, arguments, self._live), since_of(arguments)
+        chosen, since = await asyncio.to_thread(self._filter, arguments), since_of(arguments)
         most = listed(arguments, chosen)
         found = await asyncio.to_thread(self._search.matching, user, chosen, since=since, most=most)
         waits = await asyncio.to_thread(self._waits, found.rows)
@@ -286,7 +287,7 @@ class Views:
         by = arguments.get("by", "job")
         if by not in BY:
             raise UserError(f"{by!r:.40} is nothing to group by", fix=f"known are {', '.join(BY)}")
-        chosen = await asyncio.to_thread(failure_filter, arguments, self._live)
+        chosen = await asyncio.to_thread(self._filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
         seen = await asyncio.to_thread(self._search.of_attempts, user, chosen, since=since)
         attempts = await asyncio.to_thread(self._attempts.read, since=since)
@@ -338,7 +339,7 @@ class Views:
             row = by_id(name, await asyncio.to_thread(self._search.beginning, name, user))
             return await asyncio.to_thread(explained, self._store, row, self._live.fleet)
         what, attempts = str(arguments["what"]), []
-        parts = components(self._live, job := job_named(what))
+        parts = await asyncio.to_thread(components, self._live, job := job_named(what), self._store)
         if job is not None:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
         slurm = self._attempts.in_slurm(job, user) if not attempts else None
@@ -363,7 +364,7 @@ class Views:
         return answer
 
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
-        days, chosen = days_of(arguments, _HISTORY_DAYS), await asyncio.to_thread(failure_filter, arguments, self._live)
+        days, chosen = days_of(arguments, _HISTORY_DAYS), await asyncio.to_thread(self._filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=days)
         seen = await asyncio.to_thread(self._search.matching, user, chosen, since=since)
         rows, scores = chosen.counted(seen.rows), await self._board.read()

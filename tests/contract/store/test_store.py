@@ -62,6 +62,8 @@ def test_database_of_the_first_release_keeps_what_it_holds(url: str) -> None:
     with first.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE counter")
         connection.exec_driver_sql("DROP TABLE daemon")
+        connection.exec_driver_sql("DROP INDEX attempt_het")
+        connection.exec_driver_sql("ALTER TABLE attempt DROP COLUMN het")
         connection.exec_driver_sql("ALTER TABLE lease DROP COLUMN token")
         connection.exec_driver_sql("DROP TABLE audit")
         for index in ("incident_evidence_evidence", "plan_incident", "notice_incident"):

@@ -139,6 +139,19 @@ async def test_a_heterogeneous_job_is_explained_by_the_failure_of_any_component(
         shown.daemon.live.fleet = fleet()
 
 
+async def test_components_are_known_as_long_as_their_attempts_are(world: Worlds) -> None:
+    shown = Shown(world())
+    for number, user in ((200, "ada"), (201, "ada"), (202, "bob")):  # the last one's leader had this id long before
+        part = dataclasses.replace(job(number, user=user, restarts=1, started_s=60.0), het=200)
+        shown.world.store.save_attempt(part, first_step=None, last_step=None, step_time_s=None)
+    shown.failed("ddd1", 200, "ada")
+    for asked in (200, 201):
+        assert {item["id"] for item in (await shown("incidents", job=asked))["incidents"]} == {"aaa1", "ddd1"}
+        seen = await shown("why", what=f"{asked}")
+        assert {seen["incident"]["id"], *(item["id"] for item in seen["others"])} == {"aaa1", "ddd1"}
+    assert {row["job"] for row in (await shown("lost", job=201))["rows"]} == {200, 201}
+
+
 async def test_the_job_is_named_as_scontrol_takes_it(world: Worlds) -> None:
     shown = Shown(world())
     assert (await shown("why", what="aaa1"))["incident"]["job_spec"] == "201"
