@@ -87,12 +87,14 @@ def job_steps(
 def _stays_over(job: JobView | None, verdict: Verdict) -> str:
     """What people do about a job that Slurm ended and calls failed, as its program ended with an error; empty: nothing.
 
-    Had it ended well, or not at all, Slurm would have requeued it or called it preempted.
+    Had it ended well, or not at all, Slurm would have requeued it or called it preempted. Whether what is preempted comes
+    back is the site's to say (PreemptMode), and no comment's: a comment asks to be restarted after what breaks.
     """
     if job is None or job.state != "failed" or verdict.cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT:
         return ""
     again = f"scontrol requeue {job.spec} does" if job.batch is not False and job.requeue else "submit it again"
-    return f"Slurm does not put job {job.id} back by itself; {again}."
+    ended = f"Slurm ended job {job.id} on purpose (preemption, a limit, a request)"
+    return f"{ended}: neither Slurm nor Sentinel puts it back by itself; {again}."
 
 
 def _why_not(

@@ -26,7 +26,10 @@ def test_a_job_that_slurm_ended_and_calls_failed_stays_over_and_says_how_it_come
     asked = verdict(Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, restart=Restart.NONE, drain=())
     over = dataclasses.replace(job(state="failed"), requeue=True, array=(101, 3))
     plan = decide(asked, job=over)
-    assert plan.steps == () and plan.explanation.endswith("job 101 back by itself; scontrol requeue 101_3 does.")
+    assert plan.steps == () and plan.explanation.endswith(
+        "Slurm ended job 101 on purpose (preemption, a limit, a request): neither Slurm nor Sentinel puts it back by "
+        "itself; scontrol requeue 101_3 does."
+    )
     assert decide(asked, job=dataclasses.replace(over, requeue=False)).explanation.endswith("; submit it again.")
     for other in (job(state="timeout"), job(state="pending"), job(), None):
         assert decide(asked, job=other).explanation == ""
