@@ -43,6 +43,7 @@ from sentinel.daemon.fleet_metrics import FleetMetrics
 from sentinel.daemon.ingest.event_files import EVERY_S as EVENT_FILES_S
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals, connect_signals
+from sentinel.daemon.ingest.refusals import SAVE_S, STORED
 from sentinel.daemon.ingest.trends import read_trends
 from sentinel.daemon.lease import Lease, this_place
 from sentinel.daemon.outage import EVERY_S as OUTAGE_S
@@ -139,6 +140,7 @@ async def _act(
         await fleets.take()  # which job runs where is needed to group the evidence of one failure
     except Unavailable as error:
         log.warning("carrying-on-without-slurm", reason=error.message)
+    base.prologs.refusals.restore(await asyncio.to_thread(store.get, STORED, {}), clock.now(), live)
     await runner.handle(Started(base.clock.now(), stored))
     await standby.stop()
     await start_listening(server, settings.daemon.listen)
@@ -239,6 +241,7 @@ def _periodic(
 
     periodic = Periodic(base.telemetry, log)
     periodic.every(_HOUSEKEEPING_S, partial(runner.timer_due, HOUSEKEEPING), "housekeeping", first_s=_HOUSEKEEPING_S)
+    periodic.every(SAVE_S, partial(base.prologs.refusals.save, store), "refusals of prologs", first_s=SAVE_S)
     periodic.every(_LOOK_BACK_S, look_back, "trends of counters")
     periodic.every(_PRUNE_S, prune, "pruning of the store", first_s=_PRUNE_FIRST_S)
     metrics = FleetMetrics(store, base.live, settings, base.telemetry, base.clock)

@@ -1,17 +1,31 @@
-"""Keeps which nodes' prologs refused a job, and why. In memory: agents tell all of the last day with each heartbeat."""
+"""Keeps which nodes' prologs refused a job, and why.
+
+Agents tell all of the last day with each heartbeat. But a node that refused is drained, and rebooted as a rule, which
+empties its run folder, and a prolog without an agent tells it once: the newest are stored, too, for the next daemon.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sentinel.adapters.store.store import Store
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.observed_silence import seconds_of
+from sentinel.errors import Unavailable
 from sentinel.text import plain
 
 _MOST = 20  # of one message; an agent tells as many
 _MOST_OF_A_NODE = 200  # a node that refuses is drained, so there are few
 _CHARACTERS = 300
+STORED = "refusals"  # stored setting: by node what its prolog refused
+SAVE_S = 5.0
+_STORED_OF_A_NODE = (
+    _MOST  # the newest, of nodes that told one last: a few hundred KB at most, written where there is news
+)
+_STORED_NODES = 100
+_KNOWN_FOR = timedelta(days=7)  # of those of an earlier daemon: ids of jobs come again
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +42,34 @@ class Refusals:
     """By node, job and attempt. Of one node the earliest told is dropped first: no node's words displace another's."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[tuple[int, int], Refusal]] = {}
+        self._kept: dict[str, dict[tuple[int, int], Refusal]] = {}  # the node that told one last comes last
+        self._unsaved = False
+
+    async def save(self, store: Store) -> None:
+        """Store the newest where there is news.
+
+        Raises:
+            Unavailable: the store does not answer; the next call tries again.
+        """
+        if not self._unsaved:
+            return
+        nodes = list(self._kept)[-_STORED_NODES:]
+        record = {node: _record(self._kept[node]) for node in nodes}
+        self._unsaved = False
+        try:
+            await asyncio.to_thread(store.put, STORED, record)
+        except Unavailable:
+            self._unsaved = True
+            raise
+
+    def restore(self, stored: object, now: datetime, live: ClusterView) -> None:
+        """Take in what an earlier daemon stored, as if its nodes told it now."""
+        for node, kept in stored.items() if isinstance(stored, dict) else ():
+            for item in kept if isinstance(kept, list) else ():
+                at = _time(item.get("at")) if isinstance(item, dict) else None
+                if at is not None and now - at <= _KNOWN_FOR:
+                    self.heard(str(node), [{**item, "ago_s": (now - at).total_seconds()}], now, live)
+        self._unsaved = False
 
     def heard(self, node: str, told: object, now: datetime, live: ClusterView) -> None:
         """Take in what a node tells, but of an attempt that Slurm had elsewhere: no prolog of this node saw it.
@@ -48,7 +89,9 @@ class Refusals:
                 continue
             reason = plain(str(item.get("reason", "")))[:_CHARACTERS]
             kept[job, attempt] = Refusal(node, attempt, reason, at)
+            self._kept.pop(node, None)
             self._kept[node] = kept
+            self._unsaved = True
             if len(kept) > _MOST_OF_A_NODE:
                 del kept[next(iter(kept))]
 
@@ -65,3 +108,19 @@ class Refusals:
         came = [one for one in told if view is None or one.attempt <= view.restarts]
         found = [one for one in came if live.ran_on(job, one.attempt, one.node) is not False]
         return sorted(found, key=lambda refusal: (refusal.at, refusal.node))
+
+
+def _record(kept: dict[tuple[int, int], Refusal]) -> list[dict[str, object]]:
+    newest = list(kept.items())[-_STORED_OF_A_NODE:]
+    return [
+        {"job": job, "attempt": attempt, "reason": one.reason, "at": one.at.isoformat()}
+        for (job, attempt), one in newest
+    ]
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+from in_memory.direct_store import DirectStore
 from made_records import fleet, job
 
-from sentinel.daemon.ingest.refusals import Refusals
+from sentinel.daemon.ingest.refusals import STORED, Refusals
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.errors import Unavailable
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIVE = ClusterView()  # in which nothing is known of any job
@@ -65,3 +69,56 @@ def test_what_was_heard_before_slurm_showed_the_attempt_elsewhere_is_not_told() 
     assert [one.node for one in kept.of(7, live)] == ["n3"]
     live.attempts[7, 1] = AttemptSeen(there, nodes=("n1", "n2"), nodes_whole=True)
     assert kept.of(7, live) == []
+
+
+async def test_what_was_told_outlives_the_daemon_and_the_node(tmp_path: Path) -> None:
+    """A node that refused is rebooted, and tells it no more; a prolog without an agent told it once."""
+    store, kept = DirectStore(f"sqlite:///{tmp_path}/store.db"), Refusals()
+    for number in range(30):
+        kept.heard("n1", [{**TOLD, "job": number}], NOW, LIVE)
+    kept.heard("n2", [TOLD], NOW, LIVE)
+    await kept.save(store)
+    after = Refusals()
+    after.restore(store.get(STORED), NOW + timedelta(days=6), LIVE)
+    assert after.of(7, LIVE) == [one for one in kept.of(7, LIVE) if one.node == "n2"], "of one node the newest"
+    assert after.of(29, LIVE) == kept.of(29, LIVE) != []
+    late = Refusals()
+    late.restore(store.get(STORED), NOW + timedelta(days=8), LIVE)
+    assert late.of(29, LIVE) == [], "job ids come again"
+    store.close()
+
+
+async def test_it_is_stored_when_there_is_news_and_until_that_worked() -> None:
+    kept, stored = Refusals(), []
+
+    class Busy:
+        fails = True
+
+        def put(self, name: str, value: object) -> None:
+            if self.fails:
+                raise Unavailable("the database is busy")
+            stored.append((name, value))
+
+    store: Any = Busy()
+    await kept.save(store)
+    kept.heard("n1", [TOLD], NOW, LIVE)
+    with pytest.raises(Unavailable):
+        await kept.save(store)
+    store.fails = False
+    for _ in range(2):
+        await kept.save(store)
+        kept.heard("n1", [TOLD], NOW, LIVE)  # as each heartbeat does
+    assert [name for name, _ in stored] == [STORED]
+    after = Refusals()
+    after.restore(stored[0][1], NOW, LIVE)
+    await after.save(store)
+    assert len(stored) == 1, "it is in the store already"
+
+
+@pytest.mark.parametrize(
+    "stored", [None, [], {"n1": 3}, {"n1": [None, {"job": 7}, {"job": 7, "attempt": 1, "at": "x"}]}]
+)
+def test_a_record_that_makes_no_sense_is_none(stored: object) -> None:
+    kept = Refusals()
+    kept.restore(stored, NOW, LIVE)
+    assert kept.of(7, LIVE) == []
