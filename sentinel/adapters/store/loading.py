@@ -34,9 +34,11 @@ class Readable(Protocol):
     def __call__(self, kind: type[T], found: Iterable[object]) -> list[T]: ...
 
 
-_MOST_INCIDENTS = 5000  # newest of a month
 _MOST_EVIDENCE = 5000  # newest that no incident refers to
+_STATES = frozenset(IncidentState)  # one of a later release is left out
 
+# What verdicts and restarts are made of; the nodes of every job of a month would take most of the time and memory.
+_JUDGED = tuple(column for column in t.incident.c if column.name not in ("nodes", "outcome"))
 _SETTINGS = sa.select(t.setting)
 _OPEN_PLANS = sa.select(t.plan.c.incident).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
 _RUNNING = sa.select(t.attempt.c.job).where(t.attempt.c.ended_at.is_(None))
@@ -70,21 +72,21 @@ def load(
     settings = {row.name: row.value for row in connection.execute(_SETTINGS)}
     lately = not_judged_since(settings, lately)
     plans = dict.fromkeys(connection.execute(_OPEN_PLANS).scalars())
-    rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in frozenset(IncidentState)}
+    rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in _STATES}
     wanted = {name for name, row in rows.items() if row.closed_at is None or row.closed_at >= lately} | set(plans)
     wanted |= {name for name, row in rows.items() if counted is not None and row.updated_at >= counted}
     steps = _steps(connection)
     restarted = {step.step.job for step in steps if step.step.kind in RESTARTS and step.step.job is not None}
     attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted | _excluded(steps))]
     wanted |= still_excluding(steps, attempts, lately - ENDED) | still_holding(steps, month)
-    rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, wanted - set(rows))}
     made = newest_plans(connection, readable, wanted)
-    of_steps = {step.incident for step in steps} - set(rows)
-    rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, of_steps)}
+    known = [row for row in by_id(connection, t.incident, t.incident.c.id, wanted) if row.state in _STATES]
+    older = (wanted | {step.incident for step in steps}) - set(rows)
+    rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, older, _JUDGED)}
     running = set(connection.execute(_RUNNING).scalars())
     of_running = {name for name, row in rows.items() if row.job in running}
     return Stored(
-        incidents=_with_evidence(connection, readable, [rows[name] for name in sorted(wanted) if name in rows]),
+        incidents=_with_evidence(connection, readable, sorted(known, key=lambda row: row.id)),
         verdicts=newest_verdicts(connection, readable, wanted | of_running),
         plans=made,
         open_plans=frozenset(plans.keys() & made.keys()),
@@ -111,21 +113,29 @@ def _recent_attempts(lately: datetime) -> sa.Select[Any]:
 
 
 def _incidents(since: datetime) -> sa.Select[Any]:
+    """All of them: a daemon that had never stopped would know the same."""
     still_open = t.incident.c.state != IncidentState.CLOSED
-    query = sa.select(t.incident).where(sa.or_(t.incident.c.opened_at >= since, still_open))
-    return query.order_by(t.incident.c.opened_at.desc()).limit(_MOST_INCIDENTS)
+    query = sa.select(*_JUDGED).where(sa.or_(t.incident.c.opened_at >= since, still_open))
+    return query.order_by(t.incident.c.opened_at.desc())
 
 
-def by_id(connection: sa.Connection, table: sa.Table, column: Any, ids: Collection[Any]) -> list[Any]:
+def by_id(
+    connection: sa.Connection,
+    table: sa.Table,
+    column: sa.Column[Any],
+    ids: Collection[Any],
+    columns: tuple[sa.Column[Any], ...] | None = None,
+) -> list[Any]:
+    """Rows by their ids; ``columns``: only these of each."""
     found: list[Any] = []
     for part in batched(sorted(ids)):
-        found.extend(connection.execute(_by_id(table, column), {"ids": part}))
+        found.extend(connection.execute(_by_id(columns or tuple(table.c), column), {"ids": part}))
     return found
 
 
 @cache
-def _by_id(table: sa.Table, column: sa.Column[Any]) -> sa.Select[Any]:
-    return sa.select(table).where(column.in_(sa.bindparam("ids", expanding=True)))
+def _by_id(columns: tuple[sa.Column[Any], ...], column: sa.Column[Any]) -> sa.Select[Any]:
+    return sa.select(*columns).where(column.in_(sa.bindparam("ids", expanding=True)))
 
 
 def _with_evidence(connection: sa.Connection, readable: Readable, rows: Sequence[Any]) -> tuple[Incident, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +13,7 @@ from sentinel.adapters.store.changes import write
 from sentinel.adapters.store.store import Store
 from sentinel.model import changes
 from sentinel.model.records import (
+    Cause,
     Evidence,
     Incident,
     IncidentState,
@@ -21,6 +22,7 @@ from sentinel.model.records import (
     Outcome,
     Plan,
     Result,
+    Scope,
     Step,
     Verdict,
 )
@@ -42,6 +44,22 @@ class DirectStore(Store):
 
     def save_verdict(self, incident: str, verdict: Verdict, at: datetime) -> None:
         self.commit([changes.VerdictReached(incident, verdict, at)])
+
+    def save_closed(
+        self, count: int, at: datetime, *, every_s: float = 1.0, cause: Cause = Cause.USER_CODE, job: int = 90_000
+    ) -> None:
+        """So many incidents that are over, in bulk: of the jobs from ``job`` on, the first at ``at``, one ``every_s``."""
+        scope = Scope.APPLICATION if cause is Cause.USER_CODE else Scope.NODE
+        rows = [
+            {"id": f"many{job + number:06}", "opened_at": opened, "updated_at": opened, "closed_at": opened,
+             "state": IncidentState.CLOSED, "job": job + number, "attempt": 0, "user": "eve", "nodes": ["n3"],
+             "cause": cause, "scope": scope, "decided_at": opened, "culprit_nodes": [], "culprit_gpus": [],
+             "culprit_ranks": [], "seen_on": ["n3"], "users_words": True}
+            for number in range(count)
+            for opened in (at + timedelta(seconds=every_s * number),)
+        ]  # fmt: skip
+        with self._begin() as connection:
+            connection.execute(sa.insert(t.incident), rows)
 
     def incident_ids(self, since: datetime | None = None, states: Sequence[IncidentState] = ()) -> list[str]:
         query = sa.select(t.incident.c.id).order_by(t.incident.c.opened_at.desc())
