@@ -93,7 +93,7 @@ class FleetMetrics:
                 self._telemetry.budget_left.labels(budget=name).set(max(0, entry["limit"] - entry["used"]))
 
     def _open(self) -> None:
-        rows = map(as_corrected, self._search.newest(None, still_open=True).rows)
+        rows = map(as_corrected, self._search.counted(None, still_open=True).rows)
         counts = Counter(row["cause"] or Cause.UNKNOWN for row in rows)
         for cause in Cause:
             self._telemetry.open_by_cause.labels(cause=cause).set(counts[cause])
@@ -105,8 +105,8 @@ class FleetMetrics:
 
     def _losses(self, now: datetime) -> None:
         """As ``sentinel lost`` and reports count them; of too many failures only the time of those read."""
-        seen = self._search.newest(None, since=now - _WINDOW)
-        since = seen.rows[-1]["opened_at"] if seen.cut else now - _WINDOW
+        seen = self._search.counted(None, since=now - _WINDOW)
+        since = seen.since or now - _WINDOW
         attempts = self._attempts.read(since=since)
         found = self._attempts.lost(seen.rows, attempts)
         lost = dict.fromkeys(Cause, 0.0)

@@ -15,19 +15,24 @@ from sentinel.engine.history import as_corrected
 from sentinel.errors import UserError
 
 SHOWN = 200  # newest incidents of a listing
-SEARCHED = 5000  # newest matching incidents that sums and histories are made of
+SEARCHED = 5000  # newest matching incidents of a listing that names no number of its own, as a history
+COUNTED = 100_000  # newest incidents gone through for one answer: some seconds' work; sums of that many take 150 MB
 _PART = 5000  # rows read at once
-_READ = 50_000  # rows gone through for one answer: a second's work
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Incidents, newest first. ``cut``: there are more, which were not read."""
+    """Incidents, newest first. ``cut``: there are more, which were not read.
+
+    ``since``: when the oldest that was gone through was opened, if there are more: of the time before it nothing is known,
+    and a rate must leave that time out. None: all were read.
+    """
 
     rows: list[Row] = field(default_factory=list)
     cut: bool = False
+    since: datetime | None = None
 
 
 class IncidentSearch:
@@ -46,32 +51,48 @@ class IncidentSearch:
         since: datetime | None = None,
         still_open: bool = False,
         naming: Collection[str] = (),
+        cause: str | None = None,
+        corrected: bool = False,
+        summed: bool = False,
     ) -> Found:
-        """The newest ``most`` incidents that match; without ``most`` as many as sums are made of.
+        """The newest ``most`` incidents that match; without ``most`` as many as a long listing has.
 
         Args:
             keep: what the database cannot be asked for; None: nothing.
             naming: nodes of which one is named in each incident that ``keep`` keeps; empty: it asks for none.
+            cause: which ``keep`` asks for, after corrections; None: it asks for none.
+            corrected: whether ``keep`` asks for corrected ones only.
+            summed: only the columns that sums are made of.
         """
         most = SEARCHED if most is None else most
-        asked: dict[str, Any] = {
-            "jobs": jobs, "since": since, "user": user, "still_open": still_open, "naming": naming,
-            "limit": most + 1 if keep is None else _PART,
-        }  # fmt: skip
+        limit = min(_PART, most + 1) if keep is None else _PART
+        each = self._store.each_incident(
+            jobs=jobs, since=since, user=user, still_open=still_open, naming=naming, cause=cause, corrected=corrected,
+            summed=summed, limit=limit,
+        )  # fmt: skip
         rows: list[Row] = []
-        after = None
-        for _ in range(_READ // _PART):
-            part = self._store.incident_rows(**asked, after=after)
-            rows += part if keep is None else filter(keep, part)
-            if len(rows) > most:
-                return Found(rows[:most], cut=True)
-            if len(part) < asked["limit"]:
-                return Found(rows)
-            after = part[-1]["opened_at"], part[-1]["id"]
-        return Found(rows, cut=True)
+        oldest = None
+        for number, row in enumerate(each):
+            wanted = keep is None or keep(row)
+            if number >= COUNTED or (wanted and len(rows) >= most):
+                return Found(rows, cut=True, since=oldest)
+            if wanted:
+                rows.append(row)
+            oldest = row["opened_at"]
+        return Found(rows)
+
+    def counted(self, user: str | None, *, since: datetime | None = None, still_open: bool = False) -> Found:
+        """Those that sums and rates are made of, with the columns that these take."""
+        return self.newest(user, most=COUNTED, since=since, still_open=still_open, summed=True)
 
     def matching(
-        self, user: str | None, chosen: FailureFilter, *, most: int | None = None, since: datetime | None = None
+        self,
+        user: str | None,
+        chosen: FailureFilter,
+        *,
+        most: int | None = None,
+        since: datetime | None = None,
+        summed: bool = False,
     ) -> Found:
         """Incidents that a filter has, as they were judged; ``most`` as above.
 
@@ -87,14 +108,21 @@ class IncidentSearch:
             since=since,
             naming=chosen.nodes or (),
             still_open=chosen.still_open,
+            cause=chosen.cause,
+            corrected=chosen.corrected,
+            summed=summed,
         )
 
     def of_attempts(self, user: str | None, chosen: FailureFilter, *, since: datetime | None = None) -> Found:
-        """Incidents that match and, beside them, all others of their jobs: which of them ended an attempt shows then."""
-        found = self.matching(user, chosen, since=since)
+        """Incidents that match and, beside them, all others of their jobs: which of them ended an attempt shows then.
+
+        As many as sums are made of, with the columns that these take.
+        """
+        found = self.matching(user, chosen, most=COUNTED, since=since, summed=True)
         if chosen.of_whole_jobs:
             return found
-        others = self.of_jobs(user, {row["job"] for row in found.rows if row["job"] is not None}, since=since)
+        jobs = {row["job"] for row in found.rows if row["job"] is not None}
+        others = self.of_jobs(user, jobs, most=COUNTED, since=since, summed=True)
         return Found(others.rows, cut=found.cut or others.cut)
 
     def beginning(self, name: str, user: str | None) -> list[Row]:
@@ -110,7 +138,7 @@ class IncidentSearch:
         """
         if what == LAST:
             return self.newest(user, most=1).rows
-        rows = self.newest(user, jobs=jobs).rows if jobs else []
+        rows = self.newest(user, jobs=jobs, most=COUNTED).rows if jobs else []
         ids = self.beginning(what, user)
         if what and not rows and (is_node or not ids):
             rows = self.newest(user, naming_node(what), naming=(what,)).rows
@@ -126,15 +154,21 @@ class IncidentSearch:
             for row in self._store.incident_rows(ids=part, user=user, limit=len(part))
         }
 
-    def of_jobs(self, user: str | None, jobs: Collection[int], *, since: datetime | None = None) -> Found:
-        """The newest incidents of these jobs."""
-        found = [
-            row
-            for part in batched(jobs)
-            for row in self._store.incident_rows(jobs=part, since=since, user=user, limit=SEARCHED + 1)
-        ]
+    def of_jobs(
+        self,
+        user: str | None,
+        jobs: Collection[int],
+        *,
+        most: int | None = None,
+        since: datetime | None = None,
+        summed: bool = False,
+    ) -> Found:
+        """The newest incidents of these jobs; ``most`` and ``summed`` as above."""
+        most = SEARCHED if most is None else most
+        parts = [self.newest(user, jobs=part, most=most, since=since, summed=summed) for part in batched(jobs)]
+        found = [row for part in parts for row in part.rows]
         found.sort(key=lambda row: (row["opened_at"], row["id"]), reverse=True)
-        return Found(found[:SEARCHED], cut=len(found) > SEARCHED)
+        return Found(found[:most], cut=len(found) > most or any(part.cut for part in parts))
 
 
 def listed(arguments: Mapping[str, Any], chosen: FailureFilter) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -14,8 +14,17 @@ from sentinel.model.records import IncidentState
 
 MOST_NAMED = 50  # nodes by whose names the database is asked; of more, it returns all rows
 _OPEN = tuple(state for state in IncidentState if state is not IncidentState.CLOSED)
+_PART_ROWS = 5000  # rows of a whole history that are read at once
 _NODES = (t.incident.c.nodes, t.incident.c.culprit_nodes, t.incident.c.seen_on)
 
+# What sums and scores are made of: the lists of all nodes of large jobs would take most of the time and memory.
+_SUMMED = tuple(
+    column
+    for column in t.incident.c
+    if column.name not in ("nodes", "outcome", "confidence", "updated_at", "closed_at")
+)
+
+Row = dict[str, Any]
 Place = tuple[datetime, str]  # opened at, id
 
 
@@ -30,6 +39,9 @@ class Wanted(TypedDict, total=False):
     beginning: str
     still_open: bool
     naming: Collection[str]
+    cause: str | None
+    corrected: bool
+    summed: bool
     after: Place | None
     limit: int
 
@@ -44,6 +56,9 @@ def incident_query(
     beginning: str = "",
     still_open: bool = False,
     naming: Collection[str] = (),
+    cause: str | None = None,
+    corrected: bool = False,
+    summed: bool = False,
     after: Place | None = None,
     limit: int = 200,
 ) -> sa.Select[Any]:
@@ -52,10 +67,14 @@ def incident_query(
     Args:
         beginning: with which the id begins.
         naming: of these nodes, where they are few; rows of others may be among them.
+        cause: as it was judged, or as an operator may have corrected it; rows corrected to others may be among them.
+        corrected: only those that an operator corrected.
+        summed: only the columns that sums and scores are made of.
         after: the last one of the part before, where a listing is read in parts.
     """
     columns = t.incident.c
-    query = sa.select(t.incident).order_by(columns.opened_at.desc(), columns.id.desc()).limit(limit)
+    query = sa.select(*(_SUMMED if summed else columns)).limit(limit)
+    query = query.order_by(columns.opened_at.desc(), columns.id.desc())
     if ids is not None:
         query = query.where(columns.id.in_(ids))
     if beginning:
@@ -72,10 +91,32 @@ def incident_query(
         query = query.where(columns.state.in_(_OPEN))
     if (named := names_one(_NODES, naming)) is not None:
         query = query.where(named)
+    if cause is not None:
+        judged = columns.cause == cause
+        query = query.where(sa.or_(judged, columns.cause.is_(None), columns.corrections.is_not(None)))
+    if corrected:
+        query = query.where(columns.corrections.is_not(None))
     if after is not None:
-        at, name = after
-        query = query.where(sa.or_(columns.opened_at < at, sa.and_(columns.opened_at == at, columns.id < name)))
+        at, name = after  # the first condition alone is one that an index answers
+        query = query.where(columns.opened_at <= at, sa.or_(columns.opened_at < at, columns.id < name))
     return query
+
+
+def in_parts(read: Callable[..., list[Row]], wanted: Wanted) -> Iterator[Row]:
+    """All incidents that match, newest first, however many: no part is longer than ``limit``, which is not a limit of all.
+
+    What is opened meanwhile is newer than what is still to come; nothing comes twice, and nothing is passed over.
+
+    Args:
+        read: the rows of ``incident_query`` with these arguments.
+    """
+    asked: Wanted = {"limit": _PART_ROWS, **wanted}
+    while True:
+        part = read(**asked)
+        yield from part
+        if len(part) < asked["limit"]:
+            return
+        asked["after"] = part[-1]["opened_at"], part[-1]["id"]
 
 
 def names_one(columns: Iterable[sa.Column[Any]], nodes: Collection[str]) -> sa.ColumnElement[bool] | None:

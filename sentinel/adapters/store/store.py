@@ -23,7 +23,7 @@ from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.batches import MANY, batched
 from sentinel.adapters.store.changes import add_evidence, write
 from sentinel.adapters.store.database import Database
-from sentinel.adapters.store.incident_query import Wanted, incident_query
+from sentinel.adapters.store.incident_query import Wanted, in_parts, incident_query
 from sentinel.adapters.store.loading import incident_from, load, newest_plans, steps_from
 from sentinel.adapters.store.recording import read_recording
 from sentinel.errors import Unavailable
@@ -117,6 +117,14 @@ class Store(Database):
         """Incidents without their evidence, newest first; see ``sentinel.adapters.store.incident_query``."""
         with self._read() as connection:
             return _rows(connection, incident_query(**wanted))
+
+    def each_incident(self, **wanted: Unpack[Wanted]) -> Iterator[dict[str, Any]]:
+        """All incidents that match, however many, newest first: read in parts, each a transaction.
+
+        Raises:
+            Unavailable: the database does not answer, at any part.
+        """
+        return in_parts(self.incident_rows, wanted)
 
     def incidents_of_ends(self, jobs: Collection[int]) -> list[dict[str, Any]]:
         """The incidents of which the end of an attempt of these jobs is a part, the newest of each job first: rows with job,

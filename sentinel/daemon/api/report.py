@@ -19,6 +19,7 @@ from sentinel.daemon.api.histories import at_fault, groups, since_of
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import HOUR_S, ON_PURPOSE, Loss, grouped, sums, training_share, worked_s
 from sentinel.daemon.api.scores import Scores, running
+from sentinel.daemon.incident_search import Found
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.history import as_corrected
 from sentinel.errors import UserError
@@ -43,11 +44,13 @@ Row = Mapping[str, Any]
 class Periods:
     """The data of a report: two periods of the same length, of which the second is reported.
 
-    ``running``: (job, attempt) that run now; None: not known.
+    ``running``: (job, attempt) that run now; None: not known. ``read_since``: of more incidents than are read at once, the
+    time of those read; None: all were. What is before it is in neither period, neither failures nor work.
     """
 
     since: datetime
     until: datetime
+    read_since: datetime | None
     incidents: Sequence[Row]  # of both periods
     attempts: Sequence[Row]  # that ran in them, or in a part
     fleet: Fleet | None
@@ -56,6 +59,10 @@ class Periods:
     @property
     def before(self) -> datetime:
         return self.since - (self.until - self.since)
+
+    def known(self, at: datetime) -> datetime:
+        """``at``, or when what was read begins."""
+        return at if self.read_since is None else max(at, self.read_since)
 
 
 def reported_since(arguments: Mapping[str, Any], now: datetime) -> datetime:
@@ -75,7 +82,7 @@ def reported_since(arguments: Mapping[str, Any], now: datetime) -> datetime:
 def past_of(
     attempts: JobAttempts,
     live: ClusterView,
-    incidents: Sequence[Row],
+    seen: Found,
     *,
     since: datetime,
     until: datetime,
@@ -84,19 +91,20 @@ def past_of(
     """Read the data of a report. Blocking. ``user``: only this user's jobs; None: all."""
     ran = attempts.read(since=since - (until - since), user=user)
     alive = running(live)
-    return Periods(since, until, incidents, ran, live.fleet, frozenset(alive) if alive is not None else None)
+    running_now = frozenset(alive) if alive is not None else None
+    return Periods(since, until, seen.since, seen.rows, ran, live.fleet, running_now)
 
 
 def report(store: Store, attempts: JobAttempts, past: Periods, scores: Scores) -> dict[str, Any]:
     """The report as JSON. Blocking."""
     ledger = _ledger(store, past.before)
-    now = _Period(ledger, attempts, past, past.since, past.until)
-    before = _Period(ledger, attempts, past, past.before, past.since)
+    now = _Period(ledger, attempts, past, past.known(past.since), past.until)
+    before = _Period(ledger, attempts, past, min(past.known(past.before), past.since), past.since)
     summary, earlier = now.summary(), before.summary()
     return {
-        "since": to_json(past.since),
+        "since": to_json(now.start),
         "until": to_json(past.until),
-        "before": to_json(past.before),
+        "before": to_json(before.start),
         "now": summary,
         "previous": earlier,
         "changes": _changes(summary, earlier if before.was_seen else None),

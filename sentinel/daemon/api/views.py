@@ -304,10 +304,8 @@ class Views:
     async def _report(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         now = self._clock.now()
         since = reported_since(arguments, now)
-        seen = await asyncio.to_thread(self._search.newest, user, since=since - (now - since))
-        past = await asyncio.to_thread(
-            past_of, self._attempts, self._live, seen.rows, since=since, until=now, user=user
-        )
+        seen = await asyncio.to_thread(self._search.counted, user, since=since - (now - since))
+        past = await asyncio.to_thread(past_of, self._attempts, self._live, seen, since=since, until=now, user=user)
         made = await asyncio.to_thread(report, self._store, self._attempts, past, await self._board.read())
         return {"cluster": self._settings.cluster, "cut": seen.cut, **made}
 

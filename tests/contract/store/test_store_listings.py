@@ -8,7 +8,9 @@ import pytest
 from in_memory.direct_store import DirectStore
 from made_records import AT, evidence, incident, job, later, verdict
 
-from sentinel.model.records import IncidentState, Kind
+from sentinel.model.changes import VerdictCorrected
+from sentinel.model.corrections import Correction
+from sentinel.model.records import Cause, IncidentState, Kind, Scope
 
 NAMES = ("n1", "n10", "n_1", "n%", 'n"x', "nö", "n\\y")
 
@@ -45,6 +47,23 @@ def test_a_listing_read_in_parts_has_each_row_once(filled: DirectStore) -> None:
         found += ids(part)
         after = part[-1]["opened_at"], part[-1]["id"]
     assert found == ids(filled.incident_rows()) == ["a6", "a5", "a4", "a3", "a2", "a1", "a0"]
+
+
+def test_a_whole_history_comes_in_parts_with_what_sums_are_made_of(filled: DirectStore) -> None:
+    rows = list(filled.each_incident(limit=2, summed=True))
+    assert ids(rows) == ["a6", "a5", "a4", "a3", "a2", "a1", "a0"]
+    whole = {row["id"]: row for row in filled.incident_rows()}
+    assert all(row.items() <= whole[row["id"]].items() and "nodes" not in row for row in rows)
+    assert ids(list(filled.each_incident(limit=2, user="bob"))) == ["a6", "a5", "a4"]
+    assert list(filled.each_incident(since=later(60.0))) == []
+
+
+def test_incidents_by_the_cause_that_was_judged_or_may_have_been_corrected(filled: DirectStore) -> None:
+    told = Correction(at=AT, by="root", cause=Cause.USER_CODE, scope=Scope.APPLICATION)
+    filled.commit([VerdictCorrected("a3", told)])
+    assert ids(filled.incident_rows(corrected=True)) == ["a3"]
+    assert ids(filled.incident_rows(cause="user_code")) == ["a3"]
+    assert len(filled.incident_rows(cause="gpu_memory_ecc")) == len(NAMES)
 
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(NAMES)))

@@ -126,12 +126,31 @@ async def test_incidents_of_one_node_are_found_behind_those_of_others(world: Wor
 
 @pytest.mark.usefixtures("narrow")
 async def test_what_is_not_gone_through_is_told(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incident_search, "_READ", 6)
+    monkeypatch.setattr(incident_search, "COUNTED", 6)
     shown = Shown(world())
     bury(shown, 7)
-    seen = await shown("incidents", cause="gpu_memory_ecc")
+    many = ",".join(["n1", *(f"m{number}" for number in range(60))])  # more nodes than the database is asked for
+    seen = await shown("incidents", node=many)
     assert seen["incidents"] == [] and seen["cut"]
-    assert (await shown("lost", cause="gpu_memory_ecc"))["cut"] and (await shown("lost"))["cut"]
+    assert (await shown("lost", node=many))["cut"] and (await shown("lost"))["cut"]
+
+
+async def test_the_database_is_asked_for_a_cause_and_for_corrected_ones(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does not return is not gone through, and cuts no answer."""
+    monkeypatch.setattr(incident_search, "COUNTED", 6)
+    shown = Shown(world())
+    bury(shown, 7)
+    told = Correction(at=AT, by="root", cause=Cause.PCIE, scope=Scope.NODE)
+    shown.world.store.commit([VerdictCorrected("aaa1", told)])
+    for chosen, found in (
+        ({"cause": "gpu_memory_ecc"}, {"bbb1", "ccc1"}),
+        ({"cause": "pcie"}, {"aaa1"}),
+        ({"corrected": True}, {"aaa1"}),
+    ):
+        seen = await shown("incidents", **chosen)
+        assert set(ids(seen["incidents"])) == found and not seen["cut"], chosen
 
 
 async def test_names_of_nodes_that_a_pattern_or_json_spells_otherwise(world: Worlds) -> None:

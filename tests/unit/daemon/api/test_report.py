@@ -15,6 +15,7 @@ from made_records import AT, evidence, incident, job, plan, step, verdict
 
 from sentinel.cli.operator.jobs import lost_words
 from sentinel.cli.operator.report import anonymised, as_csv, markdown
+from sentinel.daemon import incident_search
 from sentinel.daemon.fleet_metrics import FleetMetrics
 from sentinel.daemon.web.job_page import summary
 from sentinel.daemon.web.report_page import html_file
@@ -22,6 +23,7 @@ from sentinel.errors import UserError
 from sentinel.model.changes import VerdictCorrected
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Cause, IncidentState, Kind, Outcome, Result, Scope, Step, StepKind
+from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
 DAY_S = 86400.0
@@ -294,3 +296,31 @@ async def test_corrected_verdicts_are_counted_as_what_they_were(weeks: Weeks) ->
     assert made["nodes"] == []
     assert "1 gpu_memory_ecc was user_code" in markdown(made) and "corrected,gpu_memory_ecc,user_code,1" in as_csv(made)
     assert "1 gpu_memory_ecc was user_code" in html_file(made)
+
+
+async def test_reports_and_sums_are_made_of_all_incidents_however_many_there_are(
+    weeks: Weeks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = (AT - timedelta(days=30)).isoformat()
+    whole, lost = await weeks.report(), await weeks.shown("lost", since=since)
+    monkeypatch.setattr(incident_search, "SEARCHED", 1)  # of a listing
+    assert await weeks.report() == whole and not whole["cut"]
+    assert await weeks.shown("lost", since=since) == lost and lost["failures"] == 3 and not lost["cut"]
+    metrics = FleetMetrics(
+        weeks.store, weeks.shown.daemon.live, SETTINGS, weeks.shown.daemon.telemetry, weeks.shown.world.slurm.clock
+    )
+    metrics.read()
+    ettr = (await weeks.report(since=since))["now"]["ettr"]
+    value = weeks.shown.daemon.telemetry.registry.get_sample_value
+    assert value("sentinel_effective_training_time_ratio", {"partition": "train"}) == pytest.approx(ettr)
+
+
+async def test_of_more_incidents_than_are_gone_through_the_time_that_was_not_read_counts_in_nothing(
+    weeks: Weeks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incident_search, "COUNTED", 2)  # those of the last three days
+    made = await weeks.report()
+    assert made["cut"] and made["since"] == to_json(AT - timedelta(days=3))
+    assert (made["now"]["interruptions"], made["now"]["on_purpose"]) == (1, 1)
+    assert made["now"]["worked_gpu_h"] == pytest.approx(2 * 24 * 16)  # of six days at work two
+    assert all(row["before"] is None and row["beyond_chance"] is None for row in made["changes"])
