@@ -21,7 +21,6 @@ from sentinel.engine.history import failures_of
 from sentinel.ports import Clock
 
 MONTH_DAYS = WINDOW / timedelta(days=1)
-_MOST = 5000  # newest incidents of a month
 _LEAST_DAYS = 1.0  # of work by a node before its rate is compared with others
 _LEAST_OTHERS_DAYS = 30.0  # of work by all other nodes together
 _QUICK_S = 0.25  # scores read more quickly than this are not cached
@@ -87,9 +86,10 @@ class CachedScores:
 def read_scores(store: Store, live: ClusterView, counters: Mapping[str, Counter], now: datetime) -> Scores:
     """Compute the scores from the last month in the store. Blocking."""
     since = now - WINDOW
-    rows = store.incident_rows(since=since, limit=_MOST)
-    busy = exposure(store, since, now, running(live))
-    scores = node_scores(History(tuple(failure for row in rows for failure in failures_of(row)), busy), now)
+    rows = store.each_incident(since=since, summed=True)  # all, since a node's failures may be the oldest of them
+    failures = (failure for row in rows for failure in failures_of(row))
+    blamed = tuple(failure for failure in failures if failure.node is not None)
+    scores = node_scores(History(blamed, exposure(store, since, now, running(live))), now)
     ages: dict[str, tuple[Trend, ...]] = {}
     for trend in read_trends(store, counters, now):
         ages[trend.node] = (*ages.get(trend.node, ()), trend)

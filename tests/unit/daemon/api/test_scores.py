@@ -58,6 +58,13 @@ async def test_recurring_nodes_stand_first_and_say_why(world: Worlds) -> None:
     assert [row["node"] for row in rows[5:]] == [n for n in rows_in_order(24) if n not in {r["node"] for r in rows[:5]}]
 
 
+async def test_a_lemon_is_seen_behind_any_number_of_newer_failures_of_programs(world: Worlds) -> None:
+    shown = Shown(world(nodes=24))
+    shown.world.store.save_closed(5001, shown.world.slurm.clock.now() - timedelta(hours=1), every_s=0.5)
+    (row,) = (await shown("nodes", node=LEMON))["nodes"]
+    assert (row["failures_30d"], row["suspect"]) == (4, True)
+
+
 def rows_in_order(count: int) -> list[str]:
     return [f"n{number}" for number in range(1, count + 1)]
 
