@@ -29,6 +29,7 @@ from sentinel.config.settings import Daemon, Settings
 from sentinel.config.signals_files import load_signals
 from sentinel.config.signals_toml import Signals as KnownSignals
 from sentinel.daemon.api.accounts import name_of
+from sentinel.daemon.api.explanation import drained_incidents
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.status import settings_digest
 from sentinel.daemon.audit.export import COPIED, AuditExport
@@ -65,6 +66,7 @@ from sentinel.daemon.wiring import (
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import HistoryForgotten, Started, TrendsRead
+from sentinel.engine.node_return import state as returns
 from sentinel.engine.watch.events import ResourceExhausted, WatchStarted
 from sentinel.errors import ContentLost, FileError, Superseded, Unavailable, UserError
 from sentinel.log import Log, take_libraries
@@ -235,7 +237,9 @@ def _periodic(
     async def prune() -> None:
         now = base.clock.now()
         before = now - timedelta(days=settings.daemon.retention_days)
-        kept = await asyncio.to_thread(store.forget_beyond, settings.daemon.store_bytes, now, before)
+        returning = await asyncio.to_thread(store.get, returns.KEPT, {})
+        spared = drained_incidents(base.live.fleet, returning)
+        kept = await asyncio.to_thread(store.forget_beyond, settings.daemon.store_bytes, now, before, spared)
         await runner.handle(HistoryForgotten(now, kept))
         log.info("pruned", kept_since=kept)
 

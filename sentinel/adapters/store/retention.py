@@ -1,6 +1,8 @@
 """Prunes the store: unreferenced evidence, and old closed incidents with their verdicts, plans, ledger rows and notices.
 
-Open and watched incidents are kept whatever their age; one held for a person is pruned if it has not changed for as long.
+Open and watched incidents are kept whatever their age, and those that the caller spares; one held for a person is pruned if
+it has not changed for as long. Of a user who takes more than a share, the incidents themselves and their steps stay, beside
+the attempts: rates are failures over work, and one without the other would make them wrong.
 
 What is to go is looked up in transactions that only read, and deleted some rows at a time, each in a transaction of its own:
 what the daemon decides meanwhile, and its lease, wait for one of these at most.
@@ -8,7 +10,7 @@ what the daemon decides meanwhile, and its lease, wait for one of these at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,7 +22,8 @@ import sqlalchemy as sa
 from sentinel.adapters.store import tables as t
 from sentinel.model.records import IncidentState
 
-_OF_AN_INCIDENT = (t.verdict, t.plan, t.step, t.notice)
+_TEXTS = (t.verdict, t.plan, t.notice)  # beside its evidence, most of what an incident takes
+_OF_AN_INCIDENT = (*_TEXTS, t.step)
 _INCIDENTS = 100  # that one transaction deletes, with all that belongs to them
 _ROWS = 1000  # that one transaction deletes: some tens of milliseconds
 _SIZES = timedelta(days=1)  # the evidence whose bytes one transaction adds up
@@ -37,9 +40,9 @@ class Access:
     delete: Transaction
 
 
-def forget(store: Access, before: datetime) -> int:
-    """Delete what is older than ``before``; returns how many rows of evidence went."""
-    _forget_incidents(store, _over(before))
+def forget(store: Access, before: datetime, spared: Collection[str] = ()) -> int:
+    """Delete what is older than ``before``, all but the incidents ``spared``; returns how many rows of evidence went."""
+    _forget_incidents(store, _over(before), spared)
     told = t.notice.c  # those about no incident: that we were blind
     with store.delete() as connection:
         connection.execute(sa.delete(t.notice).where(told.incident == "", told.at < before, told.delivered))
@@ -48,28 +51,36 @@ def forget(store: Access, before: datetime) -> int:
     return _forget_evidence(store, _unreferenced(store, before))
 
 
-def forget_user(store: Access, user: str, before: datetime) -> None:
-    """Delete the evidence of one user's jobs, and their closed incidents, from before then. What is open or held stays."""
+def forget_user(store: Access, user: str, before: datetime, spared: Collection[str] = ()) -> None:
+    """Delete the evidence of one user's jobs from before then, and what was told and decided of their closed incidents.
+
+    What is open or held stays whole, as do the incidents ``spared``; and that an incident was, its cause and its steps.
+    """
     incident = t.incident.c
     closed = sa.and_(incident.user == user, incident.state == IncidentState.CLOSED, incident.closed_at < before)
-    _forget_incidents(store, closed)
+    whole = sa.or_(*(sa.exists().where(table.c.incident == incident.id) for table in (*_TEXTS, t.incident_evidence)))
+    _forget_incidents(store, sa.and_(closed, whole), spared, texts_only=True)
     with store.read() as connection:
         jobs = list(connection.execute(sa.select(t.attempt.c.job).where(t.attempt.c.user == user).distinct()).scalars())
     _forget_evidence(store, (name for job in jobs for name in _unreferenced(store, before, job)))
 
 
-def _forget_incidents(store: Access, over: sa.ColumnElement[bool]) -> None:
+def _forget_incidents(
+    store: Access, over: sa.ColumnElement[bool], spared: Collection[str], *, texts_only: bool = False
+) -> None:
+    kept = frozenset(spared)
     with store.read() as connection:
-        ids = list(connection.execute(sa.select(t.incident.c.id).where(over)).scalars())
+        known = connection.execute(sa.select(t.incident.c.id).where(over)).scalars()
+        ids = [name for name in known if name not in kept]
     for some in _some(ids, _INCIDENTS):
         with store.delete() as connection:
             # One may have been opened again since it was read.
             found = sa.select(t.incident.c.id).where(t.incident.c.id.in_(some), over)
             gone = list(connection.execute(found).scalars())
-            for table in _OF_AN_INCIDENT:
+            for table in (*(_TEXTS if texts_only else _OF_AN_INCIDENT), t.incident_evidence):
                 connection.execute(sa.delete(table).where(table.c.incident.in_(gone)))
-            connection.execute(sa.delete(t.incident_evidence).where(t.incident_evidence.c.incident.in_(gone)))
-            connection.execute(sa.delete(t.incident).where(t.incident.c.id.in_(gone)))
+            if not texts_only:
+                connection.execute(sa.delete(t.incident).where(t.incident.c.id.in_(gone)))
 
 
 def _over(before: datetime) -> sa.ColumnElement[bool]:

@@ -430,15 +430,19 @@ class Store(Database):
         with self._begin() as connection:
             lease.forget(connection, list(holders))
 
-    def forget(self, before: datetime) -> int:
-        """Delete what is over since before then; returns how much evidence went. What is open stays."""
-        return retention.forget(self._pruned, before)
+    def forget(self, before: datetime, spared: Collection[str] = ()) -> int:
+        """Delete what is over since before then; returns how much evidence went. What is open stays, and the incidents
+        ``spared``."""
+        return retention.forget(self._pruned, before, spared)
 
-    def forget_beyond(self, most_bytes: int, now: datetime, before: datetime) -> datetime:
+    def forget_beyond(self, most_bytes: int, now: datetime, before: datetime, spared: Collection[str] = ()) -> datetime:
         """Forget, with a shorter and shorter memory until the rest takes at most ``most_bytes``; returns its beginning.
 
         What users fill beyond their share goes first: one user's flood costs nobody else's history. It takes as long as
         there is much to forget, in many transactions; between them others write.
+
+        Args:
+            spared: incidents that stay however old they are, as those for which a node is still drained.
 
         Raises:
             Unavailable: the database does not answer, or is closed.
@@ -446,7 +450,7 @@ class Store(Database):
         own: dict[str, datetime] = {}  # by user: the beginning of what is kept of theirs
         sizes: dict[str, int] | None = None
         while True:
-            self.forget(before)
+            self.forget(before, spared)
             while (size := self._size_bytes()) > most_bytes:
                 sizes = retention.users_bytes(self._pruned) if sizes is None else sizes
                 greedy = retention.greedy(sizes, most_bytes)
@@ -455,7 +459,7 @@ class Store(Database):
                 if since is None:
                     break
                 own[user] = since
-                retention.forget_user(self._pruned, user, since)
+                retention.forget_user(self._pruned, user, since, spared)
                 sizes[user] = retention.user_bytes(self._pruned, user)
             shorter = retention.shorter(now, before) if size > most_bytes else None
             if shorter is None:

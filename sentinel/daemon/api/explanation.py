@@ -91,6 +91,17 @@ def drained_for(reason: str) -> str:
     return kept[1] if kept is not None else reason.removeprefix(OURS).partition(" ")[0]
 
 
+def drained_incidents(fleet: Fleet | None, returning: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The incidents for which nodes are out of service: people who mend them ask for these, however old they are.
+
+    Args:
+        returning: what the store keeps of the return of nodes, by node.
+    """
+    drained = (node for node in fleet.nodes.values() if node.drained) if fleet is not None else ()
+    told = (entry.get("incident") for entry in returning.values())
+    return {name for name in (*(drained_for(node.reason) for node in drained), *told) if isinstance(name, str) and name}
+
+
 def kept_reason(words: str, incident: str) -> str:
     """A person's reason for a drain that was made for ``incident``: the node stays the one to repair for it."""
     return f"{words} [incident {incident}]"

@@ -116,6 +116,7 @@ def test_one_user_s_flood_costs_nobody_else_s_history(store: DirectStore) -> Non
 def test_pruning_holds_up_a_commit_for_no_more_than_a_thousand_rows(store: DirectStore) -> None:
     noise = random.Random(7)
     store.append([evidence(at_s=-90 * DAY - n, node="n1", text=f"old {n}") for n in range(2500)])
+    store.save_closed(150, later(-90 * DAY))
     flooded(store, noise, "eve", 102, 40, 80)
     transactions: list[list[tuple[str, int]]] = [[]]  # of those that write: statements with the rows that they changed
 
@@ -162,6 +163,28 @@ def test_of_a_greedy_user_what_is_open_or_held_stays(store: DirectStore) -> None
     store.save_incident(dataclasses.replace(store.incident("held"), job=102), user="eve")  # type: ignore[type-var]
     store.forget_beyond(1 << 20, AT, later(-100 * DAY))
     assert left(store, "held") == [True] * 5
+
+
+def test_of_a_greedy_user_each_failure_stays_beside_the_work_without_its_texts(store: DirectStore) -> None:
+    noise = random.Random(7)
+    flooded(store, noise, "eve", 102, 20, 40)
+    lived(store, "old", IncidentState.CLOSED, -15 * DAY)
+    lived(store, "drained", IncidentState.CLOSED, -15 * DAY)
+    for name in ("old", "drained"):
+        store.save_incident(dataclasses.replace(store.incident(name), job=102), user="eve")  # type: ignore[type-var]
+    before = {(row["id"], row["cause"]) for row in store.incident_rows()}
+    store.forget_beyond(1 << 20, AT, later(-100 * DAY), {"drained"})
+    assert {(row["id"], row["cause"]) for row in store.incident_rows()} == before
+    assert left(store, "old") == [True, False, False, True, False]  # itself and its steps
+    assert left(store, "drained") == [True] * 5
+
+
+def test_an_incident_that_is_spared_stays_whole_however_old(store: DirectStore) -> None:
+    for name in ("drained", "other"):
+        lived(store, name, IncidentState.CLOSED, -50 * DAY)
+    store.forget(later(-DAY), {"drained"})
+    assert left(store, "drained") == [True] * 5 and left(store, "other") == [False] * 5
+    assert store.incident("drained").evidence  # type: ignore[union-attr]
 
 
 def test_the_last_day_stays_however_small_the_store_may_be(store: DirectStore) -> None:

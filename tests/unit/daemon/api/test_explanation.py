@@ -14,9 +14,9 @@ from made_records import evidence, fleet, incident, job, later, node, plan, step
 from sentinel.config.settings import Mode, Modes
 from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api import views
-from sentinel.daemon.api.explanation import meant
+from sentinel.daemon.api.explanation import drained_incidents, meant
 from sentinel.errors import UserError
-from sentinel.model.records import Ground, Kind, NodeView, Outcome, Result, Source, StepKind, Trust, Wait
+from sentinel.model.records import Ground, IncidentState, Kind, NodeView, Outcome, Result, Source, StepKind, Trust, Wait
 
 Worlds = Callable[..., World]
 
@@ -350,3 +350,26 @@ async def test_the_tests_of_a_node_that_somebody_returned_are_not_shown(
     shown.world.store.put("node_returns", {"n1": {"stage": stage}})
     assert ((await shown("why", what="n1"))["node"]["return"] is not None) is is_shown
     assert ((await shown("nodes", node="n1"))["nodes"][0]["return"] is not None) is is_shown
+
+
+def test_incidents_for_which_nodes_are_out_of_service_are_known_by_slurm_s_reasons_and_by_what_is_to_return() -> None:
+    seen = fleet([
+        node("n1", flags=("drain",), reason="sentinel:a1 pcie"), node("n2", flags=("drain",), reason="Fan [incident b1]"),
+        node("n3", flags=("drain",), reason="sentinel:c1 pcie [incident d1]"), node("n4", reason="sentinel:e1 pcie"),
+    ])  # fmt: skip
+    returning = {"n5": {"incident": "f1"}, "n6": {"incident": None}, "n7": {}}
+    assert drained_incidents(seen, returning) == {"a1", "d1", "f1"}
+    assert drained_incidents(None, returning) == {"f1"}
+
+
+async def test_a_drained_node_s_incident_explains_it_after_the_store_forgot_what_is_older(world: Worlds) -> None:
+    shown = Shown(world())
+    store, slurm = shown.world.store, shown.world.slurm
+    closed = dataclasses.replace(store.incident("aaa1"), state=IncidentState.CLOSED, closed_at=later(60.0))  # type: ignore[type-var]
+    store.save_incident(closed, user="ada")
+    slurm.nodes["n1"] = dataclasses.replace(slurm.nodes["n1"], drained=True, reason="sentinel:aaa1 gpu_memory_ecc")
+    await shown.daemon.fleets.take()
+    store.forget(later(3600.0), drained_incidents(shown.daemon.live.fleet, {}))
+    assert (await shown("why", what="n1"))["incident"]["id"] == "aaa1"
+    (repair,) = (await shown("repairs"))["repairs"]
+    assert (repair["incident"], repair["cause"], repair["gpu"]) == ("aaa1", "gpu_memory_ecc", "3")
