@@ -21,12 +21,14 @@ from sentinel.detect.progress_curve import Point, ProgressCurve
 from sentinel.detect.step_rhythm import Rhythm, observe
 from sentinel.evidence.logs.timers import TIMERS, Report, report_of
 from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
+from sentinel.model.vocabulary import END_NOT_SEEN
 
 _STEP_LINES = 16  # newest step lines of an attempt, at most one a second: more than show that it went on after an error
 _SAVES = 50  # newest saves of an attempt, from which its save interval is computed
 _REPORTS = 128  # timer reports, at most one in ten seconds: at least twenty minutes
 _LOOK_BACK = timedelta(hours=1)  # how long node evidence and ended attempts are kept at least
 _CURVES = 1000  # of attempts that ended, the newest: 8 MB
+_SEEN_LATELY = timedelta(minutes=10)  # an end between two snapshots so close is known well enough to count the work
 _POOL = 400  # recent evidence kept for each attempt and node, for incidents opened later
 
 
@@ -113,6 +115,7 @@ class ClusterView:
 
     def __init__(self) -> None:
         self.fleet: Fleet | None = None
+        self.known_until: datetime | None = None  # before the first snapshot: when the previous daemon was last alive
         self.nodes: dict[str, NodeSeen] = {}
         self.attempts: dict[tuple[int, int], AttemptSeen] = {}
         self.listings = Listings()
@@ -153,19 +156,21 @@ class ClusterView:
 
     def see_fleet(self, fleet: Fleet) -> None:
         """Update nodes and attempts from a snapshot; an attempt keeps its nodes after it ended."""
+        before = self.fleet.at if self.fleet is not None else self.known_until
+        lately = before is not None and fleet.at - before <= _SEEN_LATELY
         for (job_id, attempt), seen in self.attempts.items():
             now = fleet.jobs.get(job_id)
             on_nodes = now is not None and now.state not in ("pending", "configuring")
             if now is not None and on_nodes and now.restarts == attempt == self.attempt_on(now):
                 seen.after_suspension(now, fleet.at)
-                seen.ended = seen.ended and seen.view.state != "requeued"  # slurmctld forgot the requeue
+                seen.ended &= seen.view.state not in ("requeued", END_NOT_SEEN)  # slurmctld forgot the requeue
                 self.see_attempt(now)
             over = seen.view.started_at is not None and seen.view.ended_at is None
             gone = now is None and not fleet.may_have_job(job_id)  # an unreadable record is no end
             if over and (gone or (now is not None and now.restarts > attempt)):
-                # Requeued or purged: Slurm keeps no record of the attempt; the snapshot's time is the best known end.
-                seen.view = replace(seen.view, state="requeued" if now else "unknown", ended_at=fleet.at)
-                seen.ended = True
+                # Requeued or purged: Slurm keeps no record of it; the snapshot's time is the best known end.
+                state = END_NOT_SEEN if not lately else "requeued" if now else "unknown"
+                seen.view, seen.ended = replace(seen.view, state=state, ended_at=fleet.at), True
         for job in fleet.jobs.values():
             if job.state not in ("running", "completing") or not job.nodes:
                 continue
@@ -199,8 +204,7 @@ class ClusterView:
 
     def _was_seen(self, job: int, attempt: int) -> bool:
         """Whether a snapshot showed the attempt on its nodes."""
-        seen = self.attempts.get((job, attempt))
-        return seen is not None and seen.view.started_at is not None
+        return (seen := self.attempts.get((job, attempt))) is not None and seen.view.started_at is not None
 
     def _see_dependents(self, fleet: Fleet) -> None:
         """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots."""
@@ -246,8 +250,7 @@ class ClusterView:
         return [*fleet.jobs.values(), *missing]
 
     def see_attempt(self, job: JobView) -> AttemptSeen:
-        seen = self.attempts.get((job.id, job.restarts))
-        if seen is None:
+        if (seen := self.attempts.get((job.id, job.restarts))) is None:
             seen = self.attempts[job.id, job.restarts] = AttemptSeen(view=job)
         if job.state == "completing":
             seen.nodes = seen.nodes or job.nodes
@@ -258,8 +261,7 @@ class ClusterView:
 
     def begin_run(self, job: int, attempt: int, at: datetime) -> AttemptSeen | None:
         """The attempt begins anew in its allocation, without the progress that it made; None if it is not known."""
-        seen = self.attempts.get((job, attempt))
-        if seen is not None:
+        if (seen := self.attempts.get((job, attempt))) is not None:
             seen.run_since, seen.first_step, seen.last_step, seen.start_learned = at, None, None, False
             seen.rhythm, seen.silence, seen.observed, seen.stalled = Rhythm(), SilenceSeen(), Observed(), False
         return seen

@@ -41,12 +41,22 @@ class Absence:
         return now - self.ended_at <= window
 
 
-def started(state: State, stored: Stored, now: datetime) -> None:
-    """The previous daemon was last alive at most 10 s after it noted so."""
+def last_alive(stored: Stored, window: timedelta) -> datetime | None:
+    """When the previous daemon noted last that it was alive: at most 10 s before its end. None: there was none.
+
+    Args:
+        window: ``judgement.group_s``.
+    """
     noted = stored.settings.get(JUDGED_UNTIL)
-    if noted:
-        state.judged_until = datetime.fromisoformat(noted)
-        _ended(state, state.judged_until + state.window, now)
+    return datetime.fromisoformat(noted) + window if noted else None
+
+
+def started(state: State, stored: Stored, now: datetime) -> None:
+    """Note the time in which no daemon was alive."""
+    since = last_alive(stored, state.window)
+    if since is not None:
+        state.judged_until = since - state.window
+        _ended(state, since, now)
     late = stored.settings.get(LATE_SINCE)
     state.late_since = datetime.fromisoformat(late) if late else None
 

@@ -85,6 +85,7 @@ def state_of(
     _nodes(state, stored)
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
+    cluster.known_until = backlog.last_alive(stored, state.window)
     restored_attempts.restore(cluster, stored.recent_attempts)
     for row in stored.steps:
         if row.outcome is None:

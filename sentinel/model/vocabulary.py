@@ -246,6 +246,8 @@ UNREAD_NODE = "unread-node"  # kind of the wait of a drain whose node's record c
 MISSING_NODE = "missing-node"  # kind of the wait of a drain whose node is not in Slurm's listing
 REFUSED_SINCE = "refused_since"  # outcome data: since when Slurm has refused the request, ISO 8601
 REFUSED_BY_SLURM = "refused_by_slurm"  # data of the outcome of a drain that Slurm refused for an unknown reason: true
+# State of an attempt that was over when it was looked for: when it ended, and how long it worked, is not known.
+END_NOT_SEEN = "end not seen"
 NEVER_STARTS = "BadConstraints"  # Slurm's reason of a job that no nodes can ever run: its priority is 0
 HELD_BY_SLURM = "held_by_slurm"  # outcome data: the job is held with that reason
 HELD_BY_OTHERS = "held_by_others"  # outcome data: somebody else than Sentinel held the job in the middle of a restart

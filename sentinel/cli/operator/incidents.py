@@ -17,7 +17,15 @@ from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table, say_refus
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import OURS, Cause, IncidentState, Kind, Source, StepKind
-from sentinel.model.vocabulary import ENDED_AS_ASKED, HELD_BY_OTHERS, cause_words, how_sure, result_words, words_of
+from sentinel.model.vocabulary import (
+    END_NOT_SEEN,
+    ENDED_AS_ASKED,
+    HELD_BY_OTHERS,
+    cause_words,
+    how_sure,
+    result_words,
+    words_of,
+)
 
 _ALL = 5000  # incidents, which is as many as the daemon reads at once
 KEPT = 8  # nodes whose folder is named
@@ -118,7 +126,7 @@ def _subject(seen: dict[str, Any]) -> None:
     if seen.get("attempts"):
         attempts_table(seen["attempts"])
         say_refusals(seen.get("refused", ()))
-        if seen["incident"] is None and seen["attempts"][-1]["state"] == "unknown":
+        if seen["incident"] is None and seen["attempts"][-1]["state"] in ("unknown", END_NOT_SEEN):
             say("No incident names this job. How it ended is not known: Slurm had forgotten it when it was asked.")
         elif seen["incident"] is None:
             say("No incident names this job: nothing of it was judged a failure.")

@@ -10,7 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
+from sentinel.daemon.api.lost import worked_s
 from sentinel.model.records import Fleet, Result, StepKind
+from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.wire import to_json
 
 # Scope whose failures are not counted: failures of programs do not depend on the fleet.
@@ -32,16 +34,13 @@ def exposure(
 
     Args:
         running: (job, attempt) pairs that run now; None: not known. An attempt without an end that is not among them
-            ended unobserved; how long it worked is not known, so that it is left out.
+            ended unobserved; how long it worked is not known, so that it counts nothing.
     """
     busy: dict[str, float] = {}
     for row in store.attempts(ran_since=since):
-        ended = row["ended_at"]
-        if ended is None and running is not None and (row["job"], row["attempt"]) not in running:
-            continue
-        seconds = ((ended or now) - max(row["started_at"], since)).total_seconds()
-        for node in row["nodes"]:
-            busy[node] = busy.get(node, 0.0) + max(0.0, seconds)
+        seconds = worked_s(row, since, now, now=now, alive=running)
+        for node in row["nodes"] if seconds > 0 else ():
+            busy[node] = busy.get(node, 0.0) + seconds
     return busy
 
 
@@ -77,6 +76,8 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
 
 def _counted(row: dict[str, Any], since: datetime, fleet: Fleet | None) -> bool:
     """Whether an attempt's work counts. It does not if its end was not observed and Slurm no longer knows the job."""
+    if row["state"] == END_NOT_SEEN:
+        return False
     known = fleet is not None and row["job"] in fleet.jobs
     return row["ended_at"] is not None or row["started_at"] >= since or known
 

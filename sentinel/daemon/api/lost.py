@@ -22,6 +22,7 @@ from typing import Any
 from sentinel.daemon.api.histories import at_fault
 from sentinel.model.identity import JobsOfOneId
 from sentinel.model.records import Cause
+from sentinel.model.vocabulary import END_NOT_SEEN
 
 HOUR_S = 3600.0
 BY = ("job", "user", "node", "cause")
@@ -195,6 +196,8 @@ def worked_s(row: Row, since: datetime, until: datetime, *, now: datetime, alive
         now: until when one that runs has run.
         alive: (job, attempt) that run now; None: not known.
     """
+    if row.get("state") == END_NOT_SEEN:
+        return 0.0
     if row["ended_at"] is None and alive is not None and (row["job"], row["attempt"]) not in alive:
         return 0.0
     span: timedelta = min(row["ended_at"] or now, until) - max(row["started_at"], since)

@@ -16,6 +16,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.engine.watch import reconciliation
 from sentinel.model.records import JobView
+from sentinel.model.vocabulary import END_NOT_SEEN
 
 JOB_ENDS = "job-ends"  # timer and effect
 _LOGGED = 100  # jobs of one burst that are named in the log
@@ -85,7 +86,13 @@ def _as_told(state: State, job: int) -> JobView | None:
     """
     end = state.watch.job_ends.told.get(job)
     seen = state.cluster.attempts.get((job, end.attempt)) if end is not None else None
-    if end is None or seen is None or seen.view.state != "unknown" or end.signal or not end.exit_code:
+    if (
+        end is None
+        or seen is None
+        or seen.view.state not in ("unknown", END_NOT_SEEN)
+        or end.signal
+        or not end.exit_code
+    ):
         return None
     seen.view = replace(seen.view, state="failed", exit_code=end.exit_code, exit_signal=0, ended_at=end.at)
     return seen.view

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from made_records import evidence, fleet, job, later, node
 
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Evidence, Kind, Source, Unread, Where
+from sentinel.model.vocabulary import END_NOT_SEEN
 
 
 def stepped(step: int, at_s: float, attempt: int | None = 0, **data: float) -> Evidence:
@@ -186,3 +188,13 @@ def test_an_attempt_of_a_job_that_slurm_does_not_know_is_forgotten_an_hour_after
     live.see_fleet(replace(fleet(2, [job()]), at=later(9001.0)))
     live.forget(later(9001.0))
     assert set(live.attempts) == {(101, 0)}
+
+
+@pytest.mark.parametrize(("gap_s", "requeued", "gone"), [(600.0, "requeued", "unknown"), (601.0, *2 * (END_NOT_SEEN,))])
+def test_an_end_between_snapshots_far_apart_was_not_seen(gap_s: float, requeued: str, gone: str) -> None:
+    live = ClusterView()
+    live.see_fleet(fleet(2, [job(), job(102)]))
+    live.see_fleet(replace(fleet(2, [job(restarts=1)]), at=later(gap_s)))
+    states = {key: seen.view.state for key, seen in live.attempts.items()}
+    assert states == {(101, 0): requeued, (101, 1): "running", (102, 0): gone}
+    assert live.ended(101, 0) and live.ended(102, 0) and live.attempts[102, 0].view.ended_at == later(gap_s)

@@ -14,6 +14,7 @@ from made_records import AT, ended, fleet, incident, job, later, node, plan, ste
 
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.model.records import Cause, JobView, Outcome, Result, Scalar, Scope, StepKind, Verdict
+from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.planning.history import history_from
 from sentinel.wire import to_json
 
@@ -76,6 +77,12 @@ def test_exposure_of_what_ended_and_of_what_runs(store: DirectStore) -> None:
     assert found["end"] == "2026-03-02T12:00:00Z" and found["gpus_per_node"] == 8
     read = history_from(found)
     assert read.gpu_s == found["gpu_s"] and read.failures == ()
+
+
+def test_an_attempt_whose_end_was_not_seen_adds_nothing(store: DirectStore) -> None:
+    view = dataclasses.replace(job(101, state=END_NOT_SEEN, started_s=600.0), ended_at=later(4200.0))
+    store.save_attempt(view, first_step=None, last_step=None, step_time_s=None)
+    assert past(store)["gpu_s"] == 0.0
 
 
 def test_nodes_that_slurm_does_not_tell_of_have_eight_gpus(store: DirectStore) -> None:

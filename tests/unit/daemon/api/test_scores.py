@@ -24,6 +24,7 @@ from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.engine.history import failures_of
 from sentinel.errors import UserError
 from sentinel.model.records import Cause
+from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
@@ -146,6 +147,8 @@ def test_exposure_is_cut_to_the_window_and_leaves_out_what_is_not_known(world: W
         )
         store.save_attempt(view, first_step=None, last_step=None, step_time_s=None)
     since = AT - timedelta(seconds=2000)
+    view = dataclasses.replace(job(206, nodes=("n1",), state=END_NOT_SEEN, started_s=-900.0), ended_at=AT)
+    store.save_attempt(view, first_step=None, last_step=None, step_time_s=None)
     assert exposure(store, since, AT, {(202, 0)}) == {"n1": 1000.0 + 500.0, "n2": 500.0}
     assert exposure(store, since, AT, None) == {"n1": 1000.0 + 500.0 + 900.0, "n2": 500.0}
 

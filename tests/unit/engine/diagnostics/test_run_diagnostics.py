@@ -27,7 +27,7 @@ FAILED = evidence(Kind.DIAG_FAILED, node="n1")
 class Away:
     """A store that does not answer."""
 
-    def incident_rows(self, **_how: object) -> list[Any]:
+    def each_incident(self, **_how: object) -> list[Any]:
         raise Unavailable("the store does not answer")
 
 

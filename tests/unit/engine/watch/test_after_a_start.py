@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from in_memory.standing import look, steps, waiting
@@ -10,6 +11,8 @@ from in_memory.watch import Scene
 from in_memory.world import World
 
 from sentinel.model.records import Kind
+from sentinel.model.stored import JUDGED_UNTIL
+from sentinel.model.vocabulary import END_NOT_SEEN
 
 Worlds = Callable[..., World]
 
@@ -73,4 +76,26 @@ async def test_job_that_slurm_purged_meanwhile_is_over(world: Worlds) -> None:
     await scene.reconcile()
     assert scene.live.ended(there.job, 0) and scene.reported == []
     (row,) = there.store.attempts()
-    assert (row["state"], row["ended_at"]) == ("unknown", there.slurm.clock.now())
+    assert (row["state"], row["ended_at"]) == (
+        END_NOT_SEEN,
+        there.slurm.clock.now(),
+    )  # no daemon noted when it was alive
+
+
+@pytest.mark.parametrize(("away_s", "state"), [(60.0, "unknown"), (5 * 86400.0, END_NOT_SEEN)])
+async def test_whether_an_end_was_seen_is_known_by_how_long_nobody_looked(
+    world: Worlds, away_s: float, state: str
+) -> None:
+    """Of one that ended at some time in five days nobody knows how long it worked."""
+    there = world()
+    before = Scene(there)
+    await before.reconcile()
+    there.store.put(JUDGED_UNTIL, (there.slurm.clock.now() - before.engine.state.window).isoformat())
+    there.slurm.end(there.job)
+    there.slurm.purge(there.job)
+    there.slurm.clock.at += timedelta(seconds=away_s)
+    scene = Scene(there)
+    await scene.start()
+    await scene.reconcile()
+    (row,) = there.store.attempts()
+    assert (row["state"], row["ended_at"] is None) == (state, False)
