@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
-from sentinel.daemon.api.lost import worked_s
+from sentinel.daemon.api.lost import ON_PURPOSE, Row, worked_s
+from sentinel.engine.history import as_corrected
 from sentinel.model.records import Fleet, Result, StepKind
 from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.wire import to_json
@@ -18,7 +19,6 @@ from sentinel.wire import to_json
 # Scope whose failures are not counted: failures of programs do not depend on the fleet.
 _PROGRAMS = "application"
 _GPUS_PER_NODE = 8  # assumed where Slurm's gres gives no count
-_MOST = 5000  # newest incidents of a month that are read
 _TOLD = (
     StepKind.DRAIN,
     StepKind.DOWN,
@@ -46,11 +46,7 @@ def exposure(
 
 def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datetime) -> dict[str, Any]:
     """Exposure and failures since ``since``. ``gpu_s`` is 0 if nothing ran: there is then no history to plan from."""
-    rows = store.incident_rows(since=since, limit=_MOST)
-    if (
-        len(rows) == _MOST
-    ):  # the oldest incidents were not read: leave out their time too, or the failure rate would come out too low
-        since = max(since, rows[-1]["opened_at"])
+    failed = [row for row in map(as_corrected, store.each_incident(since=since, summed=True)) if _counts(row)]
     gpus = {name: node.gpus for name, node in fleet.nodes.items()} if fleet is not None else {}
     attempts = [
         row for row in store.attempts(ran_since=since) if row["started_at"] <= now and _counted(row, since, fleet)
@@ -63,14 +59,13 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
     steps: dict[str, list[dict[str, Any]]] = {}  # one query for all: a month may have thousands of incidents
     for row in store.steps_done(_TOLD, since=start, results=tuple(Result)):
         steps.setdefault(row["incident"], []).append(row)
-    rows = [row for row in rows if row["opened_at"] >= start]
     known = [count for count in gpus.values() if count]
     return {
         "start": to_json(start),
         "end": to_json(now),
         "gpu_s": gpu_s,
         "gpus_per_node": max(set(known), key=known.count) if known else _GPUS_PER_NODE,
-        "failures": [_failure(row, steps.get(row["id"], ())) for row in rows if _counts(row)],
+        "failures": [_failure(row, steps.get(row["id"], ())) for row in failed if row["opened_at"] >= start],
     }
 
 
@@ -82,11 +77,13 @@ def _counted(row: dict[str, Any], since: datetime, fleet: Fleet | None) -> bool:
     return row["ended_at"] is not None or row["started_at"] >= since or known
 
 
-def _counts(row: dict[str, Any]) -> bool:
-    return row["job"] is not None and row["cause"] is not None and row["scope"] != _PROGRAMS
+def _counts(row: Row) -> bool:
+    """Whether it is a failure of the fleet, as reports count them: what was ended on purpose is none."""
+    judged = row["job"] is not None and row["cause"] not in (None, ON_PURPOSE)
+    return judged and row["scope"] != _PROGRAMS
 
 
-def _failure(row: dict[str, Any], steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _failure(row: Row, steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     failure: dict[str, Any] = {"time": to_json(row["opened_at"]), "cause": row["cause"]}
     drained = [s for s in steps if s["kind"] in (StepKind.DRAIN, StepKind.DOWN) and s["result"] == "done"]
     failure["node_lost"] = bool(drained)

@@ -13,6 +13,8 @@ from in_memory.world import World
 from made_records import AT, ended, fleet, incident, job, later, node, plan, step, verdict
 
 from sentinel.daemon.api.fleet_history import fleet_history
+from sentinel.model.changes import VerdictCorrected
+from sentinel.model.corrections import Correction
 from sentinel.model.records import Cause, JobView, Outcome, Result, Scalar, Scope, StepKind, Verdict
 from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.planning.history import history_from
@@ -110,6 +112,7 @@ def test_what_starts_after_now_and_clocks_that_jumped_add_nothing(store: DirectS
     [
         (None, 101),  # not judged yet
         (verdict(Cause.USER_CODE, scope=Scope.APPLICATION), 101),
+        (verdict(Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, scope=Scope.CLUSTER), 101),  # ended on purpose
         (verdict(), None),  # no job was hit
     ],
 )
@@ -153,16 +156,20 @@ def test_failures_before_the_first_attempt_are_left_out(store: DirectStore) -> N
     assert len(history_from(found).failures) == 1
 
 
-def test_a_month_with_more_failures_than_are_read_is_cut_in_time_too(
-    store: DirectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sentinel.daemon.api.fleet_history._MOST", 2)
-    for number in range(4):
-        ran(store, 201 + number, 1000.0 * number, 1000.0 * number + 900.0)
-        failed(store, f"i{number}", 1000.0 * number + 800.0, verdict(scope=Scope.GPU), 201 + number)
-    ran(store, 300, 0.0, 4000.0, ("n3", "n4"))
+def test_failures_are_as_operators_corrected_them(store: DirectStore) -> None:
+    ran(store, 101, 0.0, 3600.0)
+    for name, told in (("a1", (Cause.USER_CODE, Scope.APPLICATION)), ("a2", (Cause.PCIE, Scope.NODE))):
+        failed(store, name, 3600.0, verdict())
+        cause, scope = told
+        store.commit([VerdictCorrected(name, Correction(at=AT, by="root", cause=cause, scope=scope))])
+    failed(store, "a3", 3600.0, verdict(Cause.USER_CODE, scope=Scope.APPLICATION))
+    store.commit([VerdictCorrected("a3", Correction(at=AT, by="root", cause=Cause.GPU_NVLINK, scope=Scope.NODE))])
+    assert sorted(row["cause"] for row in past(store)["failures"]) == ["gpu_nvlink", "pcie"]
+
+
+def test_all_failures_of_the_time_count_however_many_newer_ones_there_are(store: DirectStore) -> None:
+    ran(store, 101, 0.0, 3600.0)
+    failed(store, "a1", 60.0, verdict())
+    store.save_closed(5001, later(120.0), every_s=0.1)  # of programs
     found = past(store)
-    assert len(found["failures"]) == 2 and found["start"] == to_json(later(2800.0)), "the third and the fourth"
-    assert found["gpu_s"] == (100.0 + 900.0 + 1200.0) * 16, (
-        "of each attempt what lies in that time, also of an older one"
-    )
+    assert [row["cause"] for row in found["failures"]] == ["gpu_memory_ecc"] and found["start"] == to_json(AT)
