@@ -25,7 +25,6 @@ class Wanted(TypedDict, total=False):
     since: datetime | None
     ran_since: datetime | None
     user: str | None
-    newest: int | None
 
 
 def attempt_query(
@@ -35,15 +34,9 @@ def attempt_query(
     since: datetime | None = None,
     ran_since: datetime | None = None,
     user: str | None = None,
-    newest: int | None = None,
 ) -> sa.Select[Any]:
-    """Attempts that started ``since`` then, or that still ran at ``ran_since`` or later, the oldest first.
-
-    ``newest``: of more than so many, the newest, and these first.
-    """
+    """Attempts that started ``since`` then, or that still ran at ``ran_since`` or later, the oldest first."""
     query = sa.select(t.attempt).order_by(_COLUMNS.started_at)
-    if newest is not None:
-        query = sa.select(t.attempt).order_by(_COLUMNS.started_at.desc()).limit(newest)
     if job is not None:
         query = query.where(_COLUMNS.job == job)
     if jobs is not None:

@@ -306,10 +306,8 @@ class Store(Database):
 
     def attempts(self, **wanted: Unpack[attempt_query.Wanted]) -> list[dict[str, Any]]:
         """Attempts, the oldest first, each once; see ``sentinel.adapters.store.attempt_query``."""
-        newest = wanted.get("newest")
         with self._read() as connection:
-            rows = _rows(connection, attempt_query.attempt_query(**wanted))
-        return attempt_query.each_once(rows if newest is None else rows[::-1])
+            return attempt_query.each_once(_rows(connection, attempt_query.attempt_query(**wanted)))
 
     def jobs_that_ran(
         self, *, since: datetime | None, user: str | None = None, only: Collection[int] | None = None

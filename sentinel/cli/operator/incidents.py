@@ -104,6 +104,8 @@ def _explain(seen: dict[str, Any], as_json: bool) -> None:
         _incident(seen)
     if seen.get("others"):
         incident_table("Before" if seen["incident"] is not None else "Incidents", seen["others"])
+    if seen.get("others_cut"):
+        say(f"There are more: sentinel incidents --{seen['asked']['kind']} {shown(seen['asked']['name'])}")
 
 
 def _subject(seen: dict[str, Any]) -> None:

@@ -140,8 +140,12 @@ NOTHING: Mapping[str, Any] = {
 }
 
 
-def others(asked: Meant) -> list[dict[str, Any]]:
-    return [shown_row(row) for row in asked.found[1 : _OTHERS + 1]]
+def others(asked: Meant) -> dict[str, Any]:
+    """Further incidents, the newest of them, and whether there are more."""
+    return {
+        "others": [shown_row(row) for row in asked.found[1 : _OTHERS + 1]],
+        "others_cut": len(asked.found) > _OTHERS + 1,
+    }
 
 
 def shown_row(row: Row, waits: Mapping[str, Sequence[Wait]] | None = None) -> dict[str, Any]:

@@ -44,16 +44,14 @@ class JobAttempts:
         jobs: Collection[int] | None = None,
         since: datetime | None = None,
         user: str | None = None,
-        newest: int | None = None,
     ) -> list[dict[str, Any]]:
         """Attempts as the store has them, the oldest first, with what is newer in memory. Blocking.
 
         Args:
             since: only attempts that still ran at this time or later.
-            newest: at most this many, the newest ones.
         """
         rows = []
-        for row in self._store.attempts(job=job, jobs=jobs, ran_since=since, user=user, newest=newest):
+        for row in self._store.attempts(job=job, jobs=jobs, ran_since=since, user=user):
             seen = self._live.attempts.get((row["job"], row["attempt"]))
             newer: dict[str, Any] = {}
             if seen is not None and _is_of(seen, row):
@@ -63,9 +61,9 @@ class JobAttempts:
             rows.append({**row, **newer})
         return rows
 
-    def curves(self, job: int, user: str | None, *, newest: int) -> list[dict[str, Any]]:
+    def curves(self, job: int, user: str | None) -> list[dict[str, Any]]:
         """By attempt: points as [step, Unix time in s, loss, seconds per step]. Blocking."""
-        numbers = dict.fromkeys(row["attempt"] for row in self.read(job=job, user=user, newest=newest))
+        numbers = dict.fromkeys(row["attempt"] for row in self.read(job=job, user=user))
         return [
             {"attempt": number, "points": [[p.step, p.at_s, p.loss, p.step_s] for p in self._live.curve(job, number)]}
             for number in numbers

@@ -329,7 +329,7 @@ class Views:
         job = job_of(arguments)
         if job is None:
             raise UserError("no job is named", fix="squeue and sacct list them")
-        return {"job": job, "curves": await asyncio.to_thread(self._attempts.curves, job, user, newest=_ATTEMPTS)}
+        return {"job": job, "curves": await asyncio.to_thread(self._attempts.curves, job, user)}
 
     async def _why(self, node: NodeView | None, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         if "what" not in arguments:
@@ -339,7 +339,7 @@ class Views:
         what, attempts = str(arguments["what"]), []
         parts = await asyncio.to_thread(components, self._live, job := job_named(what), self._store)
         if job is not None:
-            attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user, newest=_ATTEMPTS)
+            attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user)
         slurm = self._attempts.in_slurm(job, user) if not attempts else None
         rows = await asyncio.to_thread(self._search.named, what, parts, user, is_node=node is not None)
         asked = meant(what, rows, node=node, has_job=bool(attempts or slurm), parts=parts)
@@ -350,7 +350,7 @@ class Views:
         fleet, first = self._live.fleet, dict(NOTHING)
         if asked.found:
             first = await asyncio.to_thread(explained, self._store, asked.found[0], fleet)
-        answer = {"asked": {"kind": asked.kind, "name": asked.name}, **first, "others": others(asked)}
+        answer = {"asked": {"kind": asked.kind, "name": asked.name}, **first, **others(asked)}
         if asked.kind == "node" and node is not None:
             scores = await self._board.read()
             known = returns.of_node(await asyncio.to_thread(self._store.get, returns.KEPT, {}), node)

@@ -219,7 +219,9 @@ def test_why_of_a_node_says_who_drained_it_and_what_came_before(asked: Asked) ->
     said = asked.run("why", "n1").output
     assert said.startswith("n1 is draining (by Sentinel: 0f3a9c gpu_memory_ecc n1:3).\nNext: when it is mended, ")
     assert ", sentinel release n1\nIncident 0f3a9c, " in said
-    assert "\nBefore\n" in said and "77aa" in said
+    assert "\nBefore\n" in said and "77aa" in said and "There are more" not in said
+    asked.views["why"] |= {"others_cut": True}
+    assert asked.run("why", "n1").output.endswith("There are more: sentinel incidents --node n1\n")
 
 
 def test_why_of_a_node_says_that_a_person_released_it(asked: Asked) -> None:

@@ -16,6 +16,7 @@ from sentinel.daemon.api import status as state_of
 from sentinel.daemon.api import views
 from sentinel.daemon.api.explanation import drained_incidents, meant
 from sentinel.errors import UserError
+from sentinel.model.changes import AttemptSeen
 from sentinel.model.records import Ground, IncidentState, Kind, NodeView, Outcome, Result, Source, StepKind, Trust, Wait
 
 Worlds = Callable[..., World]
@@ -373,3 +374,19 @@ async def test_a_drained_node_s_incident_explains_it_after_the_store_forgot_what
     assert (await shown("why", what="n1"))["incident"]["id"] == "aaa1"
     (repair,) = (await shown("repairs"))["repairs"]
     assert (repair["incident"], repair["cause"], repair["gpu"]) == ("aaa1", "gpu_memory_ecc", "3")
+
+
+async def test_a_job_is_explained_with_all_of_its_attempts_and_says_where_it_lists_no_more(world: Worlds) -> None:
+    shown = Shown(world())
+    seen = [
+        AttemptSeen(job(777, user="ada", restarts=number, started_s=60.0 * number, state="failed"), 1, 10, 2.0)
+        for number in range(2001)
+    ]
+    shown.world.store.commit(seen)
+    why = await shown("why", what="777")
+    assert len(why["attempts"]) == len((await shown("jobs", job=777))["attempts"]) == 2001
+    assert len((await shown("curves", job=777))["curves"]) == 2001
+    assert why["others"] == [] and not why["others_cut"]
+    shown.world.store.save_closed(22, later(60.0))  # on n3
+    node = await shown("why", what="n3")
+    assert len(node["others"]) == 20 and node["others_cut"]
