@@ -1,7 +1,7 @@
 """Sets the metrics about the cluster from the store: modes, budgets, open incidents, losses.
 
-They are computed every 30 s and not at each scrape: sums over a month take a part of a second on a large cluster, and
-scrapers must not be able to keep the daemon busy.
+They are computed every 30 s and not at each scrape: sums over a month take a second on a large cluster, and scrapers must
+not be able to keep the daemon busy.
 """
 
 from __future__ import annotations

@@ -35,6 +35,14 @@ def _with_floats(found: dict[str, Any]) -> Any:
 _DECODER = json.JSONDecoder(object_hook=_with_floats)  # made once: json.loads makes one for each of five columns a row
 
 
+_EMPTY: Mapping[str | bytes, type[list[Any]] | type[dict[str, Any]]] = {
+    "[]": list,
+    "{}": dict,
+}  # most of what is stored
+
+
 def from_text(text: str | bytes) -> Any:
     """Raises TypeError for a number: SQLite gives one where the JSON was no more, and SQLAlchemy takes it as it is then."""
+    if text in _EMPTY:
+        return _EMPTY[text]()
     return _DECODER.decode(text if isinstance(text, str) else str(text, "utf-8"))

@@ -244,11 +244,9 @@ class Store(Database):
         results: Sequence[Result] = (Result.DONE,),
     ) -> list[dict[str, Any]]:
         """Ledger rows of these kinds that were done (or ended with one of ``results``), oldest first."""
-        query = (
-            sa.select(t.step)
-            .where(t.step.c.kind.in_(kinds), t.step.c.result.in_(results))
-            .order_by(t.step.c.intended_at)
-        )
+        columns = [column for column in t.step.c if column.name != "record"]  # twice what the rest takes to read
+        query = sa.select(*columns).where(t.step.c.kind.in_(kinds), t.step.c.result.in_(results))
+        query = query.order_by(t.step.c.intended_at)
         if since is not None:
             query = query.where(t.step.c.intended_at >= since)
         if job is not None:

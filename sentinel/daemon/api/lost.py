@@ -205,7 +205,11 @@ def worked_s(row: Row, since: datetime, until: datetime, *, now: datetime, alive
 
 
 def training_share(
-    attempts: Iterable[tuple[Row, float]], found: Iterable[Loss], gpus: Callable[[Sequence[str]], int | None]
+    attempts: Iterable[tuple[Row, float]],
+    found: Iterable[Loss],
+    gpus: Callable[[Sequence[str]], int | None],
+    *,
+    together: bool = False,
 ) -> dict[str, float]:
     """By partition: productive GPU time (new steps) as a share of that time and the time lost to failures, of what is known.
     One in which jobs failed and nothing of these failures' cost is known is left out.
@@ -213,11 +217,12 @@ def training_share(
     Args:
         attempts: those that ran in a period, each with the seconds that it ran in it (``worked_s``).
         found: the losses in that period.
+        together: all partitions as one, without a name.
     """
     ran: dict[str, float] = {}
     partition_of = {}
     for row, seconds in attempts:
-        count, name = gpus(row["nodes"]), row["partition"] or ""
+        count, name = gpus(row["nodes"]), "" if together else row["partition"] or ""
         partition_of[row["job"]] = name
         if count:
             ran[name] = ran.get(name, 0.0) + count * seconds

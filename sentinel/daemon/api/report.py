@@ -174,8 +174,7 @@ class _Period:
 
     def ettr(self) -> float | None:
         """Effective training time ratio over all partitions, from what is known; None if nothing is."""
-        all_in_one = [({**row, "partition": ""}, seconds) for row, seconds in self._ran]
-        return training_share(all_in_one, self.losses, self._gpus).get("")
+        return training_share(self._ran, self.losses, self._gpus, together=True).get("")
 
     def summary(self) -> dict[str, Any]:
         lost = sums((loss, 1.0) for loss in self.losses)
