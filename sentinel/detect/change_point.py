@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
@@ -17,6 +18,14 @@ SLOW_FACTS = frozenset(
 )  # fmt: skip
 WINDOW = 16  # newest steps, compared with those before
 SLOWER = 1.12  # smallest ratio that is reported
+
+
+@dataclass(slots=True)
+class SlowSeen:
+    """The present slowdown of an attempt, and the number of step lines at the last check."""
+
+    lines: int = 0
+    since: datetime | None = None
 
 
 def slowed(rhythm: Rhythm, now: datetime) -> Evidence | None:

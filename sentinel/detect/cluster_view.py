@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from sentinel.detect.change_point import WINDOW
+from sentinel.detect.change_point import WINDOW, SlowSeen
 from sentinel.detect.hang import SilenceSeen
 from sentinel.detect.listings import Listings
 from sentinel.detect.observed_silence import Observed
@@ -49,14 +49,6 @@ class NodeSeen:
     gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
     jobs: frozenset[tuple[int, int]] | None = None  # attempts that run there; None: no heartbeat has told
     pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
-
-
-@dataclass(slots=True)
-class SlowSeen:
-    """The present slowdown of an attempt, and the number of step lines at the last check."""
-
-    lines: int = 0
-    since: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -204,7 +196,8 @@ class ClusterView:
 
     def _was_seen(self, job: int, attempt: int) -> bool:
         """Whether a snapshot showed the attempt on its nodes."""
-        return (seen := self.attempts.get((job, attempt))) is not None and seen.view.started_at is not None
+        seen = self.attempts.get((job, attempt))
+        return seen is not None and seen.view.started_at is not None
 
     def _see_dependents(self, fleet: Fleet) -> None:
         """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots."""
@@ -250,7 +243,8 @@ class ClusterView:
         return [*fleet.jobs.values(), *missing]
 
     def see_attempt(self, job: JobView) -> AttemptSeen:
-        if (seen := self.attempts.get((job.id, job.restarts))) is None:
+        seen = self.attempts.get((job.id, job.restarts))
+        if seen is None:
             seen = self.attempts[job.id, job.restarts] = AttemptSeen(view=job)
         if job.state == "completing":
             seen.nodes = seen.nodes or job.nodes

@@ -301,8 +301,9 @@ async def test_doctor_and_past(world: Worlds) -> None:
     shown.daemon.live.node("n2").state = "silent"
     shown.daemon.live.node("n2").clock_offset_s = -3.0
     nodes = (await shown("doctor", ADA))["nodes"]
-    assert nodes["n2"] == {"agent": "silent", "clock_offset_s": -3.0, "version": "", "verdict": {}, "prolog": None}
-    assert nodes["n1"] == {"agent": "unknown", "clock_offset_s": None, "version": "", "verdict": {}, "prolog": None}
+    untold = {"version": "", "verdict": {}, "prolog": None, "kernel_readable": None, "evidence_lost": None}
+    assert nodes["n2"] == {"agent": "silent", "clock_offset_s": -3.0, **untold}
+    assert nodes["n1"] == {"agent": "unknown", "clock_offset_s": None, **untold}
     past = await shown("past", ADA, days=2)
     assert [failure["cause"] for failure in past["failures"]] == ["gpu_memory_ecc"] * 2
     assert "ada" not in json.dumps(past)
