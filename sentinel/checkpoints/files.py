@@ -53,6 +53,10 @@ class Unsummed(NotKnown):
     """No checksum is recorded for what was looked at, and nothing was wrong with it otherwise."""
 
 
+class TooLarge(NotKnown):
+    """More of it would have to be taken into memory than this reader takes."""
+
+
 class PerhapsForeign(NotKnown):
     """A file that begins as a program does and is damaged: a program, or a checkpoint's file whose blocks lie elsewhere."""
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Unsummed, opened
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, TooLarge, Unsummed, opened
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.content import Role, looks_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
@@ -130,7 +130,7 @@ def open_archive(
     if record is None:
         raise Broken(f"{what}: an archive without data.pkl")
     if record.size > PICKLE_LIMIT_BYTES:
-        raise NotKnown(f"{what}: data.pkl of {record.size} bytes, more than this reader takes")
+        raise TooLarge(f"{what}: data.pkl of {record.size} bytes, more than this reader takes")
     data = read(record.data, record.size)
     if zlib.crc32(data) != record.crc and archive.has_checksums:
         raise Broken(f"{what}: data.pkl: CRC-32 differs", "structural")
@@ -140,7 +140,7 @@ def open_archive(
         read_pickle(data, what)  # the same, with the name of the file in its reason
         raise
     except PickleTooLarge as error:
-        raise NotKnown(f"{what}: data.pkl: {error}") from None
+        raise TooLarge(f"{what}: data.pkl: {error}") from None
     for key, storage in pickled.storages.items():
         held = archive.get(f"data/{key}")
         if held is None:

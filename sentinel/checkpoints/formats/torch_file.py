@@ -18,7 +18,15 @@ from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_li
 from sentinel.checkpoints.parsing import pickle_names, zips
 from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, Role, looks_of, storages_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
-from sentinel.checkpoints.parsing.tensors import ITEM_BYTES, SHAPES, Storage, Tensor, limits, read_storage_reference
+from sentinel.checkpoints.parsing.tensors import (
+    ITEM_BYTES,
+    SHAPES,
+    Pickled,
+    Storage,
+    Tensor,
+    limits,
+    read_storage_reference,
+)
 from sentinel.checkpoints.reading import Opened, Work, archive_works, open_archive, span_crc
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.inert_pickle import Opaque, load_counted_from, load_from
@@ -115,6 +123,13 @@ def _file_of(tree: Tree, name: str, found: Opened, ask: Ask) -> TorchFile:
     ask.held.add(found.archive, visible(name))
     works = [] if ask.level == "structural" else list(archive_works(tree.path(name), name, found))
     return TorchFile(name, _dict_of(found.pickled.value), works, found.archive.has_checksums, found)
+
+
+def check_records(tree: Tree, name: str, ask: Ask) -> TorchFile:
+    """A file of torch.save whose pickle is more than is taken into memory: that its records are there, and their bytes."""
+    with opened(tree.path(name), name) as handle:
+        archive = zips.parse(handle.read, handle.size, visible(name))
+    return _file_of(tree, name, Opened(archive, Pickled(None, {}, [])), ask)
 
 
 def check_program(tree: Tree, name: str, ask: Ask) -> TorchFile:

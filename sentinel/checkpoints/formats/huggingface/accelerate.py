@@ -37,7 +37,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     finding = Finding(works=works, unsummed=list(weights))
     random_states: dict[str, torch_file.TorchFile] = {}
     for name in sorted(ranks.values()):
-        file = random_states[name] = torch_file.check_file(tree, name, ask)
+        file = random_states[name] = hf_inside.check_last(tree, name, ask)
         works += file.works
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
     files = hf_inside.check_pickled(tree, ask, finding, works)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree, opened
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, TooLarge, Tree, opened
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
@@ -82,12 +82,13 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
     """All torch files directly in the folder; a model in numbered files against its index; files of ranks without a hole."""
     files: dict[str, torch_file.TorchFile] = {}
     for name in sorted(tree.files):
-        if "/" not in name and name.endswith((".pt", ".pth", ".bin")):
+        custom = names.CUSTOM.fullmatch(name) is not None
+        if custom or ("/" not in name and name.endswith((".pt", ".pth", ".bin"))):
             if not (names.OWN.fullmatch(name) or torch_file.is_torch(tree, name)):
                 _refuse_damaged_start(tree, name)
                 continue
             try:
-                files[name] = torch_file.check_file(tree, name, ask)
+                files[name] = (check_last if custom else torch_file.check_file)(tree, name, ask)
             except Foreign:
                 continue
             _as_named(files[name])
@@ -107,6 +108,19 @@ def check_pickled(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> 
                 raise unfinished(tree, ask, f"{visible(needed)} is missing")
     _holes(tree, ask, files)
     return files
+
+
+def check_last(tree: Tree, name: str, ask: Ask) -> torch_file.TorchFile:
+    """A file that Accelerate writes when all others are there: a rank's random state, an object that a program registered.
+
+    Such an object may keep more than is taken into memory, a dataset's order for one.
+    """
+    try:
+        return torch_file.check_file(tree, name, ask)
+    except TooLarge:
+        return torch_file.check_records(tree, name, ask)
+    except Broken as error:
+        raise unfinished(tree, ask, error.reason) from None
 
 
 def _refuse_damaged_start(tree: Tree, name: str) -> None:
@@ -210,7 +224,9 @@ def check_other_models(
     found = [name for name in states if name.endswith(".safetensors") or torch_file.is_torch(tree, name)]
     models, broken = _check_each(tree, ask, found, finding, works)
     if alone:
-        models += [name for name in files if torch_file.file_role(name) is Role.UNDECIDED]
+        # An average of the model may be among the objects that a program registered, and is not the model.
+        others = [name for name in files if not names.CUSTOM.fullmatch(name)]
+        models += [name for name in others if torch_file.file_role(name) is Role.UNDECIDED]
     for name, error in broken.items():
         if alone and (not models or _IN_FOLDER.fullmatch(name)):
             raise error

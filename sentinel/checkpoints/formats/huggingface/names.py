@@ -24,6 +24,7 @@ _RANDOM = r"rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl"
 _CUSTOM = r"custom_checkpoint_\d+\.pkl"  # Accelerate's, of objects that the program registered
 
 OPTIMIZER = re.compile(_OPTIMIZER)
+CUSTOM = re.compile(_CUSTOM)
 RANDOM = re.compile(_RANDOM)
 RNG_STATE = re.compile(r"rng_state(?:_(\d+))?\.pth")  # the Trainer's
 RANDOM_OF_A_RANK = re.compile(r"(rng_state_|random_states_)(\d+)(\.pth|\.pkl)")
