@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_at, opened
-from sentinel.checkpoints.formats import far_saves
 from sentinel.checkpoints.formats.base import SKEW_S, Ask, neighbours, one_stretch, put_in_later
+from sentinel.checkpoints.formats.beside import far_saves
 from sentinel.checkpoints.formats.torch_file import TorchFile, check_file
 from sentinel.checkpoints.parsing import json_files, zips
 from sentinel.checkpoints.parsing.ranks import first_hole
@@ -43,31 +43,37 @@ _SLOW_BYTES_PER_S = 20e6
 _HANG_S = 120.0
 RANKS_HANG_S = 900.0  # between ranks: the last may wait for storage that the others had already
 
+Explains = Callable[[Path, Mapping[str, bool | None]], bool]
 
-def refuse_mixed(tree: Tree, ask: Ask, must_change: Sequence[str], others: Sequence[str] = ()) -> None:
+
+def refuse_mixed(
+    tree: Tree, ask: Ask, must_change: Sequence[str], others: Sequence[str] = (), *, explains: Explains | None = None
+) -> None:
     """`NotKnown` where the files were shown to come from two saves.
 
     ``must_change``: files of which each is another in every save. ``others``: files that were saved with them. Saves further
-    back are looked at from level checksum on: they are many.
+    back are looked at from level checksum on: they are many. ``explains(folder, alike)``: whether those that are the same
+    in that save may be so.
     """
-    names = [name for name in (*must_change, *others) if name in tree.files]
+    names = list(dict.fromkeys(name for name in (*must_change, *others) if name in tree.files))
     if len(names) < 2:
         return
-    for folder in neighbours(tree.root, _NEIGHBOURS):
-        _older_than_the_save_before(tree, names, folder)
+
+    def refuse_same(folder: Path) -> None:
         alike = {name: identical(tree, name, folder) for name in names}
         same = [name for name in must_change if alike.get(name)]
-        if same and False in alike.values():
+        if same and False in alike.values() and not (explains and explains(folder, alike)):
             raise NotKnown(
                 f"{visible(same[0])} is byte for byte that of {visible(folder.name)}, other files are not: two saves mixed"
             )
+
+    for folder in neighbours(tree.root, _NEIGHBOURS):
+        _older_than_the_save_before(tree, names, folder)
+        refuse_same(folder)
     far = level_at_least(ask.level, "checksum")
     for folder, alike_there in far_saves.perhaps_copies(tree, must_change, _NEIGHBOURS) if far else ():
-        again = next((name for name in alike_there if identical(tree, name, folder)), None)
-        if again and any(identical(tree, name, folder) is False for name in names):
-            raise NotKnown(
-                f"{visible(again)} is byte for byte that of {visible(folder.name)}, other files are not: two saves mixed"
-            )
+        if any(identical(tree, name, folder) for name in alike_there):
+            refuse_same(folder)
 
 
 def refuse_pause(tree: Tree, names: Iterable[str], hang_s: float = _HANG_S) -> None:

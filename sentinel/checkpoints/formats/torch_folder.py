@@ -9,14 +9,13 @@ nothing is missing that the save beside it has, and the files are of one save.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, registered, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import NEAREST, Ask, Finding, neighbours, refuse_links, unfinished
-from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
+from sentinel.checkpoints.formats.beside.trained import Trained
 from sentinel.checkpoints.formats.huggingface import hf_inside
 from sentinel.checkpoints.parsing import json_files, plain_states
 from sentinel.checkpoints.parsing.content import Role
@@ -91,7 +90,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         _same_counts(tree, files)
     _last_ranks_as_beside(tree)
     one_save.refuse_lost_state(tree, files)
-    one_save.refuse_mixed(tree, ask, _changing(tree, files), [*files, *finding.unsummed])
+    _of_one_save(tree, ask, files, finding.unsummed)
     if ask.fresh(tree) and not registered.is_registered(tree.root):
         raise NotKnown(f"it has no end marker, and files changed less than {ask.fresh_s:.0f} s ago: being written?")
     finding.works = works
@@ -297,19 +296,22 @@ def _resumable(tree: Tree, files: dict[str, torch_file.TorchFile], names: list[s
     return any(_PERHAPS_OF_AN_OPTIMIZER.search(name) for name in {*files, *names} - weights)
 
 
-def _changing(tree: Tree, files: dict[str, torch_file.TorchFile]) -> list[str]:
-    """Files that every step changes: with an optimizer, or with tensors of which the same rank's optimizer has moments."""
-    rank_of = {name: rank for ranks in _ranks(tree).values() for rank, name in ranks.items()}
-    moments: dict[int | None, Counter[Shape]] = {}
-    for name, file in files.items():
-        for _, found in one_save.optimizers(file.value):
-            moments.setdefault(rank_of.get(name), Counter()).update(hf_inside.moments_of(file.opened, found["state"]))
-    changing = []
-    for name, file in files.items():
-        sizes = Counter(tensor.size for tensor in file.opened.pickled.tensors) if file.opened else Counter()
-        if _has_optimizer(file) or (sizes and sizes <= moments.get(rank_of.get(name), Counter())):
-            changing.append(name)
-    return changing
+def _of_one_save(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile], names: list[str]) -> None:
+    """`NotKnown` where files that every step changes are those of another save: optimizers, and what they train."""
+    sets = _ranks(tree).values()
+    rank_of = {name: rank for ranks in sets for rank, name in ranks.items()}
+    trained = [
+        name for name, file in files.items() if any(one_save.parameters(t) for _, t in one_save.optimizers(file.value))
+    ]
+    changing = [name for name, file in files.items() if _has_optimizer(file)]
+    for rank in {rank_of.get(name) for name in trained}:
+        inside = [name for name in dict.fromkeys((*files, *names)) if rank_of.get(name) == rank]
+        part = Trained(tree, files, [name for name in trained if name in inside], inside)
+        changing += part.wholly_trained() if part.all_here() else []
+    whole = Trained(tree, files, trained, [*files, *names], [ranks.values() for ranks in sets])
+    unread = any(name not in trained for name in changing if _has_optimizer(files[name]))
+    explains = None if unread else whole.explains
+    one_save.refuse_mixed(tree, ask, list(dict.fromkeys(changing)), [*files, *names], explains=explains)
 
 
 def _last_ranks_as_beside(tree: Tree) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
-from sentinel.checkpoints.formats import far_saves
 from sentinel.checkpoints.formats.base import neighbours
+from sentinel.checkpoints.formats.beside import far_saves
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.formats.dcp_parts.trained import (
     Parameter,

@@ -12,12 +12,13 @@ from pathlib import Path
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, TooLarge, Tree, opened
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
+from sentinel.checkpoints.formats.beside.trained import moments_of
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.formats.huggingface import names
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.content import Role
 from sentinel.checkpoints.parsing.ranks import first_hole
-from sentinel.checkpoints.reading import Opened, Work
+from sentinel.checkpoints.reading import Work
 from sentinel.text import visible
 
 PICKLED_INDEX = "pytorch_model.bin.index.json"
@@ -33,7 +34,6 @@ _ANY_STATE = re.compile(r".+/[^/]+\.(?:pt|pth|bin|safetensors)|(?:.+/)?[^/]+\.(?
 _PROGRAM = re.compile(r".+\.(?:pt|pth|bin|ckpt|ts|jit|ptl|torchscript)")  # as people call TorchScript's files
 # What else a model may be kept in, of which nothing is read beside the libraries' files.
 _NOT_READ = re.compile(r"(?!.*random_states_\d+\.pkl$).+\.(?:pkl|pickle|msgpack|npz|npy|h5|hdf5|gguf|tar|pt2|onnx|ort)")
-_MOMENTS = ("exp_avg", "momentum_buffer", "exp_avg_sq", "sum", "square_avg")  # as large as their parameter
 
 
 def written_before(tree: Tree, marker: str) -> None:
@@ -348,14 +348,3 @@ def _of_this_model(file: torch_file.TorchFile, sizes: Counter[Shape]) -> None:
             f"{visible(file.name)} has moments of shape {min(foreign)} for {moments[min(foreign)]} parameters,"
             f" the model has {sizes[min(foreign)]} of that shape: of another model?"
         )
-
-
-def moments_of(opened: Opened | None, states: object) -> Counter[Shape]:
-    """The shapes of the parameters of which an optimizer keeps a moment as large as they are."""
-    if opened is None or not isinstance(states, dict):
-        return Counter()
-    by_call = {id(tensor.made): tensor.size for tensor in opened.pickled.tensors}
-    each = (
-        [by_call.get(id(state.get(key))) for key in _MOMENTS] for state in states.values() if isinstance(state, dict)
-    )
-    return Counter(shape for shapes in each for shape in [s for s in shapes if s is not None][:1])

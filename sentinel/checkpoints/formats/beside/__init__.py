@@ -1,0 +1,1 @@
+"""How a save is held against those beside it."""
