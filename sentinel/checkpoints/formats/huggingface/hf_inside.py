@@ -12,7 +12,7 @@ from pathlib import Path
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, TooLarge, Tree, opened
 from sentinel.checkpoints.formats import one_save, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, unfinished
-from sentinel.checkpoints.formats.beside.trained import moments_of
+from sentinel.checkpoints.formats.beside.trained import Trained, moments_of
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
 from sentinel.checkpoints.formats.huggingface import names
 from sentinel.checkpoints.parsing import zips
@@ -172,12 +172,15 @@ def check_one_save(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile],
         return  # each rank's file holds a stretch of all parameters, whose shapes are not in it
     one_save.refuse_lost_state(tree, files)
     models = [*models, *(name for name in files if name.startswith("pytorch_model"))]
-    optimizers = [name for name in files if names.OPTIMIZER.fullmatch(name) and _has_state(files[name])]
-    sizes = _model_sizes(tree, files, models)
-    trained = sum(one_save.parameters(files[name].value) for name in optimizers)
-    # Where parts of the model are frozen, their files are the same in every save.
-    must_change = [*optimizers, *(models if trained and trained >= sizes.total() else ())]
-    one_save.refuse_mixed(tree, ask, must_change, models)
+    every_optimizer = [name for name in files if names.OPTIMIZER.fullmatch(name)]
+    optimizers = [name for name in every_optimizer if _has_state(files[name])]
+    trained = Trained(tree, files, every_optimizer, models)
+    sizes = trained.sizes_of(models)
+    parameters = sum(one_save.parameters(files[name].value) for name in optimizers)
+    # Where parts of the model are frozen, their files are the same in every save; in 16 bits a step may change nothing.
+    whole = parameters and parameters >= sizes.total()
+    must_change = [*optimizers, *(models if whole or (trained.all_here() and trained.exact()) else ())]
+    one_save.refuse_mixed(tree, ask, must_change, models, explains=trained.explains)
     randoms = [name for name in tree.files if names.RANDOM.fullmatch(name)]
     one_save.refuse_mixed(tree, ask, randoms)
     for name in optimizers if models else ():
@@ -301,7 +304,9 @@ def check_one_save_of_a_hook(tree: Tree, ask: Ask, files: dict[str, torch_file.T
     """A hook may save a part of what the optimizer trains, under other names and shapes; adapters are always trained."""
     one_save.refuse_lost_state(tree, files)
     trained = [name for name in files if name.startswith("optimizer")]
-    one_save.refuse_mixed(tree, ask, [*trained, *(name for name in saved if "lora" in name)], saved)
+    of_a_hook = Trained(tree, files, trained, saved)
+    must_change = [*trained, *(name for name in saved if "lora" in name)]
+    one_save.refuse_mixed(tree, ask, must_change, saved, explains=of_a_hook.explains)
 
 
 def _refuse_untrained(

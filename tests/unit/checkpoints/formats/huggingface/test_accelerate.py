@@ -105,3 +105,106 @@ def test_a_model_that_is_missing_beside_an_average_of_it(make):
     assert ask(make, path).valid is True
     os.remove(path / "pytorch_model.bin")
     assert ask(make, path).valid is not True
+
+
+def adam(make, step, name, shapes=((16, 8), (16, 8)), rate=0.1):
+    value = {n: {"step": float(step), "exp_avg": make.tensor(shape, key=n)} for n, shape in enumerate(shapes)}
+    groups = [{"params": list(range(len(shapes))), "lr": rate}] if shapes else [{"params": [0, 1], "lr": rate}]
+    payloads = [make.floats(shape[0] * shape[1]) for shape in shapes]
+    return make.torch_file({"state": value, "param_groups": groups}, payloads, name.partition(".")[0])
+
+
+def model(make, name, dtype="float32"):
+    if name.endswith(".safetensors"):
+        of = "F32" if dtype == "float32" else "BF16"
+        return make.safetensors({key: (of, (16, 8), make.floats(128, dtype)) for key in ("a.weight", "b.weight")})
+    value = {key: make.tensor((16, 8), dtype, number) for number, key in enumerate(("a.weight", "b.weight"))}
+    return make.torch_file(value, [make.floats(128, dtype) for _ in value], name.partition(".")[0])
+
+
+def two_models(make, suffix, written, dtype="float32", rate=0.1):
+    """Saves of two models; ``written(step)``: which of the models and optimizers are others than in the save before."""
+    stem = "pytorch_model" if suffix == ".bin" else "model"
+    held = {name: model(make, name, dtype) for name in (f"{stem}{suffix}", f"{stem}_1{suffix}")}
+    held |= {name: adam(make, 0, name, (), rate) for name in ("optimizer.bin", "optimizer_1.bin")}
+    paths = []
+    for index, step in enumerate((10, 20, 30, 40, 50)):
+        path = make.root / f"run/checkpoint-{step}"
+        for name in held:
+            if name.partition(".")[0].removeprefix("pytorch_") in written(step):
+                kind = name.startswith("optimizer")
+                held[name] = adam(make, step, name, rate=rate) if kind else model(make, name, dtype)
+            make.write(path / name, held[name])
+        make.write(path / "random_states_0.pkl", make.torch_file({"step": step}, prefix="random_states_0"), 1)
+        for file in path.iterdir():
+            make.age(file, 36_000 - 3600 * index - (file.suffix == ".pkl"))
+        paths.append(path)
+    return paths
+
+
+def one_after_the_other(step):
+    return ("model", "optimizer") if step <= 30 else ("model_1", "optimizer_1")
+
+
+def put_back(path, before, names):
+    for name in names:
+        at = (path / name).stat().st_mtime
+        (path / name).write_bytes((before / name).read_bytes())
+        os.utime(path / name, (at, at))
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".safetensors"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_models_that_are_trained_one_after_the_other(make, suffix, dtype):
+    """The first one and its optimizer are the same in every save since."""
+    paths = two_models(make, suffix, one_after_the_other, dtype)
+    for path in paths:
+        answer = ask(make, path, "checksum", unsummed=True)
+        assert answer.valid is True, answer
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".safetensors"])
+@pytest.mark.parametrize("stem", ["model_1", "optimizer_1"])
+def test_a_file_of_the_save_before_beside_a_model_whose_training_is_over(make, suffix, stem):
+    paths = two_models(make, suffix, one_after_the_other)
+    name = next(file.name for file in paths[4].iterdir() if file.stem.removeprefix("pytorch_") == stem)
+    put_back(paths[4], paths[3], [name])
+    answer = ask(make, paths[4])
+    assert answer.valid is None and "byte for byte" in answer.reason, answer
+
+
+@pytest.mark.parametrize("stem", ["model", "optimizer", "model_1", "optimizer_1"])
+def test_a_file_of_the_save_before_where_both_models_are_trained(make, stem):
+    paths = two_models(make, ".bin", lambda _: ("model", "optimizer", "model_1", "optimizer_1"))
+    assert ask(make, paths[3]).valid is True
+    name = next(file.name for file in paths[3].iterdir() if file.stem.removeprefix("pytorch_") == stem)
+    put_back(paths[3], paths[2], [name])
+    assert ask(make, paths[3]).valid is None
+
+
+def test_two_optimizers_of_one_model_that_are_used_one_after_the_other(make):
+    def written(step):
+        return ("model", "optimizer" if step <= 30 else "optimizer_1")
+
+    paths = two_models(make, ".bin", written)
+    for path in paths:
+        (path / "pytorch_model_1.bin").unlink()
+    assert [ask(make, path).valid for path in paths] == [True] * 5, [ask(make, path).reason for path in paths]
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".safetensors"])
+@pytest.mark.parametrize("stem", ["model", "optimizer"])
+def test_a_file_of_the_save_before_beside_a_frozen_model(make, suffix, stem):
+    paths = two_models(make, suffix, lambda _: ("model", "optimizer"))
+    assert [ask(make, path).valid for path in paths] == [True] * 5, [ask(make, path).reason for path in paths]
+    name = next(file.name for file in paths[3].iterdir() if file.stem.removeprefix("pytorch_") == stem)
+    put_back(paths[3], paths[2], [name])
+    answer = ask(make, paths[3])
+    assert answer.valid is None and "byte for byte" in answer.reason, answer
+
+
+@pytest.mark.parametrize(("dtype", "rate"), [("bfloat16", 0.1), ("float32", 0.0)])
+def test_weights_that_no_step_changes(make, dtype, rate):
+    """In 16 bits a small step is rounded away; a rate of 0 makes none."""
+    paths = two_models(make, ".bin", lambda _: ("optimizer",), dtype, rate)
+    assert [ask(make, path).valid for path in paths] == [True] * 5, [ask(make, path).reason for path in paths]
