@@ -23,6 +23,7 @@ from sentinel.checkpoints.files import BeingWritten, Broken, NotKnown, Tree, ref
 from sentinel.checkpoints.formats import (
     dcp,
     deepspeed,
+    deepspeed_universal,
     megatron,
     nemo,
     nested,
@@ -35,6 +36,7 @@ from sentinel.checkpoints.formats import (
     torch_folder,
 )
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding, neighbours
+from sentinel.checkpoints.formats.beside import lacking
 from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer, unfinished
 from sentinel.checkpoints.formats.registered import refuse_unregistered
 from sentinel.checkpoints.parsing.copy_names import is_not_for_use
@@ -86,6 +88,7 @@ _OF_ONE_SAVE = frozenset(
         nemo.NAME,
         megatron.NAME,
         deepspeed.NAME,
+        deepspeed_universal.NAME,
         hf_trainer.NAME,
         accelerate.NAME,
         nested.NAME,
@@ -222,7 +225,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         if not (tree.single or ask.part):
             _refuse_in_folders(tree, ask, judged.finding, found.NAME)
         if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):
-            one_save.refuse_lacking(tree)
+            lacking.refuse_lacking(tree)
             one_save.refuse_damaged_texts(tree, ask)
         manifest.apply(tree, ask, judged.finding)
         closely = settings.manifests is not None and level_at_least(ask.level, "checksum")

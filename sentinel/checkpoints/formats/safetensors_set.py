@@ -24,6 +24,7 @@ from sentinel.checkpoints.formats.base import (
     refuse_links,
     unfinished,
 )
+from sentinel.checkpoints.formats.beside import lacking
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape, TensorInfo, tiles, volume
 from sentinel.checkpoints.formats.safetensors_file import Header, check_file, read_table, refuse_other_names
 from sentinel.checkpoints.parsing import json_files
@@ -62,7 +63,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         return _consolidated(tree, ask)
     json_files.check_read_at_resume(tree)
     works, names = check_models(tree, ask)
-    one_save.refuse_lacking(tree)
+    lacking.refuse_lacking(tree)
     one_save.refuse_damaged_texts(tree, ask)
     ranks = {int(m.group(1)) for name in names if (m := _SHARD.fullmatch(name))}
     return Finding(

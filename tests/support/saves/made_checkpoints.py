@@ -311,8 +311,11 @@ class Maker:
         names = ["layers.0.weight", "layers.1.weight"]
         for name in names:
             for kind in ("fp32", "exp_avg", "exp_avg_sq"):
-                data = self.torch_file({"param": self.tensor((4, 4))}, [self.floats(16)], kind)
+                low = 0 if kind == "exp_avg_sq" else -1
+                data = self.torch_file({"param": self.tensor((4, 4))}, [self.floats(16, low=low)], kind)
                 self.write(path / "zero" / name / f"{kind}.pt", data)
+        groups = self.torch_file({"param_groups": [{"lr": 0.1}]}, prefix="optimizer_state")
+        self.write(path / "zero" / "optimizer_state.pt", groups)
         states = {"global_steps": step, "param_shapes": [dict.fromkeys(names, 1)], "dp_world_size": 8, "mp_world_size": 1,
                   "ds_config": {"zero_optimization": {"stage": 1}}}  # fmt: skip
         self.write(path / "mp_rank_00_model_states.pt", self.torch_file(states, prefix="mp_rank_00_model_states"))

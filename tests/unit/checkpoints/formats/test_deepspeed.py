@@ -1,0 +1,137 @@
+"""DeepSpeed's ordinary and universal saves: what each rank loads, and whose numbers they are."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+
+from sentinel.checkpoints.validate import validate
+
+
+def ask(make, path, level="checksum"):
+    return validate(path, level, now_s=make.now_s)
+
+
+def keep_times(path, data):
+    status = path.stat()
+    path.write_bytes(data)
+    os.utime(path, (status.st_atime, status.st_mtime))
+
+
+def universal(make, steps=(10, 20, 30), name="run/global_step{}_universal"):
+    paths = []
+    for index, step in enumerate(steps):
+        path = make.universal(name.format(step), step)
+        aged(make, path, 36_000 - 3600 * index)
+        paths.append(path)
+    return paths
+
+
+def aged(make, path, seconds):
+    for file in path.rglob("*"):
+        if file.is_file():
+            make.age(file, seconds)
+
+
+# --- universal -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_groups_of_parameters_are_missing(make, alone):
+    path = universal(make, (10,) if alone else (10, 20))[-1]
+    assert ask(make, path, "content").valid is True
+    (path / "zero/optimizer_state.pt").unlink()
+    answer = ask(make, path)
+    assert answer.valid is None and "zero/optimizer_state.pt is missing" in answer.reason, answer
+
+
+def of_zero_3(make, path, ranks=2):
+    data = (path / "mp_rank_00_model_states.pt").read_bytes()
+    (path / "mp_rank_00_model_states.pt").unlink()
+    for rank in range(ranks):
+        make.write(
+            path / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", data.replace(b"mp_rank_00_model", b"x" * 16)
+        )
+
+
+@pytest.mark.parametrize(("rank", "valid"), [(0, False), (1, True)])
+def test_the_model_states_of_a_rank_are_missing(make, rank, valid):
+    """Every rank loads those of rank 0, since there may be other ranks than there were."""
+    path = universal(make, (10,))[0]
+    of_zero_3(make, path)
+    assert ask(make, path).valid is True, ask(make, path)
+    (path / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt").unlink()
+    assert ask(make, path).valid is valid, ask(make, path)
+
+
+def test_a_file_that_both_universal_saves_beside_have(make):
+    paths = universal(make)
+    for path in paths:
+        make.write(path / "zero/extra_state.pt", make.torch_file({"cursor": 7}, prefix="extra_state"))
+        os.utime(path / "zero/extra_state.pt", ((path / "zero/optimizer_state.pt").stat().st_mtime,) * 2)
+    assert ask(make, paths[2]).valid is True
+    (paths[2] / "zero/extra_state.pt").unlink()
+    answer = ask(make, paths[2])
+    assert answer.valid is None and "extra_state.pt is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize("newest", ["ordinary", "universal"])
+def test_saves_of_both_forms_beside_each_other(make, newest):
+    """The ordinary ones may be gone, or the last of them alone was made a universal one."""
+    forms = {
+        "ordinary": lambda step: make.deepspeed(f"run/global_step{step}", step),
+        "universal": lambda step: make.universal(f"run/global_step{step}_universal", step),
+    }
+    other = next(form for form in forms if form != newest)
+    for index, step in enumerate((10, 20)):
+        aged(make, forms[other](step), 36_000 - 3600 * index)
+    path = forms[newest](30)
+    assert ask(make, path).valid is True, ask(make, path)
+
+
+@pytest.mark.parametrize("kind", ["exp_avg", "fp32"])
+@pytest.mark.parametrize("other", ["exp_avg", "fp32", "exp_avg_sq"])
+def test_files_of_a_parameter_that_changed_places(make, kind, other):
+    path = universal(make, (10,))[0]
+    one, two = (path / f"zero/layers.0.weight/{name}.pt" for name in (kind, other))
+    first, second = one.read_bytes(), two.read_bytes()
+    keep_times(one, second)
+    keep_times(two, first)
+    answer = ask(make, path, "structural")
+    assert answer.valid is (True if kind == other else None), answer
+    assert answer.valid or "files that changed places" in answer.reason
+
+
+def test_squares_that_are_other_numbers(make):
+    """Saved through a buffer, which keeps no name."""
+    path = universal(make, (10,))[0]
+    data = make.torch_file({"param": make.tensor((4, 4))}, [make.floats(16)])
+    keep_times(path / "zero/layers.0.weight/exp_avg.pt", data)
+    assert ask(make, path, "content").valid is True
+    keep_times(path / "zero/layers.0.weight/exp_avg_sq.pt", data)
+    assert ask(make, path).valid is True
+    answer = ask(make, path, "content")
+    assert answer.valid is False and "negative" in answer.reason, answer
+
+
+@pytest.mark.parametrize("kinds", [["exp_avg"], ["exp_avg_sq"], ["exp_avg", "exp_avg_sq"]])
+def test_moments_of_another_parameter(make, kinds):
+    """Parameters that are added to each other have the same gradients, and then both moments are the same."""
+    path = universal(make, (10,))[0]
+    for kind in kinds:
+        data = (path / f"zero/layers.0.weight/{kind}.pt").read_bytes()
+        keep_times(path / f"zero/layers.1.weight/{kind}.pt", data)
+    answer = ask(make, path)
+    assert answer.valid is (None if len(kinds) == 1 else True), answer
+    assert answer.valid or "a copy of it" in answer.reason
+
+
+def test_moments_of_nothing_are_no_copies(make):
+    """Parameters that were never reached."""
+    path = universal(make, (10,))[0]
+    for number in range(2):
+        data = make.torch_file({"param": make.tensor((4, 4))}, [struct.pack("<16f", *[0.0] * 16)], "exp_avg")
+        keep_times(path / f"zero/layers.{number}.weight/exp_avg.pt", data)
+    assert ask(make, path).valid is True, ask(make, path)
