@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Tree
+from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, torch_file
-from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.formats.base import NEAREST, Ask, Finding, neighbours, refuse_links, unfinished
+from sentinel.checkpoints.formats.beside import far_saves
 from sentinel.checkpoints.formats.torch_file import TorchFile
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
@@ -67,6 +69,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     works: list[Work] = [work for file in files.values() for work in file.works]
     partitions_of = [name for name in files if _OPTIM.fullmatch(name)]
     works.append(Work(0, lambda _: one_save.refuse_twins(tree, partitions_of)))
+    if not ask.part and _counts(tree, files):
+        works.append(Work(0, lambda _: _refuse_earlier(tree, partitions_of, shown)))
     return Finding(
         step=step,
         owners=frozenset(rank for rank, _ in optim),
@@ -166,14 +170,7 @@ def _experts(tree: Tree, ask: Ask) -> None:
 def _same_step(tree: Tree, files: dict[str, TorchFile], shown: list[TorchFile]) -> int | None:
     """The step of the model states; the optimizer shards of all ranks must have made the same number of steps."""
     step = _one(shown, "global_steps")
-    counts: dict[str, float] = {}
-    for name, file in files.items():
-        if _OPTIM.fullmatch(name):
-            for path in (("base_optimizer_state", "state"), ("optimizer_state_dict", "state"), ("state",)):
-                made = torch_file.optimizer_step(tree, file, "optimizer_state_dict", *path)
-                if made is not None:
-                    counts[name] = made
-                    break
+    counts = _counts(tree, files)
     if len(set(counts.values())) > 1:
         low, high = min(counts.values()), max(counts.values())
         raise Broken(f"the optimizer shards are of different steps ({low:.0f} and {high:.0f}): two saves mixed")
@@ -185,3 +182,48 @@ def _same_step(tree: Tree, files: dict[str, TorchFile], shown: list[TorchFile]) 
             f"the optimizer has made {next(iter(counts.values())):.0f} steps, the model {step}: two saves mixed"
         )
     return step
+
+
+def _counts(tree: Tree, files: dict[str, TorchFile]) -> dict[str, float]:
+    """The steps that the optimizer shards have made, where their optimizer counts them."""
+    counts: dict[str, float] = {}
+    for name, file in files.items():
+        if _OPTIM.fullmatch(name):
+            for path in (("base_optimizer_state", "state"), ("optimizer_state_dict", "state"), ("state",)):
+                made = torch_file.optimizer_step(tree, file, "optimizer_state_dict", *path)
+                if made is not None:
+                    counts[name] = made
+                    break
+    return counts
+
+
+def _refuse_earlier(tree: Tree, shards: list[str], shown: list[TorchFile]) -> None:
+    """`NotKnown` where all optimizer shards are those of another save, and the model has made steps in between.
+
+    Steps that were left out for an overflow change nothing.
+    """
+    mine = _steps_made(shown)
+    nearest = neighbours(tree.root, NEAREST)
+    far = far_saves.perhaps_copies(tree, shards, NEAREST)
+    for folder in (*nearest, *(folder for folder, _ in far)) if mine is not None else ():
+        if not all(one_save.identical(tree, name, folder) for name in shards):
+            continue
+        theirs = _steps_made(_shown_in(folder, shown))
+        if theirs is not None and theirs != mine:
+            raise NotKnown(
+                f"the optimizer shards are byte for byte those of {visible(folder.name)}, where the model has made"
+                f" {theirs} steps, here {mine}: two saves mixed"
+            )
+
+
+def _shown_in(folder: Path, shown: list[TorchFile]) -> list[TorchFile]:
+    try:
+        return [torch_file.check_file(Tree(folder), file.name, Ask("structural", 0.0)) for file in shown[:1]]
+    except (Broken, NotKnown, OSError):
+        return []
+
+
+def _steps_made(shown: list[TorchFile]) -> int | None:
+    """The steps of the model without those that were skipped; None where they are not stated."""
+    steps, skipped = ((shown[0].get(key) if shown else None) for key in ("global_steps", "skipped_steps"))
+    return steps - (skipped if type(skipped) is int else 0) if type(steps) is int else None

@@ -135,3 +135,48 @@ def test_moments_of_nothing_are_no_copies(make):
         data = make.torch_file({"param": make.tensor((4, 4))}, [struct.pack("<16f", *[0.0] * 16)], "exp_avg")
         keep_times(path / f"zero/layers.{number}.weight/exp_avg.pt", data)
     assert ask(make, path).valid is True, ask(make, path)
+
+
+# --- ordinary ---------------------------------------------------------------------------------------------------------
+
+
+def ordinary(make, stage, steps=(10, 20, 30)):
+    paths = []
+    for index, step in enumerate(steps):
+        path = make.deepspeed(f"run/global_step{step}", step, stage=stage)
+        aged(make, path, 36_000 - 3600 * index)
+        paths.append(path)
+    return paths
+
+
+def give_shards(before, path, count=2):
+    for file in sorted(path.glob("*optim_states.pt"))[:count]:
+        keep_times(file, (before / file.name).read_bytes())
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("far", [False, True])
+def test_all_optimizer_shards_of_another_save(make, stage, far):
+    """DeepSpeed loads them and says nothing: the weights are those of their masters, of another step than is counted."""
+    paths = ordinary(make, stage, range(10, 110, 10) if far else (10, 20, 30))
+    assert [ask(make, path).valid for path in paths] == [True] * len(paths)
+    give_shards(paths[0] if far else paths[-2], paths[-1])
+    answer = ask(make, paths[-1])
+    assert answer.valid is None and "optimizer shards are byte for byte" in answer.reason, answer
+
+
+def skipping(make, path, step, skipped):
+    value = {"module": {"w": make.tensor((16, 8))}, "global_steps": step, "skipped_steps": skipped, "dp_world_size": 2,
+             "mp_world_size": 1, "ds_config": {"zero_optimization": {"stage": 1}}}  # fmt: skip
+    keep_times(
+        path / "mp_rank_00_model_states.pt", make.torch_file(value, [make.floats(128)], "mp_rank_00_model_states")
+    )
+
+
+@pytest.mark.parametrize("skipped", [10, 9])
+def test_steps_that_were_skipped_change_no_shard(make, skipped):
+    paths = ordinary(make, 1, (10, 20))
+    skipping(make, paths[0], 10, 0)
+    skipping(make, paths[1], 20, skipped)
+    give_shards(paths[0], paths[1])
+    assert ask(make, paths[1]).valid is (True if skipped == 10 else None), ask(make, paths[1])
