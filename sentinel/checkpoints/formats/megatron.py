@@ -15,6 +15,7 @@ from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_smal
 from sentinel.checkpoints.formats import dcp, one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, refuse_links, unfinished
 from sentinel.checkpoints.formats.jax import zarr
+from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.reading import Work
 from sentinel.text import visible
 
@@ -28,6 +29,9 @@ _FOLDER = re.compile(r"iter_\d{7,}|release")
 _RANK = re.compile(r"mp_rank_(\d{2})(?:_(\d{3}))?(?:_(\d{3}))?")
 _OBJECT = re.compile(r"(?P<key>.+)/shard_(?P<place>\d+(?:\.\d+)*)_(?P<shape>\d{1,9}(?:\.\d{1,9})*)\.pt")
 _JSON_LIMIT_BYTES = 16 << 20
+# What megatron-core's CheckpointingConfig takes; any other key is an error.
+_KEYS = frozenset(("sharded_backend", "sharded_backend_version", "common_backend", "common_backend_version"))
+_BACKEND = "torch"  # the only one of the common part
 
 owners_by_name = dcp.owners_by_name
 
@@ -119,16 +123,44 @@ def _marker(tree: Tree, ask: Ask) -> bool:
         return False
     if _backend(tree, ask) not in ("torch_dist", "zarr", "fsdp_dtensor", "torch_dcp"):
         raise Broken(f"{MARKER} names no known backend: {visible(str(_backend(tree, ask)))}")
+    _refuse_flipped(tree, ask)
     return True
+
+
+def _refuse_flipped(tree: Tree, ask: Ask) -> None:
+    """`Broken` where a key or the common backend is a flipped bit away from Megatron's own: it loads no other ones.
+
+    Another version of what it wrote may follow: one that only a bit tells from that of both saves beside is not known.
+    """
+    marker = _said(tree, ask)
+    backend = str(marker.get("common_backend", _BACKEND))
+    for word, known in ((backend, _BACKEND), *((key, known) for key in marker.keys() - _KEYS for known in _KEYS)):
+        if json_files.one_bit_apart(str(word), known):
+            raise Broken(f"{MARKER} says {visible(str(word))}, which should be {known}: damaged")
+    try:
+        beside = [_said(Tree(folder), ask) for folder in neighbours(tree.root, 2) if (folder / MARKER).is_file()]
+    except (Broken, NotKnown):
+        return
+    for key in sorted(marker.keys() & _KEYS):
+        mine, theirs = marker[key], [other.get(key) for other in beside]
+        # Of two that differ it is not known which is damaged: two that agree show it.
+        agree = len(theirs) == 2 and theirs[0] == theirs[1] and type(mine) is type(theirs[0]) is int
+        if agree and json_files.one_bit_apart(str(mine), str(theirs[0])):
+            raise NotKnown(f"{MARKER} says {key} {mine}, those of the saves beside {theirs[0]}: damaged?")
 
 
 def _backend(tree: Tree, ask: Ask) -> object:
     """What the marker says wrote the shards."""
+    return _said(tree, ask).get("sharded_backend")
+
+
+def _said(tree: Tree, ask: Ask) -> dict[str, object]:
+    """What the marker says."""
     try:
         marker = json.loads(read_small(tree.path(MARKER), _JSON_LIMIT_BYTES, MARKER))
     except (ValueError, RecursionError):
         raise unfinished(tree, ask, f"{MARKER} is not JSON (cut short or damaged)") from None
-    return marker.get("sharded_backend") if isinstance(marker, dict) else None
+    return marker if isinstance(marker, dict) else {}
 
 
 def _check_zarr(tree: Tree, ask: Ask) -> Finding:
