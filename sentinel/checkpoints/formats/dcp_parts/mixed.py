@@ -32,7 +32,6 @@ from sentinel.checkpoints.steps import step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 4
-_SAMPLE = 3  # pieces of a file that are compared first
 _COPIED = re.compile(r"expert|moe", re.IGNORECASE)  # layers that training may begin with as copies of one another
 _OFTEN_IDLE = re.compile(r"expert|moe|emb", re.IGNORECASE)  # rows and layers that no token may have reached for long
 _COMPARED = 4096  # parameters whose numbers are compared with one another
@@ -126,11 +125,10 @@ def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], differ: Differ
         if not telling:
             continue
         with opened(tree.path(name), name) as mine:
-            sums = [_sums(mine, item) for item in telling[:_SAMPLE]]
-            if None in sums:
+            sums = _sums(mine, telling[0])
+            if sums is None:
                 continue
-            sample = [(item.offset, *(found or {}).items()) for item, found in zip(telling, sums, strict=False)]
-            twins = seen.setdefault((mine.size, *sample), [])
+            twins = seen.setdefault((mine.size, telling[0].offset, *sums.items()), [])
             for twin in twins:
                 theirs = _of_one_rank(files[twin])
                 pairs = list(zip(telling, theirs, strict=False))
@@ -138,15 +136,24 @@ def refuse_twins(tree: Tree, files: Mapping[str, Sequence[Item]], differ: Differ
                 if not all(one.name != two.name or differ(twin, name, one.name) for one, two in pairs):
                     continue
                 with opened(tree.path(twin), twin) as other:
-                    same = len(theirs) == len(telling) and all(
-                        _sums(mine, one) == _sums(other, two) for one, two in pairs[_SAMPLE:]
-                    )
+                    if len(theirs) == len(telling):
+                        same = all(_sums(mine, one) == _sums(other, two) for one, two in pairs[1:])
+                    else:  # what lies there in one of them may be no tensor that tells
+                        same = _same_at(mine, other, [*telling, *theirs])
                 renamed = [pair for pair in pairs if pair[0].name != pair[1].name]
                 if same and len(renamed) == len(pairs) and any(_all_same_in(at, pairs) for at in beside):
                     continue  # each rank keeps a copy under names of its own, in every save
                 if same and not all(_constant(mine, item) for item in telling):
                     raise NotKnown(f"{visible(name)} holds the numbers of {visible(twin)}: a shard is there twice")
         twins.append(name)
+
+
+def _same_at(mine: Handle, other: Handle, items: Sequence[Item]) -> bool:
+    """Whether two shards hold the same at the places of these pieces."""
+    try:
+        return all(_sums(mine, item) == _sums(other, item) for item in items)
+    except (NotKnown, Broken):
+        return False
 
 
 def refuse_copies(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) -> None:

@@ -176,3 +176,31 @@ def test_a_buffer_that_is_called_like_a_moment(make):
     run = Run(make)
     run.numbers["model.exp_avg_sq"] = make.floats(128)
     all_good(make, run.save(10))
+
+
+def uneven(make):
+    """Each rank has a part of a matrix's moments; beside it one has a vector of weights, the other a vector's moments."""
+    path = make.root / "run/step-10"
+    moment, vectors = "optim.state.w.exp_avg", ("model.ln.weight", "optim.state.ln.exp_avg")
+    tensors = {moment: ("float32", (32, 64), [((16 * rank, 0), (16, 64)) for rank in range(2)])}
+    tensors |= {name: ("float32", (64,), [((0,), (64,))]) for name in vectors}
+    stored = []
+    for rank, vector in enumerate(vectors):
+        data = b""
+        for name, at, shape in ((moment, (16 * rank, 0), (16, 64)), (vector, (0,), (64,))):
+            piece = make.item(shape)
+            stored.append((name, at, f"__{rank}_0.distcp", len(data), len(piece)))
+            data += piece
+        make.write(path / f"__{rank}_0.distcp", data)
+    make.write(path / ".metadata", make.metadata(tensors, [], stored), 1)
+    return path
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_shard_under_the_name_of_another_that_has_other_tensors(make, rank):
+    path = uneven(make)
+    one, other = path / f"__{rank}_0.distcp", path / f"__{1 - rank}_0.distcp"
+    assert validate(path, "checksum", now_s=make.now_s).valid is True
+    make.write(one, other.read_bytes())
+    answer = validate(path, "checksum", now_s=make.now_s)
+    assert answer.valid is None and "there twice" in answer.reason, answer
