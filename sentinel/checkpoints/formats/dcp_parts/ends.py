@@ -94,22 +94,39 @@ def check_frames(handle: Handle, item: Item, most_blocks: int | None = None) -> 
         if len(head) < 6 or head[:4] != _FRAME:
             instead = "zeros" if not head.strip(b"\0") else "something else"
             raise Broken(f"{what}: no frame of zstd where one should start ({instead})")
-        position += _frame_header_bytes(head, what)
-        last = False
-        while not last:
-            if position + 3 > end:
-                raise Broken(f"{what}: its last frame is cut short")
-            block = int.from_bytes(handle.read(position, 3), "little")
-            last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
-            if kind == 3 or size > _MOST_BLOCK_BYTES or (kind == 2 and not size):
-                raise Broken(f"{what}: a damaged block in a frame of zstd")
-            position += 3 + (1 if kind == 1 else size)
-            blocks += 1
-            if most_blocks is not None and blocks >= most_blocks and not last:
-                return
-        position += 4 if head[4] & 4 else 0  # its own checksum, of the uncompressed bytes
+        left = None if most_blocks is None else most_blocks - blocks
+        position, seen, whole = _frame_end(handle, position, end, what, left)
+        blocks += seen
+        if not whole:
+            return
     if position != end:
         raise Broken(f"{what}: its last frame is cut short")
+
+
+def first_frame(handle: Handle, item: Item) -> int:
+    """How long the frame is with which a piece begins; `Broken` where its blocks do not end in the piece."""
+    what = f"{handle.name}: {visible(item.name)}"
+    return _frame_end(handle, item.offset, item.offset + item.length, what, None)[0] - item.offset
+
+
+def _frame_end(handle: Handle, position: int, end: int, what: str, most_blocks: int | None) -> tuple[int, int, bool]:
+    """Behind how much of a frame was looked at, how many blocks that were, and whether it was all of it."""
+    head = handle.read(position, min(18, end - position))
+    position += _frame_header_bytes(head, what)
+    last, blocks = False, 0
+    while not last:
+        if position + 3 > end:
+            raise Broken(f"{what}: its last frame is cut short")
+        block = int.from_bytes(handle.read(position, 3), "little")
+        last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
+        if kind == 3 or size > _MOST_BLOCK_BYTES or (kind == 2 and not size):
+            raise Broken(f"{what}: a damaged block in a frame of zstd")
+        position += 3 + (1 if kind == 1 else size)
+        blocks += 1
+        if most_blocks is not None and blocks >= most_blocks and not last:
+            return position, blocks, False
+    position += 4 if head[4] & 4 else 0  # its own checksum, of the uncompressed bytes
+    return position, blocks, True
 
 
 def _frame_header_bytes(head: bytes, what: str) -> int:

@@ -21,7 +21,7 @@ _MOST_BYTES = 64 << 20  # of one manifest or node when decompressed
 _MOST_NODES = 20_000
 _HEAD = 512  # bytes of a value that are looked at
 _TAIL = 64  # bytes of its end
-_FRAME = b"\x28\xb5\x2f\xfd"  # of zstd
+FRAME = b"\x28\xb5\x2f\xfd"  # of zstd
 _MOST_BLOCKS = 1 << 16  # of one frame that are looked at
 _STORED, _REPEATED, _COMPRESSED, _RESERVED = range(4)  # blocks of a frame; the first are kept as they are
 _STORED_ZEROS = 1024  # and a 16th of the block: more zeros than that at its end would have been compressed
@@ -203,14 +203,14 @@ def check_tails(tree: Tree, values: Iterable[Span]) -> None:
 
 
 def _begins_with_zeros(handle: Handle, span: Span) -> bool:
-    return not handle.read(span.offset, len(_FRAME)).strip(b"\0")
+    return not handle.read(span.offset, len(FRAME)).strip(b"\0")
 
 
 def _has_frames(tree: Tree, values: list[Span]) -> bool:
     """Whether one of the first values is compressed, as then all arrays of the store are."""
     for span in values[:_LOOKED_AT]:
         with opened(tree.path(span.file), span.file) as handle:
-            if span.length > len(_FRAME) and handle.read(span.offset, len(_FRAME)) == _FRAME:
+            if span.length > len(FRAME) and handle.read(span.offset, len(FRAME)) == FRAME:
                 return True
     return False
 
@@ -232,7 +232,7 @@ def _ends_lost(handle: Handle, span: Span) -> bool:
     They end a compressed block, or its last block is lost, or they are so many that they would have been compressed.
     """
     head = handle.read(span.offset, 5)
-    if head[:4] != _FRAME:
+    if head[:4] != FRAME:
         return False
     flags, end = head[4], span.offset + span.length
     single, summed = flags >> 5 & 1, 4 * (flags >> 2 & 1)

@@ -2,7 +2,7 @@
 
 A save goes to ``<step>.orbax-checkpoint-tmp...`` and gets its name when it is committed; where renaming is not atomic, and
 in newer versions everywhere, ``commit_success.txt`` is written last. Arrays lie in OCDBT (merged from one store per process)
-or in zarr. Neither records a checksum of the values.
+or in zarr. Neither records a checksum of the values, which are inflated from level checksum on where they are compressed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import re
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, no_owners, refuse_links, unfinished
-from sentinel.checkpoints.formats.jax import ocdbt, zarr
+from sentinel.checkpoints.formats.jax import inflating, ocdbt, zarr
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
+from sentinel.checkpoints.records import level_at_least
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
 
@@ -65,7 +66,9 @@ def check(tree: Tree, ask: Ask) -> Finding:
             if item
             else Tree(tree.root, dict(tree.files), folders=set(tree.folders), folder_times=tree.folder_times)
         )
-        _check_item(inner, ask, item or tree.root.name)
+        values = _check_item(inner, ask, item or tree.root.name)
+        if level_at_least(ask.level, "checksum"):
+            finding.works = [*finding.works, *inflating.works(inner, values)]
     written = [name for name in tree.files if not name.rpartition("/")[2].startswith(".sentinel")]
     # What lies beside the items and is none of Orbax's was put there by somebody, at any time.
     data = [name for name in written if name in _BESIDE_ITEMS or "/" in name]
@@ -124,7 +127,8 @@ def _json(tree: Tree, ask: Ask) -> None:
             raise unfinished(tree, ask, f"{visible(name)} is empty")
 
 
-def _check_item(tree: Tree, ask: Ask, shown: str) -> None:
+def _check_item(tree: Tree, ask: Ask, shown: str) -> list[ocdbt.Span]:
+    """The stretches in which the item's arrays are kept."""
     what = visible(shown)
     described = ITEM in tree.files
     told = json_files.read(tree, ITEM, _JSON_BYTES) if described else {}
@@ -140,7 +144,7 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> None:
         ocdbt.check_not_zeros(tree, values)
         ocdbt.check_tails(tree, values)
         _processes(tree, ask)
-        return
+        return values
     if uses_store:
         raise unfinished(tree, ask, f"{what}: {STORE} is missing: the processes' stores were not merged")
     folders = zarr.arrays(tree)
@@ -150,10 +154,9 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> None:
     missing = sorted(wanted - set(folders))
     if missing:
         raise unfinished(tree, ask, f"{what}: the array {visible(missing[0])} is missing")
-    for folder in folders:
-        zarr.check(
-            tree, folder, all_stored=isinstance(told, dict) and bool(told.get("store_array_data_equal_to_fill_value"))
-        )
+    all_stored = isinstance(told, dict) and bool(told.get("store_array_data_equal_to_fill_value"))
+    chunks = [name for folder in folders for name in zarr.check(tree, folder, all_stored=all_stored)]
+    return [ocdbt.Span(name, 0, tree.files[name].size, value=True) for name in chunks]
 
 
 def _has_strings(told: object) -> bool:
