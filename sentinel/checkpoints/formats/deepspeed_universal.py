@@ -66,7 +66,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
             raise unfinished(tree, ask, f"{min(every - mine)}.pt of {visible(parameter)} is missing")
     if every == {_WEIGHT} or len(every & _MOMENTS) == 1:
         raise NotKnown("weights without the whole state of an optimizer: half deleted, or for inference only")
-    if _GROUPS not in tree.files:  # what makes such saves wrote none before 2024
+    if _GROUPS not in tree.files:  # not invalid: of older versions it is not known whether they wrote one
         raise NotKnown(f"{_GROUPS} is missing, without which DeepSpeed does not load: half deleted?")
     named = {name for file in states for name in _parameters(file)}
     if named & kinds.keys() and named - kinds.keys():
@@ -75,8 +75,9 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if len(steps) > 1:
         raise Broken(f"the model states are of different steps: {sorted(steps)[:4]}")
     finding.step = next(iter(steps), None)
-    changing = [name for name in tree.files if (match := _PARAMETER.fullmatch(name)) and match.group(2) != "step"]
-    one_save.refuse_older(tree, changing)
+    saved = [name for name in tree.files if _PARAMETER.fullmatch(name)]
+    one_save.refuse_older(tree, saved)
+    changing = [name for name in saved if not name.endswith("/step.pt")]
     # Weights and moments change in every step: one that is that of another save shows that two were mixed.
     finding.works = [
         *works,

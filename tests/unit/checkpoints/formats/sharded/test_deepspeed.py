@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 
 import pytest
@@ -126,6 +127,21 @@ def test_moments_of_another_parameter(make, kinds):
     answer = ask(make, path)
     assert answer.valid is (None if len(kinds) == 1 else True), answer
     assert answer.valid or "a copy of it" in answer.reason
+
+
+def test_the_count_of_steps_of_the_save_before(make):
+    """DeepSpeed asserts that all parameters of a group count the same."""
+    paths = universal(make, (10, 20))
+    for index, path in enumerate(paths):
+        for number in range(2):
+            file = path / f"zero/layers.{number}.weight/step.pt"
+            make.write(file, make.torch_file({"param": float(10 * index)}, prefix="step"))
+            make.age(file, 36_000 - 3600 * index)
+    assert ask(make, paths[1]).valid is True, ask(make, paths[1])
+    name = "zero/layers.0.weight/step.pt"
+    shutil.copy2(paths[0] / name, paths[1] / name)
+    answer = ask(make, paths[1])
+    assert answer.valid is None and "two saves" in answer.reason, answer
 
 
 def test_moments_of_nothing_are_no_copies(make):
