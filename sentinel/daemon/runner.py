@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -40,7 +41,7 @@ from sentinel.engine.transition import CarryOutStep, DeliverNotice, Effect, Obse
 from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model.audit import Stage
-from sentinel.model.changes import Audited, Change, EvidenceAdded, StepIntended
+from sentinel.model.changes import Audited, Batch, Change, EvidenceAdded, StepIntended
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Evidence, Fleet, Outcome, Result, Scalar, Step, Task
 from sentinel.ports import Clock
@@ -237,7 +238,7 @@ class Runner:
         """Save waiting transitions in order, in batches, and begin the effects of each batch once it is saved."""
         while self._waiting:
             batch = self._next_batch()
-            changes = [change for transition, _ in batch for change in transition.changes]
+            changes = _batch(change for transition, _ in batch for change in transition.changes)
             try:
                 await self._commit(changes, batch)
             except BaseException as error:
@@ -265,7 +266,7 @@ class Runner:
                 saved.set_exception(error)
                 saved.exception()  # mark as retrieved: there may be no waiter
 
-    async def _commit(self, changes: Sequence[Change], batch: Sequence[Waiting]) -> None:
+    async def _commit(self, changes: Batch, batch: Sequence[Waiting]) -> None:
         """Write the changes of a batch in one transaction; retries while the store does not answer.
 
         Raises:
@@ -290,7 +291,7 @@ class Runner:
                     return
                 for transition, saved in batch:
                     for change in tuple(transition.changes):
-                        await self._commit([change], [(transition, saved)])
+                        await self._commit(_batch([change]), [(transition, saved)])
                 return
             else:
                 since, self._problem, self._problem_since = self._problem_since, "", None
@@ -383,6 +384,10 @@ class Runner:
     def has_run(self, job: int, attempt: int) -> bool:
         """See ``sentinel.actions.means.Progress``."""
         return self.state.cluster.has_run(job, attempt)
+
+
+def _batch(changes: Iterable[Change]) -> Batch:
+    return Batch(changes, uuid.uuid4().hex)
 
 
 def _taken(saving: asyncio.Task[None]) -> None:

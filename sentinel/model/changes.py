@@ -6,7 +6,7 @@ The engine returns them, ``Store.commit`` writes them. Rows of the ledger and of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -138,3 +138,17 @@ Change = (
     | SettingChanged
     | Audited
 )
+
+
+class Batch(list[Change]):
+    """Changes of one transaction that are given to the store again when it did not answer.
+
+    Attributes:
+        name: of this batch alone: the store keeps it with the changes, so that those it has already are not written twice.
+        tried: whether the store was given them before.
+    """
+
+    def __init__(self, changes: Iterable[Change], name: str) -> None:
+        super().__init__(changes)
+        self.name = name
+        self.tried = False

@@ -166,10 +166,11 @@ class Database:
             raise Unavailable(f"the store does not answer: {why} ({where})", fix=_fix(why)) from error
 
     @contextlib.contextmanager
-    def _begin(self, *, times: float = 1.0) -> Iterator[sa.Connection]:
+    def _begin(self, *, times: float = 1.0, batch: str = "") -> Iterator[sa.Connection]:
         """
         Args:
             times: how many usual deadlines it may take.
+            batch: name of the changes, to be asked for by ``_has``.
 
         Raises:
             Superseded: another daemon is active; nothing was changed.
@@ -181,11 +182,29 @@ class Database:
             if self.token is not None:
                 confirmed = self._confirmed
                 # Before the lease: two transactions of this daemon must ask for these locks in the same order.
-                number = lease.count(connection, self._holder) if self.shared else None
+                number = lease.count(connection, self._holder, batch) if self.shared else None
                 lease.require(connection, self.token)
                 self._require_all(number - 1 if number is not None else None, confirmed)
+        self._confirm(number)
+
+    def _confirm(self, number: int | None) -> None:
         with self._numbers:
             self._confirmed = max(self._confirmed, number or 0)
+
+    def _has(self, batch: str) -> bool:
+        """Whether the last batch of ours that the database holds is the one of this name. A file has no connection that is
+        lost between a commit and its answer.
+
+        Raises:
+            Superseded: another daemon is active.
+        """
+        if self.token is None or not self.shared:
+            return False
+        with self._transaction(self.engine, self._busy_s) as connection:
+            number = lease.number_with(connection, self._holder, batch)
+            lease.require(connection, self.token)
+        self._confirm(number)
+        return number is not None
 
     def _require_all(self, held: int | None, confirmed: int) -> None:
         """

@@ -8,7 +8,8 @@ changes nothing.
 
 A database that daemons share may be replaced under a running one by a replica that lagged: it holds less than the daemon
 wrote and remembers. Each transaction therefore also has a number, counted in the daemon's row, and one that does not come
-after all those that the database has confirmed is rolled back, too.
+after all those that the database has confirmed is rolled back, too. A commit whose answer was lost may have been done:
+the row has the name of the daemon's last batch, by which that is found out before the batch is written again.
 """
 
 from __future__ import annotations
@@ -98,10 +99,25 @@ def forget(connection: sa.Connection, holders: list[str]) -> None:
     connection.execute(sa.delete(t.daemon).where(t.daemon.c.holder.in_(holders)))
 
 
-def count(connection: sa.Connection, holder: str) -> int | None:
-    """The number of this transaction among ours; its row is locked until the commit. None: we have no row."""
+def count(connection: sa.Connection, holder: str, batch: str = "") -> int | None:
+    """The number of this transaction among ours; its row is locked until the commit. None: we have no row.
+
+    ``batch``: a name that is kept until the next one; empty: the one before stays.
+    """
     commits, ours = t.daemon.c.commits, t.daemon.c.holder == holder
-    return connection.execute(sa.update(t.daemon).where(ours).values(commits=commits + 1).returning(commits)).scalar()
+    values = {"commits": commits + 1} | ({"batch": batch} if batch else {})
+    return connection.execute(sa.update(t.daemon).where(ours).values(**values).returning(commits)).scalar()
+
+
+def number_with(connection: sa.Connection, holder: str, batch: str) -> int | None:
+    """The number of our last transaction if the batch of this name is there; None: it is not, and will not be.
+
+    Waits for a transaction of ours that the server still has: its commit may have been asked for.
+    """
+    row = t.daemon.c
+    ours = sa.select(row.commits, row.batch).where(row.holder == holder).with_for_update()
+    found = connection.execute(ours).first()
+    return found.commits if found is not None and found.batch == batch else None
 
 
 def counted(connection: sa.Connection, holder: str) -> int | None:

@@ -57,10 +57,18 @@ class Store(Database):
     """What is decided is written with ``commit``, one decision a transaction; every other method is one transaction too."""
 
     def commit(self, wanted: Sequence[Change]) -> None:
-        """All of them, in their order, or none: one transaction."""
+        """All of them, in their order, or none: one transaction.
+
+        A ``Batch`` that is given again, since its commit was not answered, is written only if the database has it not.
+        """
+        name = ""
+        if isinstance(wanted, changes.Batch):
+            name, tried, wanted.tried = wanted.name, wanted.tried, True
+            if tried and self._has(name):
+                return
         if not wanted:
             return
-        with self._begin() as connection:
+        with self._begin(batch=name) as connection:
             for change in wanted:
                 write(connection, change)
 

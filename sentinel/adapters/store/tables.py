@@ -232,6 +232,7 @@ daemon = Table(
     Column("version", Plain(64), nullable=False),
     Column("beats", BigInteger, nullable=False),
     Column("commits", BigInteger, nullable=False, server_default="0"),  # transactions while it had the lease
+    Column("batch", Plain(40)),  # name of the last batch of changes that it saved; null: none
     Column("since", Utc, nullable=False),  # by its own clock, for people; nothing is decided by it
 )
 
