@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.adapters.threads import Threads
 from sentinel.daemon.measure import measure
+from sentinel.daemon.unsaved import Unsaved, changes_of, named, next_batch
 from sentinel.engine import Engine, Transition
 from sentinel.engine.audit import AUDITED, AuditTrail
 from sentinel.engine.events import (
@@ -51,11 +51,10 @@ from sentinel.telemetry import Telemetry
 _LAST_DELIVERIES_S = 10.0
 _STORE_PAUSE_S = 1.0  # before the next try when the store did not answer
 _BUG_PAUSE_S = 5.0  # before the next snapshot after an unexpected exception
-_MOST_CHANGES = 2000  # per transaction: writing them takes a fraction of a second
+_DECIDED_S = 10.0  # that a person waits until a decision is saved: a command waits 15 s for its answer
 
 # Performs one effect and returns the event of its completion; None if there is none.
 Perform = Callable[[Any], Awaitable[Event | None]]
-Waiting = tuple[Transition, "asyncio.Future[None]"]
 
 _LEAST_WAIT_S = 0.01  # what is left of a wait is not halved for ever
 
@@ -96,7 +95,7 @@ class Runner:
         self._telemetry = telemetry
         self._log = log
         self.seconds = seconds
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[Unsaved] = deque()
         self._saving: asyncio.Task[None] | None = None
         self._timers: dict[str, asyncio.Task[None]] = {}
         self._effects: set[asyncio.Task[None]] = set()
@@ -109,11 +108,11 @@ class Runner:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def handle(self, event: Event) -> asyncio.Future[None]:
+    def handle(self, event: Event, *, patient: bool = False) -> asyncio.Future[None]:
         """Apply ``event`` immediately. The returned future is done when its changes are saved.
 
         The future raises ``Unavailable`` when the store does not answer: the changes are then saved later, before those
-        of any later event.
+        of any later event. ``patient``: only when they are not tried again.
         """
         transition = Transition()
         if getattr(event, "now_s", 0.0) is None:
@@ -136,7 +135,7 @@ class Runner:
         if not transition.changes and not transition.effects and not self._waiting and not self._is_saving():
             saved.set_result(None)
             return saved
-        self._waiting.append((transition, saved))
+        self._waiting.append(Unsaved(transition, saved, patient))
         if not self._is_saving():
             self._saving = asyncio.create_task(self._save_all())
             self._saving.add_done_callback(_taken)
@@ -187,12 +186,29 @@ class Runner:
         """Hand an event that a hook of slurmctld reported to the engine."""
         self.handle(SlurmReported(self._clock.now(), event, frozenset(jobs), ends or {}))
 
+    async def decide(self, event: Event) -> None:
+        """Hand what a person decided to the engine; returns when it is saved.
+
+        Raises:
+            Unavailable: the store cannot be written: nothing was done. Or it does not answer: whether it is in force is not
+            known, which the message says.
+        """
+        if why := self._problem or ("the daemon is stopping" if self._stopping else ""):
+            raise Unavailable(f"nothing was done: {why}", fix="give the command again when the store answers")
+        saved = self.handle(event, patient=True)
+        await asyncio.wait({saved}, timeout=_DECIDED_S)
+        if not saved.done() or saved.exception() is not None:
+            raise Unavailable(
+                "whether it was done is not known: the store does not answer",
+                fix="it is in force when the store answers, unless another daemon takes over first: look at sentinel status",
+            ) from (saved.exception() if saved.done() else None)
+
     async def command(self, command: str, by: str, origin: str = "") -> None:
-        await self.handle(OperatorCommand(self._clock.now(), command, by, origin))
+        await self.decide(OperatorCommand(self._clock.now(), command, by, origin))
 
     async def correct(self, row: Mapping[str, Any], correction: Correction, origin: str = "") -> None:
         """Hand an operator's correction of a verdict to the engine; returns when it is saved."""
-        await self.handle(IncidentCorrected(self._clock.now(), row, correction, origin))
+        await self.decide(IncidentCorrected(self._clock.now(), row, correction, origin))
 
     async def timer_due(self, timer: str) -> None:
         await self.handle(TimerDue(self._clock.now(), timer, self.seconds()))
@@ -237,36 +253,25 @@ class Runner:
     async def _save_all(self) -> None:
         """Save waiting transitions in order, in batches, and begin the effects of each batch once it is saved."""
         while self._waiting:
-            batch = self._next_batch()
-            changes = _batch(change for transition, _ in batch for change in transition.changes)
+            batch = next_batch(self._waiting)
             try:
-                await self._commit(changes, batch)
+                await self._commit(changes_of(batch), batch)
             except BaseException as error:
-                self._not_saved(batch, error)
+                self._not_saved(batch, error, again=False)
                 self._waiting.clear()
                 raise
-            for transition, saved in batch:
-                for effect in transition.effects:
+            for one in batch:
+                for effect in one.transition.effects:
                     self._begin(effect)
-                if not saved.done():
-                    saved.set_result(None)
+                if not one.saved.done():
+                    one.saved.set_result(None)
 
-    def _next_batch(self) -> list[Waiting]:
-        batch: list[Waiting] = []
-        count = 0
-        while self._waiting and (not batch or count + len(self._waiting[0][0].changes) <= _MOST_CHANGES):
-            batch.append(self._waiting.popleft())
-            count += len(batch[-1][0].changes)
-        return batch
+    def _not_saved(self, batch: Sequence[Unsaved], error: BaseException, *, again: bool) -> None:
+        """Tell those who wait for these transitions, and for all queued after them."""
+        for one in (*batch, *self._waiting):
+            one.not_saved(error, again=again)
 
-    def _not_saved(self, batch: Sequence[Waiting], error: BaseException) -> None:
-        """Fail the futures of these transitions and of all queued after them."""
-        for _, saved in (*batch, *self._waiting):
-            if not saved.done():
-                saved.set_exception(error)
-                saved.exception()  # mark as retrieved: there may be no waiter
-
-    async def _commit(self, changes: Batch, batch: Sequence[Waiting]) -> None:
+    async def _commit(self, changes: Batch, batch: Sequence[Unsaved]) -> None:
         """Write the changes of a batch in one transaction; retries while the store does not answer.
 
         Raises:
@@ -281,17 +286,17 @@ class Runner:
                 if error.message != self._problem:
                     self._log.warning("store-unavailable", reason=error.message)
                 self._problem, self._problem_since = error.message, self._problem_since or self._clock.now()
-                self._not_saved(batch, error)
+                self._not_saved(batch, error, again=True)
                 await asyncio.sleep(_STORE_PAUSE_S)
             except Exception:  # one change that cannot be saved must not block the others
                 if len(batch) == 1 and len(changes) == 1:
                     self._telemetry.bugs.inc()
                     self._log.bug("store", change=type(changes[0]).__name__)
-                    self._leave_out(batch[0][0], changes[0])
+                    self._leave_out(batch[0].transition, changes[0])
                     return
-                for transition, saved in batch:
-                    for change in tuple(transition.changes):
-                        await self._commit(_batch([change]), [(transition, saved)])
+                for one in batch:
+                    for change in tuple(one.transition.changes):
+                        await self._commit(named(change), [one])
                 return
             else:
                 since, self._problem, self._problem_since = self._problem_since, "", None
@@ -384,10 +389,6 @@ class Runner:
     def has_run(self, job: int, attempt: int) -> bool:
         """See ``sentinel.actions.means.Progress``."""
         return self.state.cluster.has_run(job, attempt)
-
-
-def _batch(changes: Iterable[Change]) -> Batch:
-    return Batch(changes, uuid.uuid4().hex)
 
 
 def _taken(saving: asyncio.Task[None]) -> None:

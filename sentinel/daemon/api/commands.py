@@ -118,7 +118,7 @@ class OperatorCommands:
             note,
         )
         problem = approvals.problem(self._runner.state, event.incident, event.request, parts)
-        await self._runner.handle(event)
+        await self._runner.decide(event)
         if problem:
             raise Refused(problem, fix=f"sentinel why {event.incident} shows what is asked now")
         return {"incident": event.incident, "approved" if approved else "refused": list(parts), "by": by.name}

@@ -14,6 +14,7 @@ from in_memory.daemon import RULES, SETTINGS
 from made_records import AT, evidence
 from prometheus_client import CollectorRegistry
 
+from sentinel.daemon import runner
 from sentinel.daemon.runner import Runner
 from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
@@ -23,7 +24,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet
 from sentinel.errors import Refused, Unavailable
 from sentinel.log import Log
-from sentinel.model.changes import Change, EvidenceAdded
+from sentinel.model.changes import Change, EvidenceAdded, SettingChanged
 from sentinel.model.records import Fleet, Kind
 from sentinel.telemetry import Telemetry
 
@@ -203,3 +204,46 @@ async def test_nothing_begins_after_the_stop_and_a_store_that_is_away_does_not_h
     await other.runner.stop()
     await other.quiet()
     assert other.store.saved and other.done == [], "saved for the next daemon, not begun"
+
+
+async def test_a_command_waits_until_the_store_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in force as soon as that does: whoever gave it is not told that it failed."""
+    case = Case(monkeypatch, away=3)
+    await case.runner.command("pause", "ada")
+    assert case.runner.state.paused and any(isinstance(change, SettingChanged) for change in case.store.saved)
+    await case.quiet()
+
+
+async def test_a_command_that_is_not_saved_in_time_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, away=10**9)
+    monkeypatch.setattr(runner, "_DECIDED_S", 0.0)
+    with pytest.raises(Unavailable, match="whether it was done is not known") as caught:
+        await case.runner.command("pause", "ada")
+    assert "in force when the store answers" in caught.value.fix
+    case.store.away = 0
+    await case.quiet()
+    assert case.runner.state.paused and any(isinstance(change, SettingChanged) for change in case.store.saved)
+
+
+async def test_a_command_that_a_stop_overtakes_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, away=10**9)
+    given = asyncio.ensure_future(case.runner.command("pause", "ada"))
+    while not case.runner.store_problem:
+        await asyncio.wait({given}, timeout=0)
+    await asyncio.wait_for(case.runner.stop(), 30.0)
+    with pytest.raises(Unavailable, match="whether it was done is not known"):
+        await given
+
+
+async def test_while_the_store_is_known_to_be_away_a_command_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, away=10**9)
+    with pytest.raises(Unavailable):
+        await case.runner.observe([XID])
+    with pytest.raises(Unavailable, match="nothing was done: the store does not answer"):
+        await case.runner.command("pause", "ada")
+    assert not case.runner.state.paused
+    case.store.away = 0
+    await case.quiet()
+    assert not any(isinstance(change, SettingChanged) for change in case.store.saved)
+    await case.runner.command("pause", "ada")
+    assert case.runner.state.paused
