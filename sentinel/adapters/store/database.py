@@ -107,7 +107,7 @@ class Database:
                 never. Without it a daemon that is stopped in a transaction holds up the one that takes over.
 
         Raises:
-            Unavailable: the database does not answer.
+            Unavailable: the database does not answer. UserError: it is none that can be used.
         """
         self._log = log or Log()
         self._said: set[str] = set()  # about records that cannot be read
@@ -139,6 +139,8 @@ class Database:
             sa.event.listen(self.engine, "begin", _sqlite_begin)
         else:
             self._deadlines = Deadlines()
+            # First of all: SQLAlchemy's own first question is answered in bytes where the encoding is none.
+            sa.event.listen(self.engine, "connect", _require_utf8, insert=True)
             if frozen_s is not None:
                 sa.event.listen(self.engine, "connect", _ends_frozen(frozen_s))
         self._reader = self.engine.execution_options(reads=True)
@@ -311,6 +313,24 @@ def _sqlite_pragmas(connection: Any, _record: object) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _require_utf8(connection: Any, _record: object) -> None:
+    """
+    Raises:
+        UserError: the database cannot hold every character: what has others could not be saved.
+    """
+    cursor = connection.cursor()
+    cursor.execute("SHOW server_encoding")
+    said = cursor.fetchone()[0]
+    cursor.close()
+    connection.rollback()
+    encoding = said.decode() if isinstance(said, bytes) else str(said)
+    if encoding != "UTF8":
+        raise UserError(
+            f"the database's encoding is {encoding}, and must be UTF8",
+            fix="make another one: createdb --encoding UTF8 --locale C --template template0 NAME",
+        )
 
 
 def _ends_frozen(after_s: float) -> Callable[[Any, object], None]:

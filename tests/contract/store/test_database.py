@@ -1,0 +1,52 @@
+"""What a database must be, and who brings it to this release when several daemons start at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+from in_memory.direct_store import DirectStore
+from servers.postgres import empty_database
+
+from sentinel.errors import SentinelError, UserError
+
+
+@pytest.fixture
+def encoded(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
+    """Makes an empty database of an encoding, and returns its URL."""
+    pytest.importorskip("psycopg", reason="needs psycopg, the driver of PostgreSQL")
+    with empty_database(request.getfixturevalue("postgres_url")) as made:
+        admin = sa.create_engine(request.getfixturevalue("postgres_url"), isolation_level="AUTOCOMMIT")
+
+        def make(encoding: str) -> str:
+            name = sa.make_url(made).database
+            with admin.connect() as connection:
+                connection.exec_driver_sql(f"DROP DATABASE {name}")
+                connection.exec_driver_sql(
+                    f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+                )
+            return made
+
+        yield make
+        admin.dispose()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_hold_every_character_is_refused_at_the_start(
+    encoded: Callable[[str], str], encoding: str
+) -> None:
+    """A change with a path in other letters would be dropped later, or nothing could be read."""
+    with pytest.raises(UserError, match=f"encoding is {encoding}, and must be UTF8") as caught:
+        DirectStore(encoded(encoding))
+    assert "createdb" in caught.value.fix and "template0" in caught.value.fix
+
+
+@pytest.mark.postgres
+def test_one_that_can_hold_them_does(encoded: Callable[[str], str]) -> None:
+    store = DirectStore(encoded("UTF8"))
+    store.put("path", "シ/ckpt")
+    assert store.get("path") == "シ/ckpt"
+    store.close()
