@@ -24,6 +24,9 @@ from sentinel.log import Log
 from sentinel.model.stored import UnreadableRecord
 from sentinel.wire import record_from
 
+_MIGRATING = 0x53454E55  # lock of PostgreSQL that is held while the schema is changed
+_WAIT_FOR_OTHERS = sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING))
+_LONG_FACTOR = 10.0  # times the deadline: what may take as long as there is much of it
 _SAID = 100  # complaints about records that cannot be read
 T = TypeVar("T")
 
@@ -32,8 +35,12 @@ def sqlite_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'sentinel.db'}"
 
 
-def migrate(engine: sa.Engine) -> None:
-    """Bring the schema to this release's (Alembic, all steps in one go).
+def migrate(engine: sa.Engine, wait_s: float = 100.0) -> None:
+    """Bring the schema to this release's (Alembic, all steps in one transaction). Of several that do so at once each waits
+    for the one before it: two that make the same table do not wait for each other, one of them fails.
+
+    Args:
+        wait_s: for how long it waits for another one.
 
     Raises:
         UserError: the store is of a later release; it is left as it is.
@@ -47,9 +54,11 @@ def migrate(engine: sa.Engine) -> None:
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     config.set_main_option("path_separator", "os")
     known = {step.revision for step in ScriptDirectory.from_config(config).walk_revisions()}
-    with engine.connect() as connection:
+    with engine.begin() as connection:  # SQLite: the lock of its only writer
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {max(1, round(wait_s * 1000))}")
+            connection.execute(_WAIT_FOR_OTHERS)
         later = set(MigrationContext.configure(connection).get_current_heads()) - known
-        connection.rollback()
         if later:
             raise UserError(
                 f"the store is of a later release: step {', '.join(sorted(later))} of its schema, where this release knows "
@@ -118,36 +127,14 @@ class Database:
         self._closing = threading.Event()
         self._busy_s = busy_s
         self._deadlines: Deadlines | None = None
-        arguments: dict[str, Any] = {}
-        if url.startswith("sqlite"):
-            arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
-        else:
-            # Whatever the server's default is: at a higher level each thread of a daemon that counts its transaction while
-            # another does is refused, instead of waiting for its turn (``lease.count``).
-            arguments["isolation_level"] = "READ COMMITTED"
-        try:
-            if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
-                arguments["connect_args"] = {"connect_timeout": max(2, round(busy_s))}
-            self.engine = sa.create_engine(url, json_serializer=to_text, json_deserializer=from_text, **arguments)
-        except (ArgumentError, ImportError) as error:
-            raise UserError(
-                f"{url.partition(':')[0]:.40}: no database that Sentinel knows",
-                fix="write postgresql://HOST/NAME (it needs psycopg), or the folder of a SQLite store",
-            ) from error
-        if self.engine.dialect.name == "sqlite":
-            sa.event.listen(self.engine, "connect", _sqlite_read_only if read_only else _sqlite_pragmas)
-            sa.event.listen(self.engine, "begin", _sqlite_begin)
-        else:
+        self.engine = _engine(url, busy_s, read_only=read_only, frozen_s=frozen_s)
+        if self.shared:
             self._deadlines = Deadlines()
-            # First of all: SQLAlchemy's own first question is answered in bytes where the encoding is none.
-            sa.event.listen(self.engine, "connect", _require_utf8, insert=True)
-            if frozen_s is not None:
-                sa.event.listen(self.engine, "connect", _ends_frozen(frozen_s))
         self._reader = self.engine.execution_options(reads=True)
         if not read_only:
             try:
                 with self._reported():
-                    migrate(self.engine)
+                    migrate(self.engine, _LONG_FACTOR * busy_s)
             except BaseException:
                 self.engine.dispose()
                 raise
@@ -274,6 +261,39 @@ class Database:
                     self._said.add(why)
                     self._log.warning("store-record-unreadable", reason=why, record=f"{value!r:.200}")
         return made
+
+
+def _engine(url: str, busy_s: float, *, read_only: bool, frozen_s: float | None) -> sa.Engine:
+    """See ``Database``.
+
+    Raises:
+        UserError: no URL of a database, or its driver is missing.
+    """
+    arguments: dict[str, Any] = {}
+    if url.startswith("sqlite"):
+        arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
+    else:
+        # Whatever the server's default is: at a higher level each thread of a daemon that counts its transaction while
+        # another does is refused, instead of waiting for its turn (``lease.count``).
+        arguments["isolation_level"] = "READ COMMITTED"
+    try:
+        if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
+            arguments["connect_args"] = {"connect_timeout": max(2, round(busy_s))}
+        engine = sa.create_engine(url, json_serializer=to_text, json_deserializer=from_text, **arguments)
+    except (ArgumentError, ImportError) as error:
+        raise UserError(
+            f"{url.partition(':')[0]:.40}: no database that Sentinel knows",
+            fix="write postgresql://HOST/NAME (it needs psycopg), or the folder of a SQLite store",
+        ) from error
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _sqlite_read_only if read_only else _sqlite_pragmas)
+        sa.event.listen(engine, "begin", _sqlite_begin)
+        return engine
+    # First of all: SQLAlchemy's own first question is answered in bytes where the encoding is none.
+    sa.event.listen(engine, "connect", _require_utf8, insert=True)
+    if frozen_s is not None:
+        sa.event.listen(engine, "connect", _ends_frozen(frozen_s))
+    return engine
 
 
 def _descriptor(connection: sa.Connection) -> int:

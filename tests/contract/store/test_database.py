@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
 from in_memory.direct_store import DirectStore
 from servers.postgres import empty_database
 
-from sentinel.errors import SentinelError, UserError
+from sentinel.errors import UserError
 
 
 @pytest.fixture
@@ -50,3 +52,19 @@ def test_one_that_can_hold_them_does(encoded: Callable[[str], str]) -> None:
     store.put("path", "シ/ckpt")
     assert store.get("path") == "シ/ckpt"
     store.close()
+
+
+_START = "import sys; from sentinel.adapters.store.store import Store; input(); Store(sys.argv[1]).close()"
+
+
+def test_many_that_start_at_once_on_an_empty_database_all_start(url: str) -> None:
+    daemons = [
+        subprocess.Popen([sys.executable, "-c", _START, url], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    for daemon in daemons:  # each has all modules when the first is told to go
+        assert daemon.stdin is not None
+        daemon.stdin.write("go\n")
+    with ThreadPoolExecutor(len(daemons)) as ended:
+        said = list(ended.map(lambda daemon: daemon.communicate(timeout=120)[1], daemons))
+    assert [daemon.returncode for daemon in daemons] == [0] * len(daemons), said
