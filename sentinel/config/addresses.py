@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from sentinel.config.settings_toml import InvalidSetting
 
 SOCKET = "unix:"
 _SCHEMES = ("http", "https")
+_DATABASE = re.compile(r"[\w+]+://(?:[^:/]*(?::[^@]*)?@)?(?P<hosts>[^/?]*)")  # as SQLAlchemy reads it
 
 
 def require_listen(key: str, value: str, *, socket: bool = False) -> None:
@@ -65,6 +67,19 @@ def require_wire(key: str, url: str, wire: str) -> None:
     if (wire == "tls") != url.lower().startswith("https:"):
         needed, written = ("https", "tls") if wire == "tls" else ("http", wire)
         raise InvalidSetting(key, f'{url!r:.120} does not go with wire = "{written}"', f"write {needed}://HOST:PORT")
+
+
+def require_database(key: str, value: str) -> None:
+    """A URL of SQLAlchemy, which has one port at most behind its hosts. Other faults of one are found where it is opened.
+
+    Raises:
+        InvalidSetting: the port is none, e.g. since each of several hosts has one, as in libpq's own URLs.
+    """
+    found = _DATABASE.match(value)
+    port = found["hosts"].rpartition("]")[2].partition(":")[2] if found is not None else ""
+    if port and not (port.isascii() and port.isdigit()):
+        fix = "write DRIVER://USER:PASSWORD@/NAME?host=db1:5432&host=db2:5432 where each of several hosts has a port"
+        raise InvalidSetting(key, f"{port!r:.80} is no port", fix)
 
 
 def require_absolute(key: str, value: str) -> None:

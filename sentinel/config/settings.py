@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.config.addresses import require_absolute, require_http, require_listen, require_wires
+from sentinel.config.addresses import require_absolute, require_database, require_http, require_listen, require_wires
 from sentinel.config.alerts import Alerts, WeeklyReport
 from sentinel.config.judgement_settings import Judgement
 from sentinel.config.modes import Mode, Modes
@@ -156,6 +156,7 @@ class Daemon:
         require_listen("listen", self.listen)
         require_wires("url", self.url, self.wire)
         require_absolute("state", self.state)
+        require_database("database", self.database)
         if self.resume:
             require_absolute("resume", self.resume)
 

@@ -280,10 +280,11 @@ def _engine(url: str, busy_s: float, *, read_only: bool, frozen_s: float | None)
         if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
             arguments["connect_args"] = {"connect_timeout": max(2, round(busy_s))}
         engine = sa.create_engine(url, json_serializer=to_text, json_deserializer=from_text, **arguments)
-    except (ArgumentError, ImportError) as error:
+    except (ArgumentError, ImportError, ValueError) as error:  # ValueError: a port that is none
         raise UserError(
             f"{url.partition(':')[0]:.40}: no database that Sentinel knows",
-            fix="write postgresql://HOST/NAME (it needs psycopg), or the folder of a SQLite store",
+            fix="write postgresql+psycopg://HOST/NAME (it needs psycopg), several hosts as "
+            "postgresql+psycopg:///NAME?host=db1:5432&host=db2:5432; or the folder of a SQLite store",
         ) from error
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _sqlite_read_only if read_only else _sqlite_pragmas)

@@ -54,6 +54,12 @@ def test_one_that_can_hold_them_does(encoded: Callable[[str], str]) -> None:
     store.close()
 
 
+def test_a_port_for_each_of_several_hosts_is_one_clear_error() -> None:
+    with pytest.raises(UserError, match="no database that Sentinel knows") as caught:
+        DirectStore("postgresql+psycopg://a:SECRET@db1:5432,db2:5432/sentinel")
+    assert "host=db1:5432&host=db2:5432" in caught.value.fix and "SECRET" not in str(caught.value)
+
+
 _START = "import sys; from sentinel.adapters.store.store import Store; input(); Store(sys.argv[1]).close()"
 
 

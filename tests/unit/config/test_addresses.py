@@ -38,6 +38,7 @@ def channel(kind: str, url: str) -> str:
         ('[daemon]\nurl = "http://[::1"', "daemon.url", 2),
         ('[daemon]\nwire = "tls"\nurl = "http://head:9478"', "daemon.url", 3),
         ('[daemon]\nwire = "tls"', "daemon.url", 1),
+        ('[daemon]\ndatabase = "postgresql+psycopg://a:b@db1:5432,db2:5432/sentinel"', "daemon.database", 2),
         ('[daemon]\nurl = "https://head:9478"', "daemon.url", 2),
         ('[daemon]\nstate = ""', "daemon.state", 2),
         ('[daemon]\nstate = "state"', "daemon.state", 2),
@@ -103,3 +104,19 @@ def test_a_refused_address_does_not_show_its_secret(tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
         loaded(tmp_path, channel("webhook", "slack://tokenA/tokenB"))
     assert "slack" in str(caught.value) and "token" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "postgresql+psycopg://a:b@db1,db2:5432/sentinel?target_session_attrs=read-write",
+        "postgresql+psycopg://a:b@/sentinel?host=db1:5432&host=db2:5433",
+        "postgresql+psycopg://a:p[x:y/z@[::1]:5432/sentinel?options=a@b:c",
+        "postgresql://db1/sentinel?password=a@b:c",
+        "sqlite:////srv/a@b:c/sentinel.db",
+    ],
+)
+def test_a_database_is_not_refused_for_what_stands_beside_its_port(tmp_path: Path, url: str) -> None:
+    settings = loaded(tmp_path, f'[daemon]\ndatabase = "{url}"')
+    assert isinstance(settings, Settings) and settings.daemon.database == url
