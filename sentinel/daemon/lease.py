@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentinel.adapters.store.lease import DaemonRow, LeaseView
+from sentinel.adapters.store.lease import LOST, DaemonRow, LeaseView
 from sentinel.adapters.threads import Threads
 from sentinel.daemon.clock import boottime_s
 from sentinel.errors import SentinelError, Superseded, Unavailable
@@ -114,6 +114,7 @@ class Lease:
         self._superseded = superseded
         self._watch = Watch(seconds)
         self._until_s = float("-inf")
+        self._newest = 0  # the token that was seen last while standing by: it only grows
         self._stopped = threading.Event()
         self._problem = ""
         self._turned_s = float("inf")  # when the event loop last ran
@@ -148,6 +149,10 @@ class Lease:
         """
         began_s = self._seconds()
         view = self._look()
+        if view.token < self._newest:
+            why = f"the lease's token is {view.token}, and was {self._newest}: an older state of the database answers"
+            self._log.warning("store-lost-content", reason=why, fix=LOST)
+        self._newest = view.token
         silent_s = self._watch.holder_silent_s(view)
         if silent_s < self.lease_s and not died_here(view.holder):
             return False

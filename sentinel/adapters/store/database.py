@@ -172,8 +172,7 @@ class Database:
                 confirmed = self._confirmed
                 # Before the lease: two transactions of this daemon must ask for these locks in the same order.
                 number = lease.count(connection, self._holder, batch) if self.shared else None
-                lease.require(connection, self.token)
-                self._require_all(number - 1 if number is not None else None, confirmed)
+                self._require_ours(connection, self.token, number - 1 if number is not None else None, confirmed)
         self._confirm(number)
 
     def _confirm(self, number: int | None) -> None:
@@ -191,23 +190,28 @@ class Database:
             return False
         with self._transaction(self.engine, self._busy_s) as connection:
             number = lease.number_with(connection, self._holder, batch)
-            lease.require(connection, self.token)
+            lease.require(connection, self._holder, self.token)
         self._confirm(number)
         return number is not None
 
-    def _require_all(self, held: int | None, confirmed: int) -> None:
+    def _require_ours(self, connection: sa.Connection, token: int, held: int | None, confirmed: int) -> None:
         """
         Args:
             held: the number of the last transaction of this daemon that the database holds; None: of none.
             confirmed: of the last one that it had confirmed before it was asked; 0: of none, as to a file.
 
         Raises:
-            ContentLost: it holds fewer.
+            ContentLost: it holds fewer, or not the lease that we took. Superseded: another daemon is active.
         """
-        if confirmed and (held is None or held < confirmed):
+        missing = bool(confirmed) and (held is None or held < confirmed)
+        # Another daemon that goes on without what we wrote, on an old primary, has not taken over from us. One that has
+        # may have removed our row.
+        if held is None or not missing:
+            lease.require(connection, self._holder, token)
+        if missing:
             raise ContentLost(
                 f"the database does not hold what this daemon wrote: {held or 0} of {confirmed} transactions",
-                fix="was a replica promoted that lagged? Replicate synchronously, so that nothing is lost",
+                fix=lease.LOST,
             )
 
     @contextlib.contextmanager

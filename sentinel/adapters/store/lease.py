@@ -7,9 +7,10 @@ holder still writes is rolled back, whenever it wakes up. No times of two hosts 
 changes nothing.
 
 A database that daemons share may be replaced under a running one by a replica that lagged: it holds less than the daemon
-wrote and remembers. Each transaction therefore also has a number, counted in the daemon's row, and one that does not come
-after all those that the database has confirmed is rolled back, too. A commit whose answer was lost may have been done:
-the row has the name of the daemon's last batch, by which that is found out before the batch is written again.
+wrote and remembers. The token that this one took is then not there, or another daemon's. Each transaction therefore also has
+a number, counted in the daemon's row, and one that does not come after all those that the database has confirmed is rolled
+back, too. A commit whose answer was lost may have been done: the row has the name of the daemon's last batch, by which that
+is found out before the batch is written again.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import sqlalchemy as sa
 
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.changes import insert_into, upsert
-from sentinel.errors import Superseded
+from sentinel.errors import ContentLost, Superseded
+from sentinel.text import plain
 
 ACTIVE = "active"
 _FAR_FUTURE = datetime(9999, 1, 1, tzinfo=UTC)  # daemons of releases before take a lease whose time is over
 _HELD = sa.select(t.lease.c.holder, t.lease.c.token).where(t.lease.c.name == ACTIVE)
+LOST = "was a replica promoted that lagged, or is an old primary back? Replicate synchronously and fence: docs/two-daemons.md"
 _LOCKED = _HELD.with_for_update(read=True)
 
 
@@ -67,10 +70,17 @@ def look(connection: sa.Connection) -> LeaseView:
     return LeaseView(row.holder if row is not None else "", row.token if row is not None else 0, daemons)
 
 
-def beat(connection: sa.Connection, own: DaemonRow) -> None:
-    """Count up in our own row."""
+def beat(connection: sa.Connection, own: DaemonRow, *, acts: bool) -> None:
+    """Count up in our own row.
+
+    ``acts``: we have the lease, and so the row; where it is not there, who took over removed it, or it is lost. Another one
+    would say that we wrote nothing yet.
+    """
     values = {name: getattr(own, name) for name in ("holder", "address", "version", "beats", "since")}
-    upsert(connection, t.daemon, ["holder"], values)
+    if acts:
+        connection.execute(sa.update(t.daemon).where(t.daemon.c.holder == own.holder).values(**values))
+    else:
+        upsert(connection, t.daemon, ["holder"], values)
 
 
 def take(connection: sa.Connection, holder: str, seen: LeaseView) -> int | None:
@@ -125,12 +135,18 @@ def counted(connection: sa.Connection, holder: str) -> int | None:
     return connection.execute(sa.select(t.daemon.c.commits).where(t.daemon.c.holder == holder)).scalar()
 
 
-def require(connection: sa.Connection, token: int) -> None:
+def require(connection: sa.Connection, holder: str, token: int) -> None:
     """The last statement of a transaction of the daemon with this token; the lock is held until its commit.
 
     Raises:
-        Superseded: another daemon has the lease.
+        Superseded: another daemon has the lease. ContentLost: the database does not know that this one took it: tokens
+        only grow, and each is given to one daemon.
     """
     row = connection.execute(_LOCKED).first()
-    if row is None or row.token != token:
-        raise Superseded(f"{row.holder if row is not None and row.holder else 'another daemon'} is the active daemon")
+    found = row.token if row is not None else 0
+    if row is None or found < token or (found == token and row.holder not in ("", plain(holder))):
+        raise ContentLost(
+            f"the database does not hold the lease that this daemon took: token {found} where it had {token}", fix=LOST
+        )
+    if found > token or not row.holder:
+        raise Superseded(f"{row.holder or 'another daemon'} is the active daemon")

@@ -399,7 +399,7 @@ class Store(Database):
             with self._read() as connection:
                 return lease.look(connection)
         with self._begin() as connection:
-            lease.beat(connection, own)
+            lease.beat(connection, own, acts=self.token is not None)
             return lease.look(connection)
 
     def take_lease(self, holder: str, seen: lease.LeaseView) -> bool:
@@ -419,9 +419,8 @@ class Store(Database):
         if self.token is not None:
             confirmed = self._confirmed
             with self._read() as connection:
-                lease.require(connection, self.token)
-                if self.shared:
-                    self._require_all(lease.counted(connection, self._holder), confirmed)
+                held = lease.counted(connection, self._holder) if self.shared else None
+                self._require_ours(connection, self.token, held, confirmed)
 
     def leave_lease(self, holder: str) -> None:
         """Give it back if it is ours, and be no daemon any more."""

@@ -105,7 +105,7 @@ def test_a_transaction_under_way_is_over_before_another_takes_the_lease(store: D
     took = threading.Thread(target=other.take_lease, args=("b", seen))
     with store._begin() as connection:
         write_change(connection, changes.SettingChanged("paused", "a"))
-        lease.require(connection, 1)
+        lease.require(connection, "a", 1)
         took.start()
         took.join(0.5)
         assert took.is_alive()  # it waits for our commit

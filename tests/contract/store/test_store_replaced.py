@@ -13,7 +13,7 @@ from made_records import AT, ended
 
 from sentinel.adapters.store import tables
 from sentinel.adapters.store.lease import DaemonRow
-from sentinel.errors import ContentLost, Unavailable
+from sentinel.errors import ContentLost, Superseded, Unavailable
 
 
 def own(name: str, beats: int = 0) -> DaemonRow:
@@ -101,3 +101,71 @@ def test_a_file_is_not_written_once_more_for_each_commit(store: DirectStore) -> 
     with store.engine.begin() as connection:
         counted = connection.execute(sa.select(tables.daemon.c.commits)).scalar()
     assert counted == (1 if store.shared else 0)
+
+
+def earlier(store: DirectStore, **values: Any) -> None:
+    """The lease's row as a database has it that is older than this daemon, or went another way."""
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(tables.lease).values(**values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"token": 0, "holder": "b"}, {"token": 0, "holder": ""}, {"holder": "b"}],
+    ids=["another one held it before", "nobody held it before", "another one took it as well"],
+)
+def test_a_lease_from_before_ours_is_content_lost(store: DirectStore, values: dict[str, Any]) -> None:
+    """Tokens grow, and each is given to one daemon: no other daemon has taken over in what this one wrote."""
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    earlier(store, **values)
+    for write in (lambda: store.put("paused", "late"), store.require_lease, lambda: store.look_at_lease(own("a", 1))):
+        with pytest.raises(ContentLost, match="the lease that this daemon took"):
+            write()
+    assert store.get("paused") is None
+
+
+def test_a_lease_that_is_not_there_is_content_lost(store: DirectStore) -> None:
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    with store.engine.begin() as connection:
+        connection.execute(sa.delete(tables.lease))
+    with pytest.raises(ContentLost):
+        store.require_lease()
+
+
+def test_one_taken_over_where_what_we_wrote_is_missing_is_content_lost(
+    store: DirectStore, replaced: Callable[[], None]
+) -> None:
+    """An old primary is back, on which another daemon goes on."""
+    if not store.shared:
+        return
+    for number in range(3):
+        store.put("paused", number)
+    replaced()
+    earlier(store, token=5, holder="b")
+    for write in (lambda: store.put("paused", "late"), store.require_lease):
+        with pytest.raises(ContentLost, match="does not hold what this daemon wrote"):
+            write()
+
+
+def test_one_whose_row_was_removed_by_who_took_over_has_lost_nothing(store: DirectStore, url: str) -> None:
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    store.put("paused", True)
+    other = DirectStore(url)
+    assert other.take_lease("b", other.look_at_lease(own("b")))
+    other.forget_daemons(["a"])
+    for late in (lambda: store.look_at_lease(own("a", 1)), store.require_lease, lambda: store.put("paused", False)):
+        with pytest.raises(Superseded, match="b is the active daemon") as caught:
+            late()
+        assert type(caught.value) is Superseded
+    other.close()
+
+
+def test_one_given_back_after_ours_is_no_loss(store: DirectStore, url: str) -> None:
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    other = DirectStore(url)
+    assert other.take_lease("b", other.look_at_lease(own("b")))
+    other.leave_lease("b")
+    with pytest.raises(Superseded) as caught:
+        store.require_lease()
+    assert type(caught.value) is Superseded
+    other.close()

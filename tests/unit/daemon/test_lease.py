@@ -85,12 +85,13 @@ class Host:
     def __init__(self, database: Database, name: str) -> None:
         self.clock = Clock()
         self.gone: list[Superseded] = []
+        self.said = io.StringIO()
         own = DaemonRow(f"{name}:1", f"http://{name}:9478", "1", 0, datetime(2026, 1, 1, tzinfo=UTC))
         self.lease = Lease(
             Connection(database, name),
             own,
             LEASE_S,
-            Log(io.StringIO()),
+            Log(self.said),
             seconds=self.clock,
             superseded=self.gone.append,
         )
@@ -201,6 +202,18 @@ def test_a_database_that_is_away_for_all_makes_nobody_act_and_the_same_one_goes_
     assert first.acts and not first.gone
     turns(10, first, second)
     assert first.acts and not second.took
+
+
+def test_who_stands_by_says_that_an_older_database_answers(pair: tuple[Host, Host], database: Database) -> None:
+    """An old primary is back and the active daemon is gone: nobody else is left who could tell."""
+    _, second = pair
+    database.holder, database.token = "c:1", 7
+    second.turn()
+    assert "store-lost-content" not in second.said.getvalue()
+    database.holder, database.token = "a:1", 6
+    turns(3, second)
+    assert second.said.getvalue().count("store-lost-content") == 1
+    assert "the lease's token is 6, and was 7" in second.said.getvalue()
 
 
 @pytest.mark.parametrize("step_s", [-86400.0, -3.0, 3.0, 86400.0])
