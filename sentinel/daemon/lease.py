@@ -32,6 +32,7 @@ from sentinel.errors import SentinelError, Superseded, Unavailable
 from sentinel.log import Log
 
 _RENEWALS = 5  # renewals per length of a lease: a few may fail
+RENEWAL_FRACTION = 0.4  # of the lease's length, that one may take: after one without an answer another comes in time
 _CONFIRMING = 4  # requests to Slurm that ask the database at once whether they may change something
 _ACTING_FRACTION = (
     0.9  # share of the length for which the holder acts; the rest covers clocks that run at different speeds
@@ -220,7 +221,9 @@ class Lease:
         self._stopped.set()
 
     def _renew_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
-        while not self._stopped.wait(self.every_s):
+        wait_s = self.every_s
+        while not self._stopped.wait(wait_s):
+            began_s = self._seconds()
             try:
                 loop.call_soon_threadsafe(self._turned)
             except RuntimeError:  # the loop was closed
@@ -229,6 +232,9 @@ class Lease:
                 self.renew()
             except Exception:  # without this thread the daemon would run on and never act again
                 self._log.bug("lease")
+            wait_s = max(
+                0.0, self.every_s - (self._seconds() - began_s)
+            )  # what was not answered is tried again at once
 
     def _turned(self) -> None:
         self._turned_s = self._seconds()

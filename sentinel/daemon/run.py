@@ -46,7 +46,7 @@ from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals, connect_signals
 from sentinel.daemon.ingest.refusals import SAVE_S, STORED
 from sentinel.daemon.ingest.trends import read_trends
-from sentinel.daemon.lease import Lease, this_place
+from sentinel.daemon.lease import RENEWAL_FRACTION, Lease, this_place
 from sentinel.daemon.outage import EVERY_S as OUTAGE_S
 from sentinel.daemon.outage import StoreOutage
 from sentinel.daemon.periodic import Periodic
@@ -266,6 +266,7 @@ def _store(settings: Settings, log: Log) -> Store:
             settings.daemon.database,
             busy_s=settings.daemon.database_s,
             frozen_s=settings.daemon.lease_s,
+            renewal_s=RENEWAL_FRACTION * settings.daemon.lease_s,
             log=log,
         )
     folder = Path(settings.daemon.state)

@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from in_memory.direct_store import DirectStore
+from made_records import AT
 from servers.cut_network import CutNetwork
 from servers.ports import free_ports
 from stories.witnesses import until
 
 from sentinel.adapters.client import DaemonClient
+from sentinel.adapters.store.lease import DaemonRow
 from sentinel.errors import StandingBy, Timeout, Unavailable
 
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("url", ["postgres"], indirect=True)]
@@ -189,8 +191,28 @@ def test_a_transaction_that_is_not_answered_ends(url: str) -> None:
         store.close()
 
 
-def _answers(store: DirectStore) -> bool:
+def test_a_connection_that_is_lost_costs_no_lease(url: str) -> None:
+    """A renewal ends while another one still comes in time, whatever the deadline of others; so does a look of one that
+    stands by."""
+    parts = sa.make_url(url)
+    with CutNetwork(Path(str(parts.query["host"])) / ".s.PGSQL.5432") as net:
+        through = parts.set(host="127.0.0.1", port=net.port, query={"sslmode": "disable", "gssencmode": "disable"})
+        store = DirectStore(through.render_as_string(hide_password=False), busy_s=600.0, renewal_s=1.0)
+        own = DaemonRow("a:1", "http://a", "1", 0, AT)
+        for look in (lambda: store.look_at_lease(own), store.look_at_lease, store.require_lease):
+            store.look_at_lease(own)
+            if store.token is None:
+                assert store.take_lease("a:1", store.look_at_lease())
+            net.cut()
+            with pytest.raises(Timeout, match="did not answer within 1 s"):
+                look()
+            net.mend()
+            until(lambda: _answers(store, store.require_lease), "the database to answer again")
+        store.close()
+
+
+def _answers(store: DirectStore, asked: Callable[[], object] | None = None) -> bool:
     try:
-        return store.get("paused") is True
+        return asked() is None if asked is not None else store.get("paused") is True
     except Unavailable:
         return False

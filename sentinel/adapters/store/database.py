@@ -107,6 +107,7 @@ class Database:
         log: Log | None = None,
         read_only: bool = False,
         frozen_s: float | None = None,
+        renewal_s: float | None = None,
     ) -> None:
         """
         Args:
@@ -114,6 +115,8 @@ class Database:
             read_only: for recordings; the schema is left as it is.
             frozen_s: the server ends a transaction whose client says nothing for so long, and lets go of its locks; None:
                 never. Without it a daemon that is stopped in a transaction holds up the one that takes over.
+            renewal_s: of a database that daemons share: deadline of a transaction about the lease, which has a connection
+                of its own, and of connecting to one host; None: ``busy_s``.
 
         Raises:
             Unavailable: the database does not answer. UserError: it is none that can be used.
@@ -127,10 +130,14 @@ class Database:
         self._closing = threading.Event()
         self._busy_s = busy_s
         self._deadlines: Deadlines | None = None
-        self.engine = _engine(url, busy_s, read_only=read_only, frozen_s=frozen_s)
+        self._renewal_s = busy_s if renewal_s is None else min(renewal_s, busy_s)
+        self.engine = _engine(url, busy_s, self._renewal_s, read_only=read_only, frozen_s=frozen_s)
+        # What holds up others must not hold up a renewal, and one without an answer must end while another comes in time.
+        self._lease_engine = self.engine
         if self.shared:
             self._deadlines = Deadlines()
-        self._reader = self.engine.execution_options(reads=True)
+            if renewal_s is not None:
+                self._lease_engine = _engine(url, busy_s, self._renewal_s, read_only=read_only, frozen_s=frozen_s)
         if not read_only:
             try:
                 with self._reported():
@@ -142,6 +149,7 @@ class Database:
     def close(self) -> None:
         self._closing.set()
         self.engine.dispose()
+        self._lease_engine.dispose()
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -155,18 +163,21 @@ class Database:
             raise Unavailable(f"the store does not answer: {why} ({where})", fix=_fix(why)) from error
 
     @contextlib.contextmanager
-    def _begin(self, *, times: float = 1.0, batch: str = "") -> Iterator[sa.Connection]:
+    def _begin(self, *, times: float = 1.0, batch: str = "", about_lease: bool = False) -> Iterator[sa.Connection]:
         """
         Args:
             times: how many usual deadlines it may take.
             batch: name of the changes, to be asked for by ``_has``.
+            about_lease: with that connection and deadline.
 
         Raises:
             Superseded: another daemon is active; nothing was changed.
             ContentLost: the database has lost what this daemon wrote; nothing was changed.
         """
         number: int | None = None
-        with self._transaction(self.engine, self._busy_s * times) as connection:
+        engine = self._lease_engine if about_lease else self.engine
+        for_s = self._renewal_s if about_lease else self._busy_s * times
+        with self._transaction(engine, for_s) as connection:
             yield connection
             if self.token is not None:
                 confirmed = self._confirmed
@@ -215,9 +226,11 @@ class Database:
             )
 
     @contextlib.contextmanager
-    def _read(self, *, times: float = 1.0) -> Iterator[sa.Connection]:
-        """A transaction that only reads: in SQLite it waits for no writer."""
-        with self._transaction(self._reader, self._busy_s * times) as connection:
+    def _read(self, *, times: float = 1.0, about_lease: bool = False) -> Iterator[sa.Connection]:
+        """A transaction that only reads: in SQLite it waits for no writer. See ``_begin``."""
+        engine = self._lease_engine if about_lease else self.engine
+        for_s = self._renewal_s if about_lease else self._busy_s * times
+        with self._transaction(engine.execution_options(reads=True), for_s) as connection:
             yield connection
 
     @contextlib.contextmanager
@@ -267,7 +280,7 @@ class Database:
         return made
 
 
-def _engine(url: str, busy_s: float, *, read_only: bool, frozen_s: float | None) -> sa.Engine:
+def _engine(url: str, busy_s: float, connect_s: float, *, read_only: bool, frozen_s: float | None) -> sa.Engine:
     """See ``Database``.
 
     Raises:
@@ -282,7 +295,7 @@ def _engine(url: str, busy_s: float, *, read_only: bool, frozen_s: float | None)
         arguments["isolation_level"] = "READ COMMITTED"
     try:
         if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
-            arguments["connect_args"] = {"connect_timeout": max(2, round(busy_s))}
+            arguments["connect_args"] = {"connect_timeout": max(2, round(connect_s))}
         engine = sa.create_engine(url, json_serializer=to_text, json_deserializer=from_text, **arguments)
     except (ArgumentError, ImportError, ValueError) as error:  # ValueError: a port that is none
         raise UserError(

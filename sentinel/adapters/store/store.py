@@ -396,15 +396,15 @@ class Store(Database):
             Superseded: we wrote under the lease, and another daemon has it now.
         """
         if own is None:
-            with self._read() as connection:
+            with self._read(about_lease=True) as connection:
                 return lease.look(connection)
-        with self._begin() as connection:
+        with self._begin(about_lease=True) as connection:
             lease.beat(connection, own, acts=self.token is not None)
             return lease.look(connection)
 
     def take_lease(self, holder: str, seen: lease.LeaseView) -> bool:
         """Take the lease if it is as seen; from then on everything is written under its token."""
-        with self._begin() as connection:
+        with self._begin(about_lease=True) as connection:
             token = lease.take(connection, holder, seen)
         if token is not None:
             self.token, self._holder, self._confirmed = token, holder, 0
@@ -418,7 +418,7 @@ class Store(Database):
         """
         if self.token is not None:
             confirmed = self._confirmed
-            with self._read() as connection:
+            with self._read(about_lease=True) as connection:
                 held = lease.counted(connection, self._holder) if self.shared else None
                 self._require_ours(connection, self.token, held, confirmed)
 

@@ -319,6 +319,29 @@ def test_a_bug_in_one_renewal_does_not_end_all(pair: tuple[Host, Host], monkeypa
     loop.close()
 
 
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.25, 0.75), (2.0, 0.0)])
+def test_a_renewal_that_took_long_is_followed_by_the_next_one_at_once(
+    pair: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, took_s: float, pause_s: float
+) -> None:
+    first, _ = pair
+    pauses, loop = list[float](), asyncio.new_event_loop()
+
+    class Stopped:
+        def wait(self, for_s: float) -> bool:
+            pauses.append(for_s)
+            return len(pauses) == 3
+
+    def unanswered(_own: object = None) -> LeaseView:
+        first.clock.now_s += took_s
+        raise Unavailable("the database does not answer")
+
+    monkeypatch.setattr(first.lease, "_stopped", Stopped())
+    monkeypatch.setattr(first.lease._store, "look_at_lease", unanswered)
+    first.lease._renew_until_stopped(loop)
+    loop.close()
+    assert pauses == [1.0, pause_s, pause_s]
+
+
 def test_renewing_ends_when_it_is_told_to(pair: tuple[Host, Host]) -> None:
     first, _ = pair
     loop = asyncio.new_event_loop()
