@@ -79,6 +79,7 @@ from sentinel.wire import to_json
 _SETTINGS_KEY = "settings_in_force"  # key in the store: the settings of the latest start
 _HOUSEKEEPING_S = 10.0
 _LOOK_BACK_S = 3600.0  # counters have one value per day
+_FIRST_SNAPSHOT_S = 2.0  # that a start waits for Slurm, which answers in under a second where it is healthy
 _PRUNE_S = 86_400.0
 _PRUNE_FIRST_S = 600.0  # delay of the first pruning: short enough for a daemon that is restarted every day
 # Thresholds of the garbage collector. A cluster's nodes and jobs are hundreds of thousands of long-lived objects; scanning
@@ -138,10 +139,7 @@ async def _act(
     views = people_views(base, signals, known, operators, outage)
     server, page = api_server(base, runner, views, outage), page_server(base, views, operators)
     asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner, clock))
-    try:
-        await fleets.take()  # which job runs where is needed to group the evidence of one failure
-    except Unavailable as error:
-        log.warning("carrying-on-without-slurm", reason=error.message)
+    taking = await _first_snapshot(fleets, log)
     base.prologs.refusals.restore(await asyncio.to_thread(store.get, STORED, {}), clock.now(), live)
     await runner.handle(Started(base.clock.now(), stored))
     await standby.stop()
@@ -150,7 +148,27 @@ async def _act(
     if page is not None:
         await page.start()
     await _serve(base, runner, known, signals, syslog, outage)
+    taking.cancel()
     await _stop(runner, signals, page, server, store, clock)
+
+
+async def _first_snapshot(fleets: FleetSnapshots, log: Log) -> asyncio.Task[None]:
+    """Wait for a snapshot, which is needed to group the evidence of one failure, but not for a slurmctld that hangs: who
+    asks gets an answer all the same. The request goes on, and what it brings is taken in when it comes."""
+
+    async def take() -> None:
+        try:
+            await fleets.take()
+        except Unavailable as error:
+            log.warning("carrying-on-without-slurm", reason=error.message)
+
+    taking = asyncio.create_task(take(), name="first snapshot")
+    await asyncio.wait({taking}, timeout=_FIRST_SNAPSHOT_S)
+    if taking.done():
+        taking.result()
+    else:
+        log.warning("carrying-on-without-slurm", reason=f"it has not answered within {_FIRST_SNAPSHOT_S:g} s")
+    return taking
 
 
 async def _stop(

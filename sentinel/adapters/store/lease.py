@@ -28,7 +28,9 @@ from sentinel.text import plain
 ACTIVE = "active"
 _FAR_FUTURE = datetime(9999, 1, 1, tzinfo=UTC)  # daemons of releases before take a lease whose time is over
 _HELD = sa.select(t.lease.c.holder, t.lease.c.token).where(t.lease.c.name == ACTIVE)
-LOST = "was a replica promoted that lagged, or is an old primary back? Replicate synchronously and fence: docs/two-daemons.md"
+LOST = (
+    "was a replica promoted that lagged, or is an old primary back? Replicate synchronously, fence: docs/two-daemons.md"
+)
 _LOCKED = _HELD.with_for_update(read=True)
 
 

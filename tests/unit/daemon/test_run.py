@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 from collections.abc import Callable
 
 import pytest
@@ -11,10 +12,13 @@ from in_memory.daemon import Daemon
 from in_memory.world import World
 
 from sentinel.config.settings import Settings
+from sentinel.daemon import run
 from sentinel.daemon.clock import SteadyClock
 from sentinel.daemon.run import _report_exhaustion, _stop
 from sentinel.daemon.standby import start_listening
-from sentinel.errors import UserError
+from sentinel.errors import Unavailable, UserError
+from sentinel.log import Log
+from sentinel.model.records import Fleet
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,50 @@ async def test_address_that_cannot_be_had_is_one_line_with_the_fix(error: Except
     with pytest.raises(UserError) as caught:
         await start_listening(server, Settings().daemon.listen)
     assert words in caught.value.message and fix in caught.value.fix and server.stopped
+
+
+class Hanging:
+    """A slurmctld that does not answer, until it does."""
+
+    def __init__(self, world: World) -> None:
+        self.goes_on = asyncio.Event()
+        self._world = world
+
+    async def fleet(self) -> Fleet:
+        await self.goes_on.wait()
+        return await self._world.slurm.fleet()
+
+
+async def test_a_slurm_that_hangs_holds_no_start_up_and_is_taken_in_when_it_answers(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the host of slurmctld the daemon on it may be lost: the other one has to answer."""
+    monkeypatch.setattr(run, "_FIRST_SNAPSHOT_S", 0.0)
+    daemon, log = Daemon(world()), io.StringIO()
+    hangs = Hanging(daemon.world)
+    daemon.fleets._reader = hangs  # type: ignore[assignment]
+    taking = await run._first_snapshot(daemon.fleets, Log(log))
+    assert not taking.done() and "carrying-on-without-slurm" in log.getvalue()
+    hangs.goes_on.set()
+    await taking
+    assert daemon.live.fleet is not None
+
+
+async def test_a_slurm_that_answers_is_waited_for(world: Callable[..., World]) -> None:
+    daemon, log = Daemon(world()), io.StringIO()
+    taking = await run._first_snapshot(daemon.fleets, Log(log))
+    assert taking.done() and daemon.live.fleet is not None and not log.getvalue()
+
+
+async def test_a_slurm_that_refuses_is_said_once(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon, log = Daemon(world()), io.StringIO()
+
+    async def fails() -> Fleet:
+        raise Unavailable("slurmctld refuses the connection")
+
+    monkeypatch.setattr(daemon.fleets, "take", fails)
+    await run._first_snapshot(daemon.fleets, Log(log))
+    assert "slurmctld refuses the connection" in log.getvalue() and daemon.live.fleet is None
 
 
 class Part:
