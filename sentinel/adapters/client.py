@@ -31,6 +31,7 @@ from sentinel.protocol import (
     NO_SESSION,
     PORT,
     SESSION,
+    STANDBY,
     digest_of,
     is_session_mark,
 )
@@ -38,6 +39,7 @@ from sentinel.text import is_deep, json_of, json_with_bytes
 
 MAX_ANSWER_BYTES = 24 << 20  # 16 MiB that are encrypted
 _NO_SESSIONS_S = 300.0  # pause before a daemon without sessions is asked for one again
+_TAKEOVER_PAUSE_S = 0.5  # before daemons of which none is active are asked again
 _MOST_HEALTH = 64  # bytes of what /healthz says
 _ANSWER_FACTOR = 2.0  # a whole answer may take this many times the limit of one read, however steadily it trickles
 # Errors on a kept connection that the daemon has closed.
@@ -139,22 +141,39 @@ class DaemonClient:
         self.host, self.port = parts.hostname, parts.port or PORT
         self.prefix = parts.path.rstrip("/")
 
-    def find_active(self, deadline_s: float) -> None:
+    def find_active(self, deadline_s: float, takeover_s: float = 0.0) -> None:
         """Ask each of several daemons whether it is active, and use the first that says so.
+
+        While one does not answer and another stands by, that one may be about to take over: they are asked again for
+        ``takeover_s``. A request to the silent one would wait in vain, and may have been carried out.
 
         That answer is not authenticated; the answers to requests are.
         """
-        for address in self._addresses.all if len(self._addresses.all) > 1 else ():
-            parts = urlsplit(address)
-            try:
-                with contextlib.closing(self._opened(deadline_s, parts)) as connection:
-                    connection.request("GET", f"{parts.path.rstrip('/')}/healthz")
-                    said = connection.getresponse().read(_MOST_HEALTH)
-            except (OSError, http.client.HTTPException):
-                continue
-            if said.strip() == ACTIVE.encode():
-                self._addresses.switch_to(address, instead_of=self._addresses.current)
+        until_s, silent = time.monotonic() + takeover_s, False
+        addresses = list(self._addresses.all) if len(self._addresses.all) > 1 else []
+        while addresses:
+            said: dict[str, str] = {}
+            for address in addresses:
+                said[address] = self._health(address, deadline_s)
+                if said[address] == ACTIVE:
+                    self._addresses.switch_to(address, instead_of=self._addresses.current)
+                    return
+            words = set(said.values())
+            silent = silent or "" in words
+            if not silent or words - {""} != {STANDBY} or time.monotonic() >= until_s:
                 return
+            time.sleep(_TAKEOVER_PAUSE_S)
+            addresses.sort(key=lambda address: not said[address])  # one that is frozen takes the whole deadline: last
+
+    def _health(self, address: str, deadline_s: float) -> str:
+        """What the daemon there says of itself; empty: no answer."""
+        parts = urlsplit(address)
+        try:
+            with contextlib.closing(self._opened(deadline_s, parts)) as connection:
+                connection.request("GET", f"{parts.path.rstrip('/')}/healthz")
+                return connection.getresponse().read(_MOST_HEALTH).decode("utf-8", "replace").strip()
+        except (OSError, http.client.HTTPException):
+            return ""
 
     def post(self, path: str, body: Mapping[str, object], *, deadline_s: float | None = None) -> dict[str, Any]:
         """Send one request to the active daemon and return its verified answer.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # commands that ask no daemon do not pay for the settings
 
 DEADLINE_S = 15.0  # of one answer: a listing of a large cluster takes seconds
 _FIND_S = 2.0  # for each of several daemons to say whether it is the active one
+_TAKEOVER_S = 8.0  # for one of them to take over from one that does not answer
 CONFIG = "/etc/sentinel/sentinel.toml"
 HOOK_CONF = "/etc/sentinel/hook.conf"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,7 +116,7 @@ def ask(config: Path, path: str, body: Mapping[str, object], *, deadline_s: floa
         daemon_uid=settings.daemon.uid,
     )
     try:
-        client.find_active(_FIND_S)
+        client.find_active(_FIND_S, _TAKEOVER_S)
         return client.post(path, body)
     except Denied as error:
         if error.signed:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from servers.ports import free_ports
 
+from sentinel.adapters import client as client_module
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.daemon_addresses import Addresses
 from sentinel.errors import Denied, ProtocolError, Refused, StandingBy, Timeout, Unavailable, UserError
@@ -169,6 +170,7 @@ class Daemons:
             if state == "drips":
                 self._drip(connection)
             elif state != "silent":
+                self.states[number] = "active" if state == "takes over" else state
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
             return
         self.asked.append(number)
@@ -328,6 +330,27 @@ def test_commands_ask_first_who_is_active(daemons: Daemons, credentials: Any) ->
     )
     client.find_active(0.3)
     assert client.post(EVIDENCE, {}) == {} and daemons.asked == [2]
+    client.close()
+
+
+def test_commands_wait_for_one_that_takes_over_from_one_that_is_frozen(
+    daemons: Daemons, credentials: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_TAKEOVER_PAUSE_S", 0.0)
+    client = DaemonClient(f"{daemons.start('silent')},{daemons.start('takes over')}", credentials())
+    client.find_active(0.3, 600.0)
+    assert client.post(EVIDENCE, {}) == {} and daemons.asked == [1]
+    client.close()
+
+
+@pytest.mark.parametrize("states", [("standby", "standby"), ("silent", "silent")])
+def test_commands_wait_for_no_takeover_where_none_is_due(
+    daemons: Daemons, credentials: Any, states: tuple[str, str]
+) -> None:
+    """The database is away, or all daemons are."""
+    client = DaemonClient(",".join(daemons.start(state) for state in states), credentials())
+    client.find_active(0.3, 600.0)
+    assert client.address == daemons.urls[0]
     client.close()
 
 

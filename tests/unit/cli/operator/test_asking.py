@@ -27,7 +27,7 @@ class FakeClient:
         self.closed = False
         FakeClient.made.append(self)
 
-    def find_active(self, deadline_s: float) -> None:
+    def find_active(self, deadline_s: float, takeover_s: float) -> None:
         assert self.asked == []  # before anything else
 
     def post(self, path: str, body: Any) -> dict[str, Any]:
