@@ -1,4 +1,7 @@
-"""The step in a name. A step is read, never guessed: a name that says nothing, or two different numbers, gives None."""
+"""The step in a name, and the steps and epochs that a file states in it.
+
+A step is read, never guessed: a name that says nothing, or two different numbers, gives None.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,13 @@ _NUMBER = re.compile(
 # Ray Train names its folders by the time: checkpoint_2026-11-23_04-48-15.123456. Without the century it fits 18 digits.
 _TIME = re.compile(r"checkpoint_\d\d(\d\d)-(\d\d)-(\d\d)_(\d\d)-(\d\d)-(\d\d)\.(\d{6})")
 _DIGITS = 18
+STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
+# What trainers call it besides, where the file's name states no step, and the tables in which it is then.
+_OTHER_STEP_KEYS = ("iter_num", "iter", "num_updates", "step_count", "current_step", "train_step", "global_iteration")
+_MAYBE_OF_AN_EPOCH = "iter"  # beside an epoch some count it from the epoch's start: the name's number orders such files
+_EPOCH_KEYS = ("epoch", "current_epoch")
+_TABLES_OF_EPOCHS = ("meta", "reporter", "trainer", "train_state", "progress")  # mmcv, ESPnet, people's own
+_TABLES_OF_STEPS = ("meta", "extra_state", "trainer", "train_state", "progress", "optimizer_history")
 
 
 def step_of(name: str) -> int | None:
@@ -66,3 +76,28 @@ def _number(texts: set[str]) -> int | None:
         return None
     numbers = {int(text) for text in texts}
     return numbers.pop() if len(numbers) == 1 else None
+
+
+def steps_by_other_names(value: object) -> list[int]:
+    """Steps that a user's own training script states, in the file or in a table that speaks of the run."""
+    if not isinstance(value, dict):
+        return []
+    tables: list[object] = [value]
+    for name in _TABLES_OF_STEPS:
+        table = value.get(name)
+        tables.append(table[-1] if isinstance(table, list) and table else table)
+    keys = (*STEP_KEYS, *_OTHER_STEP_KEYS)
+    found = [(t, key) for t in tables if isinstance(t, dict) for key in keys if type(t.get(key)) is int and t[key] >= 0]
+    return [t[key] for t, key in found if not (key == _MAYBE_OF_AN_EPOCH and "epoch" in t)]
+
+
+def epoch_in(value: object) -> int | None:
+    """The epoch that the file states, or a table in it that speaks of the run; None where there is none, or several.
+
+    One below 0 is none: so a save is marked that was made ready for use, without its optimizer.
+    """
+    if not isinstance(value, dict):
+        return None
+    tables = [value, *(value.get(name) for name in _TABLES_OF_EPOCHS)]
+    found = {t[key] for t in tables if isinstance(t, dict) for key in _EPOCH_KEYS if type(t.get(key)) is int}
+    return found.pop() if len(found) == 1 and min(found) >= 0 else None

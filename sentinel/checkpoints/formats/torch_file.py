@@ -28,7 +28,7 @@ from sentinel.checkpoints.parsing.tensors import (
     read_storage_reference,
 )
 from sentinel.checkpoints.reading import Opened, Work, archive_works, open_archive, span_crc
-from sentinel.checkpoints.steps import number_of, step_of
+from sentinel.checkpoints.steps import STEP_KEYS, epoch_in, number_of, step_of, steps_by_other_names
 from sentinel.inert_pickle import Opaque, load_counted_from, load_from
 from sentinel.text import visible
 
@@ -44,13 +44,6 @@ _OTHER_FILE = re.compile(
 _NUMBER = re.compile(r"\d+")
 _MOST_STEPS = 1 << 53  # below it a float holds every whole number
 _TABLES = 3  # of tables inside each other, in which trainers keep an optimizer
-_STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
-# What trainers call it besides, where the file's name states no step, and the tables in which it is then.
-_OTHER_STEP_KEYS = ("iter_num", "iter", "num_updates", "step_count", "current_step", "train_step", "global_iteration")
-_MAYBE_OF_AN_EPOCH = "iter"  # beside an epoch some count it from the epoch's start: the name's number orders such files
-_EPOCH_KEYS = ("epoch", "current_epoch")
-_TABLES_OF_EPOCHS = ("meta", "reporter", "trainer", "train_state", "progress")  # mmcv, ESPnet, people's own
-_TABLES_OF_STEPS = ("meta", "extra_state", "trainer", "train_state", "progress", "optimizer_history")
 
 owners_by_name = no_owners
 
@@ -70,7 +63,7 @@ class TorchFile:
         value = self.value
         found: list[int] = []
         if isinstance(value, dict):
-            found = [value[key] for key in _STEP_KEYS if type(value.get(key)) is int]
+            found = [value[key] for key in STEP_KEYS if type(value.get(key)) is int]
         return found
 
     def get(self, *keys: str) -> object:
@@ -350,40 +343,15 @@ def check(tree: Tree, ask: Ask) -> Finding:
             words = f"{error.reason}; changed less than {ask.fresh_s:.0f} s ago: being written?"
             raise BeingWritten(words, error.reason) from None
         raise
-    steps = set(file.steps() or (_steps_by_other_names(file.value) if step_of(name) is None else ()))
+    steps = set(file.steps() or (steps_by_other_names(file.value) if step_of(name) is None else ()))
     return Finding(
         step=steps.pop() if len(steps) == 1 else None,
-        epoch=_epoch_in(file.value),
+        epoch=epoch_in(file.value),
         works=file.works,
         unsummed=[] if file.summed else [name],
         covered={name} if file.summed else set(),
         resumable=not isinstance(file.value, dict) or names_optimizer(file.value),
     )
-
-
-def _steps_by_other_names(value: object) -> list[int]:
-    """Steps that a user's own training script states, in the file or in a table that speaks of the run."""
-    if not isinstance(value, dict):
-        return []
-    tables: list[object] = [value]
-    for name in _TABLES_OF_STEPS:
-        table = value.get(name)
-        tables.append(table[-1] if isinstance(table, list) and table else table)
-    keys = (*_STEP_KEYS, *_OTHER_STEP_KEYS)
-    found = [(t, key) for t in tables if isinstance(t, dict) for key in keys if type(t.get(key)) is int and t[key] >= 0]
-    return [t[key] for t, key in found if not (key == _MAYBE_OF_AN_EPOCH and "epoch" in t)]
-
-
-def _epoch_in(value: object) -> int | None:
-    """The epoch that the file states, or a table in it that speaks of the run; None where there is none, or several.
-
-    One below 0 is none: so a save is marked that was made ready for use, without its optimizer.
-    """
-    if not isinstance(value, dict):
-        return None
-    tables = [value, *(value.get(name) for name in _TABLES_OF_EPOCHS)]
-    found = {t[key] for t in tables if isinstance(t, dict) for key in _EPOCH_KEYS if type(t.get(key)) is int}
-    return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
 
 def names_optimizer(value: object) -> bool:
@@ -403,6 +371,6 @@ def names_optimizer(value: object) -> bool:
 
 def _speaks_of_optimizer(key: str, held: object) -> bool:
     """Of a model's parameters some have "opt" in their names: ``opt_proj.weight``."""
-    if key in _STEP_KEYS or OPTIMIZER_KEY.search(key):
+    if key in STEP_KEYS or OPTIMIZER_KEY.search(key):
         return True
     return "opt" in key.lower() and not (isinstance(held, Opaque) and held.name.startswith("_rebuild"))
