@@ -248,6 +248,7 @@ class MemoryStore:
             "first_step": change.first_step,
             "last_step": change.last_step,
             "step_time_s": change.step_time_s,
+            "het": job.het,
         }
 
     def _setting(self, change: c.SettingChanged) -> None:

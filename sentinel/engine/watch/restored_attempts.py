@@ -16,20 +16,25 @@ _STEPS = 10  # step lines reconstructed to restore a job's rhythm
 def restore(cluster: ClusterView, rows: Iterable[Mapping[str, Any]]) -> None:
     """Add stored attempts to the cluster view, with the steps that they reached."""
     for row in rows:
-        view = JobView(
-            id=row["job"],
-            state=row["state"] or "unknown",
-            user=row["user"] or "",
-            name=row["name"] or "",
-            partition=row["partition"] or "",
-            restarts=row["attempt"],
-            nodes=tuple(row["nodes"]),
-            started_at=row["started_at"],
-            ended_at=row["ended_at"],
-        )
-        seen = cluster.see_attempt(view)
+        seen = cluster.see_attempt(view_of(row))
         seen.first_step, seen.last_step, seen.step_time_s = row["first_step"], row["last_step"], row["step_time_s"]
         seen.ended = row["ended_at"] is not None
+
+
+def view_of(row: Mapping[str, Any]) -> JobView:
+    """The attempt of this row, as far as the store has it."""
+    return JobView(
+        id=row["job"],
+        state=row["state"] or "unknown",
+        user=row["user"] or "",
+        name=row["name"] or "",
+        partition=row["partition"] or "",
+        restarts=row["attempt"],
+        nodes=tuple(row["nodes"]),
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        het=row["het"],
+    )
 
 
 def restore_rhythms(cluster: ClusterView, now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ from in_memory.standing import look, steps, waiting
 from in_memory.watch import Scene
 from in_memory.world import World
 
+from sentinel.model.changes import AttemptSeen
 from sentinel.model.records import Kind
 from sentinel.model.stored import JUDGED_UNTIL
 from sentinel.model.vocabulary import END_NOT_SEEN
@@ -99,3 +101,19 @@ async def test_whether_an_end_was_seen_is_known_by_how_long_nobody_looked(
     await scene.reconcile()
     (row,) = there.store.attempts()
     assert (row["state"], row["ended_at"] is None) == (state, False)
+
+
+async def test_a_component_that_is_gone_is_still_one_of_its_job(world: Worlds) -> None:
+    there = world()
+    before = Scene(there)
+    await before.reconcile()
+    seen = before.live.attempts[there.job, 0]
+    there.store.commit([AttemptSeen(dataclasses.replace(seen.view, het=there.job))])
+    assert there.store.components(there.job) == {there.job}
+    there.slurm.end(there.job)
+    there.slurm.purge(there.job)
+    scene = Scene(there)
+    await scene.start()
+    await scene.reconcile()
+    (row,) = there.store.attempts()
+    assert row["ended_at"] is not None and there.store.components(there.job) == {there.job}
