@@ -79,7 +79,6 @@ def _end(state: State, out: Transition, incident: Incident, words: str, now: dat
     name, before = incident.id, state.plans.get(incident.id)
     if before is not None:
         plan = state.plans[name] = _of_nodes(before)
-        out.save(PlanMade(plan))
         known = state.recoveries.get(name)
         if known is not None and known.under_way is not None and known.under_way.job is not None:
             known.under_way = None
@@ -89,8 +88,8 @@ def _end(state: State, out: Transition, incident: Incident, words: str, now: dat
             recovery.come_to_rest(state, out, name, IncidentState.CLOSED, words, now)
             notices.notify(state, out, name, now)
             out.say("job-gone", incident=name, job=incident.job, reason=words)
-        if name not in state.open_plans:
-            out.save(PlanFinished(plan.id))
+        # Of a plan that is over, the store keeps what was planned for the job: for people.
+        out.save(PlanMade(plan) if name in state.open_plans else PlanFinished(plan.id))
     state.index.remove(state.incidents[name])
     state.put(dataclasses.replace(state.incidents[name], job=None, attempt=None))
     if name in state.recoveries:

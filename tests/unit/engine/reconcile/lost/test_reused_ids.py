@@ -121,3 +121,18 @@ async def test_the_first_end_of_a_job_with_a_known_id_is_news(world: Worlds) -> 
     await daemon.quiet()
     assert len(states(there)) == 2, daemon.said
     assert daemon.bugs() == 0
+
+
+async def test_what_was_planned_for_a_job_stays_to_be_read_once_it_is_over(world: Worlds) -> None:
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, lost_gpu("n1"))
+    plan = open_plan(there)
+    begin_anew(there, **STRANGER)
+    await daemon.pass_time(20.0)
+    for _ in range(2):
+        assert states(there) == ["closed"] and there.store.open_plans() == [], daemon.said
+        assert there.store.plan_of(plan.incident) == plan
+        daemon = Daemon(there, settings=WIDE)
+        await daemon.start()
+        await daemon.pass_time(20.0)
