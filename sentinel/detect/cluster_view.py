@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from sentinel.detect.change_point import WINDOW, SlowSeen
 from sentinel.detect.hang import SilenceSeen
+from sentinel.detect.job_end import without_record
 from sentinel.detect.listings import Listings
 from sentinel.detect.observed_silence import Observed
 from sentinel.detect.own_host import ahead_s
@@ -28,7 +29,6 @@ _SAVES = 50  # newest saves of an attempt, from which its save interval is compu
 _REPORTS = 128  # timer reports, at most one in ten seconds: at least twenty minutes
 _LOOK_BACK = timedelta(hours=1)  # how long node evidence and ended attempts are kept at least
 _CURVES = 1000  # of attempts that ended, the newest: 8 MB
-_SEEN_LATELY = timedelta(minutes=10)  # an end between two snapshots so close is known well enough to count the work
 _POOL = 400  # recent evidence kept for each attempt and node, for incidents opened later
 
 
@@ -146,10 +146,14 @@ class ClusterView:
         known = (seen for seen in self.nodes.values() if seen.state == "heard")
         return ahead_s([seen.clock_offset_s for seen in known if seen.clock_offset_s is not None])
 
+    @property
+    def looked_at(self) -> datetime | None:
+        """When Slurm was looked at last, by this daemon or the one before; None: not known."""
+        return self.fleet.at if self.fleet is not None else self.known_until
+
     def see_fleet(self, fleet: Fleet) -> None:
         """Update nodes and attempts from a snapshot; an attempt keeps its nodes after it ended."""
-        before = self.fleet.at if self.fleet is not None else self.known_until
-        lately = before is not None and fleet.at - before <= _SEEN_LATELY
+        before = self.looked_at
         for (job_id, attempt), seen in self.attempts.items():
             now = fleet.jobs.get(job_id)
             on_nodes = now is not None and now.state not in ("pending", "configuring")
@@ -161,8 +165,8 @@ class ClusterView:
             gone = now is None and not fleet.may_have_job(job_id)  # an unreadable record is no end
             if over and (gone or (now is not None and now.restarts > attempt)):
                 # Requeued or purged: Slurm keeps no record of it; the snapshot's time is the best known end.
-                state = END_NOT_SEEN if not lately else "requeued" if now else "unknown"
-                seen.view, seen.ended = replace(seen.view, state=state, ended_at=fleet.at), True
+                state = "requeued" if now else "unknown"
+                seen.view, seen.ended = without_record(seen.view, state, fleet.at, before, fleet.at), True
         for job in fleet.jobs.values():
             if job.state not in ("running", "completing") or not job.nodes:
                 continue

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sentinel.model.records import Evidence, JobView, Kind, Source, Where, stable_id
-from sentinel.model.vocabulary import PREEMPTED, PREEMPTED_AT
+from sentinel.model.vocabulary import END_NOT_SEEN, PREEMPTED, PREEMPTED_AT
+
+_SEEN_LATELY = timedelta(minutes=10)  # an end between two looks so close is known well enough to count the work
 
 
 def failed_attempt(job: JobView) -> JobView:
     """The attempt that failed, of a job that Slurm has requeued and held for it (``JobView.exit_held``)."""
     return replace(job, state="failed", restarts=job.restarts - 1, ended_at=job.submitted_at, held=False)
+
+
+def without_record(job: JobView, state: str, ended_at: datetime, looked_at: datetime | None, now: datetime) -> JobView:
+    """The attempt as it is kept where it is over and Slurm keeps no record of it.
+
+    Args:
+        state: of one whose end was seen.
+        ended_at: the best known time of its end.
+        looked_at: when Slurm was looked at before ``now``; None: not known.
+    """
+    lately = looked_at is not None and now - looked_at <= _SEEN_LATELY
+    return replace(job, state=state if lately else END_NOT_SEEN, ended_at=ended_at)
 
 
 def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance: Sequence[str] = ()) -> Evidence:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
+from sentinel.detect.job_end import without_record
 from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import notices, recovery
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
+from sentinel.engine.watch.restored_attempts import view_of
 from sentinel.model.changes import AttemptSeen, PlanFinished, PlanMade
 from sentinel.model.identity import CLOCKS_DIFFER, JobsOfOneId, is_another
 from sentinel.model.records import NODE_STEPS, Fleet, Incident, IncidentState, JobView, Plan
 from sentinel.model.stored import Stored
+from sentinel.model.vocabulary import END_NOT_SEEN
 
 _OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
 _GONE = "Slurm no longer knows job {job}: its id is another job's by now"
@@ -36,7 +39,7 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
             others.add(job)
     for job in sorted(others):
         out.say("job-id-reused", job=job, user=views[job].user)
-        _leave(state, out, job, views[job], now)
+        _leave(state, out, job, views[job], fleet.at, now)
 
 
 def _opened(state: State) -> dict[int, datetime]:
@@ -55,15 +58,16 @@ def _is_younger(state: State, view: JobView, at: datetime) -> bool:
     return at < of_own_clock(view.submitted_at, state.cluster.own_clock_ahead_s()) - CLOCKS_DIFFER
 
 
-def _leave(state: State, out: Transition, job: int, view: JobView, now: datetime) -> None:
-    """Everything so far was of the job that had the id before."""
+def _leave(state: State, out: Transition, job: int, view: JobView, seen_at: datetime, now: datetime) -> None:
+    """Everything so far was of the job that had the id before. ``seen_at``: when Slurm was seen to have given it away."""
     about = [one for one in state.index.about(job, ()) if one.job == job]
     for incident in about:
         _end(state, out, incident, _GONE.format(job=job), now)
     keys = [key for key in state.cluster.attempts if key[0] == job]
     for seen in [state.cluster.attempts.pop(key) for key in keys]:
         if seen.view.started_at is not None and seen.view.ended_at is None:  # of its end no more is known than this
-            seen.view = dataclasses.replace(seen.view, state="unknown", ended_at=view.submitted_at or now)
+            over_at = view.submitted_at or now
+            seen.view = without_record(seen.view, "unknown", over_at, state.cluster.looked_at, seen_at)
         if seen.view.started_at is not None:
             out.save(AttemptSeen(seen.view, seen.first_step, seen.last_step, seen.usual_step_s()))
     state.cluster.dependents.pop(job, None)
@@ -135,11 +139,17 @@ def without_former(stored: Stored) -> tuple[Ledger, Stored]:
 
 
 def started(state: State, out: Transition, stored: Stored, now: datetime) -> None:
-    """End the plans for jobs that were found gone in the store: the daemon before this one had not come to it.
+    """End the plans and attempts of jobs that were found gone in the store: the daemon before this one had not come to it,
+    or was of an earlier release.
 
     Args:
         stored: as a start found it.
     """
+    jobs = JobsOfOneId(stored.recent_attempts)
+    for row in stored.recent_attempts:
+        if row["ended_at"] is None and jobs.is_former(row["job"], row["started_at"]):
+            over = dataclasses.replace(view_of(row), state=END_NOT_SEEN, ended_at=row["started_at"])
+            out.save(AttemptSeen(over, row["first_step"], row["last_step"], row["step_time_s"]))
     for incident in stored.incidents:
         known = state.incidents.get(incident.id)
         if incident.job is not None and known is not None and known.job is None:

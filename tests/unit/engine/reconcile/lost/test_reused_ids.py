@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from made_records import OPTED_IN, lost_gpu
 
 from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade
 from sentinel.model.records import Incident, IncidentState, StepKind
+from sentinel.model.vocabulary import END_NOT_SEEN
 
 Worlds = Callable[..., World]
 SAME = {"user": "alice", "uid": 1001}
@@ -121,6 +123,41 @@ async def test_the_first_end_of_a_job_with_a_known_id_is_news(world: Worlds) -> 
     await daemon.quiet()
     assert len(states(there)) == 2, daemon.said
     assert daemon.bugs() == 0
+
+
+@pytest.mark.parametrize("by", [STRANGER, SAME])
+async def test_how_long_a_job_worked_whose_id_came_again_while_nobody_looked_is_not_known(
+    world: Worlds, by: dict[str, Any]
+) -> None:
+    there = silent(world(nodes=6))
+    first = Daemon(there, settings=WIDE)
+    await first.start()
+    await first.runner.timer_due("reconcile")
+    await first.quiet()
+    there.slurm.clock.advance(20 * 86400.0)
+    begin_anew(there, **by)
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.start()
+    await daemon.pass_time(20.0)
+    former = there.store.attempts(job=there.job)[0]
+    assert former["state"] == END_NOT_SEEN and former["ended_at"] is not None, daemon.said
+
+
+async def test_an_attempt_that_an_earlier_release_left_open_is_over(world: Worlds) -> None:
+    """It took the next job with that id for the same one, and never ended what it had of this."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.start()
+    await daemon.runner.timer_due("reconcile")
+    await daemon.quiet()
+    view = daemon.state.cluster.attempts[there.job, 0].view
+    assert view.started_at is not None
+    began = view.started_at - timedelta(days=20)
+    there.store.commit([AttemptSeen(dataclasses.replace(view, user="carol", uid=1003, started_at=began))])
+    await Daemon(there, settings=WIDE).start()
+    former, now = there.store.attempts(job=there.job)
+    assert (former["state"], now["ended_at"]) == (END_NOT_SEEN, None)
+    assert began <= former["ended_at"] <= view.started_at
 
 
 async def test_what_was_planned_for_a_job_stays_to_be_read_once_it_is_over(world: Worlds) -> None:
