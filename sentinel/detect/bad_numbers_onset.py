@@ -91,6 +91,20 @@ class OnsetTracker:
         }
         return dict(list(kept.items())[-_MOST_KEPT:])
 
+    def jobs(self) -> dict[int, datetime]:
+        """By job: since when its numbers went bad, as far as that is known."""
+        found: dict[int, datetime] = {}
+        for (job, _), run in self._runs.items():
+            if run.since is not None:
+                found[job] = min(found.get(job, run.since), run.since)
+        return found
+
+    def leave(self, job: int) -> None:
+        """The job is gone, and Slurm has given its id to another one: these numbers were not that one's."""
+        for attempt in self._of_job.pop(job, set()):
+            self._changed |= self._runs.pop((job, attempt)) != NO_RUN
+        self._losses = {name: losses for name, losses in self._losses.items() if name[0] != job}
+
     def onset_step(self, job: int | None, attempt: int | None) -> int | None:
         """The step at which this attempt's numbers went bad, if it was reported that they stay bad, or at which those of an
         earlier attempt did, until this one has shown good ones: it may have started from what that one saved."""

@@ -64,6 +64,11 @@ class JoinedSaves:
         changed, self._changed = self._changed, False
         return _written({key: seen.whole for key, seen in self._attempts.items()}) if changed else None
 
+    def leave(self, job: int) -> None:
+        """The job is gone, and Slurm has given its id to another one: these saves were not that one's."""
+        for key in [key for key in self._attempts if key[0] == job]:
+            self._changed |= bool(self._attempts.pop(key).whole)
+
     def take(self, items: Sequence[Evidence], now: datetime) -> list[Evidence]:
         """Replace the listings among ``items`` by the findings that follow from them, each reported once."""
         changed: dict[_Key, None] = {}

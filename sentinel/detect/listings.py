@@ -50,6 +50,11 @@ class Listings:
         while len(self._held) > ATTEMPTS:
             del self._held[next(iter(self._held))]
 
+    def leave(self, job: int) -> None:
+        """The job is gone, and Slurm has given its id to another one: these checkpoints were not that one's."""
+        self._held = {key: held for key, held in self._held.items() if key[0] != job}
+        self._unreadable = {key: why for key, why in self._unreadable.items() if key[0] != job}
+
     def of(self, job: int, attempt: int) -> Mapping[str, Held]:
         return self._held.get((job, attempt), {})
 

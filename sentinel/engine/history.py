@@ -5,7 +5,7 @@ Loaded from the store at start (``sentinel.engine.loading``), then updated with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -74,7 +74,8 @@ class PastEvents:
         """Record what an operator said of the incident of ``row`` (as the store lists it); a later verdict keeps it."""
         known = self._failures.get(row["id"], ())
         told = [*(row.get("corrections") or ()), correction]
-        self.loaded({**row, "corrections": told}, known[0].nodes if known else ())
+        whose = {"job": known[0].job} if known else {}  # the row names also a job that is gone, for people
+        self.loaded({**row, **whose, "corrections": told}, known[0].nodes if known else ())
 
     def owner(self, incident: str) -> str | None:
         """Who owned the incident's job; None: not known."""
@@ -107,6 +108,14 @@ class PastEvents:
     def restarts(self, job: int | None) -> tuple[PastRestart, ...]:
         """Sentinel's restarts of ``job``, the oldest first."""
         return tuple(self._restarts.get(job, ())) if job is not None else ()
+
+    def since(self, jobs: Collection[int]) -> dict[int, datetime]:
+        """By job, of these: the time of the first of its failures and restarts."""
+        found = {job: restarts[0].at for job in self._restarts.keys() & jobs if (restarts := self._restarts[job])}
+        for job in self._of_job.keys() & jobs:
+            first = min(past.at for name in self._of_job[job] for past in self._failures[name])
+            found[job] = min(found.get(job, first), first)
+        return found
 
     def leave(self, job: int) -> None:
         """The job is gone, and Slurm has given its id to another one: what happened to it is no history of that."""

@@ -10,14 +10,16 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
+from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.detect.job_end import without_record
+from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import notices, recovery
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch.restored_attempts import view_of
-from sentinel.model.changes import AttemptSeen, PlanFinished, PlanMade
+from sentinel.model.changes import AttemptSeen, PlanFinished, PlanMade, SettingChanged
 from sentinel.model.identity import CLOCKS_DIFFER, JobsOfOneId, is_another
 from sentinel.model.records import NODE_STEPS, Fleet, Incident, IncidentState, JobView, Plan
 from sentinel.model.stored import Stored
@@ -33,13 +35,16 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
     for (job, _), seen in state.cluster.attempts.items():
         if (view := views.get(job)) is not None and is_another(seen.view, view):
             others.add(job)
-    seen_ids = {job for job, _ in state.cluster.attempts}  # of others the view has forgotten what it knew
-    for job, since in [*state.ledger.jobs().items(), *_opened(state).items()]:
-        if job not in seen_ids and (view := views.get(job)) is not None and _is_younger(state, view, since):
-            others.add(job)
+    unseen = views.keys() - {job for job, _ in state.cluster.attempts}  # the view may have forgotten what it knew
+    for known in (state.ledger.jobs(), _opened(state), state.onsets.jobs(), state.past.since(unseen)):
+        others |= {job for job in known.keys() & unseen if _is_younger(state, views[job], known[job])}
     for job in sorted(others):
         out.say("job-id-reused", job=job, user=views[job].user)
         _leave(state, out, job, views[job], fleet.at, now)
+    if others and (kept := state.onsets.unsaved()) is not None:
+        out.save(SettingChanged(BAD_NUMBERS_KEPT, kept))
+    if others and (sizes := state.joined_saves.unsaved()) is not None:
+        out.save(SettingChanged(SAVES_KEPT, sizes))
 
 
 def _opened(state: State) -> dict[int, datetime]:
@@ -76,6 +81,9 @@ def _leave(state: State, out: Transition, job: int, view: JobView, seen_at: date
     state.began_before = state.began_before.difference(keys) if state.began_before is not None else None
     state.ledger.leave(job)
     state.past.leave(job)
+    state.onsets.leave(job)
+    state.joined_saves.leave(job)
+    state.cluster.listings.leave(job)
 
 
 def _end(state: State, out: Transition, incident: Incident, words: str, now: datetime) -> None:

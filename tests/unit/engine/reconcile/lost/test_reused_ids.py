@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, heard, open_plan, silent, states
 from in_memory.world import World
-from made_records import OPTED_IN, lost_gpu
+from made_records import AT, OPTED_IN, lost_gpu
 
+from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT
+from sentinel.engine.events import IncidentCorrected
 from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade
+from sentinel.model.corrections import Correction
 from sentinel.model.records import Incident, IncidentState, StepKind
 from sentinel.model.vocabulary import END_NOT_SEEN
+from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
 SAME = {"user": "alice", "uid": 1001}
@@ -173,3 +177,65 @@ async def test_what_was_planned_for_a_job_stays_to_be_read_once_it_is_over(world
         daemon = Daemon(there, settings=WIDE)
         await daemon.start()
         await daemon.pass_time(20.0)
+
+
+RAN_BAD = {
+    "onset": 500, "told": True, "last": 540, "prints": 5, "what": "loss is not a number", "since": to_json(AT),
+    "newest": to_json(AT), "numbered": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", [STRANGER, SAME])
+@pytest.mark.parametrize("while_off", [False, True])
+async def test_numbers_that_went_bad_in_a_job_are_not_another_ones(
+    world: Worlds, while_off: bool, by: dict[str, Any]
+) -> None:
+    """Of its checkpoints those from that step on would be moved away."""
+    there = silent(world(nodes=6))
+    there.store.put(BAD_NUMBERS_KEPT, {f"{there.job}.0": RAN_BAD})
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.start()
+    assert daemon.state.onsets.onset_step(there.job, 0) == 500
+    there.slurm.jobs.clear()
+    if not while_off:
+        await daemon.pass_time(20.0)
+    there.slurm.clock.advance(9 * 86400.0)
+    begin_anew(there, **by)
+    if while_off:
+        daemon = Daemon(there, settings=WIDE)
+        await daemon.start()
+    await daemon.pass_time(20.0)
+    assert daemon.state.onsets.onset_step(there.job, 0) is None, daemon.said
+    await daemon.runner.timer_due("reconcile")
+    await daemon.quiet()
+    again = Daemon(there, settings=WIDE)
+    await again.start()
+    assert again.state.onsets.onset_step(there.job, 0) is None, "nor after a start"
+
+
+@pytest.mark.parametrize("by", [STRANGER, SAME])
+async def test_what_is_kept_longest_of_a_job_is_not_another_ones(world: Worlds, by: dict[str, Any]) -> None:
+    """Its attempts, steps and incidents have left the memory; its failures and restarts stay there for a month."""
+    there = world(nodes=6)
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, lost_gpu("n1"))
+    await daemon.pass_time(20.0)
+    assert states(there) == ["closed"]
+    there.slurm.jobs.clear()
+    for _ in range(3):
+        await daemon.pass_time(2 * 86400.0)
+        await daemon.runner.timer_due("reconcile")
+        await daemon.quiet()
+        await daemon.housekeeping()
+    state = daemon.state
+    assert (there.job, 0) not in state.cluster.attempts and not state.ledger.jobs() and not state.incidents
+    assert len(state.past.restarts(there.job)) == 1 and state.past.of_job(there.job, without="")
+    begin_anew(there, **by)
+    await daemon.pass_time(20.0)
+    assert not state.past.restarts(there.job) and not state.past.of_job(there.job, without=""), daemon.said
+    (row,) = there.store.incident_rows()
+    cause = {"cause": "fabric_link", "scope": "network", "was": "gpu_fallen_off_bus", "was_scope": "node"}
+    made = Correction(at=there.slurm.clock.now(), by="root", note="", **cause)
+    await daemon.runner.handle(IncidentCorrected(there.slurm.clock.now(), row, made, ""))
+    assert not state.past.of_job(there.job, without=""), "what a person says of it later, neither"
+    assert daemon.bugs() == 0
