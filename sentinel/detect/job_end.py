@@ -63,6 +63,11 @@ def _id(job: JobView, state: str) -> str:
     return stable_id("job_ended", job.id, job.restarts, state, *submitted)
 
 
+def earlier_id(job: JobView) -> str:
+    """The id that earlier releases gave to the evidence of this end."""
+    return _id(replace(job, submitted_at=None), job.state)
+
+
 def _preempted(job: JobView) -> datetime | None:
     """When Slurm preempted this attempt, and did not only suspend it for a while: what it did then it was asked to."""
     at = job.preempted_at

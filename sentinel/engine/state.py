@@ -93,6 +93,9 @@ class KnownEvidence:
             self._ids.popitem(last=False)
         return True
 
+    def __contains__(self, identity: str) -> bool:
+        return identity in self._ids
+
     def discard(self, identity: str) -> None:
         """Forget this id: what it stood for was not taken after all."""
         self._ids.pop(identity, None)

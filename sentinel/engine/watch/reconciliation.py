@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from sentinel.detect.cluster_view import AttemptSeen
-from sentinel.detect.job_end import failed_attempt, job_ended
+from sentinel.detect.job_end import earlier_id, failed_attempt, job_ended
 from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import grouping
 from sentinel.engine.events import EvidenceReceived
@@ -114,7 +114,8 @@ def _is_news(state: State, job: JobView, now: datetime) -> bool:
 
 def _exit_held(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
     """Failures after which Slurm itself requeued and held the job; what is known already is dropped by its id."""
-    failed = [failed_attempt(job) for job in fleet.jobs.values() if job.exit_held]
+    held = (failed_attempt(job) for job in fleet.jobs.values() if job.exit_held)
+    failed = [job for job in held if not _told_by_earlier_release(state, job)]
     ahead_s = state.cluster.own_clock_ahead_s()
     return [
         ended(state, job, now)
@@ -122,6 +123,13 @@ def _exit_held(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
         if (job.id, job.restarts) in state.cluster.attempts
         or (job.ended_at is not None and now - of_own_clock(job.ended_at, ahead_s) < state.window)
     ]
+
+
+def _told_by_earlier_release(state: State, job: JobView) -> bool:
+    """Whether the end, from before this daemon, is known by the id that was made of it then: jobs may be held for weeks.
+    What has ended since may be of another job with that id."""
+    since = state.watching_since
+    return since is not None and job.ended_at is not None and job.ended_at < since and earlier_id(job) in state.known
 
 
 def _went_down(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:

@@ -12,8 +12,9 @@ from in_memory.world import World
 from made_records import OPTED_IN, ended, evidence, lost_gpu, step_line
 
 from sentinel.config.settings import Limits
+from sentinel.detect import job_end
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.model.records import Source
+from sentinel.model.records import Source, stable_id
 
 Worlds = Callable[..., World]
 ERROR = dataclasses.replace(
@@ -105,9 +106,9 @@ async def test_jobs_that_waited_for_one_that_failed_by_itself_are_named(world: W
 # --- RequeueExitHold: a failed job does not come to its end -------------------------------------------------------------
 
 
-async def exit_held(world: Worlds) -> tuple[World, Daemon, FakeSink]:
+async def exit_held(world: Worlds, comment: str = OPTED_IN) -> tuple[World, Daemon, FakeSink]:
     """A job failed, and Slurm itself requeued and held it."""
-    there, sink = silent(world(nodes=6)), FakeSink()
+    there, sink = silent(world(nodes=6, comment=comment)), FakeSink()
     there.slurm.requeue_exit_hold = True
     daemon = Daemon(there, [sink])
     await daemon.fleets.take()
@@ -155,3 +156,27 @@ async def test_a_job_of_broken_code_that_slurm_requeued_and_held_is_left_held_an
     await again.start()
     await again.pass_time(60.0)
     assert len(sink.got) == 1 and sink.later == []
+
+
+@pytest.mark.parametrize("comment", ["", OPTED_IN])
+async def test_one_that_an_earlier_release_knew_is_no_news_to_this_one(
+    world: Worlds, comment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier releases made the id of an end without the time of submission."""
+    there, daemon, sink = await exit_held(world, comment)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(job_end, "_id", lambda job, state: stable_id("job_ended", job.id, job.restarts, state))
+        await daemon.observe([ERROR])
+        await daemon.runner.timer_due("reconcile")
+        await daemon.pass_time(20.0)
+    told = heard(sink)
+    assert told and len(states(there)) == 1, daemon.said
+    there.slurm.clock.advance(2 * 86400.0)
+    again = Daemon(there, [sink])
+    await again.start()
+    for _ in range(3):
+        await again.runner.timer_due("reconcile")
+        await again.pass_time(60.0)
+    job = there.slurm.jobs[there.job]
+    assert len(states(there)) == 1 and heard(sink) == told, again.said
+    assert job.held and job.restarts == 1 and again.bugs() == 0
