@@ -144,7 +144,8 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
     for incident in stored.incidents:
         if incident.state not in (IncidentState.OPEN, IncidentState.WATCHING) or not incident.evidence:
             continue
-        if incident.id in state.open_plans or incident.id not in state.incidents:
+        current = state.incidents.get(incident.id)
+        if incident.id in state.open_plans or current is None or current.state is IncidentState.CLOSED:
             continue
         if incident.id in state.plans:
             recovery.carry_out_plan(state, out, incident.id, now)

@@ -103,10 +103,13 @@ async def test_a_plan_for_a_job_that_is_found_gone_in_the_store_is_ended(world: 
     there.store.commit([PlanMade(plan), AttemptSeen(first.state.cluster.attempts[there.job, 0].view)])
     incident = first.state.incidents[plan.incident]
     there.store.commit([IncidentChanged(dataclasses.replace(incident, state=IncidentState.WATCHING, closed_at=None))])
-    daemon = Daemon(there, settings=WIDE)
+    sink = FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
     await daemon.start()
     await daemon.pass_time(20.0)
     assert new.restarts == 0 and new.admin_comment == "" and states(there) == ["closed"], daemon.said
+    assert "another job's" in there.store.incident_rows()[0]["outcome"] and daemon.said.count("job-gone") == 1
+    assert len(sink.all) <= 1 and "incident-finished" not in daemon.said, daemon.said
     assert there.store.open_plans() == [] and daemon.bugs() == 0
 
 
