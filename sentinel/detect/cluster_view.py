@@ -112,7 +112,7 @@ class ClusterView:
         self.attempts: dict[tuple[int, int], AttemptSeen] = {}
         self.listings = Listings()
         self.dependents: dict[int, dict[int, str]] = {}  # by job: those that waited for its end, and their kind
-        self._past_curves: dict[tuple[int, int], ProgressCurve] = {}
+        self._past_curves: dict[tuple[int, int], tuple[datetime | None, ProgressCurve]] = {}  # with the attempt's start
 
     def last_step(self, job: int, attempt: int) -> int | None:
         return seen.last_step if (seen := self.attempts.get((job, attempt))) else None
@@ -129,10 +129,14 @@ class ClusterView:
         """Whether the attempt was seen on its nodes, or printed a step."""
         return self._was_seen(job, attempt) or self.first_step(job, attempt) is not None
 
-    def curve(self, job: int, attempt: int) -> list[Point]:
-        """Loss and step time over the steps that this daemon saw; empty where it saw none."""
-        kept = seen.curve if (seen := self.attempts.get((job, attempt))) else self._past_curves.get((job, attempt))
-        return kept.points() if kept is not None else []
+    def curve(self, job: int, attempt: int, began: datetime) -> list[Point]:
+        """Loss and step time over the steps that this daemon saw of the attempt that began then; empty where it saw none.
+
+        One of that number and another start is of a job that has, or had, the same id: maybe another user's.
+        """
+        seen = self.attempts.get((job, attempt))
+        kept = (seen.view.started_at, seen.curve) if seen is not None else self._past_curves.get((job, attempt))
+        return kept[1].points() if kept is not None and kept[0] in (None, began) else []
 
     def ended(self, job: int, attempt: int) -> bool:
         return bool((seen := self.attempts.get((job, attempt))) and seen.ended)
@@ -376,7 +380,7 @@ class ClusterView:
                 newest, now = seen.noted_at, min(before, fleet.at)  # no snapshot will ever show its end
             if newest is not None and newest < now - _LOOK_BACK:
                 del self.attempts[key]
-                self._past_curves[key] = seen.curve
+                self._past_curves[key] = seen.view.started_at, seen.curve
         while len(self._past_curves) > _CURVES:
             del self._past_curves[next(iter(self._past_curves))]
         since = before - max(_LOOK_BACK, timedelta(seconds=group_s))

@@ -63,11 +63,11 @@ class JobAttempts:
 
     def curves(self, job: int, user: str | None) -> list[dict[str, Any]]:
         """By attempt: points as [step, Unix time in s, loss, seconds per step]. Blocking."""
-        numbers = dict.fromkeys(row["attempt"] for row in self.read(job=job, user=user))
-        return [
-            {"attempt": number, "points": [[p.step, p.at_s, p.loss, p.step_s] for p in self._live.curve(job, number)]}
-            for number in numbers
-        ]
+        found = {}
+        for row in self.read(job=job, user=user):
+            points = self._live.curve(job, row["attempt"], row["started_at"])
+            found[row["attempt"]] = [[p.step, p.at_s, p.loss, p.step_s] for p in points]
+        return [{"attempt": number, "points": points} for number, points in found.items()]
 
     def of_jobs(
         self,

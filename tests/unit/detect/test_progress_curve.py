@@ -57,5 +57,5 @@ def test_curve_outlives_its_attempt() -> None:
     view.note(line(1.0, job=7, step=1, loss=3.0))
     view.note(evidence(Kind.JOB_ENDED, job=7, attempt=0, at_s=2.0, source=Source.SLURM))
     view.forget(later(7 * 86400))
-    assert view.attempts == {} and [point.loss for point in view.curve(7, 0)] == [3.0]
-    assert view.curve(7, 1) == [] and view.curve(8, 0) == []
+    assert view.attempts == {} and [point.loss for point in view.curve(7, 0, later(0))] == [3.0]
+    assert view.curve(7, 1, later(0)) == view.curve(8, 0, later(0)) == view.curve(7, 0, later(1)) == []

@@ -17,7 +17,7 @@ from hanging_threads import fails_on_the_event_loop
 from in_memory.daemon import SETTINGS
 from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
 from in_memory.world import World
-from made_records import AT, evidence, incident, later, plan, step
+from made_records import AT, evidence, incident, job, later, plan, step
 
 from sentinel.daemon.api.status import settings_digest
 from sentinel.errors import SentinelError, Unavailable, UserError
@@ -359,3 +359,22 @@ async def test_job_that_is_none(world: Worlds, view: str, number: object) -> Non
 async def test_unknown_view(world: Worlds, name: str) -> None:
     with pytest.raises(SentinelError, match="no view"):
         await Shown(world())(name)
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_who_had_a_jobs_id_before_sees_no_curve_of_its_next_owner(world: Worlds, forgotten: bool) -> None:
+    shown = Shown(world())
+    live = shown.daemon.live
+    theirs = job(201, user="bob", started_s=7200.0)
+    shown.world.store.save_attempt(theirs, first_step=1, last_step=9, step_time_s=2.0)
+    live.see_attempt(theirs)
+    live.note(
+        evidence(Kind.STEP, source=Source.JOB_LOG, job=201, attempt=0, at_s=7300.0, data={"step": 9, "loss": 3.0})
+    )
+    if forgotten:
+        live.attempts[201, 0].ended = True
+        live.forget(later(30 * 86400.0))
+        assert not live.attempts
+    curves = {uid: (await shown("curves", uid, job=201))["curves"] for uid in (ADA, BOB, OPERATOR)}
+    assert curves[ADA] == [{"attempt": 0, "points": []}]
+    assert [point[2] for row in curves[BOB] for point in row["points"]] == [3.0] and curves[OPERATOR] == curves[BOB]

@@ -161,8 +161,8 @@ def test_a_time_without_a_fraction_is_in_order_in_the_time_line() -> None:
 
 
 async def test_job_with_attempts_curves_and_restart_points(served: ServedPage) -> None:
-    for attempt, first, last in ((0, 1, 250), (1, 201, 400)):
-        served.daemon.live.see_attempt(job(201, restarts=attempt))
+    for attempt, first, last, started_s in ((0, 1, 250, -3600.0), (1, 201, 400, 60.0)):
+        served.daemon.live.see_attempt(job(201, restarts=attempt, started_s=started_s))
         for number in range(first, last):
             data = {"step": number, "loss": 5.0 / number, "step_time_s": 2.0}
             where = {"job": 201, "attempt": attempt, "at_s": number * 2.0}
