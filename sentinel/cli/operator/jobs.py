@@ -91,9 +91,9 @@ def _without_attempts(number: int, seen: dict[str, Any], as_json: bool) -> None:
 
 
 def _listing(attempts: Iterable[dict[str, Any]]) -> None:
-    by_job: dict[int, list[dict[str, Any]]] = {}
+    by_job: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in attempts:
-        by_job.setdefault(row["job"], []).append(row)
+        by_job.setdefault(_which(row), []).append(row)
     columns = (
         "job",
         "state",
@@ -113,6 +113,11 @@ def _listing(attempts: Iterable[dict[str, Any]]) -> None:
         wide=("attempts", "lost GPU-h", "user", "name", "nodes", "started", "steps gained"),
         whole=("job", "state", "attempts", "last step", "lost GPU-h", "user", "started", "steps gained"),
     )
+
+
+def _which(row: dict[str, Any]) -> tuple[int, int]:
+    """The job of an attempt, also where others had its id before."""
+    return row["job"], row.get("nth_of_id", 0)
 
 
 def _job_row(rows: list[dict[str, Any]]) -> tuple[object, ...]:
@@ -165,15 +170,19 @@ def hours(number: float) -> str:
 
 
 def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str, Any]] = ()) -> None:
-    """One job: who, what it gained and lost, its attempts side by side, its incidents."""
+    """One job: who, what it gained and lost, its attempts side by side, its incidents; and the attempts of others with its
+    id."""
     newest = attempts[-1]
+    own = [row for row in attempts if _which(row) == _which(newest)]
     say(f"Job {newest['job']} {shown(newest['name'])} of {shown(newest['user'])} in {shown(newest['partition'])}: "
         f"{_state(newest).plain}")  # fmt: skip
-    gained, lost = net_steps(attempts), lost_words(attempts)
-    words = [counted(len(attempts), "attempt"), "no step seen" if gained is None else f"{gained} steps gained"]
+    gained, lost = net_steps(own), lost_words(own)
+    words = [counted(len(own), "attempt"), "no step seen" if gained is None else f"{gained} steps gained"]
     known = lost != "not known"
     words += [f"{lost} GPU-hours lost" if known else "GPU-hours lost: not known"] if lost is not None else []
     say("; ".join(words), "  ")
+    if len(own) < len(attempts):
+        say(f"Jobs before it had the same id: {counted(len(attempts) - len(own), 'attempt')} below.", "  ")
     if newest.get("log_unread"):
         say(f"Its log is not read, so that its steps are not known. {shown(newest['log_unread'])}", "  ")
     _say_comment_problem(newest)

@@ -63,8 +63,11 @@ class JobAttempts:
 
     def curves(self, job: int, user: str | None) -> list[dict[str, Any]]:
         """By attempt: points as [step, Unix time in s, loss, seconds per step]. Blocking."""
-        found = {}
-        for row in self.read(job=job, user=user):
+        rows, found = self.read(job=job, user=user), {}
+        jobs = JobsOfOneId(rows)
+        for row in rows:
+            if jobs.is_former(job, row["started_at"]):
+                continue  # another job's, which had the id before
             points = self._live.curve(job, row["attempt"], row["started_at"])
             found[row["attempt"]] = [[p.step, p.at_s, p.loss, p.step_s] for p in points]
         return [{"attempt": number, "points": points} for number, points in found.items()]
@@ -197,7 +200,7 @@ class JobAttempts:
         return sum(usual if count is None else count for count in counts)
 
     def shown(self, attempts: Iterable[Row], found: Iterable[Loss]) -> list[dict[str, Any]]:
-        """Attempts as listings show them. Blocking."""
+        """Attempts as listings show them; ``nth_of_id`` tells those apart of jobs that had one id, the first 0. Blocking."""
         mtbf = self._mtbf()
         lost = {(*loss.of, loss.incident["attempt"], loss.began): loss for loss in found}
         rows = []
@@ -206,10 +209,12 @@ class JobAttempts:
         for row in known:
             seen = self._live.attempts.get((row["job"], row["attempt"]))
             seen = seen if seen is not None and _is_of(seen, row) else None
-            cost = lost.get((*of(row["job"], row["started_at"]), row["attempt"], row["started_at"]))
+            key = of(row["job"], row["started_at"])
+            cost = lost.get((*key, row["attempt"], row["started_at"]))
             saving = self._saving(seen, mtbf) if seen is not None and not seen.ended else {}
             told = _told(seen) if seen is not None else {}
-            rows.append(to_json({**row, **self._gained(row), **(_cost(cost) if cost else {}), **saving, **told}))
+            shown = {**row, "nth_of_id": key[1], **self._gained(row), **(_cost(cost) if cost else {}), **saving, **told}
+            rows.append(to_json(shown))
         return rows
 
     def _gained(self, row: Row) -> dict[str, Any]:

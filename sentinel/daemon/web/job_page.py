@@ -21,12 +21,11 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
     attempts = newest_of_each(seen["attempts"])
     if not attempts:
         return _without_attempts(job, seen)
+    own = of_newest(attempts)
     curves = (await asked.view("curves", job=job))["curves"]
     drawn = [row for row in curves if row["points"]]
     restarts = [
-        Mark(float(row["first_step"]), f"attempt {row['attempt']}")
-        for row in attempts[1:]
-        if row["first_step"] is not None
+        Mark(float(row["first_step"]), f"attempt {row['attempt']}") for row in own[1:] if row["first_step"] is not None
     ]
     charts = []
     for column, title, label in ((2, "Loss", "loss"), (3, "Step time", "s/step")):
@@ -38,7 +37,8 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
         if made is not None:
             charts.append((title, made))
     return "job.html", {
-        "job": summary(attempts),
+        "job": summary(own),
+        "of_others": len(attempts) - len(own),
         "attempts": attempts,
         "incidents": seen["incidents"],
         "charts": charts,
@@ -66,7 +66,12 @@ def newest_of_each(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     While a requeued job's nodes are being freed, Slurm may report the next attempt with the start and nodes of the
     previous one; the store then has it twice.
     """
-    return list({row["attempt"]: row for row in rows}.values())
+    return list({(row["nth_of_id"], row["attempt"]): row for row in rows}.values())
+
+
+def of_newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of attempts of one id those of the newest job with it."""
+    return [row for row in rows if row["nth_of_id"] == rows[-1]["nth_of_id"]]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:

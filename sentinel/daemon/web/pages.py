@@ -299,9 +299,9 @@ async def _jobs(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("since", "node", "job", "user", "cause")
     seen = await asked.view("jobs", **chosen)
     attempts = seen["attempts"]
-    by_job: dict[int, list[dict[str, Any]]] = {}
+    by_job: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in reversed(attempts):
-        by_job.setdefault(row["job"], []).insert(0, row)
+        by_job.setdefault((row["job"], row["nth_of_id"]), []).insert(0, row)
     jobs = [job_page.summary(rows) for rows in by_job.values()]
     start = asked.start_of(len(jobs))
     return "jobs.html", {

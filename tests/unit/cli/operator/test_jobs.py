@@ -239,3 +239,16 @@ def test_a_job_of_which_only_incidents_are_known(asked: Asked) -> None:
     assert "0f3a9c" in found.output
     found = asked.run("jobs", "2458", "--json")
     assert found.stdout == "" and "No attempt of job 2458" in found.stderr
+
+
+def test_jobs_that_had_one_id_are_summed_each_by_itself(asked: Asked) -> None:
+    """``lost`` charges each with its own failures; so must what lists them."""
+    before = [failed_row(nth_of_id=0, user="bob"), attempt_row(nth_of_id=0, user="bob", state="failed", last_step=900)]
+    asked.views["jobs"] = jobs(*before, attempt_row(attempt=0, nth_of_id=1, first_step=1, last_step=50))
+    _, first, second = asked.run("jobs", columns=200).output.splitlines()
+    assert (first.split()[2:6], second.split()[2:6]) == (["2", "900", "0.8", "bob"], ["1", "50", "-", "ada"])
+    said = asked.run("jobs", "101", columns=200).output.splitlines()
+    assert said[0] == "Job 101 train of ada in train: running" and said[1:3] == [
+        "  1 attempt; 50 steps gained",
+        "  Jobs before it had the same id: 2 attempts below.",
+    ]

@@ -215,3 +215,21 @@ async def test_a_comment_that_is_not_understood_is_told_on_the_pages_of_its_job(
         _, text, _ = await served.get("/")
         assert f'href="/jobs/{number}"' in text.partition("Comment not understood")[2].partition("</p>")[0]
     assert "Comment not understood" not in (await served.get("/", user="bob"))[1]
+
+
+async def test_jobs_that_had_one_id_are_shown_each_by_itself(served: ServedPage) -> None:
+    """What the first gained and lost is not the second's, and neither is its user."""
+    for user, began_s, last in (("bob", -40.0 * DAY_S, 900), ("ada", -3600.0, 50)):
+        for attempt in (0, 1) if user == "bob" else (0,):
+            view = job(700, user=user, restarts=attempt, started_s=began_s + 600.0 * attempt)
+            over = (
+                view if user == "ada" else dataclasses.replace(view, state="failed", ended_at=later(began_s + 6000.0))
+            )
+            served.world.store.save_attempt(over, first_step=1, last_step=last, step_time_s=2.0)
+    _, text, _ = await served.get("/jobs/700")
+    assert "<bdi>ada</bdi>" in text and "<bdi>bob</bdi>" not in text and "50 in 1 attempt<" in text
+    assert "2 of them are of jobs that had the same id before" in text
+    assert re.findall(r'<th scope="row">(\d)</th>', text) == ["0", "1", "0"]
+    _, text, _ = await served.get("/jobs?since=90d&job=700")
+    assert text.count('<th scope="row"><a href="/jobs/700">') == 2
+    assert "<td>2</td><td>900</td>" in text and "<td>1</td><td>50</td>" in text
