@@ -46,6 +46,7 @@ class Loss:
     down_s: float | None
     of: JobKey = (0, 0)
     began: datetime | None = None  # the attempt; None: not known
+    partition: str | None = None  # of the attempt; None: not known
 
     @property
     def gpu_h(self) -> float:
@@ -118,9 +119,8 @@ def _loss(
     steps, redone_s = _redone(failed, following)
     until = recovered_at or (following["started_at"] if following is not None else None)
     down_s = max(0.0, (until - incident["opened_at"]).total_seconds()) if until is not None else None
-    return Loss(
-        incident, failed["name"] or "", gpus(failed["nodes"]), steps, redone_s, down_s, of, failed["started_at"]
-    )
+    began, partition = failed["started_at"], failed.get("partition") or ""
+    return Loss(incident, failed["name"] or "", gpus(failed["nodes"]), steps, redone_s, down_s, of, began, partition)
 
 
 def _redone(failed: Row, following: Row | None) -> tuple[int | None, float | None]:
@@ -230,7 +230,8 @@ def training_share(
     down: dict[str, float] = {}
     known: dict[str, bool] = {}  # whether anything of the cost of its failures is
     for loss in found:
-        name = partition_of.get(loss.incident["job"], "")
+        name = loss.partition if loss.partition is not None else partition_of.get(loss.incident["job"], "")
+        name = "" if together else name
         known[name] = known.get(name, False) or loss.in_part
         redone[name] = redone.get(name, 0.0) + HOUR_S * loss.over(loss.redone_s)
         down[name] = down.get(name, 0.0) + HOUR_S * loss.over(loss.down_s)

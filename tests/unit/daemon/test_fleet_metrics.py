@@ -21,6 +21,8 @@ from sentinel.detect.cluster_view import NodeSeen
 from sentinel.model.changes import VerdictCorrected
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Cause, Evidence, Kind, Outcome, Result, Scope, Source, StepKind
+from sentinel.model.vocabulary import END_NOT_SEEN
+from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
 
@@ -179,3 +181,22 @@ async def test_oldest_of_the_newest_saves_and_agents_by_release(world: Worlds) -
     assert seen.read("agents", version="1.0") == 1.0 and seen.read("agents", version="1.1") is None
     daemon.live.node("n1").version = "1.2"
     assert seen.read("agents", version="1.2") == 1.0 and seen.read("agents", version="1.0") is None
+
+
+async def test_share_of_training_is_that_of_the_report_where_an_end_was_not_seen(world: Worlds) -> None:
+    """An attempt whose work counts nothing has its failure's cost all the same, in the partition where it was."""
+    seen = Measured(world())
+    shown = seen.shown
+    await shown.daemon.fleets.take()
+    shown.world.slurm.clock.advance(600.0)
+    blind = dataclasses.replace(job(201, nodes=("n1", "n2"), state=END_NOT_SEEN), ended_at=later(0.0))
+    shown.world.store.save_attempt(blind, first_step=1, last_step=250, step_time_s=2.0)
+    again = job(201, nodes=("n1", "n2"), restarts=1, started_s=60.0, state="failed", partition="debug")
+    again = dataclasses.replace(again, ended_at=later(600.0))
+    shown.world.store.save_attempt(again, first_step=201, last_step=300, step_time_s=2.0)
+    other = dataclasses.replace(job(300, state="completed"), ended_at=later(0.0))
+    shown.world.store.save_attempt(other, first_step=None, last_step=None, step_time_s=None)
+    made = await shown("report", since=to_json(later(-30 * 86_400.0 + 600.0)))
+    told = {row["partition"]: row["ettr"] for row in made["partitions"]}
+    assert told == {name: seen.read("effective_training_time_ratio", partition=name) for name in ("train", "debug")}
+    assert told["debug"] == 1.0 and 0.0 < told["train"] < 1.0
