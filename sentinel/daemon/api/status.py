@@ -31,6 +31,7 @@ _UNREAD = 20  # unreadable records listed in a view
 _FAR_FUTURE = datetime.max.replace(tzinfo=UTC)
 _UNDELIVERED = 1000  # messages that were not delivered, the newest
 _MOST_PLANS = 20  # newest plans of observe mode that are shown
+_NOT_OVER = frozenset({"pending", "configuring", "running", "suspended"})  # states of jobs
 
 Visible = Callable[[Collection[str]], set[str]]  # which of these incidents the person may see
 
@@ -170,9 +171,13 @@ def dependents(fleet: Fleet | None) -> list[dict[str, Any]]:
 
 
 def comment_problems(fleet: Fleet | None, user: str | None) -> list[int]:
-    """Jobs, of ``user`` or of all, whose comment asks for something and is not understood: it will not be done."""
+    """Jobs, of ``user`` or of all, whose comment asks for something and is not understood: it will not be done.
+
+    Slurm shows those that are over for minutes; their comments ask for nothing any more.
+    """
     jobs = fleet.jobs.values() if fleet is not None else ()
-    return sorted(job.id for job in jobs if user in (None, job.user) and intent_of(job.comment).problem)
+    alive = (job for job in jobs if job.state in _NOT_OVER and user in (None, job.user))
+    return sorted(job.id for job in alive if intent_of(job.comment).problem)
 
 
 def settings_digest(settings: Settings) -> str:

@@ -84,3 +84,7 @@ async def test_a_comment_that_is_not_understood_is_shown_before_the_job_fails(wo
     assert len(told) == 4 and all("is not JSON" in row["comment_problem"] for row in told)
     for uid, ids in ((ADA, [waiting, running]), (OPERATOR, [waiting, running]), (BOB, [])):
         assert (await shown("status", uid))["comment_problems"] == sorted(ids)
+    slurm.cancel(running)
+    await shown.daemon.fleets.take()
+    assert shown.daemon.live.fleet.jobs[running].state == "cancelled"  # type: ignore[union-attr]
+    assert (await shown("status"))["comment_problems"] == [waiting], "what has ended asks for nothing any more"
