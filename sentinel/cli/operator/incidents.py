@@ -105,7 +105,9 @@ def _explain(seen: dict[str, Any], as_json: bool) -> None:
     if seen.get("others"):
         incident_table("Before" if seen["incident"] is not None else "Incidents", seen["others"])
     if seen.get("others_cut"):
-        say(f"There are more: sentinel incidents --{seen['asked']['kind']} {shown(seen['asked']['name'])}")
+        kind, name = seen["asked"]["kind"], shown(seen["asked"]["name"])
+        which = "those that point to it" if kind == "node" else "them"  # here are those, too, that only name the node
+        say(f"There are more: sentinel incidents --all --{kind} {name} lists {which}")
 
 
 def _subject(seen: dict[str, Any]) -> None:

@@ -221,7 +221,10 @@ def test_why_of_a_node_says_who_drained_it_and_what_came_before(asked: Asked) ->
     assert ", sentinel release n1\nIncident 0f3a9c, " in said
     assert "\nBefore\n" in said and "77aa" in said and "There are more" not in said
     asked.views["why"] |= {"others_cut": True}
-    assert asked.run("why", "n1").output.endswith("There are more: sentinel incidents --node n1\n")
+    said = asked.run("why", "n1").output
+    assert said.endswith("There are more: sentinel incidents --all --node n1 lists those that point to it\n")
+    asked.views["why"] = why(asked={"kind": "job", "name": "101"}, others=[before], others_cut=True)
+    assert asked.run("why", "101").output.endswith("There are more: sentinel incidents --all --job 101 lists them\n")
 
 
 def test_why_of_a_node_says_that_a_person_released_it(asked: Asked) -> None:
