@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
-from sentinel.daemon.api.lost import ON_PURPOSE, Row, worked_s
+from sentinel.daemon.api.lost import ON_PURPOSE, Alive, Row, worked_s
 from sentinel.engine.history import as_corrected
 from sentinel.model.records import Fleet, Result, StepKind
 from sentinel.model.vocabulary import END_NOT_SEEN
@@ -44,17 +44,26 @@ def exposure(
     return busy
 
 
-def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datetime) -> dict[str, Any]:
-    """Exposure and failures since ``since``. ``gpu_s`` is 0 if nothing ran: there is then no history to plan from."""
+def fleet_history(
+    store: Store, fleet: Fleet | None, since: datetime, now: datetime, running: Alive = None
+) -> dict[str, Any]:
+    """Exposure and failures since ``since``. ``gpu_s`` is 0 if nothing ran: there is then no history to plan from.
+
+    Args:
+        running: (job, attempt) pairs that run now; None: not known. As for ``exposure``, and so as reports count work.
+    """
     failed = [row for row in map(as_corrected, store.each_incident(since=since, summed=True)) if _counts(row)]
     gpus = {name: node.gpus for name, node in fleet.nodes.items()} if fleet is not None else {}
     attempts = [
-        row for row in store.attempts(ran_since=since) if row["started_at"] <= now and _counted(row, since, fleet)
+        row
+        for row in store.attempts(ran_since=since)
+        if row["started_at"] <= now and _counted(row, since, fleet, running)
     ]
     gpu_s = 0.0
     for row in attempts:
-        seconds = max(0.0, ((row["ended_at"] or now) - max(row["started_at"], since)).total_seconds())
-        gpu_s += seconds * sum(gpus.get(name) or _GPUS_PER_NODE for name in row["nodes"])
+        gpu_s += worked_s(row, since, now, now=now, alive=running) * sum(
+            gpus.get(name) or _GPUS_PER_NODE for name in row["nodes"]
+        )
     start = max(since, min((row["started_at"] for row in attempts), default=since))
     steps: dict[str, list[dict[str, Any]]] = {}  # one query for all: a month may have thousands of incidents
     for row in store.steps_done(_TOLD, since=start, results=tuple(Result)):
@@ -69,10 +78,12 @@ def fleet_history(store: Store, fleet: Fleet | None, since: datetime, now: datet
     }
 
 
-def _counted(row: dict[str, Any], since: datetime, fleet: Fleet | None) -> bool:
+def _counted(row: dict[str, Any], since: datetime, fleet: Fleet | None, running: Alive) -> bool:
     """Whether an attempt's work counts. It does not if its end was not observed and Slurm no longer knows the job."""
     if row["state"] == END_NOT_SEEN:
         return False
+    if row["ended_at"] is None and running is not None:
+        return (row["job"], row["attempt"]) in running
     known = fleet is not None and row["job"] in fleet.jobs
     return row["ended_at"] is not None or row["started_at"] >= since or known
 

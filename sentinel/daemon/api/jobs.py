@@ -13,6 +13,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
 from sentinel.daemon.api.histories import FailureFilter
 from sentinel.daemon.api.lost import ON_PURPOSE, JobKey, Loss, losses
+from sentinel.daemon.api.scores import running
 from sentinel.daemon.api.status import as_slurm_says
 from sentinel.detect.cluster_view import AttemptSeen, ClusterView
 from sentinel.engine.history import as_corrected
@@ -226,7 +227,8 @@ class JobAttempts:
         """MTBF of a job as a function of its GPU count, from the cluster's history; None while there is none."""
         now = self._clock.now()
         if self._mtbf_read is None or not timedelta() <= now - self._mtbf_read[0] < _MTBF_KEPT:
-            document = fleet_history(self._store, self._live.fleet, now - timedelta(days=_HISTORY_DAYS), now)
+            since = now - timedelta(days=_HISTORY_DAYS)
+            document = fleet_history(self._store, self._live.fleet, since, now, running(self._live))
             known = partial(job_mtbf, history_from(document)) if document["gpu_s"] > 0 else None
             self._mtbf_read = now, known
         return self._mtbf_read[1]

@@ -39,7 +39,7 @@ from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import BY, grouped, rounded, sums
 from sentinel.daemon.api.repairs import repairs
 from sentinel.daemon.api.report import past_of, report, reported_since
-from sentinel.daemon.api.scores import CachedScores
+from sentinel.daemon.api.scores import CachedScores, running
 from sentinel.daemon.audit.listing import audit
 from sentinel.daemon.effects.messages import messages
 from sentinel.daemon.effects.orders import OrderBook
@@ -377,7 +377,7 @@ class Views:
     async def _past(self, arguments: dict[str, Any], _user: str | None) -> dict[str, Any]:
         now = self._clock.now()
         since = now - timedelta(days=days_of(arguments, _HISTORY_DAYS))
-        return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now)
+        return await asyncio.to_thread(fleet_history, self._store, self._live.fleet, since, now, running(self._live))
 
     async def _doctor(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         fleet = self._live.fleet

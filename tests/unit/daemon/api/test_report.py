@@ -324,3 +324,11 @@ async def test_of_more_incidents_than_are_gone_through_the_time_that_was_not_rea
     assert (made["now"]["interruptions"], made["now"]["on_purpose"]) == (1, 1)
     assert made["now"]["worked_gpu_h"] == pytest.approx(2 * 24 * 16)  # of six days at work two
     assert all(row["before"] is None and row["beyond_chance"] is None for row in made["changes"])
+
+
+async def test_planning_counts_the_work_that_reports_count(weeks: Weeks) -> None:
+    """Of an attempt without an end that Slurm has no more, how long it worked is not known: it would be days by now."""
+    weeks.store.save_attempt(job(399, nodes=NODES, started_s=-3.0 * DAY_S), first_step=1, last_step=2, step_time_s=1.0)
+    made = await weeks.report(since=to_json(AT - timedelta(days=7)))
+    past = await weeks.shown("past", days=7)
+    assert past["gpu_s"] == pytest.approx(3600.0 * made["now"]["worked_gpu_h"]) and past["gpu_s"] > 0.0
