@@ -16,6 +16,7 @@ from made_records import plan as made_plan
 
 from sentinel import __version__
 from sentinel.config.settings import Mode, Modes
+from sentinel.daemon import incident_search
 from sentinel.daemon.fleet_metrics import FleetMetrics
 from sentinel.detect.cluster_view import NodeSeen
 from sentinel.model.changes import VerdictCorrected
@@ -81,7 +82,10 @@ async def test_what_is_open_and_what_is_left_of_the_budget(world: Worlds) -> Non
     )
 
 
-async def test_what_is_open_counts_however_long_it_is_by_the_cause_that_an_operator_gave(world: Worlds) -> None:
+async def test_what_is_open_counts_however_long_it_is_by_the_cause_that_an_operator_gave(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incident_search, "SEARCHED", 1)  # of a listing
     seen = Measured(world())
     store = seen.shown.world.store
     store.save_incident(dataclasses.replace(incident(id="aaa1"), opened_at=AT - timedelta(days=35)))

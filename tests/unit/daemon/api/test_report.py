@@ -306,6 +306,8 @@ async def test_reports_and_sums_are_made_of_all_incidents_however_many_there_are
     monkeypatch.setattr(incident_search, "SEARCHED", 1)  # of a listing
     assert await weeks.report() == whole and not whole["cut"]
     assert await weeks.shown("lost", since=since) == lost and lost["failures"] == 3 and not lost["cut"]
+    of_a_node = await weeks.shown("lost", since=since, node="n3")  # beside them the others of their jobs are read
+    assert of_a_node["failures"] == 2 and not of_a_node["cut"]
     metrics = FleetMetrics(
         weeks.store, weeks.shown.daemon.live, SETTINGS, weeks.shown.daemon.telemetry, weeks.shown.world.slurm.clock
     )
@@ -324,6 +326,10 @@ async def test_of_more_incidents_than_are_gone_through_the_time_that_was_not_rea
     assert (made["now"]["interruptions"], made["now"]["on_purpose"]) == (1, 1)
     assert made["now"]["worked_gpu_h"] == pytest.approx(2 * 24 * 16)  # of six days at work two
     assert all(row["before"] is None and row["beyond_chance"] is None for row in made["changes"])
+    shown = weeks.shown
+    FleetMetrics(weeks.store, shown.daemon.live, SETTINGS, shown.daemon.telemetry, shown.world.slurm.clock).read()
+    value = shown.daemon.telemetry.registry.get_sample_value
+    assert value("sentinel_effective_training_time_ratio", {"partition": "train"}) == pytest.approx(made["now"]["ettr"])
 
 
 async def test_planning_counts_the_work_that_reports_count(weeks: Weeks) -> None:

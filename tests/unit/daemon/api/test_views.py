@@ -377,4 +377,6 @@ async def test_who_had_a_jobs_id_before_sees_no_curve_of_its_next_owner(world: W
         assert not live.attempts
     curves = {uid: (await shown("curves", uid, job=201))["curves"] for uid in (ADA, BOB, OPERATOR)}
     assert curves[ADA] == [{"attempt": 0, "points": []}]
+    (own,) = (await shown("jobs", ADA, job=201))["attempts"]
+    assert (own["last_step"], own.get("log_unread", "not hers")) == (250, "not hers")
     assert [point[2] for row in curves[BOB] for point in row["points"]] == [3.0] and curves[OPERATOR] == curves[BOB]
