@@ -172,7 +172,7 @@ class IncidentSearch:
 
 
 def listed(arguments: Mapping[str, Any], chosen: FailureFilter) -> int | None:
-    """How many incidents a request for a listing gets at most; None: as many as sums are made of.
+    """How many incidents a request for a listing gets at most; None: as many as a long listing has.
 
     Raises:
         UserError: what it says is no number of incidents.
