@@ -242,6 +242,20 @@ async def _serve(
     periodic.stop()
 
 
+async def _prune(base: DaemonParts, runner: Runner) -> None:
+    """Forget what is over and old, or more than the store may take, once it is known which nodes are out of service."""
+    if base.live.fleet is None:
+        base.log.warning("not-pruned", reason="Slurm has not said yet for which incidents nodes are drained")
+        return
+    now, store, limits = base.clock.now(), base.store, base.settings.daemon
+    before = now - timedelta(days=limits.retention_days)
+    returning = await asyncio.to_thread(store.get, returns.KEPT, {})
+    spared = drained_incidents(base.live.fleet, returning)
+    kept = await asyncio.to_thread(store.forget_beyond, limits.store_bytes, now, before, spared)
+    await runner.handle(HistoryForgotten(now, kept))
+    base.log.info("pruned", kept_since=kept)
+
+
 def _periodic(
     base: DaemonParts, runner: Runner, known: KnownSignals, signals: PrometheusSignals | None, syslog: Syslog | None
 ) -> Periodic:
@@ -252,20 +266,11 @@ def _periodic(
         trends = await asyncio.to_thread(read_trends, store, known.counters, now)
         await runner.handle(TrendsRead(now, tuple(trend for trend in trends if trend.suspect)))
 
-    async def prune() -> None:
-        now = base.clock.now()
-        before = now - timedelta(days=settings.daemon.retention_days)
-        returning = await asyncio.to_thread(store.get, returns.KEPT, {})
-        spared = drained_incidents(base.live.fleet, returning)
-        kept = await asyncio.to_thread(store.forget_beyond, settings.daemon.store_bytes, now, before, spared)
-        await runner.handle(HistoryForgotten(now, kept))
-        log.info("pruned", kept_since=kept)
-
     periodic = Periodic(base.telemetry, log)
     periodic.every(_HOUSEKEEPING_S, partial(runner.timer_due, HOUSEKEEPING), "housekeeping", first_s=_HOUSEKEEPING_S)
     periodic.every(SAVE_S, partial(base.prologs.refusals.save, store), "refusals of prologs", first_s=SAVE_S)
     periodic.every(_LOOK_BACK_S, look_back, "trends of counters")
-    periodic.every(_PRUNE_S, prune, "pruning of the store", first_s=_PRUNE_FIRST_S)
+    periodic.every(_PRUNE_S, partial(_prune, base, runner), "pruning of the store", first_s=_PRUNE_FIRST_S)
     metrics = FleetMetrics(store, base.live, settings, base.telemetry, base.clock)
     periodic.every(METRICS_S, partial(asyncio.to_thread, metrics.read), "fleet metrics")
     if (files := event_files(settings.daemon, runner.report, log)) is not None:
