@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.seen import AttemptSeen
 from sentinel.model.records import Evidence, Incident, Source
 
 _WRITTEN_ELSEWHERE = frozenset({Source.JOB_LOG, Source.ERROR_FILE})

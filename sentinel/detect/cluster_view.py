@@ -5,101 +5,24 @@ Nothing here is persistent: what must survive a restart is in the store (inciden
 
 from __future__ import annotations
 
-import itertools
-import statistics
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.detect.change_point import WINDOW, SlowSeen
 from sentinel.detect.hang import SilenceSeen
 from sentinel.detect.job_end import without_record
 from sentinel.detect.listings import Listings
 from sentinel.detect.observed_silence import Observed
 from sentinel.detect.own_host import ahead_s
 from sentinel.detect.progress_curve import Point, ProgressCurve
+from sentinel.detect.seen import AttemptSeen, NodeSeen
 from sentinel.detect.step_rhythm import Rhythm, observe
-from sentinel.evidence.logs.timers import TIMERS, Report, report_of
+from sentinel.evidence.logs.timers import TIMERS, report_of
 from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
 from sentinel.model.vocabulary import END_NOT_SEEN
 
-_STEP_LINES = 16  # newest step lines of an attempt, at most one a second: more than show that it went on after an error
-_SAVES = 50  # newest saves of an attempt, from which its save interval is computed
-_REPORTS = 128  # timer reports, at most one in ten seconds: at least twenty minutes
 _LOOK_BACK = timedelta(hours=1)  # how long node evidence and ended attempts are kept at least
 _CURVES = 1000  # of attempts that ended, the newest: 8 MB
-_POOL = 400  # recent evidence kept for each attempt and node, for incidents opened later
-
-
-@dataclass(slots=True)
-class NodeSeen:
-    """What the agent of a node last reported. Times are monotonic seconds of this daemon."""
-
-    contact_s: float | None = None  # when its last message came; None: never
-    state: str = "unknown"  # "heard" (in contact), "silent", "unreachable"
-    version: str = ""
-    verdict: dict[str, object] = field(default_factory=dict)
-    beat_s: float | None = None  # interval asked of its heartbeats while a job of it may be hung; None: the usual one
-    clock_offset_s: float | None = None  # by how much the node's clock is ahead of the daemon's
-    clock_offsets_s: deque[float] = field(default_factory=lambda: deque(maxlen=8))  # by its last heartbeats
-    kernel_readable: bool | None = None  # whether its agent reads the kernel log; None: not told
-    lost: int | None = None  # pieces of evidence that its agent could not hand over
-    released_at: datetime | None = None  # when an operator last returned it: its agent disregards older faults
-    gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
-    jobs: frozenset[tuple[int, int]] | None = None  # attempts that run there; None: no heartbeat has told
-    pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
-
-
-@dataclass(slots=True)
-class AttemptSeen:
-    """One attempt of a job."""
-
-    view: JobView
-    nodes: tuple[str, ...] = ()
-    nodes_whole: bool = False  # whether it was ever seen with its whole allocation
-    first_step: int | None = None
-    last_step: int | None = None
-    step_time_s: float | None = None
-    rhythm: Rhythm = field(default_factory=Rhythm)
-    ended: bool = False
-    noted_at: datetime | None = None  # when something was last heard of it
-    stalled: bool = False
-    silence: SilenceSeen = field(default_factory=SilenceSeen)
-    observed: Observed = field(default_factory=Observed)  # how much of the silence was observed
-    unread_logged: bool = False  # whether it was logged that no agent reports how far its log is read
-    slow: SlowSeen = field(default_factory=SlowSeen)
-    pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
-    timers: deque[tuple[datetime, Report]] = field(default_factory=lambda: deque(maxlen=_REPORTS))
-    step_lines: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_STEP_LINES))
-    saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))
-    read_back_bytes: int = 0  # of saves that were read once for their manifests
-    read_back_s: float = 0.0  # how long that took
-    curve: ProgressCurve = field(default_factory=ProgressCurve)  # for people to look at
-    rank_nodes: dict[int, str] = field(default_factory=dict)  # as the tasks reported
-    top_rank: int | None = None  # highest rank named in the log
-    run_since: datetime | None = None  # when it was last restarted in its allocation
-    start_learned: bool = False  # whether it is kept how long this run took to its first step
-
-    def after_suspension(self, now: JobView, at: datetime) -> None:
-        """Let the silence begin anew if Slurm suspended the job since the last snapshot, however shortly."""
-        if now.state == "running" and (self.view.state == "suspended" or self.view.suspended_at != now.suspended_at):
-            self.rhythm, self.observed = replace(self.rhythm, last_at=self.rhythm.last_at and at), Observed()
-
-    def save_interval_s(self) -> float | None:
-        """Median time between saves in seconds; None before the third save."""
-        times = sorted(item.at for item in list(self.saves))  # copied: views read it in threads
-        gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(times)]
-        return statistics.median(gaps) if len(gaps) >= 2 else None
-
-    def usual_step_s(self) -> float | None:
-        """Median step time in seconds; the last printed step time while too few steps are known."""
-        return statistics.median(self.rhythm.times) if len(self.rhythm.times) >= 2 * WINDOW else self.step_time_s
-
-    def save_s(self) -> float | None:
-        """Median duration of a save in seconds; None if the log does not print it."""
-        took = [s for item in list(self.saves) if isinstance(s := item.data.get("time_s"), (int, float)) and s > 0]
-        return float(statistics.median(took)) if took else None
 
 
 class ClusterView:
@@ -263,7 +186,8 @@ class ClusterView:
 
     def begin_run(self, job: int, attempt: int, at: datetime) -> AttemptSeen | None:
         """The attempt begins anew in its allocation, without the progress that it made; None if it is not known."""
-        if (seen := self.attempts.get((job, attempt))) is not None:
+        seen = self.attempts.get((job, attempt))
+        if seen is not None:
             seen.run_since, seen.first_step, seen.last_step, seen.start_learned = at, None, None, False
             seen.rhythm, seen.silence, seen.observed, seen.stalled = Rhythm(), SilenceSeen(), Observed(), False
         return seen

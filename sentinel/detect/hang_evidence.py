@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from sentinel.detect.activity import MOTION_TEXT, Motion
-from sentinel.detect.cluster_view import AttemptSeen
+from sentinel.detect.seen import AttemptSeen
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
 
 

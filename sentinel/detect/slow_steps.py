@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 
 from sentinel.correlate.rank_placement import gpus_per_node, node_of_rank
 from sentinel.detect.change_point import SLOW_FACTS, SLOWER, WINDOW, slowed
-from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.seen import AttemptSeen
 from sentinel.detect.step_rhythm import TIMES
 from sentinel.detect.stragglers import FEW, Lag, from_start, lag
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id

@@ -15,10 +15,10 @@ from sentinel.correlate.membership import (
     is_tolerated_bad_numbers,
     is_unrelated,
 )
-from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.detect.counters import counter_rows
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import LISTING
+from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.engine import backlog, judging
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.reconcile import in_allocation, node_proof

@@ -11,10 +11,10 @@ from sentinel.alerts import thread_from, unreadable_state
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import opens
-from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT, OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import JoinedSaves
+from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT, OnsetTracker
 from sentinel.engine import backlog, delivery, grouping, judging, notices, recovery
 from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT

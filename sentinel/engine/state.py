@@ -17,9 +17,9 @@ from sentinel.config.alerts import Channel
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.index import IncidentIndex
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import JoinedSaves
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine.backlog import Absence
 from sentinel.engine.diagnostics.state import DiagnosticsState
 from sentinel.engine.history import PastEvents

@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import Engine
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import EffectCompleted, Event, EvidenceReceived, FleetObserved, TimerDue

@@ -21,8 +21,8 @@ from in_memory.daemon import RULES, SETTINGS
 from made_records import AT, evidence, fleet, incident, job, later, plan, step, verdict
 from made_records import node as node_of
 
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.detect.observed_silence import LogRead
 from sentinel.engine import Engine, Transition
 from sentinel.engine.events import EffectCompleted, Event, EvidenceReceived, FleetObserved, TimerDue

@@ -15,7 +15,8 @@ from sentinel.daemon.api.histories import FailureFilter
 from sentinel.daemon.api.lost import ON_PURPOSE, JobKey, Loss, losses
 from sentinel.daemon.api.scores import running
 from sentinel.daemon.api.status import as_slurm_says
-from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.seen import AttemptSeen
 from sentinel.engine.history import as_corrected
 from sentinel.model.identity import JobsOfOneId
 from sentinel.model.intent import intent_of

@@ -12,7 +12,7 @@ from typing import Any
 from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.accounts import name_of, uids_of
-from sentinel.detect.cluster_view import NodeSeen
+from sentinel.detect.seen import NodeSeen
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.notices import BREAKERS_TOLD
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains

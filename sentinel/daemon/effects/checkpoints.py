@@ -30,8 +30,9 @@ from sentinel.daemon.effects.other_runs import folders_of_others, without_others
 from sentinel.daemon.effects.patience import Patience
 from sentinel.daemon.effects.unusable_parts import unusable, without_anothers, words_of, words_of_links
 from sentinel.daemon.ingest.fleets import FleetSnapshots
-from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.failed_resume import checkpoint_name
+from sentinel.detect.seen import AttemptSeen
 from sentinel.errors import ProtocolError, Refused, SentinelError, Unavailable
 from sentinel.log import Log
 from sentinel.model.intent import Intent, intent_of

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
-from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.detect.job_end import without_record
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
+from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import notices, recovery
 from sentinel.engine.ledger import Ledger, LedgerRow

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from sentinel.detect.activity import Motion
-from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.hang import ALIVE
+from sentinel.detect.seen import AttemptSeen
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import SettingChanged

@@ -23,7 +23,6 @@ from sentinel.detect.activity import (
     stopped,
     trains_over_network,
 )
-from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.hang import (
     PEEK_EVERY_S,
     PEEK_STILL_S,
@@ -43,6 +42,7 @@ from sentinel.detect.hang import (
 )
 from sentinel.detect.hang_evidence import silent_since, stall_evidence
 from sentinel.detect.observed_silence import after_line
+from sentinel.detect.seen import AttemptSeen
 from sentinel.detect.step_rhythm import allowed_s, usual_s
 from sentinel.engine import grouping
 from sentinel.engine.events import EffectCompleted, EvidenceReceived

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.job_end import unrecorded_end
+from sentinel.detect.seen import AttemptSeen
 from sentinel.engine import grouping
 from sentinel.engine.events import EffectCompleted, EvidenceReceived
 from sentinel.engine.state import State

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sentinel.detect.cluster_view import NodeSeen
+from sentinel.detect.seen import NodeSeen
 from sentinel.engine import backlog, grouping
 from sentinel.engine.events import EffectCompleted, EvidenceReceived
 from sentinel.engine.state import State

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from sentinel.detect.cluster_view import AttemptSeen
 from sentinel.detect.job_end import earlier_id, failed_attempt, job_ended
 from sentinel.detect.own_host import of_own_clock
+from sentinel.detect.seen import AttemptSeen
 from sentinel.engine import grouping
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.state import State

@@ -18,7 +18,7 @@ from sentinel import __version__
 from sentinel.config.settings import Mode, Modes
 from sentinel.daemon import incident_search
 from sentinel.daemon.fleet_metrics import FleetMetrics
-from sentinel.detect.cluster_view import NodeSeen
+from sentinel.detect.seen import NodeSeen
 from sentinel.model.changes import VerdictCorrected
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Cause, Evidence, Kind, Outcome, Result, Scope, Source, StepKind

@@ -12,10 +12,10 @@ from made_records import evidence, fleet, later
 from made_records import job as made_job
 
 from sentinel.config.settings import Judgement
-from sentinel.detect import bad_numbers_onset
-from sentinel.detect.bad_numbers import QUIET, Run
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers import bad_numbers_onset
+from sentinel.detect.numbers.bad_numbers import QUIET, Run
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.model.records import Kind, Source
 
 JOB, BAD = 1, [nan] * 8

@@ -8,8 +8,9 @@ import pytest
 from made_records import AT, ended, evidence, incident, job
 
 from sentinel.correlate.incidents import opens
-from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.failed_resume import Resume, failed_resume, is_left_out, started_before
+from sentinel.detect.seen import AttemptSeen
 from sentinel.model.records import Cause, Evidence, Kind, Source
 from sentinel.model.vocabulary import RUN_START
 

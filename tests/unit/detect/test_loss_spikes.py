@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.detect.loss_spikes import Losses, Spike, observe
+from sentinel.detect.numbers.loss_spikes import Losses, Spike, observe
 
 
 def run(losses: Iterable[float], first: int = 1) -> tuple[Losses, list[Spike]]:

@@ -10,8 +10,8 @@ from made_records import evidence
 from shipped import shipped_rules
 
 from sentinel.config.settings import Settings
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import Engine, backlog
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import EvidenceReceived, Started, TimerDue

@@ -12,8 +12,8 @@ from in_memory.slurm import FakeSlurm
 from made_records import AT, fleet, node, verdict
 
 from sentinel.config.settings import Mode, Modes
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import Engine
 from sentinel.engine.drain_reasons import DRAIN_REASONS
 from sentinel.engine.events import DrainReasonWritten, FleetObserved, TimerDue

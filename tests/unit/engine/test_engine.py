@@ -10,8 +10,8 @@ import pytest
 from in_memory.daemon import RULES, SETTINGS
 from made_records import AT, evidence, fleet, incident, job, later, node, plan, step, verdict
 
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import Engine, Transition
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import (

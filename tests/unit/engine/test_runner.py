@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from sentinel.daemon import runner
 from sentinel.daemon.runner import Runner
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import Engine, grouping, judging
 from sentinel.engine.events import EffectCompleted, Event, EvidenceReceived, FleetObserved
 from sentinel.engine.state import State

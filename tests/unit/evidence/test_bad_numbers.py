@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shipped import shipped_signatures
 
-from sentinel.detect.bad_numbers import QUIET, SCALING, Run, after_message, after_print, after_scaler_skip, persists
+from sentinel.detect.numbers.bad_numbers import (
+    QUIET,
+    SCALING,
+    Run,
+    after_message,
+    after_print,
+    after_scaler_skip,
+    persists,
+)
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.evidence.logs.step_numbers import numbers_of
 from sentinel.model.records import Evidence, Kind, Source, Where, utc

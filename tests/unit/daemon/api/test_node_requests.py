@@ -17,7 +17,7 @@ from sentinel import protocol
 from sentinel.daemon.api import node_requests
 from sentinel.daemon.api.node_addresses import NodeAddresses
 from sentinel.daemon.ingest import fleets
-from sentinel.detect.cluster_view import AttemptSeen
+from sentinel.detect.seen import AttemptSeen
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch import reconciliation
 from sentinel.errors import Unavailable

@@ -11,7 +11,8 @@ from in_memory.direct_store import DirectStore
 from made_records import fleet, job
 
 from sentinel.daemon.ingest.refusals import STORED, Refusals
-from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.seen import AttemptSeen
 from sentinel.errors import Unavailable
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

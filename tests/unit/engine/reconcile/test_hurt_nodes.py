@@ -6,8 +6,8 @@ from in_memory.daemon import SETTINGS
 from made_records import incident, verdict
 from shipped import shipped_rules
 
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine.reconcile.situations import hurt
 from sentinel.engine.state import State
 from sentinel.model.identity import taken_along_id

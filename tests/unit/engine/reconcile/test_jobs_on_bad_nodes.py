@@ -7,8 +7,8 @@ from in_memory.daemon import SETTINGS
 from made_records import AT, fleet, job, node, plan, verdict
 from shipped import shipped_rules
 
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import judging
 from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.reconcile import jobs_on_bad_nodes

@@ -9,8 +9,8 @@ from in_memory.daemon import SETTINGS
 from made_records import AT, evidence, incident, verdict
 from shipped import shipped_rules
 
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine.diagnostics.due_tests import DiagnosticRecord, read, written
 from sentinel.engine.reconcile import node_proof
 from sentinel.engine.state import State

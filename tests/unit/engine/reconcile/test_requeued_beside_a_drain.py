@@ -9,8 +9,8 @@ import pytest
 from in_memory.daemon import RULES, SETTINGS
 from made_records import AT, evidence, fleet, incident, job, later, verdict
 
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import Engine, Transition, decision, recovery
 from sentinel.engine.events import EffectCompleted, TimerDue
 from sentinel.engine.state import Recovery, State

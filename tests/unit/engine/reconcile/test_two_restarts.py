@@ -5,8 +5,8 @@ from __future__ import annotations
 from in_memory.daemon import RULES, SETTINGS
 from made_records import AT, fleet, incident, job, plan, verdict
 
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import recovery
 from sentinel.engine.state import Recovery, State
 from sentinel.engine.transition import CarryOutStep, Transition

@@ -10,8 +10,8 @@ from made_records import AT, ended, evidence, fleet, incident, job, later, verdi
 
 from sentinel import policy
 from sentinel.config.settings import Limits, Mode, Modes
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine.reconcile.situations import ClusterNow, situation_of
 from sentinel.engine.state import State
 from sentinel.model.records import Incident, Plan, StepKind, Unread, Verdict

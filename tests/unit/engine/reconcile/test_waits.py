@@ -13,8 +13,8 @@ from made_records import AT, OPTED_IN, ended, evidence, fleet, incident, later, 
 
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.commands import OperatorCommands
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine import Engine
 from sentinel.engine.events import (
     EffectCompleted,

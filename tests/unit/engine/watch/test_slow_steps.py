@@ -13,7 +13,8 @@ from shipped import shipped_signatures
 
 from sentinel.classify.slowdown import slowdown
 from sentinel.correlate.incidents import opens
-from sentinel.detect.cluster_view import AttemptSeen, ClusterView
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.seen import AttemptSeen
 from sentinel.detect.slow_steps import RANK_SLOWER, SlowdownWatch
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.evidence.logs.timers import TIMERS, Report, data_of, timer_of

@@ -8,8 +8,8 @@ import pytest
 from in_memory.daemon import RULES, SETTINGS
 from made_records import AT, OPTED_IN, fleet, incident, job, later, node, plan, verdict
 
-from sentinel.detect.bad_numbers_onset import OnsetTracker
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
 from sentinel.engine.reconcile import exclusions
 from sentinel.engine.reconcile.situations import exclusions_of_ours
 from sentinel.engine.state import State

@@ -12,7 +12,7 @@ from in_memory.daemon import WIDE, Daemon, FakeSink, fail, heard, open_plan, sil
 from in_memory.world import World
 from made_records import AT, OPTED_IN, lost_gpu
 
-from sentinel.detect.bad_numbers_onset import BAD_NUMBERS_KEPT
+from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.engine.events import IncidentCorrected
 from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade
 from sentinel.model.corrections import Correction

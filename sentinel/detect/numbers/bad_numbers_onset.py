@@ -15,9 +15,9 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.config.settings import Judgement
-from sentinel.detect.bad_numbers import NO_RUN, Run, after_message, after_print, after_scaler_skip, persists
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.detect.loss_spikes import NO_LOSSES, Losses, Spike, observe
+from sentinel.detect.numbers.bad_numbers import NO_RUN, Run, after_message, after_print, after_scaler_skip, persists
+from sentinel.detect.numbers.loss_spikes import NO_LOSSES, Losses, Spike, observe
 from sentinel.evidence.logs.step_numbers import values
 from sentinel.model.records import Evidence, Kind, Source, Trust, Where, stable_id
 from sentinel.model.vocabulary import BAD_NUMBER_KINDS
