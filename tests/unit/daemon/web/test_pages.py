@@ -309,6 +309,8 @@ async def test_open_incident_is_on_the_first_page_and_a_closed_one_is_not(served
 
 
 async def test_plan_from_history(served: ServedPage) -> None:
+    worked = dataclasses.replace(job(300, state="completed"), ended_at=AT)
+    served.world.store.save_attempt(worked, first_step=None, last_step=None, step_time_s=None)
     _, text, _ = await served.get("/plan")
     assert "failures in" in text and "95 % interval" in text
 
