@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sentinel.classify.calibration import calibrated
 from sentinel.classify.context import context
+from sentinel.classify.faults.agreement import agreeing
 from sentinel.classify.faults.independent import with_others
 from sentinel.classify.faults.kernel import of_modules
 from sentinel.classify.faults.other_programs import beside_kernel
@@ -46,7 +47,7 @@ from sentinel.model.records import (
     Trust,
     Verdict,
 )
-from sentinel.model.vocabulary import BROKEN_OFF, OPEN_ENGINE
+from sentinel.model.vocabulary import BROKEN_OFF
 from sentinel.text import whole_number
 
 C = Cause
@@ -159,21 +160,8 @@ def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, .
     engine of DCGM in which any user of the node may write."""
     if cause in NEVER_DRAIN or _shared(cause, scope):
         return ()
-    nodes: list[str] = []
-    advised: dict[str, set[str]] = {}
-    heard: set[str] = set()  # of which something else advises it
-    for reading in every:
-        node = reading.evidence.where.node
-        if node is None or reading.evidence.trust is not Trust.SYSTEM:
-            continue
-        if reading.drain is Drain.YES and node not in nodes:
-            nodes.append(node)
-        if reading.drain.convicts:
-            advised.setdefault(node, set()).add(reading.key)
-            if reading.evidence.data.get(OPEN_ENGINE) is not True:
-                heard.add(node)
-    nodes.extend(node for node, keys in advised.items() if len(keys) >= 2 and node in heard and node not in nodes)
-    return tuple(nodes)
+    enough = (r for r in every if r.drain is Drain.YES and r.evidence.trust is Trust.SYSTEM and r.evidence.where.node)
+    return tuple(dict.fromkeys((*(str(r.evidence.where.node) for r in enough), *agreeing(every))))
 
 
 def _together(

@@ -1,0 +1,62 @@
+"""When two words of a machine's agree on a drain, and when they are one event told twice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from shipped import shipped_rules, shipped_signatures
+
+from sentinel.classify import classify
+from sentinel.evidence.kernel import read_message
+from sentinel.evidence.logs.machine_logs import KernelLine
+from sentinel.model.records import Evidence, Incident, Verdict, Where
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = shipped_rules()
+SIGNATURES = shipped_signatures()
+GSP = (
+    "NVRM: Xid (PCI:0000:3b:00): 119, pid=7, name=python, Timeout after 45s of waiting for RPC response from GPU0 GSP!"
+    " Expected function 76 (GSP_RM_CONTROL) (0x20801348 0x410)."
+)
+LINK = "NVRM: Xid (PCI:0000:3b:00): 74, pid=7, NVLink: fatal error detected on link 4(0x10000, 0x0, 0x0)"
+QUEUES = "amdgpu: The cp might be in an unrecoverable state due to an unsuccessful queues preemption"
+SMU = "amdgpu 0000:c1:00.0: amdgpu: SMU: I'm not done with your previous command: SMN_C2PMSG_66:0x0000003D"
+HUNG = "INFO: task python3:4242 blocked for more than 120 seconds."
+STALL = "rcu: INFO: rcu_sched self-detected stall on CPU"
+LOCKUP = "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [kworker/3:1:77]"
+SECTOR = "blk_update_request: I/O error, dev sdb, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0"
+WRITEBACK = "XFS (dm-0): writeback error on inode 268536961, offset 4194304, sector 118230144"
+
+
+def told(node: str, *lines: str, at_s: float = 0.0) -> list[Evidence]:
+    """What an agent makes of lines of its node's kernel log, a second apart."""
+    found: list[Evidence] = []
+    for number, text in enumerate(lines):
+        line, at = KernelLine(text, None, number, at_s + number, 0), NOW + timedelta(seconds=at_s + number)
+        found += read_message(SIGNATURES, line, at=at, now=at, where=Where(node=node), boot="b")
+    return found
+
+
+def judge(evidence: list[Evidence]) -> Verdict:
+    nodes = tuple(dict.fromkeys(item.where.node for item in evidence if item.where.node))
+    return classify(Incident("i", NOW, NOW, nodes=nodes, evidence=tuple(evidence)), rules=RULES, now=NOW)
+
+
+@pytest.mark.parametrize("line", [GSP, LINK, QUEUES])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_line_that_several_rules_know_agrees_with_no_word_of_its_own(line: str, times: int) -> None:
+    evidence = told("n1", *[line] * times)
+    assert len({item.rule for item in evidence}) >= 2
+    verdict = judge(evidence)
+    assert (verdict.drain, verdict.suspect) == ((), ("n1",))
+
+
+def test_a_line_that_one_of_these_rules_knows_as_well_is_no_second_word() -> None:
+    assert judge(told("n1", QUEUES, SMU)).drain == ()
+
+
+def test_another_line_that_another_rule_alone_knows_agrees() -> None:
+    evicted = "amdgpu: Failed to evict queue 1"
+    assert judge(told("n1", evicted, SMU)).drain == ("n1",)
+    assert judge(told("n1", SECTOR, WRITEBACK)).drain == ("n1",)
