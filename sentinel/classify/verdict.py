@@ -156,8 +156,7 @@ def _scope(cause: Cause, usual: Scope, support: Sequence[Weighed], every: Sequen
 
 
 def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, ...]:
-    """Nodes that trusted evidence convicts: one line that is enough, or two that agree, of which one at least is not by an
-    engine of DCGM in which any user of the node may write."""
+    """Nodes that trusted evidence convicts: one line that is enough, or two that agree."""
     if cause in NEVER_DRAIN or _shared(cause, scope):
         return ()
     enough = (r for r in every if r.drain is Drain.YES and r.evidence.trust is Trust.SYSTEM and r.evidence.where.node)

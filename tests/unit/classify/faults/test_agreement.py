@@ -60,3 +60,15 @@ def test_another_line_that_another_rule_alone_knows_agrees() -> None:
     evicted = "amdgpu: Failed to evict queue 1"
     assert judge(told("n1", evicted, SMU)).drain == ("n1",)
     assert judge(told("n1", SECTOR, WRITEBACK)).drain == ("n1",)
+
+
+@pytest.mark.parametrize("lines", [(HUNG, STALL), (LOCKUP, STALL), (HUNG, LOCKUP), (HUNG, STALL, LOCKUP)])
+def test_watchdogs_of_one_stall_do_not_agree_with_each_other(lines: tuple[str, ...]) -> None:
+    """Storage that does not answer, memory that a job used up, a machine that was paused: each makes them all bark."""
+    verdict = judge(told("n1", *lines))
+    assert (verdict.drain, verdict.suspect) == ((), ("n1",))
+
+
+@pytest.mark.parametrize("stalls", [HUNG, STALL, LOCKUP])
+def test_what_broke_agrees_with_a_stall(stalls: str) -> None:
+    assert judge(told("n1", SECTOR, stalls)).drain == ("n1",)
