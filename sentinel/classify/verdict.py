@@ -15,7 +15,7 @@ from sentinel.classify.faults.other_programs import beside_kernel
 from sentinel.classify.faults.passed import passed
 from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.log_levels import records_of_lines
-from sentinel.classify.out_together import out_together
+from sentinel.classify.out_together import most_at_once, out_together
 from sentinel.classify.outlived import outlived
 from sentinel.classify.ranks.watchdogs import behind_others
 from sentinel.classify.readings import Reading, read
@@ -159,8 +159,14 @@ def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, .
     """Nodes that trusted evidence convicts: one line that is enough, or two that agree."""
     if cause in NEVER_DRAIN or _shared(cause, scope):
         return ()
-    enough = (r for r in every if r.drain is Drain.YES and r.evidence.trust is Trust.SYSTEM and r.evidence.where.node)
-    return tuple(dict.fromkeys((*(str(r.evidence.where.node) for r in enough), *agreeing(every))))
+    convicting = [r for r in every if r.drain.convicts and r.evidence.trust is Trust.SYSTEM]
+    enough = (r for r in convicting if r.drain is Drain.YES and r.evidence.where.node)
+    two = agreeing(convicting)
+    if cause is C.NODE_OS_OR_HOST:
+        # Disks and kernels of many hosts that fail within minutes have met one event: their storage, their power.
+        of_two = order(r for r in convicting if r.evidence.where.node in two)
+        two = two if most_at_once(of_two) < MANY_NODES else []
+    return tuple(dict.fromkeys((*(str(r.evidence.where.node) for r in enough), *two)))
 
 
 def _together(

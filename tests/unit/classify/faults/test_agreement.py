@@ -72,3 +72,13 @@ def test_watchdogs_of_one_stall_do_not_agree_with_each_other(lines: tuple[str, .
 @pytest.mark.parametrize("stalls", [HUNG, STALL, LOCKUP])
 def test_what_broke_agrees_with_a_stall(stalls: str) -> None:
     assert judge(told("n1", SECTOR, stalls)).drain == ("n1",)
+
+
+def test_disks_that_fail_on_many_nodes_at_once_are_what_they_share() -> None:
+    """As where a storage area network is away: none of the machines is broken."""
+    many = [item for number in range(4) for item in told(f"n{number}", SECTOR, WRITEBACK, at_s=20.0 * number)]
+    assert judge(many).drain == ()
+    assert judge(many).suspect == ("n0", "n1", "n2", "n3")
+    apart = [item for number in range(4) for item in told(f"n{number}", SECTOR, WRITEBACK, at_s=900.0 * number)]
+    assert judge(apart).drain == ("n0", "n1", "n2", "n3")
+    assert judge([*many, *told("n2", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0", at_s=90.0)]).drain == ("n2",)
