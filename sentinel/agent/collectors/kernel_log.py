@@ -124,9 +124,11 @@ class KernelWatch:
             while not self._stopped.is_set():
                 if count := self.turn(source):
                     read += count
+                    self.readable = True
                     save(state, source.cursor)
-                elif source.unparsable and not read:
-                    raise Unavailable(f"{source.path}: its lines are no records of the kernel", fix=FORM)
+                elif source.unparsable and not read and self.readable:
+                    self._unreadable(f"{source.path}: its lines are no records of the kernel; {FORM}")
+                    self.readable = False
                 if source.overruns != overruns:
                     overruns = source.overruns
                     self._unreadable(f"{source.path}: the kernel threw records away before they were read")

@@ -306,17 +306,44 @@ def test_what_user_space_wrote_into_the_kernel_log_is_no_kernel_line(by_rules: A
     assert by_rules([record(1, XID)], NOW) != []
 
 
-def test_lines_of_another_form_are_a_log_that_cannot_be_read(tmp_path: Path) -> None:
-    """As where kernel.path names what rsyslog writes: nothing would ever be seen there."""
+class Growing(KernelLog):
+    """A file that gets another line before each look at it; ``lines`` are all that come, then its reader is stopped."""
+
+    def __init__(self, path: Path, lines: list[str], stop: Any) -> None:
+        super().__init__(str(path), boot="b")
+        self._coming, self._stop = lines, stop
+
+    def read(self) -> Iterator[Record]:
+        with Path(self.path).open("a") as stream:
+            stream.write(self._coming.pop(0) + "\n")
+        if not self._coming:
+            self._stop()
+        return super().read()
+
+    def wait(self, *_: float) -> None:
+        return
+
+
+def test_lines_of_another_form_are_a_log_that_cannot_be_read_which_is_told_once(tmp_path: Path) -> None:
+    """As where kernel.path names what rsyslog writes, all the time: nothing would ever be seen there."""
     path, kept = tmp_path / "kern.log", list[Evidence]()
     path.touch()
     made = watch(tmp_path, kept, str(path))
-    log = KernelLog(str(path), boot="b")
-    made._open = lambda: (log, tmp_path / "cursor")  # type: ignore[method-assign]
-    with path.open("a") as stream:
-        stream.write("Mar  4 12:00:00 n1 kernel: [ 99.1] NVRM: Xid (PCI:0000:3b:00): 79\n")
-    with pytest.raises(Unavailable, match="no records of the kernel"):
-        made._follow()
+    coming = [f"Mar  4 12:00:0{number} n1 kernel: [ 99.1] NVRM: Xid (PCI:0000:3b:00): 79" for number in range(5)]
+    made._open = lambda: (Growing(path, coming, made.stop), tmp_path / "cursor")  # type: ignore[method-assign]
+    made.run()
+    (told,) = kept
+    assert (told.kind, made.readable) == (Kind.UNREADABLE, False) and "no records of the kernel" in told.text
+
+
+def test_a_record_behind_a_torn_one_is_of_a_log_that_can_be_read(tmp_path: Path) -> None:
+    path, kept = tmp_path / "kern.log", list[Evidence]()
+    path.touch()
+    made = watch(tmp_path, kept, str(path))
+    coming = ["the end of a line", "4,1,1000,-;NVRM: Xid (PCI:0000:3b:00): 79"]
+    made._open = lambda: (Growing(path, coming, made.stop), tmp_path / "cursor")  # type: ignore[method-assign]
+    made.run()
+    assert made.readable and kept[-1].kind == Kind.XID
 
 
 def test_times_never_lie_in_the_future(kmsg: Path, opened: Any) -> None:
