@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -33,12 +33,13 @@ class CrashDump:
     digest: str  # of its content, by which it is known again after it was moved
 
 
-def crash_dumps(folder: str, archive: str, seen: Container[str], oldest_s: float) -> list[CrashDump]:
-    """Records of crashes by name, without those of ``seen`` (digests) and those older than ``oldest_s``.
+def crash_dumps(folder: str, archive: str, seen: Mapping[str, float], oldest_s: float) -> list[CrashDump]:
+    """Records of crashes by name, without those of ``seen`` and those older than ``oldest_s``.
 
     Args:
         folder: where the kernel shows them, usually /sys/fs/pstore.
         archive: below which systemd-pstore puts them, in folders named by their times; empty: nowhere.
+        seen: digests of those that were told; names of files, with their times, as agents of 0.1.0 kept them.
         oldest_s: Unix seconds.
 
     Raises:
@@ -48,7 +49,7 @@ def crash_dumps(folder: str, archive: str, seen: Container[str], oldest_s: float
     for entry in _records(folder, archive):
         try:
             written_s = min(_written_s(entry), time.time())
-            if written_s < oldest_s:
+            if written_s < oldest_s or seen.get(entry.name) == entry.stat().st_mtime:
                 continue
             with entry.open("rb") as stream:
                 content = stream.read(_MOST_BYTES)

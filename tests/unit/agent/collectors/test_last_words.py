@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -90,6 +91,16 @@ def test_what_systemd_moved_is_found_and_is_the_same(tmp_path: Path, below: str)
     assert [item.kind for item in told(tmp_path)] == [Kind.XID, "kernel_panic"]
     (tmp_path / "pstore" / "dmesg-erst-7").unlink()
     assert told(tmp_path) == []
+
+
+def test_what_an_agent_before_this_release_told_is_not_told_again(tmp_path: Path) -> None:
+    """It kept names and times of files; the node may have been returned to service since."""
+    record = left(tmp_path, "dmesg-erst-1", DIED, age_s=DAY_S)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "pstore.json").write_text(json.dumps({record.name: record.stat().st_mtime}))
+    assert told(tmp_path) == []
+    left(tmp_path, "dmesg-erst-1", DIED.replace("99", "98"))
+    assert [item.kind for item in told(tmp_path)] == [Kind.XID, "kernel_panic"], "another crash under the same name"
 
 
 def test_of_last_words_only_the_kernels_count(tmp_path: Path) -> None:
