@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime, timedelta
 
-from shipped import shipped_rules, shipped_signatures
+from judged_lines import NOW, RULES, judge, log
 
-from sentinel.classify import History, classify
-from sentinel.evidence.logs.reader import LogReader
+from sentinel.classify import classify
 from sentinel.model.records import (
     Cause,
     Evidence,
     Incident,
     Source,
-    Verdict,
-    Where,
 )
-
-NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
-
-
-RULES = shipped_rules()
-
-
-SIGNATURES = shipped_signatures()
-
-
-def log(text: str, *, at: float = 0.0, node: str | None = None, source: Source = Source.JOB_LOG) -> list[Evidence]:
-    when = NOW + timedelta(seconds=at)
-    reader = LogReader(SIGNATURES, source=source, where=Where(node=node, job=7, path=f"{source}-{node}"))
-    return reader.feed(text.encode() + b"\n", when) + reader.finish(when)
-
-
-def judge(*evidence: Evidence | list[Evidence], history: History | None = None, job: int | None = 7) -> Verdict:
-    items = [item for part in evidence for item in (part if isinstance(part, list) else [part])]
-    nodes = tuple(dict.fromkeys(item.where.node for item in items if item.where.node))
-    incident = Incident("i1", NOW, NOW, job=job, nodes=nodes, evidence=tuple(items))
-    return classify(incident, rules=RULES, now=NOW + timedelta(hours=1), **({"history": history} if history else {}))
-
 
 REGISTERS = "RIP: 0010:os_map_user+0x79/0x940 [nvidia]"
 
