@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, TooLarge, Unsummed, opened
 from sentinel.checkpoints.parsing import zips
@@ -23,6 +23,8 @@ from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.parsing.tensors import Pickled, read_pickle
 from sentinel.inert_pickle import PickleTooLarge
 from sentinel.text import visible
+
+T = TypeVar("T")
 
 _BUFFER_BYTES = 1 << 20
 _END_BYTES = 4 << 10  # of an archive: its headers are in the first, its directory in the last
@@ -277,19 +279,25 @@ def span_crc(source: Source, offset: int, length: int, buffer: bytearray, scans:
     return crc
 
 
+def batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[tuple[list[T], int]]:
+    """``items`` in order, as many together as one piece of work takes on, with their bytes in all."""
+    batch: list[T] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= BATCH_BYTES:
+            yield batch, size
+            batch, size = [], 0
+    if batch:
+        yield batch, size
+
+
 def archive_works(path: Path, name: str, found: Opened) -> Iterator[Work]:
     """The records of one torch.save file as pieces of work."""
     if not found.archive.has_checksums and not found.looks:
         return
-    batch: list[zips.Record] = []
-    size = 0
-    for record in found.archive.records.values():
-        batch.append(record)
-        size += record.size
-        if size >= BATCH_BYTES:
-            yield _records_work(path, name, found, batch)
-            batch, size = [], 0
-    if batch:
+    for batch, _ in batches(found.archive.records.values(), lambda record: record.size):
         yield _records_work(path, name, found, batch)
 
 

@@ -37,8 +37,8 @@ from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.parsing.tensors import Pickled
 from sentinel.checkpoints.parsing.zips import archive_start
 from sentinel.checkpoints.reading import (
-    BATCH_BYTES,
     Work,
+    batches,
     check_slice,
     open_archive,
     run_all,
@@ -309,15 +309,9 @@ def _walk_back(handle: Handle) -> list[Item]:
 def _item_works(tree: Tree, files: Layout, ask: Ask, differ: mixed.Differ) -> Iterator[Work]:
     opaque: Item | None = None
     for name, items in files.items():
-        start = size = 0
-        for index, item in enumerate(items):
-            size += item.length
-            opaque = opaque or (None if item.plain else item)
-            if size >= BATCH_BYTES:
-                yield _items_work(tree, name, items[start : index + 1], ask, size)
-                start, size = index + 1, 0
-        if size:
-            yield _items_work(tree, name, items[start:], ask, size)
+        opaque = opaque or next((item for item in items if not item.plain), None)
+        for batch, size in batches(items, lambda item: item.length):
+            yield _items_work(tree, name, batch, ask, size)
     if opaque is not None:
         yield _no_checksum(opaque, ask)
     yield Work(0, partial(mixed.compare, tree, files))

@@ -13,7 +13,7 @@ from sentinel.checkpoints.files import Broken, Handle, Tree, opened
 from sentinel.checkpoints.formats.dcp_parts.ends import first_frame
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.formats.jax.ocdbt import FRAME, Span
-from sentinel.checkpoints.reading import BATCH_BYTES, Work
+from sentinel.checkpoints.reading import Work, batches
 
 _READ_BYTES = 1 << 20
 _MOST_BYTES = 4 << 30  # that one value is inflated to: a chunk is far smaller, and a made one may be of any size
@@ -39,17 +39,8 @@ def works(tree: Tree, values: Iterable[Span]) -> Iterator[Work]:
         library = importlib.import_module("zstandard")
     except ImportError:
         return
-    batch: list[Span] = []
-    size = 0
-    for span in values:
-        if span.length <= len(FRAME):
-            continue
-        batch.append(span)
-        size += span.length
-        if size >= BATCH_BYTES:
-            yield _work(tree, batch, size, library)
-            batch, size = [], 0
-    if batch:
+    framed = (span for span in values if span.length > len(FRAME))
+    for batch, size in batches(framed, lambda span: span.length):
         yield _work(tree, batch, size, library)
 
 
