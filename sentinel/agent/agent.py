@@ -220,7 +220,7 @@ class Agent:
             thread.start()
         scheduler.start()
         log.info("agent-started", node=self.node, pid=os.getpid(), url=self.settings.url)
-        while not self._stopped.wait(3600.0):
+        while not self._stopped.wait(1.0):  # a signal given to another thread is handled as this one wakes
             continue
         log.info("agent-stops", node=self.node)
         scheduler.shutdown(wait=False)

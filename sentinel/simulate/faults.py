@@ -22,11 +22,12 @@ _PCI = "0000:5d:00"
 # -- hardware ------------------------------------------------------------------------------------------------------
 
 
-def _xid(number: int, words: str, *, dies_s: float | None, must_go: bool = True) -> Act:
+def _xid(number: int, words: str, *, dies_s: float | None, must_go: bool = True, then: str = "") -> Act:
     """A GPU fails: its kernel says so, and the job on it dies after ``dies_s`` (None: it hangs).
 
     Args:
-        must_go: this line alone convicts the node; else it may be taken out of service, and need not.
+        must_go: what is said convicts the node; else it may be taken out of service, and need not.
+        then: what the driver says of the GPU right after that, number and words; empty: nothing.
     """
 
     def act(world: World, happening: Happening) -> None:
@@ -35,6 +36,8 @@ def _xid(number: int, words: str, *, dies_s: float | None, must_go: bool = True)
             return
         world.observer.broke(node, happening.what, must_go=must_go)
         world.agents.kernel(node, f"NVRM: Xid (PCI:{_PCI}): {number}, pid=4711, name=python, {words}")
+        if then:
+            world.agents.kernel(node, f"NVRM: Xid (PCI:{_PCI}): {then}")
         if dies_s is not None:
             _dies(world, node, _ends_s(happening, dies_s))
         else:
@@ -295,7 +298,11 @@ HARDWARE: Mapping[str, Act] = {
     "gpu-memory": _xid(48, "DBE (double bit error) ECC error", dies_s=2.0),
     "gpu-memory-contained": _xid(94, "Contained: SM (0x1). RST: No, D-RST: No", dies_s=2.0, must_go=False),
     "gpu-firmware": _xid(
-        119, "Timeout after 6s of waiting for RPC response from GPU0 GSP!", dies_s=30.0, must_go=False
+        119,
+        "Timeout after 6s of waiting for RPC response from GPU0 GSP!",
+        dies_s=30.0,
+        must_go=False,
+        then="154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
     ),
     "gpu-lost-silently": _xid(79, "GPU has fallen off the bus.", dies_s=None),
     "link-down": _link_down,

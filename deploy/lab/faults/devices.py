@@ -25,6 +25,7 @@ TEXTS = {
     119: "Timeout after 6s of waiting for RPC response from GPU GSP! Expected function 76 (GSP_RM_CONTROL).",
     140: "An uncorrectable ECC error detected (possible firmware handling failure) DRAM:0, LTC:0, MMU:0, PCIE:0",
 }
+GSP = (119, 120)  # of its firmware: one alone only advises a drain
 # DCGM fields (facts of DCGM 4): double-bit and single-bit totals, volatile and aggregate; row remapping.
 SBE_VOLATILE, DBE_VOLATILE, SBE_AGGREGATE, DBE_AGGREGATE, DBE_MEMORY = 310, 311, 312, 313, 319
 REMAP_UNCORRECTABLE, REMAP_FAILED, REMAP_PENDING = 393, 395, 396
@@ -57,6 +58,9 @@ def xid(lab: Lab, options: Options) -> list[Record]:
         identity = gpus.read(lab, node)["gpus"][index]["uuid"]
         lines.insert(0, f"NVRM: GPU at PCI:{where}: {identity}")
         lines.append(f"NVRM: GPU {where}.0: GPU has fallen off the bus.")
+    if options.xid in GSP:  # as drivers since 555 go on
+        reset = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+        lines.append(f"NVRM: Xid (PCI:{where}): 154, pid='<unknown>', name=<unknown>, {reset}")
     said = [gpus.kernel_line(lab, node, line) for line in lines]
     gpus.add_xid(lab, node, index, options.xid, lost=options.xid == 79)
     return [XID.record(node=node, gpu=index, xid=options.xid, kmsg=said)]
