@@ -7,23 +7,15 @@ from collections.abc import Callable
 
 import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, outcomes, silent, states
+from in_memory.held_job import drained, held, now_s
 from in_memory.world import World
-from made_records import AT, OPTED_IN, ended, evidence, lost_gpu, step_line
+from made_records import OPTED_IN, ended, evidence, lost_gpu, step_line
 from shipped import shipped_signatures
 
-from sentinel.config.settings import Limits
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Source, Where
 
 Worlds = Callable[..., World]
-
-
-def now_s(there: World) -> float:
-    return (there.slurm.clock.now() - AT).total_seconds()
-
-
-def drained(there: World) -> set[str]:
-    return {name for name, node in there.slurm.nodes.items() if node.drained}
 
 
 async def test_the_failure_of_a_second_component_ends_the_wait_for_a_heterogeneous_job(world: Worlds) -> None:
@@ -56,16 +48,6 @@ async def test_an_incident_whose_job_another_incident_restarts_ends_as_recovered
     await daemon.observe([step_line(there.job, 2, 201, now_s(there))])
     await daemon.quiet()
     assert states(there) == ["closed", "closed"] and "failed" not in sink.stages and "held" not in sink.stages
-
-
-async def held(there: World, *sinks: FakeSink) -> Daemon:
-    """A daemon that holds the world's job for a person."""
-    daemon = Daemon(
-        there, sinks, settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0))
-    )
-    await fail(daemon, lost_gpu("n1"))
-    assert states(there) == ["held"] and there.slurm.jobs[there.job].held
-    return daemon
 
 
 async def test_a_held_job_that_an_operator_releases_is_told_as_resolved(world: Worlds) -> None:

@@ -8,32 +8,14 @@ from collections.abc import Callable
 
 import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, silent, states
+from in_memory.held_job import drained, now_s
 from in_memory.world import World
-from made_records import AT, OPTED_IN, evidence, lost_gpu, step_line
+from made_records import OPTED_IN, evidence, lost_gpu, step_line
 
-from sentinel.config.settings import Limits
 from sentinel.model.records import Kind
 from sentinel.simulate.slurm.records import SimulatedJob
 
 Worlds = Callable[..., World]
-
-
-def now_s(there: World) -> float:
-    return (there.slurm.clock.now() - AT).total_seconds()
-
-
-def drained(there: World) -> set[str]:
-    return {name for name, node in there.slurm.nodes.items() if node.drained}
-
-
-async def held(there: World, *sinks: FakeSink) -> Daemon:
-    """A daemon that holds the world's job for a person."""
-    daemon = Daemon(
-        there, sinks, settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0))
-    )
-    await fail(daemon, lost_gpu("n1"))
-    assert states(there) == ["held"] and there.slurm.jobs[there.job].held
-    return daemon
 
 
 async def break_one_more(there: World, daemon: Daemon) -> str:

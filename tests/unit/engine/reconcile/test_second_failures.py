@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, incidents_of, silent, states
+from in_memory.held_job import drained, now_s
 from in_memory.world import World
 from made_records import AT, OPTED_IN, ended, evidence, later, lost_gpu
 from shipped import shipped_signatures
@@ -22,16 +23,8 @@ from sentinel.simulate.slurm.records import SimulatedJob, SlurmTimes
 Worlds = Callable[..., World]
 
 
-def now_s(there: World) -> float:
-    return (there.slurm.clock.now() - AT).total_seconds()
-
-
 def gone(node: str, at_s: float = 0.0) -> Evidence:
     return evidence(Kind.NODE_UNREACHABLE, node=node, at_s=at_s, source=Source.PROBE, text="slurmd does not answer")
-
-
-def drained(there: World) -> set[str]:
-    return {name for name, node in there.slurm.nodes.items() if node.drained}
 
 
 @pytest.mark.parametrize("mode", ["observe", "suggest"])
@@ -251,16 +244,6 @@ async def test_a_fault_under_the_epilogs_of_a_requeued_job_is_of_the_attempt_tha
             await asyncio.sleep(0)
     assert {key for key in daemon.live.attempts if key[0] == there.job} == {(there.job, 0)}
     assert {i.attempt for i in daemon.state.incidents.values()} == {0}, daemon.said
-
-
-async def held(there: World, *sinks: FakeSink) -> Daemon:
-    """A daemon that holds the world's job for a person."""
-    daemon = Daemon(
-        there, sinks, settings=dataclasses.replace(WIDE, limits=Limits(drain_fraction=1.0, restarts_per_job=0))
-    )
-    await fail(daemon, lost_gpu("n1"))
-    assert states(there) == ["held"] and there.slurm.jobs[there.job].held
-    return daemon
 
 
 async def fails_and_is_told_late(there: World, daemon: Daemon) -> Evidence:
