@@ -51,9 +51,8 @@ _FRAME = re.compile(r'(\S.{4,120}?) {0,12}\bFile "[^"]{1,300}", line \d{1,7}\b')
 _RECORD = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?|info|debug|warn(?:ing)?)\b(?:\W{1,8}[\w.:<>]{1,60}){0,2}\W{0,4}$")
 _HEAD = 200  # characters in which a record's level stands
 _NUMBERS = re.compile(r"\d{1,20}")
-_ENDS = re.compile(
-    r"(?i)[.;,:!] {1,2}(?:exiting|aborting|quitting)\b[.! ]{0,4}$"
-)  # whatever its level: it is the last word
+# Whatever its level, it is the last word.
+_ENDS = re.compile(r"(?i)[.;,:!] {1,2}(?:exiting|aborting|quitting)\b[.! ]{0,4}$")
 _RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
 

@@ -58,6 +58,7 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     begun: dict[str | None, int] = {}  # where the log begins anew the last time
     caught: dict[tuple[str | None, str], list[Evidence]] = {}  # what the program went on without, by log and rule
     stopped = _stopped_by_slurm(readings)
+    signalled = _launchers_signals(readings)
     for evidence in incident.evidence:
         if evidence.kind == Kind.STEP and evidence.line is not None:
             steps.setdefault(evidence.where.path, []).extend([evidence.line] * _lines(evidence))
@@ -84,6 +85,7 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
         end = max((e.line or 0 for e in ends.get(log, []) if _may_be_of(e, reading)), default=0)
         went_on = asked and (
             _went_on(reading, steps.get(log, []), end, readings)
+            or _beside_the_launchers_signal(reading, signalled.get(log))
             or _trained_on(reading, trained.get(log, []), readings)
             or any(_says_again(e, reading) for e in caught.get((log, reading.key), []))
             or _of_an_earlier_run(reading, begun.get(log, 0), steps.get(log, []), readings, stopped)
@@ -183,11 +185,7 @@ def _went_on(reading: Reading, steps: Sequence[int], end: int, readings: Sequenc
         return True
     if sum(step > line for step in steps) >= STEPS_AFTER:
         return True
-    return (
-        _of_the_script(reading, readings)
-        or _long_before_its_limit(reading, readings)
-        or _beside_the_launchers_signal(reading, readings)
-    )
+    return _of_the_script(reading, readings) or _long_before_its_limit(reading, readings)
 
 
 def _trained_on(one: Reading, trained: Sequence[Evidence], readings: Sequence[Reading]) -> bool:
@@ -276,16 +274,22 @@ def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
     return any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
 
 
-def _beside_the_launchers_signal(one: Reading, readings: Sequence[Reading]) -> bool:
+def _launchers_signals(readings: Sequence[Reading]) -> dict[str | None, Reading]:
+    """By log torchrun's first word that it was told to end, where no worker had ended by itself."""
+    told: dict[str | None, Reading] = {}
+    for reading in readings:
+        if _SIGNALLED.search(reading.evidence.text):
+            told.setdefault(reading.evidence.where.path, reading)
+    ended = {r.evidence.where.path for r in readings if told and _WORKER_ENDED.search(r.evidence.text)}
+    return {log: reading for log, reading in told.items() if log not in ended}
+
+
+def _beside_the_launchers_signal(one: Reading, told: Reading | None) -> bool:
     """Whether a word of the environment stands long above torchrun's that it was told to end, or an error below that.
 
     Of what a rank raised before, it may have hung until somebody ended the job.
     """
-    log = [r for r in readings if lines_below(r, one) is not None]
-    told = next((r for r in log if _SIGNALLED.search(r.evidence.text)), None)
-    if told is None or any(_WORKER_ENDED.search(r.evidence.text) for r in log):
-        return False
-    above = lines_below(told, one) or 0
+    above = (lines_below(told, one) or 0) if told is not None else 0
     if above < 0:
         return points_to(one) in FAMILIES[0] and _EXCEPTION.search(one.evidence.text) is not None
     return above >= _PRINTED_ON and points_to(one) in _OF_A_SCRIPT and not _EXCEPTION.search(one.evidence.text)

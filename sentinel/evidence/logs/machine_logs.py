@@ -157,8 +157,9 @@ def said(source: Source, raw: str, *, bare: bool = False) -> Said:
     if source is Source.KERNEL:
         line = KernelLine(raw) if bare else kernel_line(raw)
         message = without_names(line.text)
-        users = by_any_user(message), of_an_image(message)
-        return Said(raw[: len(raw) - len(line.text)], line.text, message, line.node, line.own, *users)
+        image = of_an_image(message)
+        users = image or by_any_user(message)
+        return Said(raw[: len(raw) - len(line.text)], line.text, message, line.node, line.own, users, image)
     form, tag = (_SLURM, _SLURM_TAG) if source is Source.SLURM else (_DCGM, _DCGM_TAG)
     syslog = _SYSLOG.match(raw) if not bare else None
     if syslog is not None and not tag.match(syslog["tag"]):

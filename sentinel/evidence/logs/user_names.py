@@ -90,8 +90,8 @@ def of_an_image(message: str) -> bool:
 
 
 def by_any_user(message: str) -> bool:
-    """Whether any user of the node can cause what the kernel says here, with no fault of the host's."""
-    return of_an_image(message) or _ANY_USER.match(message) is not None
+    """Whether any user of the node can cause what the kernel says here, with no fault of the host's; of images see above."""
+    return _ANY_USER.match(message) is not None
 
 
 def without_names(message: str) -> str:
