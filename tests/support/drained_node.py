@@ -156,3 +156,16 @@ class Node:
         assert isinstance(asked, RunDiagnostic)
         self.answer("fail", "GPU 3: memory")
         self.at += timedelta(seconds=self.settings.returns.retry_s)
+
+
+def running(job: int, *nodes: str, started: datetime = NOW) -> JobView:
+    return JobView(id=job, state="running", nodes=nodes, started_at=started, partition="train", user="ada")
+
+
+def returned() -> Node:
+    node = Node(cause=Cause.GPU_THERMAL_POWER)
+    node.passes(1, 2, 3)
+    node.look()
+    node.answer("done")
+    node.view = NodeView("n1", "idle", partitions=("train",))
+    return node

@@ -293,3 +293,15 @@ class RealWorld:
         self.cluster.wait(
             lambda: set(self.cluster.node_states().values()) == {"IDLE"}, "all nodes idle again", within_s=PATIENCE_S
         )
+
+
+def running(job: JobView) -> bool:
+    return job.state == "running"
+
+
+def waiting(job: JobView) -> bool:
+    return job.state == "pending"
+
+
+def waits_held(job: JobView) -> bool:
+    return job.state == "pending" and job.held
