@@ -29,6 +29,7 @@ _ONE_EVENT = 12  # lines: an error, and the traceback that says it again
 _PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
 _NO_ANSWER, _ANSWERS = "nfs", "nfs-answers"  # rules
 _NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
+_NO_PROGRAM = re.compile(r"^\S{0,200}python[\d.]{0,6}: can't open file '")
 # Words of the batch script itself, which goes on after them: of its shell, of conda and of environment modules. A shell that
 # is named itself runs what a task gave it (`bash -c`).
 _BATCH = r"^\S{0,200}slurm_script: line \d{1,6}: "
@@ -307,7 +308,8 @@ def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
     """Whether the batch script met the error, before what it started raised one of its own.
 
     ``srun --label`` puts the task's number before each line that a task writes: what has none is the script's. A shell names
-    its script and the line of a command that it does not find, and goes on with the next.
+    its script and the line of a command that it does not find, and goes on with the next, as it does where Python finds no
+    program.
     """
     if _LABEL.match(one.evidence.text) or points_to(one) not in _OF_A_SCRIPT:
         return False
@@ -318,6 +320,8 @@ def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
     ]
     if _NOT_FOUND.search(one.evidence.text):
         return any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
+    if _NO_PROGRAM.search(one.evidence.text):  # another one was started, and printed on for long before it failed
+        return any(below[id(r)] >= _PRINTED_ON and _EXCEPTION.search(r.evidence.text) for r in raised)
     if _ENVIRONMENT.search(one.evidence.text) and any(
         below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) and points_to(r) not in _OF_A_SCRIPT for r in raised
     ):

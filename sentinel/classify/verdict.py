@@ -69,7 +69,8 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     before = records_of_lines(incident.evidence)
     read_all = (read(e, rules, by_id, before.get(e.where.path)) for e in incident.evidence)
     readings = order(reading for reading in read_all if reading is not None)
-    readings, of_single_nodes = out_together(outlived(passed(of_modules(beside_kernel(readings))), incident), rules)
+    readings = outlived(passed(of_modules(beside_kernel(readings, incident.evidence))), incident)
+    readings, of_single_nodes = out_together(readings, rules)
     readings = failed_before(readings, rules)
     told = [reading for reading in readings if reading.key != BROKEN_OFF]
     verdict = _judge(incident, told, history, rules, now)

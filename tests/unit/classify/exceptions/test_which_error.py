@@ -239,6 +239,14 @@ def test_a_command_that_the_shell_did_not_find_is_no_cause_of_an_exception_after
     assert judge(shell).cause is Cause.SOFTWARE_ENV
 
 
+def test_a_program_that_python_did_not_find_is_no_cause_of_what_the_next_one_raised_long_after() -> None:
+    missed = "python: can't open file 'train_script.py': [Errno 2] No such file or directory\n"
+    full = "RuntimeError: CUDA out of memory. Tried to allocate 174.00 MiB (GPU 0; 15.00 GiB total capacity)\n"
+    assert judge(missed + "a line of the next program\n" * 60 + full).cause is Cause.APP_OOM_GPU
+    assert judge(missed + full).cause is Cause.USER_CONFIG  # another rank's may be
+    assert judge("3: " + missed + "0: a line of another rank\n" * 60 + "0: " + full).cause is Cause.USER_CONFIG
+
+
 def test_what_pytorch_logs_as_a_warning_of_a_rank_ended_nothing() -> None:
     told = "[rank24]:W0527 00:19:08.340000 50695 torch/_inductor/codecache.py:1052] [1/1] "
     error = "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/torchinductor_u/triton/0/x.ttir'\n"

@@ -61,6 +61,24 @@ def test_without_a_fault_that_the_kernel_names_a_service_may_be_the_cause() -> N
     assert judge(*(syslog(f"tracker[{n}]", REFUSED) for n in range(4))).cause is Cause.USER_CONFIG
 
 
+BUSY = [  # a desktop's boot, in which nothing failed that a job would notice
+    syslog("snapd[851]", "state ensure error: dial tcp: lookup a.example: Temporary failure in name resolution"),
+    syslog("login[1318]", "pam_unix(login:auth): Couldn't open /etc/securetty: No such file or directory"),
+    syslog("sh[1630]", "/bin/sh: 1: initctl: not found"),
+    syslog("kernel", DENIED),
+]
+
+
+def test_where_many_programs_write_a_service_names_no_cause_of_a_job() -> None:
+    assert judge(*BUSY).cause is Cause.UNKNOWN
+
+
+def test_what_starts_jobs_is_heard_among_services() -> None:
+    refused = syslog("slurmstepd[99]", "error: execve(): /opt/run.sh: Permission denied")
+
+    assert judge(*BUSY, refused).cause is Cause.USER_CONFIG
+
+
 @pytest.mark.parametrize(
     ("line", "writer"),
     [
