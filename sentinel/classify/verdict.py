@@ -11,7 +11,7 @@ from sentinel.classify.context import context
 from sentinel.classify.faults.agreement import agreeing
 from sentinel.classify.faults.independent import with_others
 from sentinel.classify.faults.kernel import of_modules
-from sentinel.classify.faults.other_programs import beside_kernel
+from sentinel.classify.faults.other_programs import services_weakened
 from sentinel.classify.faults.passed import passed
 from sentinel.classify.history import APPLICATION, EMPTY, History
 from sentinel.classify.log_levels import records_of_lines
@@ -69,7 +69,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     before = records_of_lines(incident.evidence)
     read_all = (read(e, rules, by_id, before.get(e.where.path)) for e in incident.evidence)
     readings = order(reading for reading in read_all if reading is not None)
-    readings = outlived(passed(of_modules(beside_kernel(readings, incident.evidence))), incident)
+    readings = outlived(passed(of_modules(services_weakened(readings, incident.evidence))), incident)
     readings, of_single_nodes = out_together(readings, rules)
     readings = failed_before(readings, rules)
     told = [reading for reading in readings if reading.key != BROKEN_OFF]

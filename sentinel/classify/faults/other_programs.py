@@ -27,7 +27,7 @@ _OF_JOBS = re.compile(
 )
 
 
-def beside_kernel(readings: Sequence[Reading], evidence: Iterable[Evidence]) -> list[Reading]:
+def services_weakened(readings: Sequence[Reading], evidence: Iterable[Evidence]) -> list[Reading]:
     """``readings`` with what programs say of an application weakened, in each log that is a machine's.
 
     A job's log holds one program's errors. In a journal or a kernel's log hundreds of programs write, also of files they do
