@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+from sentinel.detect.job_end import STATE_PREEMPTED
 from sentinel.model.records import Evidence, Incident, IncidentState, Kind, Source, stable_id
 
 # Seen on healthy machines, or *not known*: such evidence never opens an incident, but may explain one.
@@ -46,6 +47,8 @@ def opens(evidence: Evidence) -> bool:
     """Whether this evidence alone opens an incident."""
     if evidence.kind == Kind.JOB_ENDED:
         state = str(evidence.data.get("state", "")).lower()
+        if state == STATE_PREEMPTED:  # for good, as what Slurm requeues has this state at no time: its owner is told
+            return True
         return state in FAILED_STATES and not (state in _ENDED_BY_NODES and evidence.data.get("maintenance"))
     if is_advisory(evidence):
         return True

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.detect.hang import SilenceSeen
-from sentinel.detect.job_end import without_record
+from sentinel.detect.job_end import STATE_PREEMPTED, STATE_REQUEUED, says_preempted, state_of_requeued, without_record
 from sentinel.detect.listings import Listings
 from sentinel.detect.observed_silence import Observed
 from sentinel.detect.own_host import ahead_s
@@ -39,6 +39,10 @@ class ClusterView:
 
     def last_step(self, job: int, attempt: int) -> int | None:
         return seen.last_step if (seen := self.attempts.get((job, attempt))) else None
+
+    def last_save(self, job: int, attempt: int) -> int | None:
+        """The step of the newest save of the attempt that was seen."""
+        return seen.last_save() if (seen := self.attempts.get((job, attempt))) else None
 
     def step_lines(self, job: int, attempt: int, since: datetime) -> list[Evidence]:
         """The last step lines that the attempt printed since then, for what its log says among them."""
@@ -86,13 +90,15 @@ class ClusterView:
             on_nodes = now is not None and now.state not in ("pending", "configuring")
             if now is not None and on_nodes and now.restarts == attempt == self.attempt_on(now):
                 seen.after_suspension(now, fleet.at)
-                seen.ended &= seen.view.state not in ("requeued", END_NOT_SEEN)  # slurmctld forgot the requeue
+                requeued = seen.view.state in (STATE_REQUEUED, END_NOT_SEEN)
+                requeued |= seen.view.state == STATE_PREEMPTED != now.state
+                seen.ended &= not requeued  # slurmctld forgot the requeue
                 self.see_attempt(now)
             over = seen.view.started_at is not None and seen.view.ended_at is None
             gone = now is None and not fleet.may_have_job(job_id)  # an unreadable record is no end
             if over and (gone or (now is not None and now.restarts > attempt)):
                 # Requeued or purged: Slurm keeps no record of it; the snapshot's time is the best known end.
-                state = "requeued" if now else "unknown"
+                state = state_of_requeued(seen.view, seen.pool) if now else "unknown"
                 seen.view, seen.ended = without_record(seen.view, state, fleet.at, before, fleet.at), True
         for job in fleet.jobs.values():
             if job.state not in ("running", "completing") or not job.nodes:
@@ -218,6 +224,8 @@ class ClusterView:
         else:
             seen.pool.append(item)
             seen.rhythm = observe(seen.rhythm, item)  # a line that announces a pause excuses it
+            if seen.view.state == STATE_REQUEUED and says_preempted(item):  # the log is read after Slurm is looked at
+                seen.view = replace(seen.view, state=STATE_PREEMPTED)
         if item.kind == Kind.CHECKPOINT_SAVED and item.source is not Source.CHECKPOINT:
             seen.saves.append(item)
         if item.kind == Kind.TASK_STATE and where.rank is not None and where.node is not None:

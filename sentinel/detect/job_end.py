@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.model.records import Evidence, JobView, Kind, Source, Where, stable_id
 from sentinel.model.vocabulary import END_NOT_SEEN, PREEMPTED, PREEMPTED_AT
 
+STATE_PREEMPTED = "preempted"  # of an attempt that Slurm preempted, as Slurm calls it, also where it requeued the job
+STATE_REQUEUED = "requeued"  # by a person, or for what Slurm does not tell
+_SAYS_PREEMPTED = re.compile(
+    r"\*\*\* (?:JOB|STEP) \S{1,40} ON .{1,80} DUE TO PREEMPTION"
+)  # slurmstepd, in the job's log
 _SEEN_LATELY = timedelta(minutes=10)  # an end between two looks so close is known well enough to count the work
 
 
@@ -36,6 +42,8 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
         nodes: those of the attempt, as far as known.
         maintenance: those of them on which people work, in a maintenance reservation.
     """
+    preempted_at, is_called_so = _preempted(job), job.state == STATE_PREEMPTED
+    called_otherwise = preempted_at is not None and not is_called_so
     return Evidence(
         id=_id(job, job.state),
         at=job.ended_at or now,
@@ -44,14 +52,15 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
         kind=Kind.JOB_ENDED,
         where=Where(job=job.id, attempt=job.restarts),
         text=f"job {job.id} ended as {job.state}, exit code {job.exit_code}, signal {job.exit_signal}"
-        f"{', after Slurm preempted it' if _preempted(job) is not None else ''}",
+        f"{', after Slurm preempted it' if called_otherwise else ''}",
         data={
             "state": job.state,
             "exit_code": job.exit_code,
             "signal": job.exit_signal,
             "nodes": ",".join(nodes),
             **({"exit_held": True} if job.exit_held else {}),
-            **({PREEMPTED: True, PREEMPTED_AT: at.timestamp()} if (at := _preempted(job)) is not None else {}),
+            **({PREEMPTED: True} if preempted_at is not None or is_called_so else {}),
+            **({PREEMPTED_AT: preempted_at.timestamp()} if preempted_at is not None else {}),
             **({"maintenance": ",".join(maintenance)} if maintenance else {}),
         },
     )
@@ -74,6 +83,22 @@ def _preempted(job: JobView) -> datetime | None:
     if at is None or job.started_at is None or at < job.started_at:
         return None
     return at if job.suspended_at is None or job.suspended_at < at else None
+
+
+def says_preempted(item: Evidence) -> bool:
+    """Whether a line of the job's log is Slurm's word that it preempted the job. Its user may have written it, too."""
+    return item.source is Source.JOB_LOG and _SAYS_PREEMPTED.search(item.text) is not None
+
+
+def state_of_requeued(job: JobView, said: Iterable[Evidence]) -> str:
+    """How an attempt ended after which Slurm requeued its job: Slurm's record does not say any more that it preempted it.
+
+    Args:
+        job: the attempt as it was seen last, maybe in its grace time.
+        said: what was heard of the attempt.
+    """
+    preempted = _preempted(job) is not None or any(map(says_preempted, said))
+    return STATE_PREEMPTED if preempted else STATE_REQUEUED
 
 
 def unrecorded_end(job: JobView, since: datetime, now: datetime, *, nodes: Sequence[str]) -> Evidence:

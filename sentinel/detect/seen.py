@@ -76,6 +76,11 @@ class AttemptSeen:
         if now.state == "running" and (self.view.state == "suspended" or self.view.suspended_at != now.suspended_at):
             self.rhythm, self.observed = replace(self.rhythm, last_at=self.rhythm.last_at and at), Observed()
 
+    def last_save(self) -> int | None:
+        """The step of the newest save that was seen; None: none was, or its step is not known."""
+        steps = (item.data.get("step") for item in list(self.saves))
+        return max((step for step in steps if isinstance(step, int)), default=None)
+
     def save_interval_s(self) -> float | None:
         """Median time between saves in seconds; None before the third save."""
         times = sorted(item.at for item in list(self.saves))  # copied: views read it in threads

@@ -70,7 +70,7 @@ def job_steps(
     if incident.job is None:
         return JobSteps()
     if verdict.restart is Restart.NONE:
-        return JobSteps(words=_stays_over(job, verdict))
+        return JobSteps(words=_stays_over(job, verdict, situation.last_save))
     if job is None:
         return JobSteps(words=f"Slurm no longer knows job {incident.job}: it cannot be restarted.")
     least = max(act_confidence, limits.stop_confidence)
@@ -84,17 +84,35 @@ def job_steps(
     return found
 
 
-def _stays_over(job: JobView | None, verdict: Verdict) -> str:
-    """What people do about a job that Slurm ended and calls failed, as its program ended with an error; empty: nothing.
+def _stays_over(job: JobView | None, verdict: Verdict, last_save: int | None) -> str:
+    """What people do about a job that Slurm ended, and did not put back; empty: nothing.
 
-    Had it ended well, or not at all, Slurm would have requeued it or called it preempted. Whether what is preempted comes
-    back is the site's to say (PreemptMode), and no comment's: a comment asks to be restarted after what breaks.
+    It calls it failed where its program ended with an error. Whether what is preempted comes back is the site's to say
+    (PreemptMode), and no comment's: a comment asks to be restarted after what breaks.
     """
+    if job is not None and job.state == "preempted":
+        return preempted_words(job, last_save)
     if job is None or job.state != "failed" or verdict.cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT:
         return ""
-    again = f"scontrol requeue {job.spec} does" if job.batch is not False and job.requeue else "submit it again"
+    again = f"scontrol requeue {job.spec} does" if _may_be_put_back(job) else "submit it again"
     ended = f"Slurm ended job {job.id} on purpose (preemption, a limit, a request)"
     return f"{ended}: neither Slurm nor Sentinel puts it back by itself; {again}."
+
+
+def preempted_words(job: JobView, last_save: int | None) -> str:
+    """Why a job that Slurm calls preempted has ended, and how it comes back.
+
+    Args:
+        last_save: the step of the newest of its saves that was seen.
+    """
+    why = f"Slurm preempted job {job.id} by the site's rules and did not requeue it: no node is to blame"
+    again = f"scontrol requeue {job.spec} puts it back" if _may_be_put_back(job) else "submit it again"
+    saved = f"; the newest save that was seen is of step {last_save}" if last_save is not None else ""
+    return f"{why}. To go on, {again}; its script resumes from its newest checkpoint by itself{saved}."
+
+
+def _may_be_put_back(job: JobView) -> bool:
+    return job.batch is not False and bool(job.requeue)
 
 
 def _why_not(
@@ -117,6 +135,8 @@ def _why_not(
         return f"Job {job.id} was requeued already (attempt {job.restarts})."
     if job.state == "cancelled":
         return f"Job {job.id} was cancelled."
+    if job.state == "preempted":  # whatever was wrong before: that it is over is the site's rule
+        return preempted_words(job, situation.last_save)
     if situation.recovered_by:
         return f"Job {job.id} is taken care of already, by incident {situation.recovered_by}."
     if job.state == "pending" and job.held and not exit_held:

@@ -70,6 +70,7 @@ class Situation:
     intent: Intent = NOTHING
     job: JobView | None = None
     last_step: int | None = None  # that the failed attempt reached
+    last_save: int | None = None  # step of the newest save of the attempt that was seen
     observed: bool = True  # whether the attempt was watched from its beginning: it reached no later step
     drains: tuple[datetime, ...] = ()  # of ours in the last hour
     failing_nodes: frozenset[str] = frozenset()  # convicted within the breaker's window, any incident

@@ -185,6 +185,8 @@ def attempts_table(attempts: list[dict[str, Any]], incidents: Iterable[dict[str,
         say(f"Jobs before it had the same id: {counted(len(attempts) - len(own), 'attempt')} below.", "  ")
     if newest.get("log_unread"):
         say(f"Its log is not read, so that its steps are not known. {shown(newest['log_unread'])}", "  ")
+    if preempted := [row["preemption"] for row in own if row.get("preemption")]:
+        say(shown(preempted[-1]), "  ")
     _say_comment_problem(newest)
     if newest.get("save_interval_s") or newest.get("interval_reason"):
         should = newest.get("recommended_interval_s")

@@ -16,6 +16,7 @@ from sentinel.daemon.api.lost import ON_PURPOSE, JobKey, Loss, losses
 from sentinel.daemon.api.scores import running
 from sentinel.daemon.api.status import as_slurm_says
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.job_end import STATE_PREEMPTED
 from sentinel.detect.seen import AttemptSeen
 from sentinel.engine.history import as_corrected
 from sentinel.model.identity import JobsOfOneId
@@ -208,6 +209,10 @@ class JobAttempts:
         rows = []
         known = list(attempts)
         of = JobsOfOneId(known).of
+        newest: dict[JobKey, int] = {}
+        for row in known:
+            key = of(row["job"], row["started_at"])
+            newest[key] = max(newest.get(key, 0), row["attempt"])
         for row in known:
             seen = self._live.attempts.get((row["job"], row["attempt"]))
             seen = seen if seen is not None and _is_of(seen, row) else None
@@ -215,9 +220,24 @@ class JobAttempts:
             cost = lost.get((*key, row["attempt"], row["started_at"]))
             saving = self._saving(seen, mtbf) if seen is not None and not seen.ended else {}
             told = _told(seen) if seen is not None else {}
+            if row["state"] == STATE_PREEMPTED:
+                told["preemption"] = self._preemption(row, seen, last=newest[key] <= row["attempt"])
             shown = {**row, "nth_of_id": key[1], **self._gained(row), **(_cost(cost) if cost else {}), **saving, **told}
             rows.append(to_json(shown))
         return rows
+
+    def _preemption(self, row: Row, seen: AttemptSeen | None, *, last: bool) -> str:
+        """What became of a job whose attempt Slurm preempted, in words. ``last``: no later attempt of it was seen."""
+        fleet, number = self._live.fleet, row["attempt"]
+        view = fleet.jobs.get(row["job"]) if fleet is not None and last else None
+        words = f"Slurm preempted attempt {number} by the site's rules"
+        if not last or (view is not None and view.restarts > number):
+            saved = seen.last_save() if seen is not None else None
+            newest = f"; the newest save that was seen is of step {saved}" if saved is not None else ""
+            words = f"{words} and the job was requeued: it resumes from its newest checkpoint by itself{newest}"
+        elif view is not None and view.state == STATE_PREEMPTED:
+            words = f"{words} and did not requeue the job: sentinel why {row['job']} says how it comes back"
+        return f"{words}. No node is to blame, and none of the job's restarts was used."
 
     def _gained(self, row: Row) -> dict[str, Any]:
         first, last = row["first_step"], row["last_step"]

@@ -85,6 +85,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         **newest,
         "attempts": len(attempts),
+        "preemption": next((words for row in reversed(attempts) if (words := row.get("preemption"))), ""),
         "gained": max(lasts) - min(firsts) + 1 if firsts and lasts else None,
         "lost_gpu_h": sum(known) if known or not failed else None,
         "lost_not_known": sum(row["lost_gpu_h"] is None for row in failed),

@@ -129,9 +129,10 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
     """What policy reads about this incident."""
     state, now = cluster.state, cluster.now
     job = state.cluster.job(cluster.snapshot, incident.job, incident.attempt)
-    reached = None
+    reached = saved = None
     if incident.job is not None and incident.attempt is not None:
         reached = state.cluster.last_step(incident.job, incident.attempt)
+        saved = state.cluster.last_save(incident.job, incident.attempt)
     named = set(state.verdicts[incident.id].drain) if incident.id in state.verdicts else set()
     named |= {*incident.nodes, *state.cluster.nodes_of(incident.job, incident.attempt)}
     added, kept = exclusions_of_ours(state, incident.job)
@@ -141,6 +142,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         intent=intent_of(job.comment if job else ""),
         job=job,
         last_step=reached,
+        last_save=saved,
         observed=was_observed(state, incident),
         drains=tuple(cluster.drains),
         failing_nodes=cluster.failing_nodes,

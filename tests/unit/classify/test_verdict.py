@@ -282,6 +282,22 @@ def test_a_program_that_fails_since_slurm_preempted_it_is_not_at_fault() -> None
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "[rank3]: torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+        "RuntimeError: Connection closed by peer [10.0.0.7]:41122",
+        "srun: error: n2: tasks 0-7: Killed",
+    ],
+)
+def test_what_a_job_that_slurm_calls_preempted_says_at_its_end_blames_nobody(said: str) -> None:
+    end = {"state": "preempted", "exit_code": 0, "signal": 15, "preempted": True, "preempted_at_s": NOW.timestamp()}
+    verdict = judge(log(said, at=2.0) if said else [], seen(Kind.JOB_ENDED, Source.SLURM, at=1.0, **end))
+    assert (verdict.cause, verdict.restart) == (Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, Restart.NONE)
+    assert (verdict.drain, verdict.suspect, verdict.drain_recommended) == ((), (), False)
+
+
+@pytest.mark.parametrize(
     ("line", "cause"),
     [
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", Cause.GPU_MEMORY_ECC),

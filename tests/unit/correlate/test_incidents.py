@@ -33,8 +33,8 @@ def word(at_s: float = 0.0, text: str = "Traceback", *, opens: bool = False, nod
         *((evidence(kind, source=Source.AGENT, node="n1"), False) for kind in sorted(incidents.QUIET)),
         (word(), False),
         (word(opens=True), True),
-        *((ended(state=state), True) for state in ("failed", "NODE_FAIL", "out_of_memory", "boot_fail")),
-        *((ended(state=state), False) for state in ("completed", "cancelled", "timeout", "preempted", "", "running")),
+        *((ended(state=state), True) for state in ("failed", "NODE_FAIL", "out_of_memory", "boot_fail", "preempted")),
+        *((ended(state=state), False) for state in ("completed", "cancelled", "timeout", "", "running")),
         (evidence(Kind.JOB_ENDED, source=Source.SLURM, job=101), False),  # how it ended is not known
     ],
 )

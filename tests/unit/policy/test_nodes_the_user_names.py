@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from made_records import fleet, job, node, verdict
 from made_situations import RESTART, decide, kinds
 
@@ -34,6 +35,21 @@ def test_a_job_that_slurm_ended_and_calls_failed_stays_over_and_says_how_it_come
     for other in (job(state="timeout"), job(state="pending"), job(), None):
         assert decide(asked, job=other).explanation == ""
     assert decide(dataclasses.replace(asked, cause=Cause.UNKNOWN), job=over).explanation == ""
+
+
+@pytest.mark.parametrize("cause", [Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, Cause.USER_CODE])
+def test_a_job_that_slurm_calls_preempted_stays_over_whatever_was_wrong_before(cause: Cause) -> None:
+    asked = cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    judged = verdict(cause, restart=Restart.NONE if asked else Restart.HOLD, drain=())
+    over = dataclasses.replace(job(state="preempted"), requeue=True)
+    plan = decide(judged, job=over, last_save=250)
+    assert plan.steps == () and plan.explanation.endswith(
+        "Slurm preempted job 101 by the site's rules and did not requeue it: no node is to blame. To go on, scontrol "
+        "requeue 101 puts it back; its script resumes from its newest checkpoint by itself; the newest save that was seen "
+        "is of step 250."
+    )
+    again = decide(judged, job=dataclasses.replace(over, requeue=False)).explanation
+    assert again.endswith("To go on, submit it again; its script resumes from its newest checkpoint by itself.")
 
 
 def test_the_list_of_one_task_of_an_array_is_changed_not_that_of_all() -> None:

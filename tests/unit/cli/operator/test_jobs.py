@@ -95,6 +95,12 @@ def test_a_log_that_is_not_read_is_said(asked: Asked) -> None:
     )
 
 
+def test_a_preempted_attempt_is_said_with_how_the_job_goes_on(asked: Asked) -> None:
+    words = "Slurm preempted attempt 0 by the site's rules and the job was requeued."
+    asked.views["jobs"] = jobs(attempt_row(attempt=0, state="preempted", preemption=words), attempt_row())
+    assert f"  {words}\n" in asked.run("jobs", "101", columns=300).output
+
+
 @pytest.mark.parametrize("command", ["jobs", "why"])
 def test_a_comment_that_is_not_understood_is_said_while_the_job_runs_or_waits(asked: Asked, command: str) -> None:
     problem = f"unknown key 'x' {HOSTILE}"

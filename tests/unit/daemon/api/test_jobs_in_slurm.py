@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
 from in_memory.world import World
+from made_records import evidence
 
 from sentinel.errors import UserError
+from sentinel.model.records import Kind, Source
 
 Worlds = Callable[..., World]
 
@@ -65,6 +68,37 @@ async def test_a_refusal_that_a_node_told_of_is_shown_to_the_jobs_user_alone(wor
         (one,) = answer["refused"]
         assert (one["node"], one["attempt"], one["reason"]) == ("n2", 0, "gpu_lost: a GPU is lost")
     assert (await shown("jobs", BOB, job=number))["refused"] == []
+
+
+@pytest.mark.parametrize(
+    ("becomes", "words"),
+    [
+        (
+            "requeued",
+            "the job was requeued: it resumes from its newest checkpoint by itself; the newest save that was seen",
+        ),
+        ("over", "did not requeue the job: sentinel why"),
+        ("gone", "by the site's rules. No node"),
+    ],
+)
+async def test_a_preempted_attempt_says_whether_its_job_comes_back(world: Worlds, becomes: str, words: str) -> None:
+    shown = Shown(world())
+    there, live = shown.world, shown.daemon.live
+    await shown.daemon.fleets.take()
+    seen = live.attempts[there.job, 0]
+    live.note(evidence(Kind.CHECKPOINT_SAVED, source=Source.JOB_LOG, job=there.job, attempt=0, data={"step": 250}))
+    if becomes == "over":
+        there.slurm.end(there.job, state="PREEMPTED")
+    elif becomes == "requeued":
+        there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    else:
+        there.slurm.purge(there.job)
+    await shown.daemon.pass_time(5.0)
+    seen.view = replace(seen.view, state="preempted")
+    there.store.save_attempt(seen.view, first_step=None, last_step=None, step_time_s=None)
+    (row,) = (await shown("jobs", job=there.job))["attempts"]
+    assert row["state"] == "preempted" and words in row["preemption"] and "No node is to blame" in row["preemption"]
+    assert ("step 250" in row["preemption"]) is (becomes == "requeued")
 
 
 async def test_a_comment_that_is_not_understood_is_shown_before_the_job_fails(world: Worlds) -> None:
