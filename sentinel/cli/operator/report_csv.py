@@ -60,14 +60,15 @@ def _at(period: Any, path: Sequence[str]) -> Any:
 
 
 def _rows(made: Mapping[str, Any]) -> Iterable[tuple[object, ...]]:
-    yield "period", "since", "", made["since"], None, None, made["before"], "time"
-    yield "period", "until", "", made["until"], None, None, made["since"], "time"
+    # Where nothing is known of the time before, its numbers are none, and not zero.
+    was_seen = any(row["before"] is not None for row in made["changes"])
+    missing = made["cut"] and not was_seen  # what was read begins after that time
+    yield "period", "since", "", made["since"], None, None, None if missing else made["before"], "time"
+    yield "period", "until", "", made["until"], None, None, None if missing else made["since"], "time"
     yield "period", "oldest_missing", "", yes_or_no(made["cut"]), None, None, None, ""
     for row in made["changes"]:
         beside = None, yes_or_no(row["beyond_chance"])
         yield "summary", row["what"], "", row["now"], None, None, row["before"], row["unit"], *beside
-    # Where nothing is known of the time before, its numbers are none, and not zero.
-    was_seen = any(row["before"] is not None for row in made["changes"])
     now, before = made["now"], made["previous"] if was_seen else None
     for name in ("mtbf", "mtbf_machines"):
         for key, unit in (("hours", "h"), ("gpu_h", "GPU-h")):

@@ -236,6 +236,14 @@ def test_csv_of_a_time_before_which_nothing_was_seen_has_no_number_of_that(made:
     assert {row["before"] for row in rows if row["table"] not in told} == {""}
 
 
+def test_csv_names_no_time_before_where_all_of_that_is_missing(made: Asked) -> None:
+    """More incidents than are read at once: what was read begins within the time that is told of."""
+    changes = [{**row, "before": None, "beyond_chance": None} for row in REPORT["changes"]]
+    made.views["report"] = {**REPORT, "changes": changes, "cut": True}
+    found = {row["what"]: row for row in csv_rows(made) if row["table"] == "period"}
+    assert found["since"]["now"] == REPORT["since"] and found["since"]["before"] == found["until"]["before"] == ""
+
+
 def test_name_that_is_a_formula_is_text(made: Asked) -> None:
     made.views["report"] = {**REPORT, "jobs": [{**REPORT["jobs"][0], "name": "=HYPERLINK(1)"}]}
     assert "'=HYPERLINK(1)" in made.run("report", "--format", "csv").output
