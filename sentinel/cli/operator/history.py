@@ -63,7 +63,7 @@ def history(days: float, by: str | None, config: Path, as_json: bool, **filters:
     if not count:
         echo(f"No incident{which}.")
         return
-    echo(f"{counted(count, 'incident')}{which}")
+    echo(f"{'The newest ' if seen['cut'] else ''}{counted(count, 'incident')}{which}")
     tell_cut(seen)
     if "time" in groups:
         groups["time"] = _local_days(seen["incidents"])

@@ -141,8 +141,8 @@ def show(seen: dict[str, Any]) -> None:
     for plan in seen["would_have_done"][:_WOULD]:
         steps = ", ".join(shown(words_of(step)) for step in plan["steps"])
         say(f"Would have done: {steps} (incident {shown(plan['incident'])}, {when(plan['at'])})")
-    if (more := len(seen["would_have_done"]) - _WOULD) > 0:
-        say(f"... and {counted(more, 'plan')} more that observe mode did not carry out (--json)")
+    if (more := len(seen["would_have_done"]) - _WOULD + seen.get("would_have_done_more", 0)) > 0:
+        say(f"... and {counted(more, 'plan')} more that observe mode did not carry out (--json has the newest)")
     _incidents(seen)
 
 

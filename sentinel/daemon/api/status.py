@@ -258,11 +258,12 @@ def _about(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("incident", "node", "job")}
 
 
-def would_have_done(store: Store, visible: Visible, now: datetime) -> list[dict[str, Any]]:
-    """Plans of the last days that observe mode or a pause stopped, the newest first."""
+def would_have_done(store: Store, visible: Visible, now: datetime) -> dict[str, Any]:
+    """Plans of the last days that observe mode or a pause stopped, the newest first, and how many more there are."""
     plans = [plan for plan in store.plans_since(now - _OBSERVED) if plan.observe_only and not asked(plan)]
     seen = visible({plan.incident for plan in plans})
-    return [_observed(plan) for plan in plans if plan.incident in seen][:_MOST_PLANS]
+    shown = [_observed(plan) for plan in plans if plan.incident in seen]
+    return {"would_have_done": shown[:_MOST_PLANS], "would_have_done_more": max(0, len(shown) - _MOST_PLANS)}
 
 
 def asked_for(waits: Mapping[str, Sequence[Wait]]) -> list[dict[str, Any]]:

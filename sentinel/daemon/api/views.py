@@ -185,7 +185,7 @@ class Views:
             "breakers": state_of.breaker(self._store, settings.limits, now),
             "budget": state_of.budget(self._store, fleet, settings.limits, now),
             "under_way": state_of.under_way(self._store, partial(self._search.visible, user=user)),
-            "would_have_done": state_of.would_have_done(self._store, partial(self._search.visible, user=user), now),
+            **state_of.would_have_done(self._store, partial(self._search.visible, user=user), now),
             "asked": state_of.asked_for(waits),
             "comment_problems": state_of.comment_problems(fleet, user),
         }

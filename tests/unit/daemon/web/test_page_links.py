@@ -7,6 +7,7 @@ import html
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from in_memory.page import ServedPage, serving_page
@@ -64,6 +65,35 @@ async def test_all_open_incidents_are_behind_the_link_that_counts_them(served: S
     _, found, _ = await served.get(link(text, "All 22"))
     assert ids(found) == [f"open{number:02}" for number in range(22)] and 'value="yes" selected' in found
     assert "over0" in (await served.get("/incidents?open="))[1]
+
+
+async def test_what_the_fleets_page_leaves_out_of_a_list_is_counted_there(
+    served: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = await served.views.show_to("status", {}, None)
+    about = {"incident": "aaa1", "since": AT, "at": AT, "explanation": "a person is needed", "steps": []}
+    told = {
+        "asked": [about] * 13,
+        "under_way": [about | {"step": "drain", "node": "n1", "job": None}] * 14,
+        "would_have_done": [about] * 20,
+        "would_have_done_more": 5,
+        "suspects": [{"node": "n1", "reasons": ["fails often"]}] * 26,
+        "comment_problems": list(range(100, 117)),
+    }
+
+    async def show_to(view: str, *arguments: Any) -> dict[str, Any]:
+        return {**status, **told} if view == "status" else {"nodes": [], "seen_at": AT}
+
+    monkeypatch.setattr(served.views, "show_to", show_to)
+    _, text, _ = await served.get("/")
+    for more in (
+        '3 more: <a href="/incidents?open=yes">open incidents</a>',
+        "4 more: <code>sentinel status</code> lists them",
+        "15 more: <code>sentinel status --json</code> has the newest 20",
+        "6 more: <code>sentinel nodes --suspects</code> lists them",
+        "7 more: <code>sentinel status --json</code> has them",
+    ):
+        assert more in text, more
 
 
 async def test_incidents_behind_the_newest_have_pages(served: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
