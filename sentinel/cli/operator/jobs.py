@@ -43,7 +43,7 @@ LOST_COLUMNS = ("lost GPU-h", "failures", "redone steps", "redone GPU-h", "down 
 def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> None:
     """Jobs: attempts, steps gained, time lost. With a job's id, the attempts side by side.
 
-    With --json, one object for each attempt.
+    With --json, one object for each attempt; of a job without any, one with what Slurm or its incidents say.
 
     \b
     Examples:
@@ -86,7 +86,9 @@ def _without_attempts(number: int, seen: dict[str, Any], as_json: bool) -> None:
         fix = "squeue and sacct may know it; sentinel jobs lists others"
         raise UserError(f"nothing is known of job {number}", fix=fix)
     echo(f"No attempt of job {number} was seen, or none is kept any more.", err=as_json)
-    if not as_json:
+    if as_json:
+        print_json([{"job": number, "attempt": None, "state": None, "incidents": seen["incidents"]}])
+    else:
         incident_table("Incidents", seen["incidents"], of_one_job=True)
 
 

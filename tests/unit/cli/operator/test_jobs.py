@@ -244,7 +244,9 @@ def test_a_job_of_which_only_incidents_are_known(asked: Asked) -> None:
     assert found.exit_code == 0 and "No attempt of job 2458 was seen, or none is kept any more." in found.output
     assert "0f3a9c" in found.output
     found = asked.run("jobs", "2458", "--json")
-    assert found.stdout == "" and "No attempt of job 2458" in found.stderr
+    (row,) = objects(found.stdout)
+    assert (row["job"], row["attempt"], row["state"]) == (2458, None, None) and "No attempt of job 2458" in found.stderr
+    assert [one["id"] for one in row["incidents"]] == ["0f3a9c"]
 
 
 def test_jobs_that_had_one_id_are_summed_each_by_itself(asked: Asked) -> None:
