@@ -20,6 +20,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from sentinel.adapters.store import tables as t
+from sentinel.model.identity import JobsOfOneId
 from sentinel.model.records import IncidentState
 
 _TEXTS = (t.verdict, t.plan, t.notice)  # beside its evidence, most of what an incident takes
@@ -62,7 +63,7 @@ def forget_user(store: Access, user: str, before: datetime, spared: Collection[s
     _forget_incidents(store, sa.and_(closed, whole), spared, texts_only=True)
     with store.read() as connection:
         jobs = list(connection.execute(sa.select(t.attempt.c.job).where(t.attempt.c.user == user).distinct()).scalars())
-    _forget_evidence(store, (name for job in jobs for name in _unreferenced(store, before, job)))
+    _forget_evidence(store, (name for job in jobs for name in _unreferenced_of(store, before, job, user)))
 
 
 def _forget_incidents(
@@ -106,8 +107,13 @@ def _forget_rows(store: Access, table: sa.Table, at: sa.Column[datetime], before
 _KEPT = sa.exists().where(t.incident_evidence.c.evidence == t.evidence.c.id)
 
 
-def _unreferenced(store: Access, before: datetime, job: int | None = None) -> Iterator[str]:
-    """Ids of evidence from before then, of that job alone if one is given, that belongs to no incident; the oldest first."""
+def _unreferenced(store: Access, before: datetime) -> Iterator[str]:
+    """Ids of evidence from before then that belongs to no incident; the oldest first."""
+    return (name for _, name in _each_unreferenced(store, before))
+
+
+def _each_unreferenced(store: Access, before: datetime, job: int | None = None) -> Iterator[tuple[datetime, str]]:
+    """Times and ids of that evidence, of this job id alone if one is given."""
     at, name = t.evidence.c.at, t.evidence.c.id
     query = sa.select(at, name).where(at < before, ~_KEPT).order_by(at, name).limit(_ROWS)
     query = query if job is None else query.where(t.evidence.c.job == job)
@@ -115,11 +121,22 @@ def _unreferenced(store: Access, before: datetime, job: int | None = None) -> It
     while True:
         with store.read() as connection:
             rows = connection.execute(later).all()
-        yield from (row.id for row in rows)
+        yield from ((row.at, row.id) for row in rows)
         if len(rows) < _ROWS:
             return
         last = rows[-1]
         later = query.where(at >= last.at, sa.or_(at > last.at, name > last.id))
+
+
+def _unreferenced_of(store: Access, before: datetime, job: int, user: str) -> Iterator[str]:
+    """Ids of this job's evidence from before then that belongs to no incident, but of jobs of others with its id."""
+    known = t.attempt.c
+    query = sa.select(known.job, known.attempt, known.user, known.started_at, known.ended_at).where(known.job == job)
+    with store.read() as connection:
+        rows = [row._asdict() for row in connection.execute(query)]
+    jobs = JobsOfOneId(rows)
+    own = {jobs.of(job, row["started_at"]) for row in rows if row["user"] == user}
+    return (name for at, name in _each_unreferenced(store, before, job) if jobs.of(job, at) in own)
 
 
 def _forget_evidence(store: Access, ids: Iterable[str]) -> int:
@@ -138,6 +155,20 @@ def _some(items: Iterable[T], most: int) -> Iterator[list[T]]:
         yield some
 
 
+# Job ids that jobs of several users had.
+_SHARED = (
+    sa.select(t.attempt.c.job)
+    .group_by(t.attempt.c.job)
+    .having(sa.func.min(t.attempt.c.user) != sa.func.max(t.attempt.c.user))
+)
+# Whose job had the id when a piece of evidence was.
+_OWNER = (
+    sa.select(t.attempt.c.user)
+    .where(t.attempt.c.job == t.evidence.c.job, t.attempt.c.started_at <= t.evidence.c.at)
+    .order_by(t.attempt.c.started_at.desc())
+    .limit(1)
+    .scalar_subquery()
+)
 _BYTES = sa.func.sum(sa.func.length(sa.cast(t.evidence.c.record, sa.Text)))
 
 
@@ -149,12 +180,17 @@ def users_bytes(store: Access) -> dict[str, int]:
     sizes: dict[str, int] = {}
     while begin is not None and begin <= end:
         until = begin + _SIZES
-        each = sa.select(job, _BYTES.label("bytes")).where(at >= begin, at < until).group_by(job).subquery()
+        then = sa.and_(at >= begin, at < until)
+        each = sa.select(job, _BYTES.label("bytes")).where(then, job.not_in(_SHARED)).group_by(job).subquery()
         owner = sa.select(sa.func.max(t.attempt.c.user)).where(t.attempt.c.job == each.c.job).scalar_subquery()
-        with store.read() as connection:
-            for user, size in connection.execute(sa.select(owner, each.c.bytes)):
-                if user is not None:
-                    sizes[user] = sizes.get(user, 0) + int(size)
+        # Of an id that several users' jobs had, the owner is looked up for each item.
+        user_of = _OWNER.label("user")
+        shared = sa.select(user_of, _BYTES).where(then, job.in_(_SHARED)).group_by(user_of)
+        for query in (sa.select(owner, each.c.bytes), shared):
+            with store.read() as connection:
+                for user, size in connection.execute(query):
+                    if user is not None:
+                        sizes[user] = sizes.get(user, 0) + int(size)
         with store.read() as connection:  # of a node with a wrong clock an item may lie years apart
             begin = connection.execute(sa.select(sa.func.min(at)).where(at >= until)).scalar()
     return sizes
@@ -162,9 +198,10 @@ def users_bytes(store: Access) -> dict[str, int]:
 
 def user_bytes(store: Access, user: str) -> int:
     """Bytes that the evidence of one user's jobs takes."""
-    jobs = sa.select(t.attempt.c.job).where(t.attempt.c.user == user)
+    job, jobs = t.evidence.c.job, sa.select(t.attempt.c.job).where(t.attempt.c.user == user)
+    own = sa.or_(job.not_in(_SHARED), _OWNER.in_((user,)))
     with store.read() as connection:
-        return int(connection.execute(sa.select(_BYTES).where(t.evidence.c.job.in_(jobs))).scalar() or 0)
+        return int(connection.execute(sa.select(_BYTES).where(job.in_(jobs), own)).scalar() or 0)
 
 
 def greedy(sizes: dict[str, int], most_bytes: int) -> list[str]:

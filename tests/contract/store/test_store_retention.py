@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from in_memory.direct_store import DirectStore
 from made_records import AT, evidence, incident, job, later, plan, step, verdict
 
+from sentinel.adapters.store import retention
 from sentinel.errors import Unavailable
 from sentinel.model.changes import CountersRead
 from sentinel.model.records import IncidentState, Notice, Outcome, Result, StepKind
@@ -111,6 +112,24 @@ def test_one_user_s_flood_costs_nobody_else_s_history(store: DirectStore) -> Non
     kept = store.evidence_since(later(-100 * DAY), job=102)
     assert 0 < len(kept) < 400 and min(item.at for item in kept) > later(-20 * DAY)
     assert store.attempts(job=102)
+
+
+@pytest.mark.parametrize("former", ["ada", "zoe"])
+def test_one_user_s_flood_costs_nobody_else_s_history_where_their_jobs_had_one_id(
+    store: DirectStore, former: str
+) -> None:
+    began, ended = later(-60 * DAY), later(-45 * DAY)
+    before = dataclasses.replace(job(), id=102, user=former, started_at=began, ended_at=ended)
+    store.save_attempt(before, first_step=1, last_step=2, step_time_s=1.0)
+    store.append([evidence(at_s=-50 * DAY - n, job=102, attempt=0, text=f"of {former} {n}") for n in range(30)])
+    flooded(store, random.Random(7), "eve", 102, 40, 40)
+    sizes = retention.users_bytes(store._pruned)
+    assert sizes["eve"] > 100 * sizes[former]
+    assert sizes == {user: retention.user_bytes(store._pruned, user) for user in ("eve", former)}
+    assert store.forget_beyond(1 << 20, AT, later(-100 * DAY)) == later(-100 * DAY)
+    kept = store.evidence_since(later(-100 * DAY), job=102)
+    assert len([item for item in kept if item.text.startswith(f"of {former}")]) == 30
+    assert 30 < len(kept) < 430
 
 
 def test_pruning_holds_up_a_commit_for_no_more_than_a_thousand_rows(store: DirectStore) -> None:
