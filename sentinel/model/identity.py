@@ -40,10 +40,11 @@ def _differ(known: JobView, now: JobView) -> bool:
     """Whether they are known to be two users' jobs."""
     if known.uid is not None and now.uid is not None:
         return known.uid != now.uid
-    return _names_differ(known.user, now.user)
+    return names_differ(known.user, now.user)
 
 
-def _names_differ(one: str | None, other: str | None) -> bool:
+def names_differ(one: str | None, other: str | None) -> bool:
+    """Whether these are known to be two users. A number is a user whose name Slurm could not find."""
     names = {one or "", other or ""}
     return len(names) == 2 and names.isdisjoint({"", _NOBODY}) and not any(name.isdecimal() for name in names)
 
@@ -66,7 +67,7 @@ class JobsOfOneId:
         for row in sorted(attempts, key=lambda row: row["started_at"]):
             job, last = row["job"], before.get(row["job"])
             if last is not None and (
-                _names_differ(last["user"], row["user"]) or (row["attempt"] == 0 and last["ended_at"] is not None)
+                names_differ(last["user"], row["user"]) or (row["attempt"] == 0 and last["ended_at"] is not None)
             ):
                 over = (last["ended_at"] or last["started_at"]) + timedelta.resolution
                 since = min(row["started_at"], max(over, row["started_at"] - CLOCKS_DIFFER))

@@ -13,7 +13,10 @@ from datetime import datetime, timedelta
 from sentinel.adapters.store.store import Store
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.observed_silence import seconds_of
+from sentinel.detect.own_host import of_own_clock
 from sentinel.errors import Unavailable
+from sentinel.model.identity import CLOCKS_DIFFER, names_differ
+from sentinel.model.records import JobView
 from sentinel.text import plain
 
 _MOST = 20  # of one message; an agent tells as many
@@ -36,6 +39,7 @@ class Refusal:
     attempt: int
     reason: str
     at: datetime
+    user: str = ""  # whose job had the id then, by Slurm's listing; empty: not known
 
 
 class Refusals:
@@ -68,27 +72,36 @@ class Refusals:
             for item in kept if isinstance(kept, list) else ():
                 at = _time(item.get("at")) if isinstance(item, dict) else None
                 if at is not None and now - at <= _KNOWN_FOR:
-                    self.heard(str(node), [{**item, "ago_s": (now - at).total_seconds()}], now, live)
+                    told = [{**item, "ago_s": (now - at).total_seconds()}]
+                    self.heard(str(node), told, now, live, restored=True)
         self._unsaved = False
 
-    def heard(self, node: str, told: object, now: datetime, live: ClusterView) -> None:
+    def heard(self, node: str, told: object, now: datetime, live: ClusterView, *, restored: bool = False) -> None:
         """Take in what a node tells, but of an attempt that Slurm had elsewhere: no prolog of this node saw it.
 
         Malformed items are left out: a heartbeat must not fail for one of them.
+
+        Args:
+            restored: what an earlier daemon stored, with the users of the jobs.
         """
         for item in told[:_MOST] if isinstance(told, list) else ():
             job, attempt = (item.get("job"), item.get("attempt")) if isinstance(item, dict) else (None, None)
             kept = self._kept.get(node, {})
-            if type(job) is not int or type(attempt) is not int or (job, attempt) in kept:
-                continue
-            if live.ran_on(job, attempt, node) is False:
+            if type(job) is not int or type(attempt) is not int:
                 continue
             try:
                 at = now - timedelta(seconds=max(0.0, seconds_of(item.get("ago_s")) or 0.0))
             except OverflowError:
                 continue
+            known = kept.get((job, attempt))
+            if known is not None and at - known.at <= CLOCKS_DIFFER:
+                continue  # told again, or of the job that had the id before
+            if live.ran_on(job, attempt, node) is False:
+                continue
+            kept.pop((job, attempt), None)
             reason = plain(str(item.get("reason", "")))[:_CHARACTERS]
-            kept[job, attempt] = Refusal(node, attempt, reason, at)
+            user = item.get("user") if restored else _user(live, job, attempt)
+            kept[job, attempt] = Refusal(node, attempt, reason, at, user if isinstance(user, str) else "")
             self._kept.pop(node, None)
             self._kept[node] = kept
             self._unsaved = True
@@ -98,22 +111,38 @@ class Refusals:
     def of(self, job: int | None, live: ClusterView) -> list[Refusal]:
         """The refusals of this job, earliest first.
 
-        Left out: of attempts that Slurm had elsewhere, or has not come to. Slurm seldom shows an attempt that a prolog
-        refused: where it is not known which nodes it had, the node's word stands.
+        Left out: of attempts that Slurm had elsewhere, or has not come to, and of a job that had the id before. Slurm seldom
+        shows an attempt that a prolog refused: where it is not known which nodes it had, the node's word stands.
         """
         if job is None:
             return []
         view = live.fleet.jobs.get(job) if live.fleet is not None else None
         told = [one for kept in self._kept.values() for (number, _), one in kept.items() if number == job]
         came = [one for one in told if view is None or one.attempt <= view.restarts]
-        found = [one for one in came if live.ran_on(job, one.attempt, one.node) is not False]
+        own = [one for one in came if view is None or not _is_former(one, view, live)]
+        found = [one for one in own if live.ran_on(job, one.attempt, one.node) is not False]
         return sorted(found, key=lambda refusal: (refusal.at, refusal.node))
+
+
+def _user(live: ClusterView, job: int, attempt: int) -> str:
+    """Whose job it is by the newest listing; empty where that may show another job. A refusal requeues the job."""
+    view = live.fleet.jobs.get(job) if live.fleet is not None else None
+    return view.user if view is not None and view.restarts in (attempt, attempt + 1) else ""
+
+
+def _is_former(one: Refusal, view: JobView, live: ClusterView) -> bool:
+    """Whether it is of a job that had the id before the listed one: another user's, or from before that was submitted."""
+    if names_differ(one.user, view.user):
+        return True
+    if view.restarts or view.submitted_at is None:  # a requeue writes a new time of submission
+        return False
+    return one.at < of_own_clock(view.submitted_at, live.own_clock_ahead_s()) - CLOCKS_DIFFER
 
 
 def _record(kept: dict[tuple[int, int], Refusal]) -> list[dict[str, object]]:
     newest = list(kept.items())[-_STORED_OF_A_NODE:]
     return [
-        {"job": job, "attempt": attempt, "reason": one.reason, "at": one.at.isoformat()}
+        {"job": job, "attempt": attempt, "reason": one.reason, "at": one.at.isoformat(), "user": one.user}
         for (job, attempt), one in newest
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sentinel.daemon.ingest.refusals import STORED, Refusals
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.seen import AttemptSeen
 from sentinel.errors import Unavailable
+from sentinel.model.records import JobView
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LIVE = ClusterView()  # in which nothing is known of any job
@@ -70,6 +72,33 @@ def test_what_was_heard_before_slurm_showed_the_attempt_elsewhere_is_not_told() 
     assert [one.node for one in kept.of(7, live)] == ["n3"]
     live.attempts[7, 1] = AttemptSeen(there, nodes=("n1", "n2"), nodes_whole=True)
     assert kept.of(7, live) == []
+
+
+def submitted(by: str, ago_s: float, restarts: int) -> JobView:
+    return replace(
+        job(7, user=by, restarts=restarts, nodes=(), state="pending"), submitted_at=NOW - timedelta(seconds=ago_s)
+    )
+
+
+@pytest.mark.parametrize(("by", "restarts"), [("bob", 1), ("bob", 0), ("ada", 0)], ids=["refused", "new", "same user"])
+async def test_a_refusal_is_of_the_job_that_had_the_id_then(tmp_path: Path, by: str, restarts: int) -> None:
+    """Slurm has begun its ids anew; agents tell of a refusal for a day."""
+    live, kept = ClusterView(), Refusals()
+    live.fleet = fleet(5, [submitted("ada", 9000.0, 1)])
+    old = {"job": 7, "attempt": 0, "reason": "of the former", "ago_s": 8000.0}
+    kept.heard("n1", [old], NOW, live)
+    assert [one.reason for one in kept.of(7, live)] == ["of the former"]
+    live.fleet = fleet(5, [submitted(by, 100.0, restarts)])
+    store = DirectStore(f"sqlite:///{tmp_path}/store.db")
+    await kept.save(store)
+    after = Refusals()
+    after.restore(store.get(STORED), NOW, live)
+    store.close()
+    for known in (kept, after):
+        assert known.of(7, live) == []
+        for told in ([old], [old, {**old, "reason": "of this one", "ago_s": 50.0}], [old]):
+            known.heard("n1", told, NOW, live)
+        assert [one.reason for one in known.of(7, live)] == ["of this one"]
 
 
 async def test_what_was_told_outlives_the_daemon_and_the_node(tmp_path: Path) -> None:
