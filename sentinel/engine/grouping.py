@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -31,11 +32,12 @@ from sentinel.model.records import Cause, Evidence, Incident, Kind, Source
 
 _PROGRESS = frozenset({Kind.STEP, TIMERS})  # too many to store: only findings derived from them are stored
 TELEMETRY = frozenset({*_PROGRESS, Kind.COUNTERS})
+_OF_MACHINES = frozenset({Source.KERNEL, Source.DCGM, Source.NVML, Source.AMD_SMI, Source.DIAGNOSTIC})
 
 
 def receive(state: State, out: Transition, event: EvidenceReceived) -> None:
     """Save new evidence, note it in the cluster view, and add it to its incident."""
-    items: Sequence[Evidence] = event.items
+    items = _of_todays_jobs(state, out, event)
     if any(item.kind == LISTING for item in items):
         items = _with_joined_saves(state, out, items, event.at)
     fresh = [i for i in items if i.kind in TELEMETRY or state.known.add(i.id) or event.saved]
@@ -50,6 +52,28 @@ def receive(state: State, out: Transition, event: EvidenceReceived) -> None:
             _put(state, out, item, event.at)
 
 
+def _of_todays_jobs(state: State, out: Transition, event: EvidenceReceived) -> Sequence[Evidence]:
+    """Without what is of jobs whose ids other ones have by now: that is saved only. What a machine has stays the machine's.
+
+    What an earlier daemon saved has its own id already.
+    """
+    if event.saved:
+        return [item for item in event.items if not state.used_ids.is_of_former(item)]
+    kept: list[Evidence] = []
+    former: list[Evidence] = []
+    for item in event.items:
+        if not state.used_ids.is_of_former(item):
+            kept.append(state.used_ids.own(item))
+        elif item.where.node is not None and item.source in _OF_MACHINES:
+            kept.append(dataclasses.replace(item, where=dataclasses.replace(item.where, job=None, attempt=None)))
+        else:
+            former.append(item)
+    news = [item for item in former if item.kind not in TELEMETRY and state.known.add(item.id)]
+    if news:
+        _save(state, out, news, event.at)
+    return kept
+
+
 def regroup(state: State, out: Transition, now: datetime) -> None:
     """Group anew what a judgement took out of an incident, see ``judging``."""
     while state.regrouped:
@@ -58,10 +82,11 @@ def regroup(state: State, out: Transition, now: datetime) -> None:
 
 def _with_onsets(state: State, out: Transition, items: Sequence[Evidence]) -> list[Evidence]:
     """Add to bad-number evidence the step at which the numbers went bad, and findings from the loss values."""
-    told = state.onsets.with_findings(items)
+    given = {item.id for item in items}
+    found = state.onsets.with_findings(items)
+    told = [item if item.id in given else state.used_ids.own(item) for item in found]
     if (kept := state.onsets.unsaved()) is not None:
         out.save(SettingChanged(BAD_NUMBERS_KEPT, kept))
-    given = {item.id for item in items}
     return [item for item in told if item.id in given or state.known.add(item.id)]
 
 
@@ -150,7 +175,8 @@ def _opened(state: State, item: Evidence, now: datetime) -> Incident:
     # Look back from when the numbers went bad, and after a time without us from when it happened.
     late = state.absence is not None and state.absence.counts(now, state.window)
     since = min(now, item.at) if item.kind == Kind.NUMBERS or late else now
-    numbers = state.onsets.findings(job, attempt, now) if incidents.ends(item) else []
+    told = state.onsets.findings(job, attempt, now) if incidents.ends(item) else []
+    numbers = [state.used_ids.own(found) for found in told]
     recent = state.cluster.recent(job, attempt, nodes, since - state.window, taken)
     began, _ = ran(job, attempt, None, state.cluster)
     own = [

@@ -15,6 +15,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.joined_saves import JoinedSaves
 from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT, OnsetTracker
+from sentinel.detect.used_ids import USED_IDS_KEPT, UsedIds
 from sentinel.engine import backlog, delivery, grouping, judging, notices, recovery
 from sentinel.engine.diagnostics.due_tests import read
 from sentinel.engine.diagnostics.state import KEPT
@@ -85,6 +86,7 @@ def state_of(
     _nodes(state, stored)
     state.open_plans &= state.plans.keys()  # a plan or verdict that cannot be read: its incident is judged again
     state.joined_saves = JoinedSaves(cluster, stored.settings.get(SAVES_KEPT))
+    state.used_ids = UsedIds(stored.settings.get(USED_IDS_KEPT))
     cluster.known_until = backlog.last_alive(stored, state.window)
     restored_attempts.restore(cluster, stored.recent_attempts)
     for row in stored.steps:

@@ -20,6 +20,7 @@ from sentinel.correlate.index import IncidentIndex
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import JoinedSaves
 from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
+from sentinel.detect.used_ids import UsedIds
 from sentinel.engine.backlog import Absence
 from sentinel.engine.diagnostics.state import DiagnosticsState
 from sentinel.engine.history import PastEvents
@@ -216,6 +217,7 @@ class State:
     put_back: PutBack = field(default_factory=PutBack)
     watch: WatchState = field(init=False)
     joined_saves: JoinedSaves = field(init=False)
+    used_ids: UsedIds = field(default_factory=UsedIds)  # jobs whose ids other ones had before
     index: IncidentIndex = field(init=False)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from sentinel.detect.job_end import without_record
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.detect.own_host import of_own_clock
+from sentinel.detect.used_ids import USED_IDS_KEPT
 from sentinel.engine import notices, recovery
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.state import State
@@ -43,6 +44,8 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         _leave(state, out, job, views[job], fleet.at, now)
     if others and (kept := state.onsets.unsaved()) is not None:
         out.save(SettingChanged(BAD_NUMBERS_KEPT, kept))
+    if (used := state.used_ids.unsaved()) is not None:
+        out.save(SettingChanged(USED_IDS_KEPT, used))
     if others and (sizes := state.joined_saves.unsaved()) is not None:
         out.save(SettingChanged(SAVES_KEPT, sizes))
 
@@ -84,6 +87,9 @@ def _leave(state: State, out: Transition, job: int, view: JobView, seen_at: date
     state.onsets.leave(job)
     state.joined_saves.leave(job)
     state.cluster.listings.leave(job)
+    submitted_at = view.submitted_at
+    ahead_s = state.cluster.own_clock_ahead_s()
+    state.used_ids.note(view, of_own_clock(submitted_at, ahead_s) if submitted_at is not None else None)
 
 
 def _end(state: State, out: Transition, incident: Incident, words: str, now: datetime) -> None:

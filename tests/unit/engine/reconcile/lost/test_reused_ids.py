@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, heard, open_plan, silent, states
 from in_memory.world import World
-from made_records import AT, OPTED_IN, lost_gpu
+from made_records import AT, OPTED_IN, evidence, later, lost_gpu
 
 from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.engine.events import IncidentCorrected
 from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade
 from sentinel.model.corrections import Correction
-from sentinel.model.records import Incident, IncidentState, StepKind
+from sentinel.model.records import Incident, IncidentState, Kind, Source, StepKind, Where
 from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.wire import to_json
 
@@ -129,6 +129,44 @@ async def test_the_first_end_of_a_job_with_a_known_id_is_news(world: Worlds) -> 
     await daemon.runner.timer_due("reconcile")
     await daemon.quiet()
     assert len(states(there)) == 2, daemon.said
+    assert daemon.bugs() == 0
+
+
+@pytest.mark.parametrize("by", [STRANGER, SAME])
+@pytest.mark.parametrize("while_off", [False, True])
+async def test_what_nodes_say_of_a_job_is_not_taken_for_what_they_said_of_another(
+    world: Worlds, while_off: bool, by: dict[str, Any]
+) -> None:
+    """Agents and detectors make ids of evidence of the job's id, its attempt and a line, a step or a path."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    about = {"source": Source.JOB_LOG, "job": there.job, "attempt": 0}
+    says = evidence("traceback", at_s=60.0, id="line7", text="IndexError", **about)
+    await fail(daemon, says)
+    there.slurm.jobs.clear()
+    await daemon.pass_time(20.0)
+    there.slurm.clock.advance(9 * 86400.0)
+    new = begin_anew(there, **by)
+    await daemon.pass_time(20.0)
+    if while_off:
+        daemon = Daemon(there, settings=WIDE)
+        await daemon.start()
+    now_s = (there.slurm.clock.now() - AT).total_seconds()
+    bad = [evidence(Kind.STEP, at_s=at_s, data={"step": 5, "loss": float("nan")}, **about) for at_s in (70.0, now_s)]
+    kept_by_its_node = dataclasses.replace(says, id="line9")
+    gpu = dataclasses.replace(lost_gpu("n5"), where=Where(node="n5", job=there.job, attempt=0), at=later(65.0))
+    await daemon.observe([kept_by_its_node, bad[0], gpu])
+    seen = daemon.state.cluster.attempts[there.job, 0]
+    assert not seen.pool and seen.last_step is None and not daemon.state.onsets.jobs(), "too old"
+    assert all(incident.job is None for incident in daemon.state.incidents.values()), "what a node has stays its own"
+    again = dataclasses.replace(says, at=there.slurm.clock.now(), seen_at=there.slurm.clock.now())
+    for _ in range(2):
+        await daemon.observe([again, bad[1]])
+    assert [item.text for item in seen.pool] == ["IndexError"] and list(daemon.state.onsets.jobs()) == [there.job]
+    kept = there.store.evidence_since(AT, job=there.job)
+    assert sorted(item.at for item in kept) == sorted((says.at, kept_by_its_node.at, again.at)) and new.restarts == 0
+    await daemon.quiet()
     assert daemon.bugs() == 0
 
 
