@@ -1,13 +1,14 @@
 """Sets the metrics about the cluster from the store: modes, budgets, open incidents, losses.
 
-They are computed every 30 s and not at each scrape: sums over a month take a second on a large cluster, and scrapers must
-not be able to keep the daemon busy.
+They are computed every 30 s and not at each scrape, so that scrapers cannot keep the daemon busy. Sums over a month take
+seconds on a large cluster and change little in a minute: the longer they take to read, the longer they are kept.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from sentinel.config.settings import Settings
 from sentinel.daemon.api import status
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import training_share, worked_s
-from sentinel.daemon.api.scores import running
+from sentinel.daemon.api.scores import kept_s, running
 from sentinel.daemon.incident_search import IncidentSearch
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.history import as_corrected
@@ -39,11 +40,21 @@ class Labelled(Protocol):
 
 
 class FleetMetrics:
-    def __init__(self, store: Store, live: ClusterView, settings: Settings, telemetry: Telemetry, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        live: ClusterView,
+        settings: Settings,
+        telemetry: Telemetry,
+        clock: Clock,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store, self._live, self._settings = store, live, settings
         self._telemetry, self._clock = telemetry, clock
         self._attempts = JobAttempts(store, live, clock)
         self._search = IncidentSearch(store)
+        self._seconds = seconds
+        self._losses_due_s = seconds()
         self._shown: dict[str, set[tuple[str, ...]]] = {}  # metric -> its label sets, where these change
         telemetry.build_info.labels(version=__version__).set(1)
 
@@ -58,7 +69,10 @@ class FleetMetrics:
         self._budget(fleet, now)
         self._open()
         self._steps(now)
-        self._losses(now)
+        if (began_s := self._seconds()) >= self._losses_due_s:
+            self._losses(now)
+            ended_s = self._seconds()
+            self._losses_due_s = ended_s + kept_s(ended_s - began_s)
         self._agents()
         self._returning()
         self._checkpoints(now)

@@ -23,8 +23,8 @@ from sentinel.ports import Clock
 MONTH_DAYS = WINDOW / timedelta(days=1)
 _LEAST_DAYS = 1.0  # of work by a node before its rate is compared with others
 _LEAST_OTHERS_DAYS = 30.0  # of work by all other nodes together
-_QUICK_S = 0.25  # scores read more quickly than this are not cached
-_REST = 50.0  # slower ones are cached for this many times the reading time
+_QUICK_S = 0.25  # what is read more quickly than this is not cached
+_REST = 50.0  # what is read more slowly is cached for this many times the reading time: 2 % of a core
 
 
 @dataclass(frozen=True)  # no slots: the cached property needs __dict__
@@ -79,8 +79,13 @@ class CachedScores:
                 now = self._clock.now()
                 self._kept = await asyncio.to_thread(read_scores, self._store, self._live, self._counters, now)
                 took_s = time.monotonic() - began_s
-                self._until_s = time.monotonic() + (_REST * took_s if took_s > _QUICK_S else 0.0)
+                self._until_s = time.monotonic() + kept_s(took_s)
             return self._kept
+
+
+def kept_s(took_s: float) -> float:
+    """For how long sums over a month are kept that took so long to read; both in seconds."""
+    return _REST * took_s if took_s > _QUICK_S else 0.0
 
 
 def read_scores(store: Store, live: ClusterView, counters: Mapping[str, Counter], now: datetime) -> Scores:

@@ -95,6 +95,32 @@ async def test_what_is_open_counts_however_long_it_is_by_the_cause_that_an_opera
     assert seen.read("incidents_open_by_cause", cause="gpu_memory_ecc") == 2.0
 
 
+@pytest.mark.parametrize(("takes_s", "reads"), [(2.0, 3), (0.1, 18)], ids=["a large cluster", "a small one"])
+async def test_sums_over_a_month_that_take_long_are_kept_between_scrapes(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, takes_s: float, reads: int
+) -> None:
+    """What a month cost changes little in a minute, and takes seconds of a core to read; all else is read each time."""
+    there, now_s, taken = world(), [1000.0], []
+    seen = Measured(there)
+    seen.metrics = FleetMetrics(
+        there.store, seen.shown.daemon.live, SETTINGS, seen.telemetry, there.slurm.clock, seconds=lambda: now_s[0]
+    )
+    attempts = there.store.attempts
+
+    def slow(**how: Any) -> Any:
+        now_s[0] += takes_s
+        taken.append(now_s[0])
+        return attempts(**how)
+
+    monkeypatch.setattr(there.store, "attempts", slow)
+    for number in range(9):
+        now_s[0] = 1000.0 + 30.0 * number
+        there.store.put("paused", bool(number % 2))
+        assert seen.read("paused") == number % 2
+        assert seen.read("lost_gpu_seconds", cause="pcie") == 0.0
+    assert len(set(taken)) == reads, taken
+
+
 async def test_for_how_long_a_step_is_under_way_or_tried_again(world: Worlds) -> None:
     seen = Measured(world())
     store, clock = seen.shown.world.store, seen.shown.world.slurm.clock
