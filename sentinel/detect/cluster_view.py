@@ -90,9 +90,9 @@ class ClusterView:
             on_nodes = now is not None and now.state not in ("pending", "configuring")
             if now is not None and on_nodes and now.restarts == attempt == self.attempt_on(now):
                 seen.after_suspension(now, fleet.at)
-                requeued = seen.view.state in (STATE_REQUEUED, END_NOT_SEEN)
-                requeued |= seen.view.state == STATE_PREEMPTED != now.state
-                seen.ended &= not requeued  # slurmctld forgot the requeue
+                was = seen.view.state
+                if was in (STATE_REQUEUED, END_NOT_SEEN) or (was == STATE_PREEMPTED and now.state != was):
+                    seen.ended = False  # slurmctld forgot the requeue
                 self.see_attempt(now)
             over = seen.view.started_at is not None and seen.view.ended_at is None
             gone = now is None and not fleet.may_have_job(job_id)  # an unreadable record is no end
