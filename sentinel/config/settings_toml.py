@@ -205,8 +205,8 @@ def _each(values: dict[str, Any], read: typing.Callable[[str, Any], Any]) -> dic
 
 # How a unit's quantities are read, and how many of the reader's own unit one of it is.
 _QUANTITIES: dict[str, tuple[typing.Callable[[str], float], float]] = {
-    "s": (lambda text: quantities.duration(text, "", zero=True).value, 1.0),
-    "days": (lambda text: quantities.duration(text, "", zero=True).value, quantities.DAY_S),
+    "s": (lambda text: quantities.duration_or_zero(text, "").value, 1.0),
+    "days": (lambda text: quantities.duration_or_zero(text, "").value, quantities.DAY_S),
     "bytes": (lambda text: quantities.size(text, "").value, 1.0),
     "bytes/s": (lambda text: quantities.rate(text, "").value, 1.0),
 }

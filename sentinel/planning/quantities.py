@@ -112,6 +112,10 @@ def duration(text: str, what: str = "duration", *, zero: bool = False) -> Quanti
     return Quantity(_bounded(total, text, what, LONGEST_S, zero=zero), text)
 
 
+def duration_or_zero(text: str, what: str = "duration") -> Quantity:
+    return duration(text, what, zero=True)
+
+
 def _compound(text: str, what: str, unit: str, example: str) -> float:
     """``1h30min``: parts in falling order, each unit once."""
     stripped, at, total, last = text.strip().lower(), 0, 0.0, math.inf

@@ -10,7 +10,7 @@ from sentinel.errors import UserError
 from sentinel.planning import history, quantities
 from sentinel.planning.bandwidth import stall_s
 from sentinel.planning.limits import OutOfRange
-from sentinel.planning.quantities import show_bytes, show_duration, show_share
+from sentinel.planning.quantities import duration_or_zero, show_bytes, show_duration, show_share
 from sentinel.planning.replicas import PLACEMENTS, copy_cost, domain_survival, on_disk_survival, survival
 from sentinel.planning.tiers import Tiers, TwoLevelPlan, break_even_local_share, plan_two_level
 
@@ -204,7 +204,9 @@ def _tiers(inputs: Inputs, nodes: int, mtbf_s: float, copies: int) -> Tiers:
         "local_save_s", "local_save", quantities.duration, default=sending, note="the transfer alone"
     )
     restart = restart_input(inputs)
-    local_restart = inputs.read("local_restart_s", "local_restart", _zero, default=restart, note="as --restart")
+    local_restart = inputs.read(
+        "local_restart_s", "local_restart", duration_or_zero, default=restart, note="as --restart"
+    )
     known = None if inputs.history is None else history.local_share(inputs.history).fraction
     share = inputs.read(
         "local_share_fraction",
@@ -216,10 +218,6 @@ def _tiers(inputs: Inputs, nodes: int, mtbf_s: float, copies: int) -> Tiers:
     )
     assert local_restart is not None and share is not None and local_save is not None
     return Tiers(local_save, local_restart, size / storage, restart, mtbf_s, share)
-
-
-def _zero(text: str, what: str) -> quantities.Quantity:
-    return quantities.duration(text, what, zero=True)
 
 
 def _paid(answer: Answer, tiers: Tiers, plan: TwoLevelPlan, copies: int) -> None:

@@ -12,7 +12,7 @@ from sentinel.cli.plan.output import Answer, Section, emit
 from sentinel.planning import history, quantities
 from sentinel.planning.ettr import EttrPlan, Run, first_order_interval_s, plan_ettr
 from sentinel.planning.interval import curve
-from sentinel.planning.quantities import show_duration, show_share
+from sentinel.planning.quantities import duration_or_zero, show_duration, show_share
 
 
 @click.command()
@@ -38,17 +38,13 @@ def ettr(**given: Any) -> None:
         emit(_answer(inputs), inputs)
 
 
-def _zero(text: str, what: str) -> quantities.Quantity:
-    return quantities.duration(text, what, zero=True)
-
-
 def _answer(inputs: Inputs) -> Answer:
     mtbf_s, estimate = mtbf_input(inputs)
     past = inputs.history
     save_s = inputs.need(
         "save_s",
         "save",
-        _zero,
+        duration_or_zero,
         "Say how long a save stops the training, such as --save 90s.",
         past=None if past is None else history.mean_save_s(past, "global"),
     )
@@ -58,7 +54,9 @@ def _answer(inputs: Inputs) -> Answer:
         known = None
         if past is not None and name in ("detection", "restart"):
             known = history.mean([getattr(failure, f"{name}_s") for failure in past.failures])
-        parts[f"{name}_s"] = inputs.read(f"{name}_s", name, _zero, past=known, default=0.0, note="not counted") or 0.0
+        parts[f"{name}_s"] = (
+            inputs.read(f"{name}_s", name, duration_or_zero, past=known, default=0.0, note="not counted") or 0.0
+        )
     if sum(parts.values()) == 0:
         inputs.warnings.append("nothing is counted between a failure and the first new step: give --restart at least")
     run = Run(mtbf_s=mtbf_s, save_s=save_s, interval_s=interval_s, **parts)

@@ -23,7 +23,7 @@ from sentinel.planning import fleet as failing
 from sentinel.planning import history, quantities
 from sentinel.planning.interval import plan_interval
 from sentinel.planning.limits import PlanningError
-from sentinel.planning.quantities import DAY_S, show_bytes, show_duration, show_rate, show_share
+from sentinel.planning.quantities import DAY_S, duration_or_zero, show_bytes, show_duration, show_rate, show_share
 
 
 @click.command()
@@ -157,10 +157,6 @@ def _expected(answer: Answer, inputs: Inputs, mtbf_s: float, estimate: history.M
         answer.notes.append("the range of interruptions takes the MTBF as known; its own interval comes on top")
 
 
-def _zero(text: str, what: str) -> quantities.Quantity:
-    return quantities.duration(text, what, zero=True)
-
-
 def _goodput(answer: Answer, inputs: Inputs, mtbf_s: float) -> None:
     wish = inputs.read("goodput_fraction", "goodput", lambda text, what: quantities.share(text, what, one=False))
     if wish is None:
@@ -168,7 +164,7 @@ def _goodput(answer: Answer, inputs: Inputs, mtbf_s: float) -> None:
     save_s = inputs.read(
         "save_s",
         "save",
-        _zero,
+        duration_or_zero,
         past=None if inputs.history is None else history.mean_save_s(inputs.history, "global"),
         past_note="mean of the global saves that stop the training",
         default=0.0,
@@ -218,7 +214,7 @@ def _saves(answer: Answer, inputs: Inputs, mtbf_s: float) -> None:
     elif often is None:
         past = None if inputs.history is None else history.mean_save_s(inputs.history, "global")
         save_s = inputs.read(
-            "save_s", "save", _zero, past=past, past_note="mean of the global saves that stop the training"
+            "save_s", "save", duration_or_zero, past=past, past_note="mean of the global saves that stop the training"
         )
         if save_s:
             often = plan_interval(save_s, mtbf_s).interval_s + save_s

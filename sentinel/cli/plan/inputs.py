@@ -295,7 +295,7 @@ def restart_input(inputs: Inputs) -> float:
     value = inputs.read(
         "restart_s",
         "restart",
-        lambda text, what: quantities.duration(text, what, zero=True),
+        quantities.duration_or_zero,
         past=past,
         past_note="mean, detection included",
         default=0.0,

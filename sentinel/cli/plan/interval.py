@@ -15,7 +15,7 @@ from sentinel.errors import UserError
 from sentinel.planning import history, quantities
 from sentinel.planning.interval import IntervalPlan, curve, plan_interval, saxena_period_s
 from sentinel.planning.limits import OutOfRange
-from sentinel.planning.quantities import show_duration, show_share
+from sentinel.planning.quantities import duration_or_zero, show_duration, show_share
 from sentinel.planning.tiers import Tiers, TwoLevelPlan, plan_two_level
 
 
@@ -245,7 +245,7 @@ def _two_level(inputs: Inputs, mtbf_s: float, save_s: float, restart_s: float) -
     local_restart = inputs.read(
         "local_restart_s",
         "local_restart",
-        lambda text, what: quantities.duration(text, what, zero=True),
+        duration_or_zero,
         default=restart_s,
         note="as --restart",
     )

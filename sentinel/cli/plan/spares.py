@@ -13,7 +13,7 @@ from sentinel.cli.plan.inputs import Inputs, answering, gpus_per_node_input, mtb
 from sentinel.cli.plan.output import Answer, Section, emit
 from sentinel.errors import UserError
 from sentinel.planning import history, quantities
-from sentinel.planning.quantities import show_duration, show_share
+from sentinel.planning.quantities import duration_or_zero, show_duration, show_share
 from sentinel.planning.spares import SparesPlan, plan_spares, within_wait_probability
 
 # Whose flags are needed for what: docs/operate.md, "Nodes kept for restarts".
@@ -121,9 +121,7 @@ def _add_spares(answer: Answer, inputs: Inputs, nodes: int, mtbf_s: float) -> No
         default=1.0,
         note="every failure sends a node to repair: more spares than needed, not fewer",
     )
-    wait = inputs.read(
-        "wait_s", "wait", lambda text, what: quantities.duration(text, what, zero=True), default=600.0, note="10 min"
-    )
+    wait = inputs.read("wait_s", "wait", duration_or_zero, default=600.0, note="10 min")
     wish = inputs.read(
         "probability_fraction", "probability", lambda t, w: quantities.share(t, w, one=False), default=0.99
     )

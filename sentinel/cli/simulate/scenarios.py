@@ -57,7 +57,7 @@ def _whole(text: str, what: str) -> int:
 
 
 def _seconds(text: str, what: str) -> float:
-    return quantities.duration(text, what, zero=True).value
+    return quantities.duration_or_zero(text, what).value
 
 
 def _share(text: str, what: str) -> float:
