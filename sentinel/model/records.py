@@ -216,7 +216,6 @@ class JobView:
     hold_kept: bool = False  # runs, ends or has ended, and a hold will keep it from starting again
     comment: str = ""
     admin_comment: str = ""
-    stdout: str = ""
     excluded: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     unread_lists: tuple[str, ...] = ()  # "excluded", "required": it has such a list, empty here, which cannot be read

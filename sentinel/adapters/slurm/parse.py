@@ -62,8 +62,6 @@ _NODE_FLAGS = {
     "powered_off": "powered_down",
     "res": "reserved",
 }
-_LONGEST_PATH = 4096  # Linux' PATH_MAX: a longer one is no file
-_LONGEST_FILLED = 16 * _LONGEST_PATH  # what a log's pattern may become before that is looked at
 _GPU = re.compile(r"gpu(?::[^:(),]+)*?(?::([0-9]{1,12})([KMG]?))?(?:\([^)]*\))?\Z")
 _FACTORS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
@@ -88,14 +86,14 @@ def records(text: bytes | str, key: str) -> list[Record]:
         raise ProtocolError(f"Slurm's answer carries errors: {errors!r:.200}")
     own = _cluster_of(answer)
     read = [item if isinstance(item, dict) else {"no record": item} for item in found]
-    return [record for record in read if not own or _raw(record.get("cluster")) in ("", own)]
+    return [record for record in read if not own or text_of(record.get("cluster")) in ("", own)]
 
 
 def _cluster_of(answer: Mapping[str, Any]) -> str:
     """The cluster whose commands gave this answer; empty: it does not say."""
     meta = answer.get("meta")
     slurm = meta.get("slurm") if isinstance(meta, dict) else None
-    return _raw(slurm.get("cluster")) if isinstance(slurm, dict) else ""
+    return text_of(slurm.get("cluster")) if isinstance(slurm, dict) else ""
 
 
 def fleet_of(at: datetime, nodes: Sequence[Record], jobs: Sequence[Record], unread: Sequence[Unread] = ()) -> Fleet:
@@ -232,7 +230,6 @@ def job_view(record: Record) -> JobView:
         hold_kept=(ended or state in {"running", "suspended", "completing"}) and whole(record.get("priority")) == 0,
         comment=text_of(record.get("comment")),
         admin_comment=text_of(record.get("admin_comment")),
-        stdout=stdout_of(record),
         array=_array_task(record),
         het=whole(record.get("het_job_id")) or None,
         excluded=asked["excluded"],
@@ -335,12 +332,7 @@ def whole(value: object) -> int | None:
 
 
 def text_of(value: object) -> str:
-    return plain(_raw(value))
-
-
-def _raw(value: object) -> str:
-    """As Slurm keeps it: in a file's name a backslash of a user means something, one of an escape does not."""
-    return value if isinstance(value, str) and value not in {"(null)", "N/A"} else ""
+    return plain(value) if isinstance(value, str) and value not in {"(null)", "N/A"} else ""
 
 
 def time_of(value: object) -> datetime | None:
@@ -369,57 +361,6 @@ def gpu_count(gres: str) -> int:
         if match:
             total += int(match[1]) * _FACTORS[match[2]] if match[1] else 1
     return total
-
-
-def stdout_of(record: Record) -> str:
-    """Path of the job's log with its ``%`` patterns filled in; empty when not known (an interactive job has none)."""
-    expanded = _raw(record.get("stdout_expanded"))
-    pattern = expanded or _raw(record.get("standard_output"))
-    if not pattern:
-        if not _is_batch(record):
-            return ""
-        pattern = "slurm-%A_%a.out" if whole(record.get("array_task_id")) is not None else "slurm-%j.out"
-    path = pattern if expanded else _fill(pattern, record)
-    if not path:
-        return ""
-    folder = _raw(record.get("current_working_directory"))
-    path = path if path.startswith("/") or not folder else f"{folder.rstrip('/')}/{path}"
-    return plain(path) if len(path) <= _LONGEST_PATH else ""
-
-
-def _fill(pattern: str, record: Record) -> str:
-    """Filename patterns of sbatch(1). A backslash anywhere switches them off. Empty: longer than any path, or not known."""
-    if "\\" in pattern:
-        # Newer releases (seen on 24.11; their states are lists) have filled in what the file's name then keeps: not known.
-        return "" if isinstance(record.get("job_state"), list) else pattern.replace("\\", "")
-    job = whole(record.get("job_id"))
-    array = whole(record.get("array_job_id")) or job
-    task = whole(record.get("array_task_id"))
-    values = {
-        "A": f"{array}",
-        "a": f"{task if task is not None else 4294967294}",
-        "j": f"{job}",
-        "J": f"{job}",
-        "n": "0",
-        "N": _raw(record.get("batch_host")).split(".")[0],
-        "s": "batch",
-        "t": "0",
-        "u": _raw(record.get("user_name")),
-        "x": _raw(record.get("name")),
-        "%": "%",
-    }
-
-    if pattern.count("%") * max(map(len, values.values())) > _LONGEST_FILLED:
-        # %x%x%x... of a name of 1,024 characters would be megabytes, of each job that a user has in the queue.
-        return ""
-
-    def fill(match: re.Match[str]) -> str:
-        value = values.get(match[2])
-        if value is None:
-            return match[0]
-        return value.zfill(min(int(match[1][:4]), 10)) if match[1] and match[2] in "AaJjnst" else value
-
-    return re.sub(r"%([0-9]*)([A-Za-z%])", fill, pattern)
 
 
 def _held(state: str, reason: str, priority: object) -> bool:

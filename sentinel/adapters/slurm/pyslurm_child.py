@@ -87,9 +87,6 @@ def _job(job: Any) -> Record:
         "priority": job.priority,
         "comment": job.comment,
         "admin_comment": job.admin_comment,
-        # Filled in by libslurm; a waiting array has no task yet, hence no path.
-        "stdout_expanded": "" if job.array_id and job.array_task_id is None else job.standard_output,
-        "current_working_directory": job.working_directory,
         "excluded_nodes": job.excluded_nodes or "",
         "required_nodes": job.required_nodes or "",
         "node_count": job.num_nodes,

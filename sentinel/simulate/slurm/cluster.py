@@ -95,8 +95,6 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         held: bool = False,
         excluded: Sequence[str] = (),
         required: Sequence[str] = (),
-        stdout: str = "",
-        folder: str = "/home/alice",
         partition: str = "train",
         array: tuple[int, int] | None = None,
         het: int | None = None,
@@ -111,8 +109,6 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
             "user_name": user,
             "user_id": uid,
             "partition": partition,
-            "standard_output": stdout,
-            "current_working_directory": folder,
         }
         if array is not None:
             job.record |= {"array_job_id": array[0], "array_task_id": array[1]}

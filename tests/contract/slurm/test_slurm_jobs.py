@@ -18,7 +18,7 @@ NO_JOB = 60_000_001
 
 
 async def test_restart_on_other_nodes_without_the_wait(world: World) -> None:
-    job = world.submit(nodes=2, excluded=world.names[3], stdout="/tmp/%j.sentinel-contract")
+    job = world.submit(nodes=2, excluded=world.names[3])
     first = await world.job(job, running)
     for _ in range(2):
         await world.writer.requeue_hold(job)

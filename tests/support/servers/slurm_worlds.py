@@ -42,7 +42,6 @@ class World(Protocol):
         excluded: str = "",
         requeue: bool = True,
         held: bool = False,
-        stdout: str = "",
     ) -> int: ...
 
     def submit_array(self, tasks: int) -> list[int]: ...
@@ -95,7 +94,6 @@ class FakeWorld:
         excluded: str = "",
         requeue: bool = True,
         held: bool = False,
-        stdout: str = "",
     ) -> int:
         job = self.slurm.submit(
             nodes=nodes,
@@ -104,7 +102,6 @@ class FakeWorld:
             excluded=[item for item in excluded.split(",") if item],
             requeue=requeue,
             held=held,
-            stdout=stdout,
         )
         if self.slurm.jobs[job].state == "RUNNING" and script in {"fail", "signal"}:
             self.slurm.end(job, exit_code=3 if script == "fail" else 0, exit_signal=9 if script == "signal" else 0)
@@ -189,12 +186,10 @@ class RealWorld:
         excluded: str = "",
         requeue: bool = True,
         held: bool = False,
-        stdout: str = "",
     ) -> int:
         options = [f"--nodes={nodes}", "--exclusive", f"--job-name={name}", "--open-mode=append"]
         options += [f"--comment={comment}"] if comment else []
         options += [f"--exclude={excluded}"] if excluded else []
-        options += [f"--output={stdout}"] if stdout else []
         options += ["--requeue" if requeue else "--no-requeue"]
         options += ["--hold"] if held else []
         return self.cluster.submit(SCRIPTS[script] + "\n", *options)
@@ -261,7 +256,8 @@ class RealWorld:
             self.reader, self.writer = patient
 
     def output(self, job: JobView) -> str:
-        path = Path(job.stdout)
+        shown = self.cluster.command("scontrol", "show", "job", f"{job.id}")
+        path = Path(shown.partition("StdOut=")[2].partition("\n")[0])
         return path.read_text() if path.exists() else ""  # slurmstepd may not have got so far
 
     async def job(self, job: int, condition: Callable[[JobView], bool]) -> JobView:

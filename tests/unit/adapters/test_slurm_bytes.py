@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ AT = datetime(2026, 3, 1, tzinfo=UTC)
 JOB: dict[str, Any] = {
     "job_id": 7, "job_state": "RUNNING", "user_name": "alice", "user_id": 1001, "name": "run", "partition": "train",
     "nodes": "n[1-2]", "batch_host": "n1", "restart_cnt": 2, "priority": 5, "comment": "c", "batch_flag": True,
-    "standard_output": "/logs/%j", "current_working_directory": "/home/alice", "requeue": True, "account": "",
+    "requeue": True, "account": "",
 }  # fmt: skip
 NODE: dict[str, Any] = {"name": "n1", "state": "idle", "reason": "", "partitions": ["train"], "gres": "gpu:8"}
 TEXTS = (
@@ -33,8 +32,6 @@ TEXTS = (
     "account",
     "features",
     "wckey",
-    "current_working_directory",
-    "standard_output",
 )
 ATTACKS = (
     b"\xff\xfe", b"\xed\xa0\x80", b"\xc3", b"\xf0\x9f\x92", b"a\nJobId=1 JobState=FAILED|x,y = NodeName=n1 State=DOWN",
@@ -90,25 +87,6 @@ def test_no_reason_of_an_operator_hides_or_changes_another_node(attack: bytes) -
     storable(fleet)
 
 
-@pytest.mark.parametrize("pattern", ["/a/" + "%x" * 2000, "%1024u/%x" * 400, "/a/" + "b" * 5000, "%x" + "/b" * 2000])
-def test_a_path_that_is_longer_than_any_is_not_known(pattern: str) -> None:
-    """A name fills each of a pattern's places: one user's queue would take gigabytes of each snapshot."""
-    names = {"name": "n" * 1024, "user_name": "u" * 1024}
-    tracemalloc.start()
-    try:
-        fleet = told([JOB | names | {"job_id": job, "standard_output": pattern} for job in range(1, 21)], [NODE])
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert {job.stdout for job in fleet.jobs.values()} == {""} and not fleet.unread
-    assert peak < 4 << 20
-
-
-def test_a_long_path_is_known() -> None:
-    job = told([JOB | {"name": "n" * 1000, "standard_output": "/a/%x/%x/%x/%j"}], [NODE]).jobs[7]
-    assert job.stdout == "/a/" + ("n" * 1000 + "/") * 3 + "7"
-
-
 @given(st.binary(max_size=40).filter(lambda raw: 0 not in raw), st.sampled_from(TEXTS), st.binary(max_size=20))
 def test_arbitrary_bytes_are_read_and_change_nothing_else(raw: bytes, field: str, reason: bytes) -> None:
     fleet = told([JOB | {field: raw}, JOB | {"job_id": 8}], [NODE | {"reason": reason}, NODE | {"name": "n2"}])
@@ -147,7 +125,7 @@ class Strange:
             "id": number, "state": "RUNNING", "user_name": "alice", "user_id": 1001, "name": b"run", "partition": "train",
             "allocated_nodes": "n1", "batch_host": "n1", "is_batch_job": True, "requeue_count": 0, "state_reason": None,
             "priority": 5, "comment": b"c", "admin_comment": None, "array_id": None, "array_task_id": None,
-            "standard_output": b"/logs/7", "working_directory": b"/home", "excluded_nodes": None, "required_nodes": None,
+            "excluded_nodes": None, "required_nodes": None,
             "num_nodes": 1, "exit_code": 0, "exit_code_signal": 0, "is_requeueable": True, "submit_time": 1772366400,
             "start_time": 1772366401, "end_time": None, "eligible_time": 1772366400, "heterogeneous_id": None,
             "reservation": None, "cpus_per_task": 1, **fields,
@@ -177,8 +155,8 @@ def over_pyslurm(*jobs: Strange) -> Fleet:
 
 
 def test_pyslurm_that_cannot_decode_a_field_still_gives_its_bytes() -> None:
-    fleet = over_pyslurm(Strange(7, name=b"evil\xff", comment=b"\xfe", standard_output=b"/logs/\xff"), Strange(8))
-    assert (fleet.jobs[7].name, fleet.jobs[7].comment, fleet.jobs[7].stdout) == ("evil\\xff", "\\xfe", "/logs/\\xff")
+    fleet = over_pyslurm(Strange(7, name=b"evil\xff", comment=b"\xfe"), Strange(8))
+    assert (fleet.jobs[7].name, fleet.jobs[7].comment) == ("evil\\xff", "\\xfe")
     assert fleet.jobs[8].name == "run" and not fleet.unread
 
 

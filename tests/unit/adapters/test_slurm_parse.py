@@ -38,7 +38,7 @@ def boxed(number: int | None) -> dict[str, Any]:
 OLD_JOB: dict[str, Any] = {
     "job_id": 7, "job_state": "RUNNING", "user_name": "alice", "user_id": 1001, "name": "run", "partition": "train",
     "nodes": "n[1-2]", "batch_host": "n1", "restart_cnt": 2, "state_reason": "None", "priority": 5, "comment": "c",
-    "admin_comment": "", "standard_output": "", "batch_flag": True, "current_working_directory": "/home/alice",
+    "admin_comment": "", "batch_flag": True,
     "excluded_nodes": "n4", "required_nodes": "", "node_count": 2, "exit_code": 0, "requeue": True,
     "submit_time": 1772366400, "start_time": 1772366401, "end_time": 1803902401, "eligible_time": 1772366400,
     "array_job_id": 0, "array_task_id": None, "het_job_id": 0,
@@ -48,7 +48,6 @@ NEW_JOB: dict[str, Any] = OLD_JOB | {
     "array_task_id": boxed(None), "het_job_id": boxed(0), "submit_time": boxed(1772366400),
     "start_time": boxed(1772366401), "end_time": boxed(1803902401), "eligible_time": boxed(1772366400),
     "exit_code": {"status": ["SUCCESS"], "return_code": boxed(0), "signal": {"id": boxed(None), "name": ""}},
-    "stdout_expanded": "/home/alice/slurm-7.out", "standard_output": "slurm-%j.out",
 }  # fmt: skip
 
 
@@ -56,7 +55,6 @@ def test_old_and_new_releases_tell_the_same_job() -> None:
     old, new = job_view(OLD_JOB), job_view(NEW_JOB)
     assert old == new
     assert (old.nodes, old.excluded, old.required, old.restarts, old.node_count) == (("n1", "n2"), ("n4",), (), 2, 2)
-    assert old.stdout == "/home/alice/slurm-7.out"
     assert old.ended_at is None and old.exit_code is None  # the forecast of a running job is no end
     assert old.started_at == datetime(2026, 3, 1, 12, 0, 1, tzinfo=UTC)
 
@@ -210,27 +208,6 @@ def test_a_node_of_which_nothing_is_told_is_not_usable() -> None:
     assert (node.gpus, node.port) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "change", "path"),
-    [
-        ("out-%j.log", {}, "/home/alice/out-7.log"),
-        ("/logs/%u/%x-%A.txt", {}, "/logs/alice/run-7.txt"),
-        ("/logs/%6j", {}, "/logs/000007"),
-        ("%N-%n-%t-%s", {}, "/home/alice/n1-0-0-batch"),
-        ("100%%", {}, "/home/alice/100%"),
-        ("/logs/raw\\%j", {}, "/logs/raw%j"),
-        ("/logs/raw\\7", {"job_state": ["RUNNING"]}, ""),
-        ("%A_%a", {"array_job_id": 5, "array_task_id": 3}, "/home/alice/5_3"),
-        ("", {"array_job_id": 5, "array_task_id": 0}, "/home/alice/slurm-5_0.out"),
-        ("", {"batch_flag": False, "restart_cnt": 0}, ""),
-        ("%q%", {}, "/home/alice/%q%"),
-        ("/logs/%x", {"name": "%j/../x"}, "/logs/%j/../x"),
-    ],
-)
-def test_log_paths(pattern: str, change: dict[str, Any], path: str) -> None:
-    assert job_view(OLD_JOB | {"standard_output": pattern} | change).stdout == path
-
-
 def test_a_forecast_is_no_start() -> None:
     waiting = job_view(OLD_JOB | {"job_state": "PENDING", "nodes": "", "start_time": 1772370000})
     assert (waiting.started_at, waiting.ended_at) == (None, None)
@@ -253,8 +230,7 @@ def test_a_forecast_is_no_start() -> None:
     ],
 )
 def test_a_job_whose_launch_failed_is_still_a_batch_job(record: dict[str, Any], batch: bool | None) -> None:
-    job = job_view(OLD_JOB | record)
-    assert (job.batch, job.stdout) == (batch, "/home/alice/slurm-7.out" if batch else "")
+    assert job_view(OLD_JOB | record).batch == batch
 
 
 def test_one_task_of_an_array_is_named_by_its_task() -> None:
@@ -349,26 +325,13 @@ def test_a_job_is_purged_only_when_every_record_says_which_job_it_is_of() -> Non
         record_of([OLD_JOB, {}], 8)
 
 
-def test_no_width_in_a_users_file_name_costs_more_than_its_digits() -> None:
-    job = job_view(OLD_JOB | {"standard_output": "/logs/%" + "9" * 5000 + "j-%0003j-%٣j"})
-    assert job.stdout == "/logs/0000000007-007-%٣j"
-
-
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_no_words_of_a_user_change_another_field(name: str, comment: str) -> None:
-    told = json.dumps(
-        {"jobs": [OLD_JOB | {"name": name, "comment": comment, "standard_output": "/logs/%j"}], "errors": []}
-    )
+    told = json.dumps({"jobs": [OLD_JOB | {"name": name, "comment": comment}], "errors": []})
     seen = job_view(records(told, "jobs")[0])
     assert (seen.name, seen.comment) == (plain(name) if name not in {"(null)", "N/A"} else "", seen.comment)
-    without = job_view(OLD_JOB | {"standard_output": "/logs/%j"})
-    assert (seen.id, seen.state, seen.nodes, seen.stdout, seen.held) == (
-        without.id,
-        without.state,
-        without.nodes,
-        without.stdout,
-        False,
-    )
+    without = job_view(OLD_JOB)
+    assert (seen.id, seen.state, seen.nodes, seen.held) == (without.id, without.state, without.nodes, False)
 
 
 @given(

@@ -25,8 +25,8 @@ class RPCError(Exception):
 JOB = SimpleNamespace(
     id=7, state="RUNNING", user_name="alice", user_id=1001, name="x\nJobState=FAILED", partition="train",
     allocated_nodes="n[1-2]", batch_host="n1", is_batch_job=True, requeue_count=1, state_reason="None", priority=5,
-    comment=None, admin_comment=None, array_id=None, array_task_id=None, standard_output="/home/alice/slurm-7.out",
-    working_directory="/home/alice", excluded_nodes="n4", required_nodes=None, num_nodes=2, exit_code=0,
+    comment=None, admin_comment=None, array_id=None, array_task_id=None,
+    excluded_nodes="n4", required_nodes=None, num_nodes=2, exit_code=0,
     exit_code_signal=0, is_requeueable=True, submit_time=1772366400, start_time=1772366401, end_time=1803902401,
     eligible_time=1772366400, heterogeneous_id=None, reservation=None, cpus_per_task=1,
 )  # fmt: skip
@@ -76,15 +76,7 @@ def test_records_come_in_the_shape_that_the_parser_reads() -> None:
         ("n1", "n2"),
         ("n4",),
     )
-    assert (job.restarts, job.stdout, job.exit_code, job.requeue) == (1, "/home/alice/slurm-7.out", None, True)
-
-
-def test_a_waiting_array_has_no_log_yet() -> None:
-    waiting = SimpleNamespace(**vars(JOB) | {"array_id": 7, "standard_output": "/home/alice/slurm-7_4294967294.out"})
-    module = pyslurm()
-    module.Jobs = SimpleNamespace(load=lambda: {7: waiting})
-    record = answer(module, '{"verb": "jobs", "arguments": []}')["ok"][0]
-    assert record["stdout_expanded"] == ""
+    assert (job.restarts, job.exit_code, job.requeue) == (1, None, True)
 
 
 def test_writing() -> None:
@@ -110,8 +102,8 @@ def test_an_old_interface_is_named_as_such() -> None:
 COMMANDS_JOB: dict[str, Any] = {
     "job_id": 8, "job_state": "RUNNING", "state_reason": "None", "state_description": "", "user_name": "alice",
     "user_id": 1001, "name": "run", "partition": "train,other", "nodes": "n[1-2]", "batch_host": "n1", "batch_flag": True,
-    "restart_cnt": 1, "priority": 0, "comment": "c", "admin_comment": "a", "standard_output": "/logs/8.out",
-    "current_working_directory": "/home/alice", "excluded_nodes": "n4", "required_nodes": "n1", "node_count": 2,
+    "restart_cnt": 1, "priority": 0, "comment": "c", "admin_comment": "a",
+    "excluded_nodes": "n4", "required_nodes": "n1", "node_count": 2,
     "tasks_per_node": 8, "cpus_per_task": 4, "exit_code": 256 + 9, "requeue": True, "dependency": "afterany:6(unfulfilled)",
     "submit_time": 1772366400, "start_time": 1772366401, "end_time": 1772366402, "eligible_time": 1772366403,
     "suspend_time": 1772366404, "preempt_time": 1772366405, "array_job_id": 5, "array_task_id": 3, "het_job_id": 8,
@@ -120,8 +112,8 @@ COMMANDS_JOB: dict[str, Any] = {
 PYSLURM_JOB: dict[str, Any] = {
     "id": 8, "state": "RUNNING", "state_reason": "None", "user_name": "alice", "user_id": 1001, "name": "run",
     "partition": "train,other", "allocated_nodes": "n[1-2]", "batch_host": "n1", "is_batch_job": True, "requeue_count": 1,
-    "priority": 0, "comment": "c", "admin_comment": "a", "standard_output": "/logs/8.out",
-    "working_directory": "/home/alice", "excluded_nodes": "n4", "required_nodes": "n1", "num_nodes": 2,
+    "priority": 0, "comment": "c", "admin_comment": "a",
+    "excluded_nodes": "n4", "required_nodes": "n1", "num_nodes": 2,
     "ntasks_per_node": 8, "cpus_per_task": 4, "exit_code": 1, "exit_code_signal": 9, "is_requeueable": True,
     "dependencies": {"afterany": [6]}, "submit_time": 1772366400, "start_time": 1772366401, "end_time": 1772366402,
     "eligible_time": 1772366403, "suspend_time": 1772366404, "preempt_time": 1772366405, "array_id": 5, "array_task_id": 3,
@@ -213,7 +205,7 @@ async def test_pyslurms_record_has_every_key_that_is_read() -> None:
 
     await Writer(Verbs()).update_job(8, size=(1, 2, 16))  # type: ignore[arg-type]
     given = over_pyslurm("jobs", **PYSLURM_JOB).keys()
-    assert read - given == {"standard_output", "unread"}  # the path comes filled in; the record could be read
+    assert read - given == {"unread"}  # the record could be read
     read.clear()
     node_view(Seen(COMMANDS_NODE, read))
     assert read - over_pyslurm("nodes", **PYSLURM_NODE).keys() == {"state_flags", "topology", "unread"}
