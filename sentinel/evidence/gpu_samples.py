@@ -93,7 +93,6 @@ class Sample:
     events: tuple[tuple[int, int, int], ...] = ()  # GPU id, Xid, microseconds
     health: tuple[HealthIncident, ...] | None = None  # None: not asked this time
     full: bool = True  # False: only the fast fields
-    version: str = ""
     closed: bool = False  # of DCGM: no user of the node can reach its host engine
     last_xids: Mapping[int, int] | None = None  # GPU id → its last Xid, of any time; None: the source gives events
 
@@ -136,7 +135,6 @@ def sample_from(message: Mapping[str, Any], at: datetime) -> Sample:
             else {int(gpu): int(xid) for gpu, xid in last.items() if known_value(xid) is not None},
             health=None if health is None else tuple(HealthIncident(**incident) for incident in health),
             full=bool(message.get("full", True)),
-            version=str(message.get("version", "")),
             closed=message.get("closed") is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -72,13 +72,6 @@ class c_dcgmFieldValue_v1(ctypes.Structure):
     ]
 
 
-class c_dcgmVersionInfo_v2(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint), ("rawBuildInfoString", ctypes.c_char * 512)]
-
-
-dcgmVersionInfo_version2 = ctypes.sizeof(c_dcgmVersionInfo_v2) | (2 << 24)
-
-
 def _dcgmInit(_folder=None):
     return None
 
@@ -105,14 +98,4 @@ def _status_of_gpu(handle, gpu, status):
     return DCGM_ST_OK
 
 
-def _version_of_engine(handle, info):
-    import fake_state
-
-    fake_state.call(handle)
-    if info._obj.version != dcgmVersionInfo_version2:
-        return -12
-    info._obj.rawBuildInfoString = b"version:4.6.0;arch:x86_64;buildtype:Double"
-    return DCGM_ST_OK
-
-
-_LIBRARY = {"dcgmGetGpuStatus": _status_of_gpu, "dcgmHostengineVersionInfo": _version_of_engine}
+_LIBRARY = {"dcgmGetGpuStatus": _status_of_gpu}

@@ -53,10 +53,6 @@ def nvmlShutdown():
     pass
 
 
-def nvmlSystemGetDriverVersion():
-    return "570.172.08"
-
-
 def nvmlDeviceGetCount():
     return len(_gpus())
 

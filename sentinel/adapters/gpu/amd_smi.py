@@ -42,7 +42,6 @@ class AmdSmi:
         self._error: type[Exception] = self._smi.AmdSmiException
         self._handles: list[Any] = []
         self._identities: dict[int, tuple[str | None, str | None]] = {}
-        self._version = ""
 
     def __enter__(self) -> AmdSmi:
         try:
@@ -50,9 +49,6 @@ class AmdSmi:
             self._handles = list(self._smi.amdsmi_get_processor_handles())
         except self._error as error:
             raise Unavailable(f"AMD SMI: {error}", fix="is the amdgpu driver loaded?") from error
-        if self._handles:
-            driver = self._ask("amdsmi_get_gpu_driver_info", self._handles[0])
-            self._version = str(driver.get("driver_version", "")) if isinstance(driver, Mapping) else ""
         return self
 
     def __exit__(
@@ -63,7 +59,7 @@ class AmdSmi:
     def sample(self) -> dict[str, Any]:
         """Every GPU with the fields that could be read. No events: AMD's errors come from the kernel log."""
         gpus = [self._gpu(index, handle) for index, handle in enumerate(self._handles)]
-        return {"version": self._version, "gpus": gpus, "events": []}
+        return {"gpus": gpus, "events": []}
 
     def _gpu(self, index: int, handle: Any) -> dict[str, Any]:
         if index not in self._identities:

@@ -1,8 +1,8 @@
 """Reads DCGM through its own Python bindings. Runs in a probe's process, never in the agent's.
 
-Fields go by number; structures go through the bindings, which fit the release they came with. Two functions that the
-bindings of some releases do not wrap (status of a GPU before 4.0; version of the host engine) are called by name in the
-library that they loaded. Every call may block for as long as the driver does: whoever uses this module must be killable.
+Fields go by number; structures go through the bindings, which fit the release they came with. The status of a GPU, which
+the bindings of releases before 4.0 do not wrap, is asked by name in the library that they loaded. Every call may block for
+as long as the driver does: whoever uses this module must be killable.
 
 Diagnostics are not run here but by ``dcgmi`` (``sentinel.adapters.gpu.dcgmi``): it comes in the same package as the bindings
 and fits its host engine, its JSON has two forms since 3.0 where the structures of a response have four (v8 to v12) that
@@ -120,20 +120,6 @@ class HostEngine:
             self._system = self._handle.GetSystem()
         owner.require_own_connections(connect_s)
         self.closed = owner.is_closed()
-
-    def version(self) -> str:
-        """Build information of the host engine; empty where it does not say."""
-        structs = self._bindings.structs
-        with self._foreign("asking its version"):
-            info = structs.c_dcgmVersionInfo_v2()
-            info.version = structs.dcgmVersionInfo_version2
-            try:
-                self._bindings.call("dcgmHostengineVersionInfo", self._handle.handle, ctypes.byref(info))
-            except self._bindings.error as error:
-                if _code(error) in (NOT_VALID, TIMEOUT):
-                    raise
-                return ""
-            return (_text(info.rawBuildInfoString) or "")[:300]
 
     def gpus(self) -> list[dict[str, Any]]:
         """Id, uuid, pci and status of every GPU, lost ones among them. Of one that works, identity and status are asked

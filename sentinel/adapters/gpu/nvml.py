@@ -69,7 +69,6 @@ class Nvml:
     def sample(self) -> dict[str, Any]:
         """Every GPU with the fields that could be read, and the Xids since the last call."""
         return {
-            "version": self._text(self._nvml.nvmlSystemGetDriverVersion) or "",
             "gpus": [self._gpu(index, handle) for index, handle in enumerate(self._handles)],
             "events": self._xids(),
         }

@@ -221,7 +221,6 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
     A full sample is sent once per interval. Halfway between, Xids and other grave fields are read, and sent if they
     changed.
     """
-    version = engine.version()
     gpus = engine.gpus()
     ids = [gpu["id"] for gpu in gpus]
     parts = _Parts(engine, ids, arguments)
@@ -243,7 +242,6 @@ def _stream(engine: HostEngine, arguments: dict[str, Any], told: Streamed) -> No
             "type": "sample",
             "via": "dcgm",
             "closed": engine.closed or bool(arguments.get("closed_to_users")),
-            "version": version,
             "full": full,
             "gpus": [_gpu(gpu, latest.get(gpu["id"], {})) for gpu in gpus],
             "events": events,

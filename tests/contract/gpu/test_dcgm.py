@@ -77,10 +77,6 @@ def test_gpus_are_listed_anew_when_those_that_may_be_used_change(
     assert [gpu["id"] for gpu in engine.gpus()] == [gpu["id"] for gpu in before] and len(asked) == 2
 
 
-def test_the_engine_tells_its_version(engine: HostEngine) -> None:
-    assert "version" in engine.version()
-
-
 def test_watched_fields_come_with_their_time(engine: HostEngine) -> None:
     ids = [gpu["id"] for gpu in engine.gpus() if gpu["status"] == 1]
     engine.watch("fields", ids, WATCHED)

@@ -78,11 +78,6 @@ class Library:
     def _dcgmDisconnect(self, _handle: Any) -> int:
         return 0
 
-    def _dcgmHostengineVersionInfo(self, _handle: Any, info: Any) -> int:
-        assert info._obj.version == ctypes.sizeof(info._obj) | (2 << 24)
-        info._obj.rawBuildInfoString = b"version:0.0.0;arch:x86_64"
-        return 0
-
     def _dcgmGetAllDevices(self, _handle: Any, ids: Any, count: Any) -> int:
         count._obj.value = len(self.status)
         for place, gpu in enumerate(self.status):
@@ -230,7 +225,6 @@ def test_without_its_library_it_is_unavailable(bindings: Bindings) -> None:
 
 
 def test_identity_and_status_of_every_gpu(engine: HostEngine) -> None:
-    assert engine.version() == "version:0.0.0;arch:x86_64"
     assert engine.gpus() == [
         {"id": 0, "uuid": "GPU-00000000", "pci": "00000000:1B:00.0", "status": 1},
         {"id": 1, "uuid": "GPU-00000001", "pci": "00000000:1C:00.0", "status": 4},
@@ -296,7 +290,7 @@ def test_health_by_entity_and_code(engine: HostEngine) -> None:
 def test_an_engine_that_is_gone_is_a_refusal_with_its_code(engine: HostEngine, library: Library) -> None:
     engine.watch("fields", [0], FAST)
     library.gone = True
-    for call in (lambda: engine.latest("fields"), engine.gpus, lambda: engine.health("fields"), engine.version):
+    for call in (lambda: engine.latest("fields"), engine.gpus, lambda: engine.health("fields")):
         with pytest.raises(DcgmRefusal) as caught:
             call()
         assert caught.value.code == NOT_VALID

@@ -44,7 +44,6 @@ class Library(types.ModuleType):
         self.answers: dict[str, Any] = {
             "init": None,
             "get_processor_handles": ["a", "b"],
-            "get_gpu_driver_info": {"driver_name": "amdgpu", "driver_version": "6.10.5", "driver_date": "N/A"},
             "get_gpu_device_uuid": "bcff74a1-0000-1000-80e4-8d3c2f6a1b0e",
             "get_gpu_device_bdf": "0000:c3:00.0",
             "get_power_info": {"socket_power": "N/A", "current_socket_power": 140, "average_socket_power": "N/A"},
@@ -105,7 +104,7 @@ def sampled(library: Library, second: int = 0) -> Sample:
 def test_a_healthy_gpu_has_the_fields_that_all_stages_read(library: Library) -> None:
     sample = sampled(library)
     first = sample.gpus[0]
-    assert (sample.version, first.status, first.pci) == ("6.10.5", 1, "0000:c3:00.0")
+    assert (first.status, first.pci) == (1, "0000:c3:00.0")
     assert first.fields == {
         150: 47, 158: 110, 140: 48, 155: 140, 112: 0, 203: 3, 252: 283, 310: 0, 311: 0, 202: 0, 238: 16, 236: 16, 396: 0,
         1507: 0, 429: 0,

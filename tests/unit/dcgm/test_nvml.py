@@ -58,7 +58,7 @@ class Library(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         answers: dict[str, Any] = {
-            "nvmlDeviceGetCount": 2, "nvmlSystemGetDriverVersion": b"570.1", "nvmlEventSetCreate": "set",
+            "nvmlDeviceGetCount": 2, "nvmlEventSetCreate": "set",
             "nvmlDeviceRegisterEvents": None, "nvmlEventSetFree": None, "nvmlDeviceGetTemperature": 55,
             "nvmlDeviceGetTemperatureThreshold": 90, "nvmlDeviceGetPowerUsage": 123400,
             "nvmlDeviceGetCurrentClocksThrottleReasons": 1, "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=7),
