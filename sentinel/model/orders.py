@@ -129,13 +129,13 @@ def or_null(accepts: Accepts) -> Accepts:
     return Accepts(f"{accepts.words}, or null", lambda value: None if value is None else accepts.read(value))
 
 
-def many(accepts: Accepts, most: int, least: int = 1) -> Accepts:
+def many(accepts: Accepts, most: int) -> Accepts:
     def read(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list) or not least <= len(value) <= most:
+        if not isinstance(value, list) or not 1 <= len(value) <= most:
             raise ValueError
         return tuple(accepts.read(item) for item in value)
 
-    return Accepts(f"a list of {least} to {most}, each {accepts.words}", read)
+    return Accepts(f"a list of 1 to {most}, each {accepts.words}", read)
 
 
 def record(kind: type[Record]) -> Accepts:

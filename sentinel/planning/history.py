@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sentinel.planning.limits import PlanningError, fraction, not_negative, positive, whole
+from sentinel.planning.limits import PlanningError, not_negative, positive, whole
 from sentinel.planning.poisson import gamma_below, mean_interval
 from sentinel.planning.quantities import MOST_COUNT
 
@@ -159,7 +159,10 @@ def mean_save_s(history: FleetHistory, tier: str) -> float | None:
     return mean([s.duration_s for s in history.saves if s.tier == tier and s.blocking is not False])
 
 
-def clustered(history: FleetHistory, significance: float = 0.01) -> float | None:
+_SIGNIFICANCE = 0.01  # a constant rate looks clustered so often
+
+
+def clustered(history: FleetHistory) -> float | None:
     """Dispersion of the failures over twenty equal parts of the time where it is too high for a Poisson process.
 
     The index of dispersion test (Fisher 1925): sum (x - m)^2 / m follows chi-square with 19 degrees of freedom.
@@ -175,7 +178,7 @@ def clustered(history: FleetHistory, significance: float = 0.01) -> float | None
     centre = total / parts
     statistic = sum((x - centre) ** 2 for x in counts) / centre
     excess = 1 - gamma_below((parts - 1) / 2, statistic / 2)
-    return statistic / (parts - 1) if excess < fraction(significance, "significance") else None
+    return statistic / (parts - 1) if excess < _SIGNIFICANCE else None
 
 
 # -- reading a document -------------------------------------------------------------------------------------------

@@ -158,9 +158,9 @@ def count(text: str, what: str = "count", *, least: float = 1, most: float = MOS
     return Quantity(value, text, warnings)
 
 
-def whole_count(text: str, what: str = "count", *, most: float = 1e8) -> Quantity:
+def whole_count(text: str, what: str = "count") -> Quantity:
     """A count that must be a whole number: GPUs, nodes, copies."""
-    result = count(text, what, most=most)
+    result = count(text, what, most=1e8)
     if not result.value.is_integer():
         raise PlanningError(f"{what}: {text.strip()} is not a whole number", fix="Give a whole number.")
     return result

@@ -30,10 +30,10 @@ class Record:
     since_boot_s: float = 0.0
 
 
-def boot_id(proc: str = "/proc") -> str:
+def boot_id() -> str:
     """Identity of this boot; empty when it cannot be read."""
     try:
-        return Path(f"{proc}/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
 

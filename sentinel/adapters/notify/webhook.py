@@ -7,8 +7,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from sentinel.adapters.notify.http_post import name_of, post
@@ -31,20 +31,17 @@ class Webhook:
         name: str = "",
         keys: Sequence[bytes] = (),
         authorization: str = "",
-        seconds: Callable[[], float] = lambda: datetime.now(UTC).timestamp(),
     ) -> None:
         """
         Args:
             name: of the channel; empty: made of the address.
             keys: each of them signs.
-            seconds: Unix time, for signatures.
         """
         self.name = name or name_of(url)
         self._url = url
         self._deadline_s = deadline_s
         self._keys = tuple(keys)
         self._authorization = authorization
-        self._seconds = seconds
         self._fix = f"correct [alerts.channels.{name}] url" if name else "correct [alerts] webhooks"
 
     async def send(self, notice: Notice) -> None:
@@ -53,7 +50,7 @@ class Webhook:
         if self._authorization:
             headers["Authorization"] = self._authorization
         if self._keys:
-            headers[SIGNATURE] = signature(body, self._keys, int(self._seconds()))
+            headers[SIGNATURE] = signature(body, self._keys, int(time.time()))
         await post(self._url, body, headers, deadline_s=self._deadline_s, name=self.name, fix=self._fix)
 
 

@@ -163,10 +163,9 @@ class Database:
             raise Unavailable(f"the store does not answer: {why} ({where})", fix=_fix(why)) from error
 
     @contextlib.contextmanager
-    def _begin(self, *, times: float = 1.0, batch: str = "", about_lease: bool = False) -> Iterator[sa.Connection]:
+    def _begin(self, *, batch: str = "", about_lease: bool = False) -> Iterator[sa.Connection]:
         """
         Args:
-            times: how many usual deadlines it may take.
             batch: name of the changes, to be asked for by ``_has``.
             about_lease: with that connection and deadline.
 
@@ -176,7 +175,7 @@ class Database:
         """
         number: int | None = None
         engine = self._lease_engine if about_lease else self.engine
-        for_s = self._renewal_s if about_lease else self._busy_s * times
+        for_s = self._renewal_s if about_lease else self._busy_s
         with self._transaction(engine, for_s) as connection:
             yield connection
             if self.token is not None:
@@ -229,7 +228,7 @@ class Database:
     def _read(self, *, times: float = 1.0, about_lease: bool = False) -> Iterator[sa.Connection]:
         """A transaction that only reads: in SQLite it waits for no writer. See ``_begin``."""
         engine = self._lease_engine if about_lease else self.engine
-        for_s = self._renewal_s if about_lease else self._busy_s * times
+        for_s = self._renewal_s if about_lease else self._busy_s
         with self._transaction(engine.execution_options(reads=True), for_s) as connection:
             yield connection
 

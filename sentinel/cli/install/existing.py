@@ -43,11 +43,10 @@ def writable_folders(root: Path) -> tuple[str, ...]:
     return tuple(folder for folder in named if folder and folder not in (EVENTS, STATE))
 
 
-def unit_account(root: Path = Path("/")) -> str:
+def unit_account() -> str:
     """As whom the daemon's unit of this host runs it; empty: there is none, or it does not say it."""
-    path = below(root, f"{UNITS}/sentinel-daemon.service")
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = Path(f"{UNITS}/sentinel-daemon.service").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     return next((line.removeprefix("User=") for line in reversed(lines) if line.startswith("User=")), "")

@@ -75,13 +75,13 @@ class SlurmConf:
         return "\n".join([*lines, *(["", "# Sentinel", *self._new] if self._new else [])]) + "\n"
 
 
-def planned(site: str | Sequence[Line], *, etc: str = ETC) -> SlurmConf:
+def planned(site: str | Sequence[Line]) -> SlurmConf:
     """The changes of a slurm.conf whose text, or lines with those of included files, these are."""
     conf = _conf(site)
-    _folder(conf, "Prolog", "prolog.d", etc, "refuses a node only on positive proof against it")
-    _folder(conf, "Epilog", "epilog.d", etc, "tells the node's agent that a job has left; always exits 0")
-    _single(conf, "TaskProlog", f"{etc}/sentinel/task-sentinel", "hands a restarted job its resume point")
-    _single(conf, "EpilogSlurmctld", f"{etc}/sentinel/slurmctld-sentinel", "tells the daemon at once that a job ended")
+    _folder(conf, "Prolog", "prolog.d", "refuses a node only on positive proof against it")
+    _folder(conf, "Epilog", "epilog.d", "tells the node's agent that a job has left; always exits 0")
+    _single(conf, "TaskProlog", f"{ETC}/sentinel/task-sentinel", "hands a restarted job its resume point")
+    _single(conf, "EpilogSlurmctld", f"{ETC}/sentinel/slurmctld-sentinel", "tells the daemon at once that a job ended")
     for key, word, why in _ADDED:
         words = [part for part in conf.get(key).split(",") if part]
         if word.lower() not in [part.lower() for part in words]:
@@ -107,10 +107,10 @@ def planned(site: str | Sequence[Line], *, etc: str = ETC) -> SlurmConf:
     return conf
 
 
-def hook_folder(site: str | Sequence[Line], key: str, usual: str, *, etc: str = ETC) -> str:
+def hook_folder(site: str | Sequence[Line], key: str, usual: str) -> str:
     """The folder whose scripts Slurm runs for ``key`` (Prolog or Epilog): the site's, or the one that Sentinel brings."""
     value = _conf(site).get(key)
-    return str(PurePosixPath(value).parent) if value.endswith("/*") else f"{etc}/{usual}"
+    return str(PurePosixPath(value).parent) if value.endswith("/*") else f"{ETC}/{usual}"
 
 
 def needs_hook(site: str | Sequence[Line], path: str, root: Path = Path("/")) -> bool:
@@ -133,15 +133,15 @@ def _conf(site: str | Sequence[Line]) -> SlurmConf:
     return SlurmConf(list(lines_in(site) if isinstance(site, str) else site))
 
 
-def _folder(conf: SlurmConf, key: str, usual: str, etc: str, why: str) -> None:
+def _folder(conf: SlurmConf, key: str, usual: str, why: str) -> None:
     """A hook of which Slurm runs all scripts of a folder."""
     value = conf.get(key)
     if value.endswith("/*"):
         return  # ours is put into that folder
     if value:
-        conf.links[f"{etc}/{usual}/50-site"] = value
-        conf.notes.append(f"{key}: your {value} goes on running, as {etc}/{usual}/50-site")
-    conf.set(key, f"{etc}/{usual}/*", why)
+        conf.links[f"{ETC}/{usual}/50-site"] = value
+        conf.notes.append(f"{key}: your {value} goes on running, as {ETC}/{usual}/50-site")
+    conf.set(key, f"{ETC}/{usual}/*", why)
 
 
 def _single(conf: SlurmConf, key: str, path: str, why: str) -> None:

@@ -23,8 +23,8 @@ _OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "
 class StandingClock:
     """``Clock`` whose time is set by hand."""
 
-    def __init__(self, at: datetime = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)) -> None:
-        self.at = at
+    def __init__(self) -> None:
+        self.at = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
     def now(self) -> datetime:
         return self.at
