@@ -20,6 +20,8 @@ from sentinel.correlate.index import IncidentIndex
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import JoinedSaves
 from sentinel.detect.numbers.bad_numbers_onset import OnsetTracker
+from sentinel.detect.own_host import OwnDelays
+from sentinel.detect.slow_steps import SlowdownWatch
 from sentinel.detect.used_ids import UsedIds
 from sentinel.engine.backlog import Absence
 from sentinel.engine.diagnostics.state import DiagnosticsState
@@ -28,7 +30,7 @@ from sentinel.engine.ledger import Ledger
 from sentinel.engine.node_return.put_back import SAVED, PutBack
 from sentinel.engine.node_return.state import NodeReturns
 from sentinel.engine.transition import DeliverNotice
-from sentinel.engine.watch.state import WatchState, watch_state
+from sentinel.engine.watch.state import WatchState
 from sentinel.model.approvals import Answer
 from sentinel.model.records import (
     LOST_WITHIN,
@@ -223,7 +225,8 @@ class State:
     def __post_init__(self) -> None:
         self.index = IncidentIndex(self.incidents, self.cluster.nodes_of)
         self.joined_saves = JoinedSaves(self.cluster)
-        self.watch = watch_state(self.cluster, self.settings.daemon.heartbeat_lost_s)
+        delays = OwnDelays(2 * self.settings.daemon.heartbeat_lost_s)
+        self.watch = WatchState(delays, SlowdownWatch(self.cluster))
 
     @property
     def window(self) -> timedelta:

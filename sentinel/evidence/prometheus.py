@@ -38,7 +38,6 @@ class Signal:
     node_label: str = ""
     node_pattern: str = ""
     file: str = ""
-    line: int | None = None
 
     @property
     def limit(self) -> str:

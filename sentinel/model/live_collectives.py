@@ -16,7 +16,6 @@ class Member:
     counts: Mapping[str, int] = field(default_factory=dict)  # operation -> launched so far; sends are not counted
     unresponsive: bool = False
     dead: bool = False
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.observed_silence import Transit
 from sentinel.detect.own_host import OwnDelays
 from sentinel.detect.slow_steps import SlowdownWatch
@@ -49,7 +48,6 @@ class LostEnd:
 
 @dataclass(slots=True)
 class WatchState:
-    cluster: ClusterView
     delays: OwnDelays
     slowdowns: SlowdownWatch
     running: bool = False  # whether the runner delivers messages, so that the periodic timer is started again
@@ -79,7 +77,3 @@ class WatchState:
     examined: tuple[int, int] | None = None  # the attempt that is being examined, in case of an exception
     own_clock_logged: bool = False  # whether the log says that the daemon's clock is off
     set_aside: dict[tuple[int, int], datetime] = field(default_factory=dict)  # attempts whose examination failed
-
-
-def watch_state(cluster: ClusterView, heartbeat_lost_s: float) -> WatchState:
-    return WatchState(cluster, OwnDelays(2 * heartbeat_lost_s), SlowdownWatch(cluster))

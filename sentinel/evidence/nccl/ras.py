@@ -19,7 +19,6 @@ from sentinel.text import json_of, objects_in
 MAX_BYTES = 32 << 20
 MAX_MEMBERS = 1 << 17
 _TEXT = 200
-_IN_PROGRESS = 7  # ncclInProgress: no error
 _WORDS = re.compile(r"\b(?:NCCL version|ommunicator|SERVER PROTOCOL)\b|ommunicator")
 # 2.28.7 and 2.28.9 leave out the comma before the status of a missing rank, so that exactly their reports of lost
 # processes are no JSON.
@@ -118,7 +117,6 @@ def _member(entry: Mapping[object, object], *, missing: bool) -> Member | None:
     told = entry.get("status")
     status = told if isinstance(told, dict) else {}
     counts = entry.get("collective_counts")
-    error = whole_number(status.get("async_error"))
     pid = whole_number(entry.get("pid"))
     silent = status.get("unresponsive")
     return Member(
@@ -132,7 +130,6 @@ def _member(entry: Mapping[object, object], *, missing: bool) -> Member | None:
         },
         unresponsive=silent if isinstance(silent, bool) else missing,
         dead=status.get("considered_dead") is True,
-        error=f"NCCL error {error}" if error and error != _IN_PROGRESS else "",
     )
 
 
@@ -213,7 +210,7 @@ def _named(
     if named[2] or named[3]:
         here.count(rank, place, operation or "collective", int(named[2] or 0))
     elif named[5]:
-        here.member(rank, place, error=named[5])
+        here.member(rank, place)
     elif named[4]:
         return  # its status differs, which is no count and no silence
     elif topic == "INCOMPLETE":

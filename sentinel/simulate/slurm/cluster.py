@@ -295,9 +295,6 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         """The job in the shape of Slurm's JSON."""
         return self._views.job_record(job)
 
-    def node_record(self, name: str) -> dict[str, Any]:
-        return self._views.node_record(name)
-
     def time_s(self) -> float:
         return self._seconds()
 
