@@ -8,10 +8,9 @@ the save; it holds while the loss per failure is small beside the MTTF.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from sentinel.planning.interval import MOST_C_OVER_M, daly_s, wall_per_work
+from sentinel.planning.interval import MOST_C_OVER_M, daly_s, wall_per_work, young_s
 from sentinel.planning.limits import OutOfRange, PlanningError, not_negative, positive
 
 # Above this loss per failure (in MTTFs) the first-order expression is not shown.
@@ -85,11 +84,6 @@ def ettr(run: Run) -> float:
     return 1 / wall_per_work(run.chosen_interval_s, run.save_s, run.mtbf_s, run.downtime_s)
 
 
-def first_order_interval_s(save_s: float, mtbf_s: float) -> float:
-    """dt* = sqrt(2 w MTTF), the best interval of the first-order expression (the same as Young's)."""
-    return math.sqrt(2 * positive(save_s, "save") * positive(mtbf_s, "mtbf"))
-
-
 def ettr_first_order(mtbf_s: float, save_s: float, downtime_s: float, interval_s: float) -> float:
     """E[ETTR] of arXiv:2410.21680. Refused where a failure loses more than a quarter of the MTTF."""
     lost = (not_negative(downtime_s, "restart") + positive(interval_s, "interval") / 2) / positive(mtbf_s, "mtbf")
@@ -107,7 +101,7 @@ def plan_ettr(run: Run) -> EttrPlan:
     warnings = []
     interval = run.interval_s
     if interval is None:
-        interval = first_order_interval_s(run.save_s, run.mtbf_s)
+        interval = young_s(run.save_s, run.mtbf_s)  # what the first-order expression has as its best, too
     first: float | None
     try:
         first = ettr_first_order(run.mtbf_s, run.save_s, run.downtime_s, interval)

@@ -10,8 +10,8 @@ from sentinel.cli.offline.chart import Figure
 from sentinel.cli.plan.inputs import Inputs, answering, mtbf_input, options
 from sentinel.cli.plan.output import Answer, Section, emit
 from sentinel.planning import history, quantities
-from sentinel.planning.ettr import EttrPlan, Run, first_order_interval_s, plan_ettr
-from sentinel.planning.interval import curve
+from sentinel.planning.ettr import EttrPlan, Run, plan_ettr
+from sentinel.planning.interval import curve, young_s
 from sentinel.planning.quantities import duration_or_zero, show_duration, show_share
 
 
@@ -110,7 +110,7 @@ def _document(plan: EttrPlan, run: Run) -> dict[str, Any]:
         "ettr_fraction": plan.ettr_fraction,
         "ettr_first_order_fraction": plan.first_order_fraction,
         "interval_s": plan.interval_s,
-        "first_order_interval_s": first_order_interval_s(run.save_s, run.mtbf_s) if run.save_s > 0 else None,
+        "first_order_interval_s": young_s(run.save_s, run.mtbf_s) if run.save_s > 0 else None,
         "mtbf_s": run.mtbf_s,
         "save_s": run.save_s,
         "downtime_s": plan.downtime_s,

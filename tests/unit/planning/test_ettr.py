@@ -6,6 +6,7 @@ import pytest
 
 from sentinel.planning import ettr
 from sentinel.planning.fleet import mtbf_from_node_days
+from sentinel.planning.interval import young_s
 from sentinel.planning.limits import OutOfRange, PlanningError
 
 
@@ -15,7 +16,7 @@ from sentinel.planning.limits import OutOfRange, PlanningError
 )
 def test_first_order_reaches_the_vectors_at_12000_gpus(rate, save, minutes, ratio, simulate_one_tier) -> None:
     mtbf = mtbf_from_node_days(rate, 12000)
-    interval = ettr.first_order_interval_s(save, mtbf)
+    interval = young_s(save, mtbf)
     assert interval / 60 == pytest.approx(minutes, abs=6e-3)
     assert ettr.ettr_first_order(mtbf, save, 300, interval) == pytest.approx(ratio, abs=6e-5)
     seen = simulate_one_tier(interval, save, mtbf, 300)
