@@ -160,16 +160,16 @@ class Commands:
         try:
             output, said = await asyncio.wait_for(process.communicate(), self.deadline_s)
         except TimeoutError as error:
-            await _end(process)
+            await end_process(process)
             raise Timeout(f"{program} did not finish within {self.deadline_s:g} s") from error
         except asyncio.CancelledError:
-            await _end(process)
+            await end_process(process)
             raise
         assert process.returncode is not None
         return process.returncode, output, text_of(said).strip()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
     """Kill the command's process group; wait a moment for it to go, never for ever."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

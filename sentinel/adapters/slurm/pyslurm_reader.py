@@ -9,10 +9,8 @@ scontrol: one task of an array by its task number, clearing a node list, and a h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -21,7 +19,7 @@ from typing import Any
 
 from sentinel.adapters.slurm.commands import CommandReader, CommandVerbs, utc_now
 from sentinel.adapters.slurm.parse import Record, fleet_of, job_of, node_of, record_of
-from sentinel.adapters.slurm.process import Asked, Commands, SlurmSaidNo, error_from, uncounted
+from sentinel.adapters.slurm.process import Asked, Commands, SlurmSaidNo, end_process, error_from, uncounted
 from sentinel.adapters.slurm.writer import Writer
 from sentinel.errors import Timeout, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView
@@ -30,7 +28,6 @@ from sentinel.text import json_of, text_of
 
 CHILD = (sys.executable, "-m", "sentinel.adapters.slurm.pyslurm_child")
 LINE_BYTES = 512 * 1024 * 1024  # an answer is one line: a fleet of 16,000 nodes with its jobs is some tens of MB
-REAP_S = 1.0
 
 
 def probe(environment: Mapping[str, str], deadline_s: float, command: tuple[str, ...] = CHILD) -> tuple[str, str]:
@@ -141,12 +138,8 @@ class Child:
     async def close(self) -> None:
         """Kill the child; wait a moment for it to go, never for ever."""
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), REAP_S)
+        if process is not None and process.returncode is None:
+            await end_process(process)
 
 
 class PyslurmReader:
