@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from sentinel.config.convictions import CONDITIONS, RECOVERY_ACTIONS, Conviction, Drain, Key, Remedy
-from sentinel.config.rules_document import Document, Origins
-from sentinel.errors import FileError
+from sentinel.config.rules_document import Bad, Document, Origins, source_of
 
-Bad = Callable[[str, str, str], FileError]  # makes the error for a key, what is wrong with it, and the fix
 _SUBJECTS = ("xid", "dcgm", "dcgm_severity", "dcgm_words", "recovery_action", "condition")
 KEYS = (*_SUBJECTS, "drain", "action", "remedy", "near_pct", "source")
 _NUMBERS = {"xid": (1, 999), "dcgm": (0, 9999), "dcgm_severity": (0, 99)}
@@ -24,11 +23,7 @@ def read_convictions(document: Document, rows: dict[Key, Conviction], origins: O
         FileError: a row is refused, or two rows of this file or of the shipped ones are about the same thing.
     """
     for index, table in enumerate(document.tables("conviction")):
-
-        def bad(key: str, message: str, fix: str, index: int = index) -> FileError:
-            return document.error("conviction", index, key, message, fix)
-
-        for key, row in _rows(table, bad):
+        for key, row in _rows(table, partial(document.error, "conviction", index)):
             origins.take(document, "conviction", index, key[0], key, f"{key[0]} {key[1]}")
             rows[key] = row
 
@@ -48,10 +43,7 @@ def _rows(table: Mapping[str, Any], bad: Bad) -> Iterator[tuple[Key, Conviction]
             subjects[1] if subjects else "drain", "a row is about one thing", f"give one of: {', '.join(_SUBJECTS)}"
         )
     (subject,) = subjects
-    source = table.get("source")
-    if not isinstance(source, str) or not source.strip():
-        raise bad("source", "missing", "say where it comes from: a document, a measurement, a decision of this site")
-    row = _conviction(subject, table, source.strip(), bad)
+    row = _conviction(subject, table, source_of(table, bad), bad)
     given = table[subject]
     for item in given if isinstance(given, list) and given else [given]:
         yield (subject, _subject(subject, item, bad)), row

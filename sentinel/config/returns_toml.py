@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sentinel.config.returns import DEEPEST, OTHER, Remedial, ReturnRow, level_told
-from sentinel.config.rules_document import Document, Origins
-from sentinel.errors import FileError
+from sentinel.config.rules_document import Bad, Document, Origins, source_of
 from sentinel.model.records import Cause
 
 KEYS = ("cause", "tests", "actions", "failures", "source")
 _MOST_FAILURES = 10
-
-Bad = Callable[[str, str, str], FileError]
 
 
 def read_returns(document: Document, rows: dict[str, ReturnRow], origins: Origins) -> None:
@@ -23,14 +20,11 @@ def read_returns(document: Document, rows: dict[str, ReturnRow], origins: Origin
         FileError: a row is refused, or two rows of this file or of the shipped ones are about the same cause.
     """
     for index, table in enumerate(document.tables("return")):
-
-        def bad(key: str, message: str, fix: str, index: int = index) -> FileError:
-            return document.error("return", index, key, message, fix)
-
+        bad = partial(document.error, "return", index)
         for key in table:
             if key not in KEYS:
                 raise bad(key, "unknown key", f"use one of: {', '.join(KEYS)}")
-        row = ReturnRow(_tests(table, bad), _actions(table, bad), _failures(table, bad), _source(table, bad))
+        row = ReturnRow(_tests(table, bad), _actions(table, bad), _failures(table, bad), source_of(table, bad))
         given = table.get("cause")
         for cause in given if isinstance(given, list) and given else [given]:
             name = _cause(cause, bad)
@@ -70,10 +64,3 @@ def _failures(table: dict[str, Any], bad: Bad) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_FAILURES:
         raise bad("failures", f"not a number from 1 to {_MOST_FAILURES}: {given!r:.40}", "e.g. failures = 2")
     return given
-
-
-def _source(table: dict[str, Any], bad: Bad) -> str:
-    given = table.get("source")
-    if not isinstance(given, str) or not given.strip():
-        raise bad("source", "missing", "say where it comes from: a document, a measurement, a decision of this site")
-    return given.strip()

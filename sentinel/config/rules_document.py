@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sentinel.config.rules import Replaced
@@ -10,12 +11,24 @@ from sentinel.errors import FileError
 from sentinel.given_files import toml_of
 
 TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5", "return"])
+_TABLES_FIX = "use [[rule]], [[xid]], [[cause]], [[conviction]], [[return]], [judgement] or nvlink5"
+
+Bad = Callable[[str, str, str], FileError]  # makes the error for a key, what is wrong with it, and the fix
 
 
 class Document:
     """One TOML text that knows at which line each table and key stands."""
 
-    def __init__(self, name: str, text: str, *, trying: bool = True, site: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        *,
+        trying: bool = True,
+        site: bool = False,
+        tables: Collection[str] = TABLES,
+        tables_fix: str = _TABLES_FIX,
+    ) -> None:
         self.name = name
         self.site = site  # whether its rows may take the place of those read before
         self.trying = trying  # whether patterns are compiled and held to their examples
@@ -26,11 +39,10 @@ class Document:
                 self._starts.setdefault(line.strip(), []).append(number)
         self.data = toml_of(name, text)
         for key in self.data:
-            if key not in TABLES:
-                raise FileError(
-                    name, "unknown table", line=self._find(0, key), key=key,
-                    fix="use [[rule]], [[xid]], [[cause]], [[conviction]], [[return]], [judgement] or nvlink5",
-                )  # fmt: skip
+            if key not in tables:
+                named = re.compile(rf"\s*\[*\s*{re.escape(key)}\b")
+                at = next((number for number, row in enumerate(self.lines, 1) if named.match(row)), None)
+                raise FileError(name, "unknown table", line=at, key=key, fix=tables_fix)
 
     def tables(self, kind: str) -> list[dict[str, Any]]:
         value = self.data.get(kind, [])
@@ -55,6 +67,13 @@ class Document:
             if i > start and line.startswith("[["):
                 break
         return start + 1
+
+
+def source_of(table: Mapping[str, Any], bad: Bad) -> str:
+    given = table.get("source")
+    if not isinstance(given, str) or not given.strip():
+        raise bad("source", "missing", "say where it comes from: a document, a measurement, a decision of this site")
+    return given.strip()
 
 
 class Origins:

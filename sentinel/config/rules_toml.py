@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from sentinel.config.convictions import Conviction, Convictions, Drain, Key
@@ -95,9 +96,7 @@ def parse_rules(
 
 
 def _rule(document: Document, index: int, table: dict[str, Any]) -> Rule:
-    def bad(key: str, message: str, fix: str = "") -> FileError:
-        return document.error("rule", index, key, message, fix)
-
+    bad = partial(document.error, "rule", index)
     for key in table:
         if key not in RULE_KEYS:
             raise bad(key, "unknown key", f"use one of: {', '.join(sorted(RULE_KEYS))}")
@@ -286,9 +285,7 @@ XID_KEYS = frozenset(
 
 
 def _xid(document: Document, index: int, table: dict[str, Any]) -> Xid:
-    def bad(key: str, message: str, fix: str = "") -> FileError:
-        return document.error("xid", index, key, message, fix)
-
+    bad = partial(document.error, "xid", index)
     for key in table:
         if key == "drain":
             raise bad(
@@ -330,9 +327,7 @@ CAUSE_KEYS = frozenset(["id", "prior", "scope", "restart", "advice", "confirm", 
 
 
 def _cause(document: Document, index: int, table: dict[str, Any]) -> CauseEntry:
-    def bad(key: str, message: str, fix: str = "") -> FileError:
-        return document.error("cause", index, key, message, fix)
-
+    bad = partial(document.error, "cause", index)
     for key in table:
         if key not in CAUSE_KEYS:
             raise bad(key, "unknown key", f"use one of: {', '.join(sorted(CAUSE_KEYS))}")

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from typing import Any
 
 from sentinel.classify.ageing import Counter
-from sentinel.errors import FileError
+from sentinel.config.rules_document import Bad, Document
 from sentinel.evidence.prometheus import MOST_WEIGHT, Signal
-from sentinel.given_files import toml_of
 from sentinel.model.records import Cause, Scope
 
 MOST_QUERY = 2000  # characters
@@ -24,8 +24,6 @@ SIGNAL_KEYS = frozenset(
 )
 COUNTER_KEYS = frozenset(["name", "words", "cause", "per_day", "least_days", "limit"])
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{1,60}")
-
-Bad = Callable[[str, str, str], FileError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,54 +41,22 @@ def parse_signals(texts: Iterable[tuple[str, str]], *, site: Iterable[tuple[str,
     signals: dict[str, Signal] = {}
     counters: dict[str, Counter] = {}
     for override, (name, text) in [(False, pair) for pair in texts] + [(True, pair) for pair in site]:
-        for index, table in enumerate(_tables(name, text, "signal")):
-            bad = _complain(name, text, "signal", index)
+        document = Document(name, text, tables=("signal", "counter"), tables_fix="use [[signal]] or [[counter]]")
+        for index, table in enumerate(document.tables("signal")):
+            bad = partial(document.error, "signal", index)
             signal = _signal(table, name, bad)
             if signal.id in signals and (not override or signals[signal.id].file == name):
                 raise bad("id", f"{signal.id!r} is already taken by {signals[signal.id].file}", "give it another id")
             signals[signal.id] = signal
         named: set[str] = set()
-        for index, table in enumerate(_tables(name, text, "counter")):
-            bad = _complain(name, text, "counter", index)
+        for index, table in enumerate(document.tables("counter")):
+            bad = partial(document.error, "counter", index)
             counter = _counter(table, bad)
             if counter.name in named or (counter.name in counters and not override):
                 raise bad("name", f"{counter.name!r} is there twice", "keep one of them")
             named.add(counter.name)
             counters[counter.name] = counter
     return Signals(signals, counters)
-
-
-def _tables(name: str, text: str, kind: str) -> list[dict[str, Any]]:
-    data = toml_of(name, text)
-    for key in data:
-        if key not in ("signal", "counter"):
-            line = next(
-                (n for n, row in enumerate(text.splitlines(), 1) if re.match(rf"\s*\[*\s*{re.escape(key)}\b", row)),
-                None,
-            )
-            raise FileError(name, "unknown table", line=line, key=key, fix="use [[signal]] or [[counter]]")
-    value = data.get(kind, [])
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise FileError(name, f"write [[{kind}]], not [{kind}]", key=kind, fix="use double brackets")
-    return value
-
-
-def _complain(name: str, text: str, kind: str, index: int) -> Bad:
-    lines = text.splitlines()
-    starts = [n for n, line in enumerate(lines) if line.strip() == f"[[{kind}]]"]
-    start = starts[index] if index < len(starts) else 0
-
-    def bad(key: str, message: str, fix: str) -> FileError:
-        line = start
-        for number in range(start + 1, len(lines)):
-            if lines[number].lstrip().startswith("["):
-                break
-            if re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", lines[number]):
-                line = number
-                break
-        return FileError(name, message, line=line + 1, key=key, fix=fix)
-
-    return bad
 
 
 def _known(table: Mapping[str, Any], keys: frozenset[str], bad: Bad) -> None:
