@@ -98,7 +98,6 @@ class Agent:
         self.verdict = VerdictKeeper(run_dir, state, self.boot, self.gpus.facts, self.gpus.unproven, rules)
         self.gpus.on_change = self.verdict.write
         self.diagnosing = NodeDiagnostics(
-            self.node,
             settings,
             self.children,
             self.program,

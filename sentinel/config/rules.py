@@ -97,10 +97,6 @@ class Rule:
         return self.role is Role.CONSEQUENCE and not self.weights and self.form is Form.TOOL
 
     @property
-    def strength(self) -> float:
-        return max((w for w in self.weights.values()), default=0.0)
-
-    @property
     def convicts(self) -> bool:
         """Whether a line of it can drain a node: by itself, with another that agrees, or by its row of the Xid table."""
         return self.drain is not Drain.NO or self.kind == Kind.XID

@@ -46,7 +46,6 @@ class Motion(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Process:
     pid: int
-    rank: int | None
     state: str
     cpu_s: float
     read_bytes: int | None  # None: the kernel would not tell
@@ -133,10 +132,9 @@ def _process(item: Mapping[str, object]) -> Process | None:
     pid, state = item.get("pid"), item.get("state")
     if not isinstance(pid, int) or not isinstance(state, str):
         return None
-    rank, cpu_s = item.get("rank"), item.get("cpu_s")
+    cpu_s = item.get("cpu_s")
     return Process(
         pid=pid,
-        rank=rank if isinstance(rank, int) else None,
         state=state[:1],
         cpu_s=float_of(cpu_s) or 0.0,
         read_bytes=_whole(item.get("read_bytes")),

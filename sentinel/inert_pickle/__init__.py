@@ -59,7 +59,7 @@ _DEFAULTS = Limits()
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset, Opaque))
 
 
-def loads(data: bytes, *, limits: Limits | None = None, makers: Makers = _NO_MAKERS) -> object:
+def loads(data: bytes, *, limits: Limits = _DEFAULTS, makers: Makers = _NO_MAKERS) -> object:
     """The value that the pickle describes.
 
     Raises:
@@ -67,15 +67,15 @@ def loads(data: bytes, *, limits: Limits | None = None, makers: Makers = _NO_MAK
         PickleTooLarge: a limit was passed.
         PickleError: anything else that is wrong with it.
     """
-    machine = _machine(Window(data), limits or _DEFAULTS, Plan(makers, persistent=_outside))
+    machine = _machine(Window(data), limits, Plan(makers, persistent=_outside))
     value = _run(machine)
     _check_shape(value, machine.limits)
     return value
 
 
-def salvage(data: bytes, *, limits: Limits | None = None, makers: Makers = _NO_MAKERS) -> tuple[object, bool]:
+def salvage(data: bytes, *, limits: Limits = _DEFAULTS, makers: Makers = _NO_MAKERS) -> tuple[object, bool]:
     """As `loads`, but of a torn pickle the part that is there. The second value says whether it was whole."""
-    machine = _machine(Window(data), limits or _DEFAULTS, Plan(makers, persistent=_outside))
+    machine = _machine(Window(data), limits, Plan(makers, persistent=_outside))
     whole = True
     try:
         value = _run(machine)
@@ -107,16 +107,9 @@ def load_counted(
     return value, machine.census()
 
 
-def load_from(
-    data: bytes,
-    start: int,
-    *,
-    persistent: Callable[[object], object] | None = None,
-    makers: Makers = _NO_MAKERS,
-    limits: Limits = _DEFAULTS,
-) -> tuple[object, int]:
+def load_from(data: bytes, start: int, *, limits: Limits = _DEFAULTS) -> tuple[object, int]:
     """The value of the pickle that starts there, and where it ends."""
-    value, end, _ = load_counted_from(data, start, persistent=persistent, makers=makers, limits=limits)
+    value, end, _ = load_counted_from(data, start, limits=limits)
     return value, end
 
 

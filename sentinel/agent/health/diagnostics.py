@@ -35,7 +35,6 @@ class NodeDiagnostics:
 
     def __init__(
         self,
-        node: str,
         settings: AgentSettings,
         children: Children,
         program: Callable[..., Program],
@@ -43,7 +42,6 @@ class NodeDiagnostics:
         sample: Callable[[], Sample | None],
         answered: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.node = node
         self._settings = settings.diagnostics
         self._children = children
         self._program = program

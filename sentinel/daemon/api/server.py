@@ -125,7 +125,6 @@ class Server:
         self._views = views
         self._changes = changes
         self._telemetry = telemetry
-        self._log = log
         self._trusted = {0, os.getuid(), *settings.trusted_uids}
         self._operators = {0, os.getuid(), *uids_of(settings.operators)[0]}
         self._known = self._trusted | self._operators

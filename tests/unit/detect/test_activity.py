@@ -51,7 +51,7 @@ def test_what_a_gpu_does(
 
 
 def look(at_s: float, *cpu_s: float, gpus: tuple[GpuActivity, ...] | None, written: int = 0) -> Look:
-    processes = tuple(Process(50 + n, n, "S", cpu, 0, written, leaf=True) for n, cpu in enumerate(cpu_s))
+    processes = tuple(Process(50 + n, "S", cpu, 0, written, leaf=True) for n, cpu in enumerate(cpu_s))
     return Look(at_s, processes, gpus)
 
 

@@ -34,7 +34,7 @@ class Node:
             return Program(name, [module], arguments, **rest)
 
         self.made = NodeDiagnostics(
-            self.name, settings, self, program, lambda: {}, lambda: self.sample, self.answers.append,  # type: ignore[arg-type]
+            settings, self, program, lambda: {}, lambda: self.sample, self.answers.append,  # type: ignore[arg-type]
         )  # fmt: skip
         return self.made
 
