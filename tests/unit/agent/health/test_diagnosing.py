@@ -17,8 +17,8 @@ from sentinel.evidence.gpu_samples import Gpu, Sample
 class Node:
     """A node's diagnostics with children of the test."""
 
-    def __init__(self, folder: Path, name: str = "n1") -> None:
-        self.folder, self.name = folder, name
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.programs: list[Program] = []
         self.alive: set[str] = set()
         self.stopped: list[str] = []
