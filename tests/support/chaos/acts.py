@@ -142,7 +142,6 @@ def _corrupt(self: Performance, act: Act) -> None:
 
 def _storage(self: Performance, act: Act) -> None:
     self.story.inject("storage")
-    self.facts.storage_blocked = True
     for job in self.facts.jobs:
         job.program_fails = True
     self.say(f"shared storage blocks for {act.lasts_s} s")

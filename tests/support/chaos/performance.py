@@ -28,7 +28,6 @@ class Facts:
     returned_by_user: set[str] = field(default_factory=set)
     node_faults: int = 0
     controller_forgot: bool = False
-    storage_blocked: bool = False
     paused: bool = False  # by an operator, so that Sentinel does not act
     said: list[str] = field(default_factory=list)  # what was done, for people
 
