@@ -71,9 +71,9 @@ class Opaque:
             return self.state[key]
         raise PickleError(f"{self.name or 'an object'} has no field {key}")
 
-    def find(self, key: str, default: object = None) -> object:
-        """The same, or the default."""
-        return self.state.get(key, default) if isinstance(self.state, dict) else default
+    def find(self, key: str) -> object:
+        """The same; None where there is none."""
+        return self.state.get(key) if isinstance(self.state, dict) else None
 
     def __repr__(self) -> str:
         return f"Opaque({self.qualified!r})"
