@@ -50,7 +50,7 @@ class AttemptSeen:
     nodes_whole: bool = False  # whether it was ever seen with its whole allocation
     first_step: int | None = None
     last_step: int | None = None
-    step_time_s: float | None = None
+    step_time_s: float | None = None  # of the last step that printed it; see ``usual_step_s``
     rhythm: Rhythm = field(default_factory=Rhythm)
     ended: bool = False
     noted_at: datetime | None = None  # when something was last heard of it
@@ -88,8 +88,14 @@ class AttemptSeen:
         return statistics.median(gaps) if len(gaps) >= 2 else None
 
     def usual_step_s(self) -> float | None:
-        """Median step time in seconds; the last printed step time while too few steps are known."""
-        return statistics.median(self.rhythm.times) if len(self.rhythm.times) >= 2 * WINDOW else self.step_time_s
+        """Median step time in seconds, which one long step does not change; None: not known.
+
+        What repeated steps cost is counted by it: the last step that a hung job prints lasted as long as the hang.
+        """
+        times = self.rhythm.times
+        if len(times) < 2 * WINDOW and self.step_time_s is None:
+            return None  # none was printed, and the times at which so few lines came say little
+        return (statistics.median(times) if times else self.step_time_s) or None
 
     def save_s(self) -> float | None:
         """Median duration of a save in seconds; None if the log does not print it."""

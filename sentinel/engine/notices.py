@@ -144,7 +144,7 @@ def _facts(
         outcomes,
         job,
         last_step=seen.last_step if seen is not None else None,
-        step_time_s=seen.step_time_s if seen is not None else None,
+        step_time_s=seen.usual_step_s() if seen is not None else None,
         gpus=sum(known) if known and len(known) == len(had) else None,
         nodes_now=again.nodes if again is not None else (),
         cluster=state.settings.cluster,

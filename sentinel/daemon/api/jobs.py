@@ -58,7 +58,7 @@ class JobAttempts:
             seen = self._live.attempts.get((row["job"], row["attempt"]))
             newer: dict[str, Any] = {}
             if seen is not None and _is_of(seen, row):
-                newer = {"state": seen.view.state, "last_step": seen.last_step, "step_time_s": seen.step_time_s}
+                newer = {"state": seen.view.state, "last_step": seen.last_step, "step_time_s": seen.usual_step_s()}
                 if seen.first_step is not None:
                     newer["first_step"] = seen.first_step
             rows.append({**row, **newer})

@@ -1,8 +1,8 @@
 """Computes what failures cost in GPU-hours: steps repeated and time without steps. Pure; unknown is never zero.
 
 The cost of a failed attempt has two parts. *Made twice*: the steps that the next attempt repeats, i.e. from its first
-step to the failed attempt's last, at the failed attempt's step time. *Down*: the time from the failure to the first new
-step, or to the start of the next attempt if it has printed no step yet. Both are multiplied by all GPUs of the
+step to the failed attempt's last, at the failed attempt's usual step time. *Down*: the time from the failure to the
+first new step, or to the start of the next attempt if it has printed no step yet. Both are multiplied by all GPUs of the
 attempt's nodes, even if the job held only a part of a node. Several incidents of one attempt count once: for the one that
 ended it, or for the first of them where that is not known.
 

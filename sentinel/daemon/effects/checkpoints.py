@@ -198,7 +198,7 @@ class FleetCheckpoints:
     ) -> tuple[Decision, tuple[str, ...]]:
         """The cheapest choice over the allocations that the job could get again, with that allocation."""
         attempt = self._live.attempts.get((task.job, task.attempt))
-        step_time_s = (attempt.step_time_s if attempt else None) or self._recovery.step_time_s
+        step_time_s = (attempt.usual_step_s() if attempt else None) or self._recovery.step_time_s
         onset = task.verdict.onset_step
         options: list[tuple[Decision, tuple[str, ...]]] = []
         for nodes in homes or [survivors]:

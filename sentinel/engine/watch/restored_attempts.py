@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,6 +45,8 @@ def restore_rhythms(cluster: ClusterView, now: datetime) -> None:
             continue
         for item in _step_lines(job, attempt, seen.last_step, seen.step_time_s, now):
             seen.rhythm = observe(seen.rhythm, item)
+        if seen.step_time_s is None:  # what these lines are apart was not seen
+            seen.rhythm = replace(seen.rhythm, times=())
 
 
 def _step_lines(job: int, attempt: int, last: int, step_time_s: float | None, now: datetime) -> list[Evidence]:
