@@ -15,6 +15,7 @@ from sentinel.model.records import (
     LEFT_IN_SERVICE,
     NODE_STEPS,
     OPTIONAL_STEPS,
+    RESTARTS,
     Cause,
     Incident,
     JobView,
@@ -224,7 +225,7 @@ def _how_it_is(facts: IncidentFacts) -> str:
         Stage.HELD: f"is held{holder} and keeps its id{_why_so(facts, stage)}",
         Stage.FAILED: f"{'was restarted' if _began(facts) else 'could not be restarted'}{_why_so(facts, stage)}",
         Stage.CANCELLED: "was cancelled, and stays so",
-        Stage.WAITING: f"is not restarted now{_why_so(facts, stage)}",
+        Stage.WAITING: f"{_not_done(facts)}{_why_so(facts, stage)}",
         Stage.HANDLED: _left_alone(facts),
         Stage.RESOLVED: f"needs nobody any more{_why_so(facts, stage)}",
     }[stage]
@@ -235,18 +236,38 @@ def _asked_for_job(facts: IncidentFacts) -> bool:
     return facts.incident.job is not None and not job_names(facts.incident.job).isdisjoint(waiting)
 
 
+def only_observed(facts: IncidentFacts) -> bool:
+    """Whether what is observed and not done would restart no job: then none waits for it."""
+    plan = facts.plan
+    return plan is not None and plan.observe_only and not any(step.kind in RESTARTS for step in plan.steps)
+
+
+def _not_done(facts: IncidentFacts) -> str:
+    if not only_observed(facts) or facts.plan is None:
+        return "is not restarted now"
+    return f"{_is_now(facts)}{' and is not held' if any(s.kind is StepKind.HOLD for s in facts.plan.steps) else ''}"
+
+
 def _left_alone(facts: IncidentFacts) -> str:
     if any(o.data.get("done_before") for o in facts.outcomes):
         return "was done before this happened, and stays so"
-    ended = any(item.kind == Kind.JOB_ENDED for item in facts.incident.evidence)
-    no_failure = facts.verdict.restart is Restart.NONE
-    if (no_failure and not ended) or _goes_on(facts):
+    if (facts.verdict.restart is Restart.NONE and not _has_ended(facts)) or _goes_on(facts):
         return "goes on"
     why = plain(facts.plan.explanation).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
-    now = "has ended" if no_failure else "has failed" if ended else "still runs"
+    return f"{_is_now(facts)}{' and is not restarted: ' if why else ''}{why}"
+
+
+def _is_now(facts: IncidentFacts) -> str:
+    """The state of a job for which nothing was done."""
     if facts.job is not None and facts.job.state == "pending":  # requeued by somebody else: preempted, for one
-        now = "is held" if facts.job.held else "waits in the queue"
-    return f"{now}{' and is not restarted: ' if why else ''}{why}"
+        return "is held" if facts.job.held else "waits in the queue"
+    if not _has_ended(facts):
+        return "still runs"
+    return "has ended" if facts.verdict.restart is Restart.NONE else "has failed"
+
+
+def _has_ended(facts: IncidentFacts) -> bool:
+    return any(item.kind == Kind.JOB_ENDED for item in facts.incident.evidence)
 
 
 def _acted_for_job(plan: Plan) -> bool:
@@ -311,11 +332,21 @@ def _to_do(facts: IncidentFacts) -> str:
     if stage is Stage.HELD and held_by_others(facts.outcomes):
         return f"Whoever held it lets it start: scontrol release {facts.spec_of(facts.incident.job)}."
     if stage is Stage.HELD:
+        release = f"scontrol release {facts.spec_of(facts.incident.job)}."
+        if is_for_operators(facts.verdict):
+            return f"The operators are told. To let it start: {release}"
         advice = f"{plain(facts.verdict.advice)} " if facts.verdict.advice else ""
-        return f"To do: {advice}Then: scontrol release {facts.spec_of(facts.incident.job)}."
+        return f"To do: {advice}Then: {release}"
     if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED, Stage.RESOLVED) or _goes_on(facts):
         return "Nothing to do."
-    return f"To do: {plain(facts.verdict.advice)}" if facts.verdict.advice else "The operators are told."
+    if is_for_operators(facts.verdict) or not facts.verdict.advice:
+        return "The operators are told."
+    return f"To do: {plain(facts.verdict.advice)}"
+
+
+def is_for_operators(verdict: Verdict) -> bool:
+    """Whether the advice is about machines or what they share: no job's owner can reboot a node."""
+    return verdict.scope in (Scope.GPU, Scope.LINK, Scope.NODE, Scope.CLUSTER)
 
 
 def _waits(facts: IncidentFacts) -> bool:

@@ -13,6 +13,7 @@ from sentinel.alerts.audiences import (
     for_operators,
     for_owner,
     is_done,
+    only_observed,
     severity_of,
     stage_of,
 )
@@ -89,7 +90,7 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
         id=stable_id(*identity)[:16],
         incident=incident.id,
         at=now,
-        title=plain(f"{about}{_now(stage, number)}: {what}", 200),
+        title=plain(f"{about}{_now(facts, stage, number)}: {what}", 200),
         body="\n".join(lines),
         data={
             **_data(incident, verdict, plan, outcomes, job, facts.last_step),
@@ -112,9 +113,11 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
     )
 
 
-def _now(stage: Stage, number: int) -> str:
-    """What is with the job, behind its number. A first message that nothing needs to be done says what happened only."""
-    return "" if number == 1 and stage is Stage.HANDLED else f" {_NOW.get(stage, stage)}"
+def _now(facts: IncidentFacts, stage: Stage, number: int) -> str:
+    """What is with the job, behind its number. A first message that nothing needs to be done says what happened only, and
+    so does one of what Sentinel would not restart, where it only observes."""
+    left = stage is Stage.WAITING and facts.incident.job is not None and only_observed(facts)
+    return "" if left or (number == 1 and stage is Stage.HANDLED) else f" {_NOW.get(stage, stage)}"
 
 
 def _job_line(job: JobView | None, last_step: int | None) -> list[str]:

@@ -7,7 +7,7 @@ some causes have other words here, and the step that it goes on from is the numb
 
 from __future__ import annotations
 
-from sentinel.alerts.audiences import IncidentFacts, Stage, is_done, stage_of
+from sentinel.alerts.audiences import IncidentFacts, Stage, is_done, is_for_operators, stage_of
 from sentinel.alerts.text import culprit_words, held_by_others, listed, plain
 from sentinel.model.orders import MOST_LOG_TEXT
 from sentinel.model.records import Cause, StepKind
@@ -59,7 +59,10 @@ def _left(facts: IncidentFacts, stage: Stage, number: int) -> str:
         spec = facts.spec_of(number)
         return f"somebody holds the job, not Sentinel; whoever held it lets it start: scontrol release {spec}"
     if stage is Stage.HELD:
-        return f"the job is held and keeps its id; mend what is wrong, then: scontrol release {facts.spec_of(number)}"
+        after = (
+            "the operators are told; to let it start" if is_for_operators(facts.verdict) else "mend what is wrong, then"
+        )
+        return f"the job is held and keeps its id; {after}: scontrol release {facts.spec_of(number)}"
     if stage is Stage.FAILED:
         return "it could not be put back to work; submit it again, or ask the operators"
     refusal = facts.plan.refusal if facts.plan is not None else ""

@@ -135,7 +135,7 @@ def _under_suspect_switches(
         words = (
             f"{len(together)} nodes under switch {switch} failed within {limits.breaker_window_s:g} s: more likely the "
             "switch, or what else they share (power, cooling), than so many broken nodes. Not drained before fewer are "
-            f"bad, or a person has looked (sentinel resume): {', '.join(here)}."
+            f"bad, or an operator has looked (sentinel resume): {', '.join(here)}."
         )
         until = now + timedelta(seconds=limits.breaker_window_s)
         waits.append(Wait(SWITCH, now, words, tuple(f"drain {name}" for name in here), until))

@@ -103,7 +103,7 @@ class Permissions:
         for answer, what in found.items():
             note = f": {answer.note}" if answer.note else ""
             words = (
-                f"{', '.join(what)}: refused by {answer.by}{note}. Not done, unless somebody approves it after all: "
+                f"{', '.join(what)}: refused by {answer.by}{note}. Not done, unless an operator approves it after all: "
                 f"sentinel approve {self.incident.id}."
             )
             waits.append(Wait(REFUSED, answer.at, words, tuple(what)))
@@ -123,14 +123,14 @@ class Permissions:
         if until <= self.now:
             return [self._lapsed(what, until)]
         words = (
-            f"A person is asked to approve {', '.join(what)} until {until:%Y-%m-%d %H:%M} UTC: "
+            f"An operator is asked to approve {', '.join(what)} until {until:%Y-%m-%d %H:%M} UTC: "
             f"sentinel approve {self.incident.id}, or sentinel refuse {self.incident.id}."
         )
         return [Wait(APPROVAL, since, words, what, until)]
 
     def _lapsed(self, what: tuple[str, ...], at: datetime) -> Wait:
         words = (
-            f"Nobody approved {', '.join(what)} until {at:%Y-%m-%d %H:%M} UTC: not done. It still can be approved: "
+            f"Nobody approved {', '.join(what)} until {at:%Y-%m-%d %H:%M} UTC: not done. An operator still can approve it: "
             f"sentinel approve {self.incident.id}."
         )
         return Wait(LAPSED, at, words, what)

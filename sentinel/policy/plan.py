@@ -54,7 +54,7 @@ def decide(
     job = job_with(out.steps)
     wanted = [*out.steps, *job.steps]
     if situation.paused and wanted:
-        paused = Wait("paused", now, "Paused: sentinel resume ends that.", names(wanted))
+        paused = Wait("paused", now, "Paused: an operator ends that with sentinel resume.", names(wanted))
         waits = [paused, *(wait for wait in (*out.waits, job.wait) if wait is not None)]
         return plan(wanted, waits, [paused.explanation, out.words, job.words], observe=True)
     drained, begun = may.allowed(out.steps), may.allowed(job.steps)
@@ -82,7 +82,7 @@ def _breaker(verdict: Verdict, situation: Situation, limits: Limits, now: dateti
     words = (
         f"{len(failing)} nodes failed within {limits.breaker_window_s:g} s"
         f"{f', all under switch {shared[0]}' if shared else ''} ({fold(failing)}): more likely one shared cause "
-        "than so many broken nodes. Nothing is drained or restarted until fewer of them are bad, or a person has looked: "
+        "than so many broken nodes. Nothing is drained or restarted until fewer of them are bad, or an operator has looked: "
         "sentinel resume."
     )
     what = tuple(f"drain {name}" for name in sorted(convicted))

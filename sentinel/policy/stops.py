@@ -63,7 +63,8 @@ def _hangs_with(stop: Step, situation: Situation, limits: Limits) -> str:
         return ""
     return (
         f"{number} jobs{whose} were called hung within {limits.hung_window_s:g} s of this one: more likely one shared cause "
-        f"than so many hangs. {none} is stopped for its silence until they go on, or a person has looked: sentinel resume."
+        f"than so many hangs. {none} is stopped for its silence until they go on, or an operator has looked: "
+        "sentinel resume."
     )
 
 

@@ -192,6 +192,30 @@ def test_a_hold_that_is_not_sentinels_is_not_told_as_its_own() -> None:
     assert "by somebody else" not in for_owner(facts(plan=plan(HOLD), outcomes=(done(HOLD),)))
 
 
+@pytest.mark.parametrize("changes", [{"refusal": "paused"}, {"observe_only": True}, {"refusal": "drain-budget"}])
+def test_the_owner_is_not_given_the_work_of_operators(changes: dict[str, Any]) -> None:
+    waits = facts(plan=dataclasses.replace(RESTART, **changes), outcomes=())
+    assert "reboot" not in for_owner(waits) and "The operators are told." in for_owner(waits)
+    assert "Advice: reboot the node" in for_operators(waits)
+    mine = dataclasses.replace(waits, verdict=dataclasses.replace(waits.verdict, scope=Scope.APPLICATION))
+    assert "To do: reboot the node" in for_owner(mine), "what its own program needs is the owner's"
+
+
+def test_a_hold_for_a_limit_leaves_the_machine_to_operators() -> None:
+    said = for_owner(facts(plan=plan(HOLD), outcomes=(done(HOLD),)))
+    assert "The operators are told. To let it start: scontrol release 8801." in said and "reboot" not in said
+
+
+def test_a_program_that_failed_while_sentinel_observes_is_not_said_to_wait_for_a_restart() -> None:
+    mine = verdict(Cause.USER_CODE, scope=Scope.APPLICATION, restart=Restart.HOLD)
+    observed = dataclasses.replace(plan(HOLD), observe_only=True, explanation="Observe mode: nothing is done.")
+    over = facts(verdict=mine, plan=observed, outcomes=(), incident=incident(ended(8801), job=8801))
+    assert "has failed and is not held: Observe mode: nothing is done." in for_owner(over)
+    assert "is not restarted" not in for_owner(over)
+    running = facts(plan=dataclasses.replace(observed, steps=(DRAIN,)), outcomes=())
+    assert "still runs: Observe mode: nothing is done." in for_owner(running)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

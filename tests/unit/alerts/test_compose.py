@@ -56,6 +56,15 @@ def test_it_says_what_who_and_where_to_look() -> None:
     assert made.data["drained"] == ["n1"] and made.data["user"] == "ada"
 
 
+def test_a_job_of_which_no_restart_is_wanted_is_not_said_to_wait_where_sentinel_observes() -> None:
+    assert notice(made=plan(HOLD, observe_only=True)).title.startswith("job 101: ")
+    release = step(StepKind.RELEASE, job=101, attempt=0)
+    assert notice(made=plan(HOLD, release, observe_only=True)).title.startswith("job 101 waits: ")
+    assert (
+        notice(made=plan(DRAIN, observe_only=True), happened=incident(job=None), of=None).title.count(" waits: ") == 1
+    )
+
+
 def test_nobody_is_at_fault_where_slurm_ended_the_job() -> None:
     judged = verdict(Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, scope=Scope.APPLICATION)
     assert "At fault: nothing: Slurm ended the job as it was asked;" in notice(judged=judged).body

@@ -20,7 +20,8 @@ SIGNATURES = shipped_signatures()
 
 
 def facts(cause: Cause = Cause.GPU_FALLEN_OFF_BUS, *outcomes: Outcome, **how: object) -> IncidentFacts:
-    judged = verdict(cause, scope=Scope.GPU, drain=("n2",), gpus=("n2:5",))
+    scope = Scope.APPLICATION if cause is Cause.USER_CODE else Scope.GPU
+    judged = verdict(cause, scope=scope, drain=("n2",), gpus=("n2:5",))
     return IncidentFacts(incident(job=8801, id="51a7"), judged, plan(CHOOSE, KEPT_OUT), outcomes, job(8801), 37, **how)  # type: ignore[arg-type]
 
 
@@ -55,6 +56,13 @@ def test_a_hold_says_what_to_do() -> None:
     assert appended(facts(Cause.USER_CODE, HELD)) == (
         "sentinel: attempt 0: the program failed by itself (GPU 5 of n2); the job is held and keeps its id; "
         "mend what is wrong, then: scontrol release 8801. Why: sentinel why 8801"
+    )
+
+
+def test_a_hold_for_a_limit_asks_the_owner_to_mend_no_machine() -> None:
+    said = appended(facts(Cause.PCIE, HELD))
+    assert (
+        "keeps its id; the operators are told; to let it start: scontrol release 8801. " in said and "mend" not in said
     )
 
 
