@@ -211,9 +211,13 @@ class OperatorCommands:
 
         async def undrain() -> dict[str, Any]:
             await self._undrain(name, by.name)
-            now = await self._now(name)
-            state = {"drained": now.drained, "state": shown_state(now)} if now is not None else {"drained": False}
-            return {**state, "responds": responds_to_slurm(now or node)}
+            if (now := await self._now(name)) is None:
+                return {"drained": False, "responds": responds_to_slurm(node)}
+            # Slurm shows each node that it resumes so until its next answer, less than a second later.
+            anew = "not_responding" in now.flags - node.flags
+            now = replace(now, flags=now.flags - {"not_responding"}) if anew else now
+            responds = responds_to_slurm(node if anew else now)
+            return {"drained": now.drained, "state": shown_state(now), "responds": responds}
 
         entry = self._entry(by, "release", name, "", before=_before(node), after={"wanted": {"drained": False}})
         return {"node": name, **await self._audited(entry, undrain), "agent": self._live.node(name).state}

@@ -259,14 +259,17 @@ def open_plan(there: World) -> Plan:
     return plan
 
 
-async def answer(daemon: Daemon, word: str = "approve", what: list[str] | None = None, **how: Any) -> None:
-    """As ``sentinel approve`` and ``refuse`` do it."""
+def commands_of(daemon: Daemon) -> OperatorCommands:
     there = daemon.world
-    made = OperatorCommands(
+    return OperatorCommands(
         store=there.store, live=daemon.live, fleets=daemon.fleets, clock=there.slurm.clock, reader=there.slurm,
         writer=there.slurm, runner=daemon.runner, log=Log(daemon.stream),
     )  # fmt: skip
-    plan = open_plan(there)
+
+
+async def answer(daemon: Daemon, word: str = "approve", what: list[str] | None = None, **how: Any) -> None:
+    """As ``sentinel approve`` and ``refuse`` do it."""
+    plan = open_plan(daemon.world)
     shown = {
         "incident": plan.incident,
         "request": request_of(plan, daemon.runner.state.verdicts[plan.incident].cause),
@@ -274,7 +277,7 @@ async def answer(daemon: Daemon, word: str = "approve", what: list[str] | None =
         **how,
     }
     try:
-        await made.make(word, shown, 0, "10.0.0.9")
+        await commands_of(daemon).make(word, shown, 0, "10.0.0.9")
     finally:
         await daemon.quiet()
 

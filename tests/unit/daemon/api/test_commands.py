@@ -10,18 +10,15 @@ from typing import Any
 
 import pytest
 from hanging_threads import fails_on_the_event_loop
-from in_memory.daemon import Daemon
+from in_memory.daemon import Daemon, commands_of
 from in_memory.views import Shown
 from in_memory.world import World
 from made_records import AT, incident, verdict
 
 from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.api.explanation import drained_for
-from sentinel.daemon.api.status import responds_to_slurm
 from sentinel.errors import Denied, Refused, Timeout, Unavailable, UserError
-from sentinel.log import Log
 from sentinel.model.changes import Change, SettingChanged
-from sentinel.model.records import NodeView
 from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
@@ -30,11 +27,7 @@ EARLIER = datetime(2026, 2, 1, tzinfo=UTC)
 
 def commands(there: World, daemon: Daemon | None = None) -> tuple[Daemon, OperatorCommands]:
     daemon = daemon or Daemon(there)
-    made = OperatorCommands(
-        store=there.store, live=daemon.live, fleets=daemon.fleets, clock=there.slurm.clock, reader=there.slurm,
-        writer=there.slurm, runner=daemon.runner, log=Log(daemon.stream),
-    )  # fmt: skip
-    return daemon, made
+    return daemon, commands_of(daemon)
 
 
 async def change(there: World, name: str, **arguments: Any) -> dict[str, Any]:
@@ -70,34 +63,6 @@ async def test_who_looks_after_a_change_sees_it(world: Worlds) -> None:
     await made.make("release", {"node": "n1"}, 0)
     assert (await shown("status"))["drained_by_us"] == []
     assert [row["state"] for row in (await shown("nodes"))["nodes"]][:1] == ["mixed"]
-
-
-async def test_release_of_a_node_that_does_not_answer_says_so(world: Worlds) -> None:
-    shown = Shown(world())
-    daemon, made = commands(shown.world, shown.daemon)
-    shown.world.slurm.person_drains("n1", "sentinel: fan")
-    shown.world.slurm.nodes["n1"].silent = True
-    daemon.live.node("n1").state = "unreachable"
-    (row,) = (await shown("nodes", node="n1"))["nodes"]
-    assert (row["responds"], row["agent"], row["released"]) == (False, "unreachable", None)
-    answer = await made.make("release", {"node": "n1"}, 0)
-    assert answer == {
-        "node": "n1", "drained": False, "state": "not responding", "responds": False, "agent": "unreachable",
-    }  # fmt: skip
-    at = to_json(shown.world.slurm.clock.now())
-    assert (await shown("why", what="n1"))["node"]["released"] == {"at": at, "by": "root"}
-    assert (await shown("nodes", node="n2"))["nodes"][0]["released"] is None
-    (after, *_) = [item.entry.after for item in shown.world.store.audit() if item.entry.stage == "done"]
-    assert after == {"drained": False, "state": "not responding", "responds": False}
-
-
-@pytest.mark.parametrize(("state", "flags", "responds"), [
-    ("idle", set(), True), ("idle", {"drain", "not_responding"}, False), ("down", {"not_responding"}, False),
-    ("down", set(), None), ("unknown", set(), None),
-])  # fmt: skip
-def test_whether_a_node_answers_slurm(state: str, flags: set[str], responds: bool | None) -> None:
-    """A node that is set down may answer: Slurm says nothing of it."""
-    assert responds_to_slurm(NodeView(name="n1", state=state, flags=frozenset(flags))) is responds
 
 
 @pytest.mark.parametrize("name", ["drain", "release"])
