@@ -231,12 +231,13 @@ def markdown(made: Mapping[str, Any]) -> str:
         f"- MTBF, all: {_mtbf(now['mtbf'])}",
         f"- MTBF, not programs: {_mtbf(now['mtbf_machines'])}",
         f"- MTTR: {_mttr(mttr)}",
-        f"- Closed: {closed['alone']} by Sentinel alone, {closed['person']} with a person, {closed['otherwise']} otherwise, "
-        f"{closed['open']} still open",
+        f"- Outcome: {closed['alone']} closed by Sentinel alone, {closed['person']} held for a person, "
+        f"{closed['otherwise']} closed otherwise, {closed['open']} others open",
         f"- Lost: {_lost_parts(now)}not known of {counted(now['lost_not_known'], 'failure')}",
         f"- Out of service: {_number(out['node_h'])} node-hours of {counted(out['nodes'], 'node')}; the end of "
         f"{out['not_known']} drains is not known",
-        f"- Beside: {now['on_purpose']} ended on purpose, {counted(now['without_job'], 'incident')} without a job",
+        f"- Beside: {now['on_purpose']} ended on purpose (preemption, time limit, scancel), "
+        f"{counted(now['without_job'], 'incident')} without a job",
         f"- Verdicts corrected by operators: {now['corrected']}{_corrected(made)}",
         "",
         "Intervals are 95 %.",

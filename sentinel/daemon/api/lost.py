@@ -29,6 +29,8 @@ BY = ("job", "user", "node", "cause")
 NO_NODE = "no machine at fault"
 ON_PURPOSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT  # no failure: Slurm or a person ended the job
 
+_ENDED_SO = frozenset({"timeout", "deadline", "cancelled", "preempted"})  # Slurm's states of what did not fail
+
 Row = Mapping[str, Any]
 JobKey = tuple[int, int]  # of a job among those that had its id: ``JobsOfOneId.of``
 Alive = Collection[tuple[int, int]] | None
@@ -202,6 +204,22 @@ def worked_s(row: Row, since: datetime, until: datetime, *, now: datetime, alive
         return 0.0
     span: timedelta = min(row["ended_at"] or now, until) - max(row["started_at"], since)
     return max(0.0, span.total_seconds())
+
+
+def untold_ends(attempts: Iterable[Row], incidents: Iterable[Row], since: datetime, until: datetime) -> int:
+    """Number of attempts that Slurm or a person ended on purpose in this time, and of which no incident tells.
+
+    Args:
+        incidents: also those that were opened before.
+    """
+    rows = list(attempts)
+    of = JobsOfOneId(rows).of
+    told = {(of(row["job"], row["opened_at"]), row["attempt"]) for row in incidents if row["job"] is not None}
+    ended = [row for row in rows if row["state"] in _ENDED_SO and row["ended_at"] is not None]
+    return sum(
+        since <= row["ended_at"] < until and (of(row["job"], row["started_at"]), row["attempt"]) not in told
+        for row in ended
+    )
 
 
 def training_share(

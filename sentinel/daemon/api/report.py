@@ -1,7 +1,8 @@
 """Makes the report of a period: interruptions, recovery times and cost, compared with the period before it.
 
 An *interruption* is an incident of a job with a verdict. Jobs ended on purpose (preemption, time limit, by a person)
-are counted separately. Unknown values add nothing and are counted as not known. Read-only; blocking reads of the store.
+are counted separately, also where no incident tells of them. Unknown values add nothing and are counted as not known.
+Read-only; blocking reads of the store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.commands import RELEASED
 from sentinel.daemon.api.histories import at_fault, groups, since_of
 from sentinel.daemon.api.jobs import JobAttempts
-from sentinel.daemon.api.lost import HOUR_S, ON_PURPOSE, Loss, grouped, sums, training_share, worked_s
+from sentinel.daemon.api.lost import HOUR_S, ON_PURPOSE, Loss, grouped, sums, training_share, untold_ends, worked_s
 from sentinel.daemon.api.scores import Scores, running
 from sentinel.daemon.incident_search import Found
 from sentinel.detect.cluster_view import ClusterView
@@ -155,7 +156,7 @@ class _Period:
         )
         of_jobs = [row for row in judged if row["job"] is not None]
         self.rows = [row for row in of_jobs if row["cause"] != ON_PURPOSE]
-        self.on_purpose = len(of_jobs) - len(self.rows)
+        self.on_purpose = len(of_jobs) - len(self.rows) + untold_ends(past.attempts, past.incidents, start, end)
         self.without_job = len(judged) - len(of_jobs)
         self.machines = [row for row in self.rows if row["scope"] != Scope.APPLICATION]
         self.losses: list[Loss] = attempts.lost(of_jobs, past.attempts)

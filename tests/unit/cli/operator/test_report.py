@@ -87,7 +87,8 @@ def test_markdown_says_the_numbers_and_their_intervals(made: Asked) -> None:
         and "not known: no job ran" in output
     )
     assert (
-        "48 by Sentinel alone, 2 with a person" in output and "| gpu_memory_ecc | gpu | 30 | 9 | 500 | yes |" in output
+        "48 closed by Sentinel alone, 2 held for a person, 0 closed otherwise, 4 others open" in output
+        and "| gpu_memory_ecc | gpu | 30 | 9 | 500 | yes |" in output
     )
     assert harmless(output)
 

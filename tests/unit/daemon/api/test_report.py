@@ -117,6 +117,19 @@ async def test_interruptions_by_cause_and_scope(weeks: Weeks) -> None:
     assert [(group["key"], group["failures"]) for group in made["days"]] == [("2026-02-25", 1), ("2026-02-27", 1)]
 
 
+async def test_what_slurm_or_a_person_ended_is_counted_beside_though_nothing_was_judged(weeks: Weeks) -> None:
+    """A time limit or scancel opens no incident: the attempt alone says how it ended."""
+    for number, state in enumerate(("timeout", "cancelled", "preempted", "deadline", "completed", "failed", "running")):
+        view = job(401 + number, nodes=NODES, state=state, started_s=-2 * DAY_S, user="ada")
+        over = dataclasses.replace(view, ended_at=AT - timedelta(days=1) if state != "running" else None)
+        weeks.store.save_attempt(over, first_step=1, last_step=2, step_time_s=1.0)
+    weeks.fail("week4", 402, 1.0)  # hung, and then cancelled: an interruption
+    weeks.fail("week5", 403, 1.0, cause=Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, scope=Scope.APPLICATION)
+    made = await weeks.report()
+    assert (made["now"]["interruptions"], made["now"]["on_purpose"]) == (3, 1 + 3)
+    assert made["previous"]["on_purpose"] == 0
+
+
 async def test_time_between_failures_with_its_interval(weeks: Weeks) -> None:
     now = (await weeks.report())["now"]
     assert now["worked_gpu_h"] == pytest.approx(16 * 24 * (4 + 1 + 1))
