@@ -117,11 +117,11 @@ class FleetCheckpoints:
         seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
         own, mixed = without_others(seen.candidates, folders_of_others(await self._fleets.take(2.0), job), intent)
         seen = replace(seen, candidates=tuple(own), problems=(*seen.problems, *mixed))
-        reached = self._live.last_step(task.job, task.attempt)
+        reached, step_s = await self._earlier.progress(task)
         survivors = await self._survivors(task, job, bad)
         rejected = await self._earlier.rejected(task)
         left_out = {f"{c.path}@{c.step}": why for c in own if (why := rejected.get(_name(c, intent)))}
-        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached, left_out)
+        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached, step_s, left_out)
         if decision.chosen is None:
             await self._require_known(task, intent, seen.parts)
         self._log.info(
@@ -194,18 +194,18 @@ class FleetCheckpoints:
         survivors: tuple[str, ...],
         bad: frozenset[str],
         reached: int | None,
+        step_time_s: float | None,
         rejected: Mapping[str, str],
     ) -> tuple[Decision, tuple[str, ...]]:
         """The cheapest choice over the allocations that the job could get again, with that allocation."""
         attempt = self._live.attempts.get((task.job, task.attempt))
-        step_time_s = (attempt.usual_step_s() if attempt else None) or self._recovery.step_time_s
         onset = task.verdict.onset_step
         options: list[tuple[Decision, tuple[str, ...]]] = []
         for nodes in homes or [survivors]:
             decision = choose(
                 seen.candidates,
                 step_last=reached,
-                step_time_s=step_time_s,
+                step_time_s=step_time_s or self._recovery.step_time_s,
                 next_nodes=frozenset(nodes),
                 lost_nodes=bad,
                 world_size=None,

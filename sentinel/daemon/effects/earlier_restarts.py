@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from sentinel.adapters.store.store import Store
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.failed_resume import Resume, checkpoint_name, gained, is_left_out, resume_of
+from sentinel.model.identity import JobsOfOneId
 from sentinel.model.records import Cause, Kind, Outcome, Step, StepKind, Task
 
 
@@ -55,6 +56,20 @@ class EarlierRestarts:
             if item.kind == Kind.NOT_RESUMED:
                 return checkpoint_name(item.data.get("path"), item.data.get("step"))
         return next(iter(rejected), "")
+
+    async def progress(self, task: Task) -> tuple[int | None, float | None]:
+        """The last step, and seconds a step, of the newest attempt that made any: where the failed one made none, the job
+        was where an earlier one left it. None: not known."""
+        seen = self._live.attempts.get((task.job, task.attempt))
+        if seen is not None and seen.last_step is not None:
+            return seen.last_step, seen.usual_step_s()
+        rows = await asyncio.to_thread(self._store.attempts, job=task.job) if task.attempt else []
+        jobs = JobsOfOneId(rows)
+        own = [
+            row for row in rows if not jobs.is_former(row["job"], row["started_at"]) and row["attempt"] < task.attempt
+        ]
+        made = max((row for row in own if row["last_step"] is not None), key=lambda row: row["attempt"], default=None)
+        return (made["last_step"], made["step_time_s"]) if made is not None else (None, None)
 
     async def saved_to(self, job: int | None) -> frozenset[str]:
         """Tiers in which saves of the job were seen."""

@@ -5,13 +5,15 @@ A rank that was stopped and is let go by the end of its attempt prints one last 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import pytest
 from in_memory.checkpoints import SHARED, Nodes, failed, shared
 from in_memory.daemon import Daemon, FakeSink
 from in_memory.world import World
-from made_records import ended, evidence, incident, plan, step, verdict
+from made_records import AT, ended, evidence, incident, plan, step, verdict
 
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.detect.cluster_view import ClusterView
@@ -54,6 +56,19 @@ async def test_a_checkpoint_is_chosen_by_what_the_repeated_steps_take(world: Wor
     case = await failed(world(), Nodes(shared(200)), comment=SHARED)
     trained(case.daemon.live, case.world.job, HUNG, 210)
     assert "10 steps lost, about 23 s until" in (await case.choose())["explanation"], "20 s of them to read it"
+
+
+async def test_an_attempt_without_a_step_lost_what_the_one_before_it_had(world: Worlds) -> None:
+    """It could not read its checkpoint: the job was where the attempt before had left it."""
+    case = await failed(world(), Nodes(shared(80)), comment=SHARED)
+    view = case.daemon.live.attempts[case.world.job, 0].view
+    older = dataclasses.replace(view, started_at=AT - timedelta(days=99), ended_at=AT - timedelta(days=98), restarts=3)
+    case.world.store.save_attempt(older, first_step=1, last_step=999, step_time_s=7.0)  # another job's, with this id
+    case.world.store.save_attempt(view, first_step=1, last_step=89, step_time_s=0.5)
+    case.daemon.live.see_attempt(dataclasses.replace(view, restarts=1))
+    found = await case.choose(attempt=1)
+    assert (found["step"], found["lost_steps"], found["last_step"]) == (80, 9, 89)
+    assert "9 steps lost, about 25 s until" in found["explanation"], "20 s of them to read it"
 
 
 async def test_listings_and_sums_have_the_usual_step(world: Worlds) -> None:
