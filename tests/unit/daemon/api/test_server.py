@@ -17,7 +17,7 @@ from sentinel import protocol
 from sentinel.adapters.client import DaemonClient
 from sentinel.engine.events import Event
 from sentinel.engine.watch.events import ConnectionLost, NodeHeard
-from sentinel.errors import Refused, Unavailable, UserError
+from sentinel.errors import Denied, Refused, Unavailable, UserError
 from sentinel.model.records import Kind, Source
 from sentinel.text import plain
 from sentinel.wire import to_json
@@ -76,7 +76,11 @@ async def test_only_trusted_accounts_speak_for_nodes(served: Served, path: str, 
 @pytest.mark.parametrize("uid", [NODE, RESEARCHER])
 async def test_only_operators_change_state(served: Served, uid: int) -> None:
     change = {"change": "drain", "arguments": {"node": "n1", "reason": "fan"}}
-    assert (await served.post(protocol.CHANGE, change, uid=uid)).status == 403
+    client = DaemonClient(served.url, served.signers[uid])
+    with pytest.raises(Denied, match=f"uid {uid} may not do this") as caught:
+        await asyncio.get_running_loop().run_in_executor(None, client.post, protocol.CHANGE, change)
+    client.close()
+    assert caught.value.signed, "the daemon's own word, so that it is known that nothing was done"
     assert served.world.slurm.calls == []
     answer = await served.post(protocol.CHANGE, change, uid=OPERATOR)
     assert answer.status == 200 and answer.body["drained"] is True
