@@ -19,6 +19,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged
 from sentinel.model.records import INTERRUPTIONS, Evidence, JobView, Kind, Outcome, Result, Scalar, Step, StepKind
+from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.policy import components_with
 
 _LOOKS_S = (
@@ -30,6 +31,7 @@ _LOOKS_S = (
 )  # between snapshots taken for it, while no step line is seen; the last one repeats
 _FRESH_S = 1.0
 _LIVE_STATES = frozenset({"pending", "running", "completing", "configuring", "suspended"})
+_NO_END = frozenset({*_LIVE_STATES, "requeued", "unknown", END_NOT_SEEN})  # of an attempt: how it ended is not known
 _REPORTED = timedelta(seconds=10)  # the end of an attempt is reported, and becomes an incident, within this time
 
 
@@ -186,7 +188,10 @@ def _of_snapshot(
     if job.restarts == following and job.state == "completed":
         return Result.DONE, "ran to its end; no step line was seen"
     if job.restarts > following or job.state not in _LIVE_STATES:
-        end = "was requeued" if job.restarts > following else f"ended as {job.state}"
+        seen = state.cluster.attempts.get((step.job, following))
+        # One that failed may have been requeued since: held for that, for one.
+        over = job.state if job.restarts == following else seen.view.state if seen is not None else "unknown"
+        end = "was requeued" if over in _NO_END else f"ended as {over}"
         return Result.FAILED, f"attempt {following} {end} before it gained a step"
     for part in components_with(fleet, step.job):
         if part.restarts == following and part.state in FAILED_STATES:

@@ -76,6 +76,19 @@ async def test_a_restarted_job_that_somebody_requeues_before_its_first_step(worl
     assert outcomes(there)[0].startswith("attempt 1 was requeued before it gained a step")
 
 
+async def test_a_restarted_job_that_failed_and_was_held_for_it_is_not_said_to_have_been_requeued(world: Worlds) -> None:
+    """The requeue was the hold, by the incident of that failure."""
+    there = silent(world())
+    daemon = Daemon(there)
+    await fail(daemon, lost_gpu("n1"))
+    await daemon.pass_time(20.0)
+    there.slurm.end(there.job, exit_code=1)
+    daemon.live.see_fleet(await there.slurm.fleet())
+    await there.slurm.requeue_hold(there.job)
+    await daemon.pass_time(20.0)
+    assert outcomes(there)[0].startswith("attempt 1 ended as failed before it gained a step"), outcomes(there)
+
+
 async def test_a_restarted_job_that_prints_nothing_counts_as_running_after_its_time(world: Worlds) -> None:
     there = silent(world())
     daemon = Daemon(there)
