@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from in_memory.page import ServedPage, serving_page
 from in_memory.world import World
-from made_records import AT, incident, job, later, verdict
+from made_records import AT, evidence, incident, job, later, verdict
 
-from sentinel.model.records import Cause, IncidentState
+from sentinel.model.records import Cause, Ground, IncidentState, Scope, Source
 
 Worlds = Callable[..., World]
 DAY_S = 86400.0
@@ -226,6 +226,17 @@ async def test_days_and_dates_of_the_page_are_said_to_be_utc(served: ServedPage)
     for path in ("/history", "/incidents", "/jobs", "/report"):
         _, text, _ = await served.get(path)
         assert '<label>Since (UTC) <input name="since"' in text, path
+
+
+async def test_a_node_on_which_a_program_failed_is_no_culprit_here_either(served: ServedPage) -> None:
+    """The command line has the same column: that the program's line came from n3 says nothing against n3."""
+    judged = verdict(Cause.USER_CODE, scope=Scope.APPLICATION)
+    line = evidence("traceback", source=Source.JOB_LOG, job=900, node="n3")
+    served.world.store.save_incident(incident(line, id="prog1", job=900), user="eve")
+    served.world.store.save_verdict("prog1", dataclasses.replace(judged, grounds=(Ground(line, 4.0),)), AT)
+    _, text, _ = await served.get("/incidents")
+    row = text.partition('href="/incidents/prog1"')[2].partition("</tr>")[0]
+    assert row and "/nodes/n3" not in row and '<th scope="col">Culprit nodes</th>' in text
 
 
 async def test_a_comment_that_is_not_understood_is_told_on_the_pages_of_its_job(served: ServedPage) -> None:
