@@ -41,9 +41,9 @@ def state_words(row: dict[str, Any]) -> str:
 
 
 def _cause(row: dict[str, Any]) -> object:
-    """What was judged, and what an operator said it was."""
+    """What an operator said that it was, by which lists are chosen, and what was judged."""
     told = row.get("corrections")
-    return f"{shown(row['cause'])}, was {shown(told[-1]['cause'])}" if told else row["cause"]
+    return f"{shown(told[-1]['cause'])}, judged {shown(row['cause'])}" if told else row["cause"]
 
 
 def _row(row: dict[str, Any]) -> tuple[object, ...]:

@@ -248,7 +248,7 @@ def markdown(made: Mapping[str, Any]) -> str:
 
 def _corrected(made: Mapping[str, Any]) -> str:
     """Which ones, the most frequent first."""
-    found = [f"{row['count']} {row['judged']} was {row['corrected']}" for row in made["corrections"]]
+    found = [f"{row['count']} {row['judged']} corrected to {row['corrected']}" for row in made["corrections"]]
     return f" ({', '.join(found)})" if found else ""
 
 

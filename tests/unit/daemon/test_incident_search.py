@@ -188,9 +188,10 @@ async def test_pages_show_beside_the_verdict_what_an_operator_corrected_it_to(wo
         await page.daemon.fleets.take()
         for path in ("/", "/incidents", "/incidents?cause=user_code", "/history", "/jobs/201", "/nodes/n1"):
             words = (await page.get(path))[1].replace("<wbr>", "")
-            assert "gpu_memory_ecc, was user_code" in words, path
+            assert "user_code, judged gpu_memory_ecc" in words, path
         _, text, _ = await page.get("/incidents/aaa1")
-        assert "it was: the program failed by itself" in text and "(user_code, application), by <bdi>root</bdi>" in text
+        assert "corrected to: the program failed by itself" in text
+        assert "(user_code, application), by <bdi>root</bdi>" in text
         assert "<script" not in text and "aaa1" not in (await page.get("/incidents?cause=gpu_memory_ecc"))[1]
 
 

@@ -281,7 +281,7 @@ def test_what_an_operator_said_stands_beside_the_verdict(asked: Asked) -> None:
     assert "Verdict: GPU memory failed (ECC) (gpu_memory_ecc)" in output
     assert "Corrected by ada" in output and "user_code (application): seen on three nodes" in output
     asked.views["incidents"] = {"incidents": [incident_row(corrections=[told])]}
-    assert "was user_code" in asked.run("incidents").output
+    assert "user_code, judged gpu_memory_ecc" in asked.run("incidents").output
 
 
 def test_a_held_job_says_how_it_goes_on(asked: Asked) -> None:

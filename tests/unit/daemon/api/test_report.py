@@ -307,8 +307,9 @@ async def test_corrected_verdicts_are_counted_as_what_they_were(weeks: Weeks) ->
     assert (made["now"]["interruptions"], made["now"]["of_machines"], made["now"]["corrected"]) == (2, 0, 1)
     assert made["corrections"] == [{"judged": "gpu_memory_ecc", "corrected": "user_code", "count": 1}]
     assert made["nodes"] == []
-    assert "1 gpu_memory_ecc was user_code" in markdown(made) and "corrected,gpu_memory_ecc,user_code,1" in as_csv(made)
-    assert "1 gpu_memory_ecc was user_code" in html_file(made)
+    assert "1 gpu_memory_ecc corrected to user_code" in markdown(made)
+    assert "corrected,gpu_memory_ecc,user_code,1" in as_csv(made)
+    assert "1 gpu_memory_ecc corrected to user_code" in html_file(made)
 
 
 async def test_reports_and_sums_are_made_of_all_incidents_however_many_there_are(
