@@ -252,7 +252,7 @@ def _printable(text: object, most: int = 200) -> str:
 
 
 def _before(node: NodeView) -> dict[str, Any]:
-    return {"state": node.state, "drained": node.drained, "reason": node.reason}
+    return {"state": shown_state(node), "drained": node.drained, "reason": node.reason}
 
 
 def _stage_of(error: SentinelError) -> Stage:

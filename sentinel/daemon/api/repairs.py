@@ -8,6 +8,7 @@ from typing import Any
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.explanation import drained_for
 from sentinel.daemon.api.scores import Scores
+from sentinel.daemon.api.status import shown_state
 from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Trust, Verdict
 from sentinel.wire import to_json
 
@@ -34,7 +35,7 @@ def _is_ours(node: NodeView) -> bool:
 
 def _row(node: NodeView, why: str) -> dict[str, Any]:
     return {
-        "node": node.name, "why": why, "state": node.state, "incident": None, "since": None, "cause": None,
+        "node": node.name, "why": why, "state": shown_state(node), "incident": None, "since": None, "cause": None,
         "gpu": None, "gpu_uuid": None, "serial": None, "advice": "", "evidence": [], "reasons": [],
     }  # fmt: skip
 

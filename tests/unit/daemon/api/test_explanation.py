@@ -230,6 +230,10 @@ async def test_drained_node_with_gpu_serial_number_and_advice(world: Worlds, rea
     shown.world.slurm.person_drains("n2", "a person")
     shown.world.slurm.nodes["n3"].drained, shown.world.slurm.nodes["n3"].reason = True, "sentinel:ada: to look at it"
     rows = {row["node"]: row for row in (await shown("repairs"))["repairs"]}
+    states = {row["node"]: row["state"] for row in (await shown("nodes"))["nodes"]}
+    assert {name: row["state"] for name, row in rows.items()} == {name: states[name] for name in rows}, (
+        "one word of each"
+    )
     assert set(rows) == {"n1", "n3"}  # what a person drained is that person's
     one = rows["n1"]
     assert (one["gpu"], one["gpu_uuid"], one["serial"], one["advice"]) == ("3", "GPU-7", "165052", "replace the GPU")
