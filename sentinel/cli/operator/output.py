@@ -83,8 +83,8 @@ def table(
     """Print a table that fits the line; where even its narrow form does not fit, a block of lines for each row.
 
     Args:
-        wide: columns that are left out where the line is too short for them, the last one first. Which, is said below the
-            table, on stderr where the output is no terminal.
+        wide: columns that are left out where the line is too short for them, the last one first; those that fit beside
+            what is left are kept. Which are not, is said below the table, on stderr where the output is no terminal.
         whole: columns whose cells are not broken.
         cut: columns, at most one, whose cells are one line, cut where the line ends.
     """
@@ -103,6 +103,9 @@ def table(
     for name in reversed(wide):
         if name in columns and _sum(kept, least) > width:
             kept.remove(columns.index(name))
+    for n in (columns.index(name) for name in wide if name in columns):
+        if n not in kept and _sum([*kept, n], least) <= width:  # beside what is left it fits
+            kept = sorted([*kept, n])
     if title:
         echo()
         echo(_styled(title, "bold"))

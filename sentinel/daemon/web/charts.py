@@ -120,8 +120,10 @@ def _axes(
                             '</text>').format(LEFT, WIDTH - RIGHT, _px(at_y(y)), _px(at_y(y)), LEFT - 5, _px(at_y(y) + 4),
                                               f"{y:.3g}"))  # fmt: skip
     for x in _ticks(low_x, high_x):
+        words = f"{x:,.0f}"
+        inside = min(at_x(x), WIDTH - _CHARACTER * len(words) / 2)
         parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
-            _px(at_x(x)), HEIGHT - BOTTOM + 15, f"{x:,.0f}"))  # fmt: skip
+            _px(inside), HEIGHT - BOTTOM + 15, words))  # fmt: skip
     return Markup("").join(parts)
 
 

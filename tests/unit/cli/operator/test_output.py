@@ -147,6 +147,17 @@ def test_columns_that_have_no_room_are_left_out_the_last_one_first(
     assert seen == {120: ["name", "text", "one", "two"], 42: ["name", "text", "one"], 34: ["name", "text"]}
 
 
+def test_a_column_for_which_there_is_room_is_not_left_out_with_a_wide_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    row = ("n" * 20, "w" * 30, "698", "95%")
+    table(
+        "", ("name", "wide", "job", "sure"), [row], wide=("wide", "job", "sure"), whole=("name", "wide", "job", "sure")
+    )
+    assert capsys.readouterr().out.splitlines()[0].split() == ["name", "job", "sure"]
+
+
 def test_what_is_cut_fits_also_without_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace"))
