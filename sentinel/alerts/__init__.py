@@ -1,9 +1,10 @@
 """Writes the notices: a thread per incident, from its verdict, plan and outcomes; and those of no incident."""
 
-from sentinel.alerts.audiences import IncidentFacts, Stage, for_operators, for_owner, severity_of, stage_of
+from sentinel.alerts.audiences import for_operators, for_owner, severity_of
 from sentinel.alerts.compose import compose
 from sentinel.alerts.job_log import appended, for_log
 from sentinel.alerts.node_repair import needs_repair
+from sentinel.alerts.stages import IncidentFacts, Stage, stage_of
 from sentinel.alerts.threads import Thread, next_stage, thread_from, with_next
 from sentinel.alerts.unreadable_slurm import slurm_readable_again, slurm_unreadable
 from sentinel.alerts.unreadable_state import unreadable_state

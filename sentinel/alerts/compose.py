@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sentinel.alerts.audiences import (
-    IncidentFacts,
-    Stage,
-    chain_words,
-    drained_nodes,
-    for_operators,
-    for_owner,
-    is_done,
-    only_observed,
-    severity_of,
-    stage_of,
-)
+from sentinel.alerts.audiences import chain_words, drained_nodes, for_operators, for_owner, severity_of
 from sentinel.alerts.job_log import appended
+from sentinel.alerts.stages import IncidentFacts, Stage, is_done, only_observed, stage_of
 from sentinel.alerts.text import culprit_words, plain, unranked, without_repeats
 from sentinel.alerts.threads import Thread, is_news_to_owner
 from sentinel.model.records import (

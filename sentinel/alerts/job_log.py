@@ -7,7 +7,7 @@ some causes have other words here, and the step that it goes on from is the numb
 
 from __future__ import annotations
 
-from sentinel.alerts.audiences import IncidentFacts, Stage, is_done, is_for_operators, stage_of
+from sentinel.alerts.stages import IncidentFacts, Stage, is_done, is_for_operators, stage_of
 from sentinel.alerts.text import culprit_words, held_by_others, listed, plain
 from sentinel.model.orders import MOST_LOG_TEXT
 from sentinel.model.records import Cause, StepKind

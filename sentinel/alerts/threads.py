@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.alerts.audiences import IncidentFacts, Stage, reached, severity_of, stage_of
+from sentinel.alerts.audiences import severity_of
+from sentinel.alerts.stages import IncidentFacts, Stage, reached, stage_of
 from sentinel.alerts.text import plain
 from sentinel.model.approvals import APPROVAL, LAPSED, REFUSED, asked
 from sentinel.model.records import IncidentState, Result
