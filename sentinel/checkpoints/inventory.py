@@ -12,15 +12,16 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from sentinel.checkpoints.formats import by_name, marks, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import msgpack, orbax
+from sentinel.checkpoints.listed import loose, weights
 from sentinel.checkpoints.parsing.copy_names import duplicate_of
 from sentinel.checkpoints.records import CANNOT_BE_READ, Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import last_number, number_of, step_of
-from sentinel.checkpoints.validate import DEFAULTS, ONLY_WEIGHTS, Settings, validate_part
-from sentinel.text import visible
+from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
 
 MAX_CANDIDATES = 500  # of one root that are listed; the newest steps first
 MAX_FOLDERS = 200_000  # that are looked at under one root
@@ -33,14 +34,6 @@ _EXPORT = re.compile(r"ba\d+")  # in a folder "huggingface": LLM Foundry's, for 
 _LOOSE = re.compile(
     r"(?:.*(?:ckpt|checkpoint|snapshot|latest|last|best|final|state|epoch|iter).*|(?:.*[A-Za-z_.-])?\d+)\.(?:pt|pth|ckpt)(?:\.tar)?",
     re.IGNORECASE,
-)
-# Of those, what damaged ones have.
-_NAMED = re.compile(r"ckpt|checkpoint|snapshot|latest|last|best|final|epoch|iter|\d\.", re.IGNORECASE)
-# In which the files of one save differ: the number of a rank or part, and the kind of state.
-_OF_A_RANK = re.compile(r"(?<![a-z])(?:rank|shard|part|worker|process|tp|pp|dp|mp)[-_.=]?\d+|\d+[-_]of[-_]\d+")
-_KIND = re.compile(
-    r"model|optim|optimizer|opt|sched|scheduler|scaler|ema|state|dict|weights|net|network|checkpoint|ckpt|g|d|gen|generator"
-    r"|disc|discriminator|netg|netd|actor|critic|encoder|decoder|pt|pth|tar"
 )
 _DIGITS = 18
 _MOST_LOOSE = 64  # of them that are looked at, the highest numbers first
@@ -261,101 +254,51 @@ def listing(
     """What this host sees under this root, every checkpoint checked at that level; never raises for what lies there.
 
     The newest steps first, until ``limit`` of them are listed and one of those is valid: a thousand empty or broken
-    folders do not hide a good one below them. Reading terabytes takes long, so once ``enough`` of them are valid at the
-    level asked for, the older ones are checked by structure only; so are those that are not before ``before_step``
-    (their numbers are bad anyway). What could not be looked at is a part of its own: valid None, with the
-    reason.
+    folders do not hide a good one below them, nor do weights alone. Reading terabytes takes long, so once ``enough`` of
+    them are valid at the level asked for, the older ones are checked by structure only; so are those that are not before
+    ``before_step`` (their numbers are bad anyway). What could not be looked at is a part of its own: valid None, and why.
     """
     now = time.time() if now_s is None else now_s
     name, found = host or "", find(root)
     parts: list[Part] = []
     sound = False
-    passed = left = read = 0
+    passed = left = read = exports = 0
     for index, spot in enumerate(found.spots):
         if len(parts) >= limit and sound:
             left = len(found.spots) - index
             break
         late = before_step is not None and spot.order[0] <= -before_step
         closely: Level = "structural" if late or (enough is not None and read >= enough) else level
-        part = validate_part(
-            spot.path, closely, tier=tier, host=name, root=root, step=spot.step,
+        validated = partial(
+            validate_part, spot.path, tier=tier, host=name, root=root, step=spot.step,
             now_s=now, loose=spot.loose, settings=settings,
         )  # fmt: skip
-        if spot.loose and not _may_be_resumed(part):
+        # What is passed over beside whole saves must not keep these from being read.
+        skim = enough is not None and exports >= enough and closely != "structural"
+        part = validated("structural" if skim else closely)
+        if skim and part.valid and part.optimizer is not False:
+            part = validated(closely)
+        if spot.loose and not loose.may_be_resumed(part):
             continue
-        read += part.valid is True and part.level == level
-        sound = sound or part.valid is True
-        if len(parts) < limit or part.valid is True:
+        whole = part.valid is True and part.optimizer is not False
+        exports += part.valid is True and not whole
+        read += whole and part.level == level
+        sound = sound or whole or exports >= MAX_CANDIDATES
+        if len(parts) < limit or whole:
             parts.append(replace(part, key=spot.key(root)))
         else:
             passed += 1
-    parts = _loosely(_on_one_scale(parts)) if found.spots and found.spots[0].loose else parts
+    parts = loose.judged(loose.on_one_scale(parts)) if found.spots and found.spots[0].loose else parts
+    parts = weights.pass_over_exports(parts)
     parts += [_unseen(root, path, tier, name, reason) for path, reason in found.notes[:limit]]
     for count, what in (
-        (passed, "more were looked at, none of them valid"),
+        (passed, "more were looked at, none of them valid and with an optimizer"),
         (left, f"older checkpoints under this root were not looked at (limit {limit})"),
         (len(found.notes[limit:]), "more could not be looked at"),
     ):
         if count:
             parts.append(_unseen(root, root, tier, name, f"{count} {what}"))
     return parts
-
-
-def _may_be_resumed(part: Part) -> bool:
-    """Whether a file whose name says little is a checkpoint, as its step or number tells; if damaged, as its name does."""
-    if part.valid:
-        return any(value is not None for value in (part.step, part.number, part.epoch))
-    return part.reason != ONLY_WEIGHTS and _NAMED.search(Path(part.path).name) is not None
-
-
-def _on_one_scale(parts: list[Part]) -> list[Part]:
-    """Files whose names number no save (``checkpoint.pth``, ``last.pt``) are numbered by the epoch that they state inside.
-
-    Of numbered ones beside them, some count from 0 where their state counts from 1: the others are counted as their names
-    do. Where these differ, or state no epoch, the two cannot be compared: such a file has no number.
-    """
-    offsets: dict[str, set[int | None]] = {}
-    for part in parts:
-        if part.number is not None and part.valid:
-            offset = part.number - part.epoch if part.epoch is not None else None
-            offsets.setdefault(part.path.rpartition("/")[0], set()).add(offset)
-    numbered: list[Part] = []
-    for part in parts:
-        here = offsets.get(part.path.rpartition("/")[0], {0})
-        offset = next(iter(here)) if len(here) == 1 else None
-        counted = None if part.epoch is None or offset is None else max(0, part.epoch + offset)
-        numbered.append(replace(part, number=counted) if part.number is None else part)
-    return numbered
-
-
-def _loosely(parts: list[Part]) -> list[Part]:
-    """Files whose names say little: with one not whole nothing of its save is proven (``G_500.pth``, ``D_500.pth``).
-
-    None is invalid: what is would be moved aside, and this may be another program's.
-    """
-    damaged: dict[tuple[str, ...], list[Part]] = {}
-    for part in parts:
-        if not part.valid:
-            damaged.setdefault(_save_of(part), []).append(part)
-    judged: list[Part] = []
-    for part in parts:
-        beside = damaged.get(_save_of(part), []) if part.valid else []
-        other = next((one for one in beside if None in (one.step, part.step) or one.step == part.step), None)
-        reason = (
-            part.reason
-            if other is None
-            else f"{visible(Path(other.path).name)} beside it, of the same save, is not whole"
-        )
-        judged.append(replace(part, valid=True if part.valid and other is None else None, reason=reason))
-    return judged
-
-
-def _save_of(part: Part) -> tuple[str, ...]:
-    """What the names of the files of one save share: all but the number of a rank and the kind of state."""
-    folder, _, name = part.path.rpartition("/")
-    words = re.findall(r"[a-z]+|\d+", _OF_A_RANK.sub("", name.lower()))
-    shared = [word.lstrip("0") or "0" if word.isdigit() else word for word in words if not _KIND.fullmatch(word)]
-    return (folder, *shared) if any(word.isdigit() for word in shared) else (folder, name)
 
 
 def deepen(parts: Iterable[Part], candidate: Candidate, level: Level, *, settings: Settings = DEFAULTS) -> list[Part]:

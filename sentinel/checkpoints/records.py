@@ -80,7 +80,9 @@ class Part:
     tensors spread over ranks (``rank:tensor``) how many elements that rank holds, of how many. ``marked``: the end
     marker of what is here is here too. ``saved_step``: the step that the shards themselves were saved as. ``number``: of the
     save, where frameworks count saves and no step is stated. ``unfinished``: what is wrong with one that may be being
-    written: it is invalid if nobody writes it any more. ``epoch``: that a single file states; it stays on its host.
+    written: it is invalid if nobody writes it any more. ``epoch``: that a single file states.
+    ``optimizer``: whether it holds one, by the names inside; ``resumable``: or at least a step beside the weights. None
+    where that was not seen. These three stay on their host.
     """
 
     host: str
@@ -107,6 +109,8 @@ class Part:
     number: int | None = None
     unfinished: str = ""
     epoch: int | None = None
+    resumable: bool | None = field(default=None, compare=False)
+    optimizer: bool | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, object]:
         return {

@@ -30,12 +30,11 @@ from sentinel.checkpoints.formats import (
     nvrx,
     one_save,
     rank_counts,
-    safetensors_file,
     safetensors_set,
     torch_file,
     torch_folder,
 )
-from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding, neighbours
+from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.formats.beside import lacking
 from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer, unfinished
 from sentinel.checkpoints.formats.registered import refuse_unregistered
@@ -80,7 +79,6 @@ _UNFORESEEN = (
     ValueError,
     struct.error,
 )
-_BESIDE = 8  # steps beside a file of weights: at most so many are looked at for a whole save
 # Formats of which some files are named by nothing in the save.
 _OF_ONE_SAVE = frozenset(
     (
@@ -153,9 +151,6 @@ def validate_part(
     """
     now = time.time() if now_s is None else now_s
     judged = _judge(path, Ask(level, now, part=tier != "global", step=step, fresh_s=settings.fresh_s), settings)
-    if judged.valid and (whole := _beside_whole_saves(path, judged)):
-        judged.valid = None
-        judged.reason = f"weights without an optimizer, beside whole saves ({visible(whole)}): exported?"
     if loose and judged.valid and not (judged.finding and judged.finding.resumable):
         judged.valid, judged.reason = None, ONLY_WEIGHTS
     finding = judged.finding or Finding(whole=tier == "global", owners=judged.owners, marked=False)
@@ -183,25 +178,15 @@ def validate_part(
         oldest_mtime_s=judged.oldest_s,
         number=number_of(path.name) if judged.step is None else None,
         epoch=finding.epoch if judged.step is None else None,
+        resumable=judged.finding.resumable if judged.finding else _of_whole_saves(judged),
+        optimizer=judged.finding.optimizer if judged.finding else None,
         unfinished="" if loose else judged.unfinished,  # a file whose name says little may be another program's
     )
 
 
-def _beside_whole_saves(path: Path, judged: _Judged) -> str:
-    """The name of a checkpoint of another format that lies beside a file of weights alone; empty where there is none.
-
-    Such a file is made for others to load. Chosen for its higher step, it would let a run go on without its optimizer.
-    """
-    if judged.format not in (torch_file.NAME, safetensors_file.NAME) or not judged.finding or judged.finding.resumable:
-        return ""
-    for folder in neighbours(path, _BESIDE):
-        try:
-            found = formats.recognise(scan(folder)) if folder.is_dir() else None
-        except (Broken, NotKnown, OSError):
-            continue
-        if found is not None:
-            return folder.name
-    return ""
+def _of_whole_saves(judged: _Judged) -> bool | None:
+    """Whether a save of which nothing was found is of a format whose saves hold an optimizer; None: that is not known."""
+    return True if judged.format in _OF_ONE_SAVE and judged.format != torch_folder.NAME else None
 
 
 def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:

@@ -74,6 +74,7 @@ class Finding:
     coverage: dict[str, tuple[int, int]] = field(default_factory=dict)
     marked: bool = True
     resumable: bool = True  # False: weights and no state of an optimizer, as far as names inside tell
+    optimizer: bool = True  # False: no name inside speaks of one, though a step may be there
     works: Iterable[Work] = ()
     unsummed: list[str] = field(default_factory=list)
     covered: set[str] = field(default_factory=set)

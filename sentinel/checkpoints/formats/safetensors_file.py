@@ -281,4 +281,5 @@ def check(tree: Tree, ask: Ask) -> Finding:
     name = next(iter(tree.files))
     header = check_file(tree, name, ask)
     refuse_other_names(tree, {name: header}, ask)
-    return Finding(works=header.works, unsummed=[name], resumable=has_moments(tree, name))
+    moments = has_moments(tree, name)
+    return Finding(works=header.works, unsummed=[name], resumable=moments, optimizer=moments)

@@ -26,7 +26,13 @@ from sentinel.checkpoints.formats.base import (
 )
 from sentinel.checkpoints.formats.beside import lacking
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape, TensorInfo, tiles, volume
-from sentinel.checkpoints.formats.safetensors_file import Header, check_file, read_table, refuse_other_names
+from sentinel.checkpoints.formats.safetensors_file import (
+    Header,
+    check_file,
+    has_moments,
+    read_table,
+    refuse_other_names,
+)
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
@@ -71,6 +77,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         world_size=len(ranks) or None,
         works=works,
         unsummed=names,
+        resumable=any(has_moments(tree, name) for name in names),
     )
 
 

@@ -44,6 +44,8 @@ _OTHER_FILE = re.compile(
 _NUMBER = re.compile(r"\d+")
 _MOST_STEPS = 1 << 53  # below it a float holds every whole number
 _TABLES = 3  # of tables inside each other, in which trainers keep an optimizer
+# Lightning goes on only from a file with the second one; its loops speak of an optimizer in weights alone, too.
+_LIGHTNING, _OPTIMIZERS_OF_LIGHTNING = "pytorch-lightning_version", "optimizer_states"
 
 owners_by_name = no_owners
 
@@ -350,27 +352,45 @@ def check(tree: Tree, ask: Ask) -> Finding:
         works=file.works,
         unsummed=[] if file.summed else [name],
         covered={name} if file.summed else set(),
-        resumable=not isinstance(file.value, dict) or names_optimizer(file.value),
+        resumable=not isinstance(file.value, dict) or may_be_resumed(file.value),
+        optimizer=not isinstance(file.value, dict) or names_optimizer(file.value),
     )
 
 
-def names_optimizer(value: object) -> bool:
+def may_be_resumed(value: object) -> bool:
     """Whether a key of these tables speaks of an optimizer, or a trainer's step is beside the weights."""
+    if names_optimizer(value):
+        return True
+    of_lightning = isinstance(value, dict) and _LIGHTNING in value
+    return not of_lightning and any(key in STEP_KEYS for table in _tables(value) for key in table)
+
+
+def names_optimizer(value: object) -> bool:
+    """Whether a key of these tables speaks of an optimizer."""
+    if isinstance(value, dict) and _LIGHTNING in value:
+        return _OPTIMIZERS_OF_LIGHTNING in value
+    return any(
+        isinstance(key, str) and _speaks_of_optimizer(key, held)
+        for table in _tables(value)
+        for key, held in table.items()
+    )
+
+
+def _tables(value: object) -> Iterator[dict[object, object]]:
+    """It, where it is a table, and the tables inside, as deep as trainers keep an optimizer."""
     seen: set[int] = set()
     pending = [(value, 0)]
     for table, depth in pending:
         if not isinstance(table, dict) or id(table) in seen:
             continue
         seen.add(id(table))
-        if any(isinstance(key, str) and _speaks_of_optimizer(key, held) for key, held in table.items()):
-            return True
+        yield table
         if depth < _TABLES:
             pending += [(child, depth + 1) for child in table.values()]
-    return False
 
 
 def _speaks_of_optimizer(key: str, held: object) -> bool:
     """Of a model's parameters some have "opt" in their names: ``opt_proj.weight``."""
-    if key in STEP_KEYS or OPTIMIZER_KEY.search(key):
+    if OPTIMIZER_KEY.search(key):
         return True
     return "opt" in key.lower() and not (isinstance(held, Opaque) and held.name.startswith("_rebuild"))

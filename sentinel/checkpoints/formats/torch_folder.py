@@ -94,7 +94,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if ask.fresh(tree) and not registered.is_registered(tree.root):
         raise NotKnown(f"it has no end marker, and files changed less than {ask.fresh_s:.0f} s ago: being written?")
     finding.works = works
-    finding.resumable = _resumable(tree, files, [*finding.unsummed, *plain])
+    finding.optimizer = _holds_optimizer(tree, files, [*finding.unsummed, *plain])
+    finding.resumable = finding.optimizer or any(torch_file.may_be_resumed(file.value) for file in files.values())
     finding.owners = owners_by_name(tree)
     finding.note = (
         "every file is whole; there is no end marker that says that these are all" if ask.level == "structural" else ""
@@ -283,7 +284,7 @@ def _is_weights(value: object, depth: int = 0) -> bool:
     return bool(tables or tensors) and all(_is_weights(table, depth + 1) for table in tables)
 
 
-def _resumable(tree: Tree, files: dict[str, torch_file.TorchFile], names: list[str]) -> bool:
+def _holds_optimizer(tree: Tree, files: dict[str, torch_file.TorchFile], names: list[str]) -> bool:
     """Whether there is an optimizer: by what is in the files, and by their names where that does not say."""
     if any(torch_file.names_optimizer(file.value) or _is_optimizer(file.value) for file in files.values()):
         return True

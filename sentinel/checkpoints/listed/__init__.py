@@ -1,0 +1,1 @@
+"""What the saves of one listing say of each other."""
