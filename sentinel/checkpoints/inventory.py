@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.formats import by_name, marks, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import msgpack, orbax
-from sentinel.checkpoints.listed import loose, weights
+from sentinel.checkpoints.listed import below, loose, weights
 from sentinel.checkpoints.parsing.copy_names import duplicate_of
 from sentinel.checkpoints.records import CANNOT_BE_READ, Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import last_number, number_of, step_of
@@ -132,7 +132,7 @@ def _what_is_wrong(folder: Path, error: OSError) -> str:
 
 def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, search: _Search) -> None:
     """One folder: it is a checkpoint itself, or holds checkpoints, or holds folders that may."""
-    if _is_checkpoint({entry.name for entry in entries}):
+    if _is_checkpoint({entry.name for entry in entries}) and not below.holds_saves_of_steps(folder, entries):
         search.spots.append(Spot(str(folder)))
         return
     local = _local_iterations(entries)
