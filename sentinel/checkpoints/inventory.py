@@ -282,7 +282,7 @@ def listing(
             continue
         whole = part.valid is True and part.optimizer is not False
         exports += part.valid is True and not whole
-        read += whole and part.level == level
+        read += part.optimizer is not False and (whole or part.whole_if_ended) and part.level == level
         sound = sound or whole or exports >= MAX_CANDIDATES
         if len(parts) < limit or whole:
             parts.append(replace(part, key=spot.key(root)))

@@ -80,9 +80,9 @@ class Part:
     tensors spread over ranks (``rank:tensor``) how many elements that rank holds, of how many. ``marked``: the end
     marker of what is here is here too. ``saved_step``: the step that the shards themselves were saved as. ``number``: of the
     save, where frameworks count saves and no step is stated. ``unfinished``: what is wrong with one that may be being
-    written: it is invalid if nobody writes it any more. ``epoch``: that a single file states.
-    ``optimizer``: whether it holds one, by the names inside; ``resumable``: or at least a step beside the weights. None
-    where that was not seen. These three stay on their host.
+    written: it is invalid if nobody writes it any more. ``whole_if_ended``: nothing else speaks against it, it is valid
+    then. ``epoch``: that a single file states. ``optimizer``: whether it holds one, by the names inside; ``resumable``: or
+    at least a step beside the weights. None where that was not seen. These three stay on their host.
     """
 
     host: str
@@ -108,6 +108,7 @@ class Part:
     oldest_mtime_s: float = 0.0
     number: int | None = None
     unfinished: str = ""
+    whole_if_ended: bool = False
     epoch: int | None = None
     resumable: bool | None = field(default=None, compare=False)
     optimizer: bool | None = field(default=None, compare=False)
@@ -137,6 +138,7 @@ class Part:
             "oldest_mtime_s": self.oldest_mtime_s,
             "number": self.number,
             "unfinished": self.unfinished,
+            "whole_if_ended": self.whole_if_ended,
         }
 
     @classmethod
@@ -165,12 +167,17 @@ class Part:
             newest_mtime_s=_number(data, "newest_mtime_s"),
             oldest_mtime_s=_number(data, "oldest_mtime_s"),
             number=_whole_or_none(data, "number"),
-            unfinished=_text(data, "unfinished") if "unfinished" in data else "",  # earlier agents do not say it
+            unfinished=_text(data, "unfinished") if "unfinished" in data else "",  # earlier agents do not say these
+            whole_if_ended=_tristate(data, "whole_if_ended") is True,
         )
 
     def after_its_writer(self) -> Part:
-        """The same, where nobody writes it any more: what was not finished is invalid."""
-        return replace(self, valid=False, reason=self.unfinished) if self.unfinished and self.valid is None else self
+        """The same, where nobody writes it any more: what was not finished is invalid, what is whole is valid."""
+        if self.valid is None and self.unfinished:
+            return replace(self, valid=False, reason=self.unfinished)
+        if self.valid is None and self.whole_if_ended:
+            return replace(self, valid=True, reason="whole, and nobody writes it any more: it has no end marker")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,7 @@ class _Judged:
     level: str = "structural"
     reason: str = ""
     unfinished: str = ""  # what is wrong with it if nobody writes it any more
+    whole_if_ended: bool = False  # nothing is, at that level
     bytes: int = 0
     owners: frozenset[int] = frozenset()  # by the names alone, where the check ended before it knew better
     finding: Finding | None = None
@@ -181,6 +182,7 @@ def validate_part(
         resumable=judged.finding.resumable if judged.finding else _of_whole_saves(judged),
         optimizer=judged.finding.optimizer if judged.finding else None,
         unfinished="" if loose else judged.unfinished,  # a file whose name says little may be another program's
+        whole_if_ended=judged.whole_if_ended,
     )
 
 
@@ -225,10 +227,14 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         if ask.remarks:
             more = f" (and {len(ask.remarks) - 1} more files)" if len(ask.remarks) > 1 else ""
             judged.reason += f"; {ask.remarks[0]}{more}"
+        if judged.finding.unended:
+            judged.valid, judged.reason, judged.whole_if_ended = None, judged.finding.unended, True
     except Broken as error:
-        changed = _changed(tree)
-        judged.valid, judged.level = None if changed else False, error.level
-        judged.reason = f"{error.reason}; {changed} changed while it was looked at" if changed else error.reason
+        changed, unended = _changed(tree), judged.finding.unended if judged.finding else ""
+        doubt = f"{changed} changed while it was looked at" if changed else unended
+        judged.valid, judged.level = None if doubt else False, error.level
+        judged.reason = f"{error.reason}; {doubt}" if doubt else error.reason
+        judged.unfinished = error.reason if unended and not changed else ""
     except NotKnown as error:
         judged.valid, judged.reason = None, error.reason
         judged.unfinished = error.broken if isinstance(error, BeingWritten) else ""

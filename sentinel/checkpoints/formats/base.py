@@ -51,7 +51,15 @@ class Ask:
             self.remarks.append(remark)
 
     def fresh(self, tree: Tree) -> bool:
-        return self.now_s - tree.newest_s < self.fresh_s
+        """Whether it may still be being written. A time to come is of a clock that is ahead: how old it is is not known."""
+        return self.fresh_s > 0 and self.now_s - tree.newest_s < self.fresh_s
+
+    def age(self, tree: Tree) -> str:
+        """In words, the times of what may still be being written."""
+        ahead_s = tree.newest_s - self.now_s
+        if ahead_s > SKEW_S:
+            return f"its files' times are {ahead_s:.0f} s ahead of this node's clock"
+        return f"files changed less than {self.fresh_s:.0f} s ago"
 
 
 @dataclass(slots=True)
@@ -80,6 +88,7 @@ class Finding:
     covered: set[str] = field(default_factory=set)
     note: str = ""
     manifest: bool = False  # a manifest covers every file
+    unended: str = ""  # why it may still be being written, where nothing in it says that its save ended
     unread: str = ""  # whose numbers this format does not look at: level content is not known then
 
 
@@ -98,8 +107,7 @@ class Format(Protocol):
 def unfinished(tree: Tree, ask: Ask, reason: str) -> Exception:
     """The exception for a save whose end marker is missing: being written if something changed just now."""
     if ask.fresh(tree):
-        words = f"{reason}; files changed less than {ask.fresh_s:.0f} s ago: being written or deleted"
-        return BeingWritten(words, reason)
+        return BeingWritten(f"{reason}; {ask.age(tree)}: being written or deleted", reason)
     return Broken(reason)
 
 

@@ -138,7 +138,7 @@ def _saved_here(tree: Tree, metadata: Metadata) -> None:
 def _missing(tree: Tree, ask: Ask, missing: list[str]) -> None:
     count = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     reason = f"{visible(missing[0])}{count} named by .metadata, but not there"
-    if ask.now_s - tree.newest_s < ask.fresh_s and ".metadata.tmp" in tree.files:
+    if ask.fresh(tree) and ".metadata.tmp" in tree.files:
         raise unfinished(tree, ask, reason)
     raise Broken(reason)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Foreign, NotKnown, Tree
+from sentinel.checkpoints.files import BeingWritten, Broken, Foreign, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, registered, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import NEAREST, Ask, Finding, neighbours, refuse_links, unfinished
 from sentinel.checkpoints.formats.beside.trained import Trained
@@ -69,6 +69,20 @@ def owners_by_name(tree: Tree) -> frozenset[int]:
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
+    unended = ""
+    if ask.fresh(tree) and not registered.is_registered(tree.root):
+        unended = f"it has no end marker, and {ask.age(tree)}: being written?"
+    try:
+        finding = _check(tree, ask)
+    except Broken as error:
+        if unended:
+            raise BeingWritten(f"{error.reason}; {unended}", error.reason) from None
+        raise
+    finding.unended = unended
+    return finding
+
+
+def _check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     works: list[Work] = []
     finding = Finding(marked=False)
@@ -91,8 +105,6 @@ def check(tree: Tree, ask: Ask) -> Finding:
     _last_ranks_as_beside(tree)
     one_save.refuse_lost_state(tree, files)
     _of_one_save(tree, ask, files, finding.unsummed)
-    if ask.fresh(tree) and not registered.is_registered(tree.root):
-        raise NotKnown(f"it has no end marker, and files changed less than {ask.fresh_s:.0f} s ago: being written?")
     finding.works = works
     finding.optimizer = _holds_optimizer(tree, files, [*finding.unsummed, *plain])
     finding.resumable = finding.optimizer or any(torch_file.may_be_resumed(file.value) for file in files.values())

@@ -25,10 +25,11 @@ def pass_over_exports(parts: Sequence[Part]) -> list[Part]:
     answers: list[Part] = []
     for part in parts:
         other = None
-        if part.valid and part.resumable is False:
+        usable = part.valid or part.whole_if_ended
+        if usable and part.resumable is False:
             other = whole
-        elif part.valid and part.optimizer is False and part.format in _FILES:
+        elif usable and part.optimizer is False and part.format in _FILES:
             other = file
         reason = f"{ONLY_WEIGHTS}, beside whole saves ({visible(Path(other.path).name)}): exported?" if other else ""
-        answers.append(replace(part, valid=None, reason=reason) if other else part)
+        answers.append(replace(part, valid=None, whole_if_ended=False, reason=reason) if other else part)
     return answers
