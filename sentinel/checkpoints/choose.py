@@ -5,12 +5,13 @@ bad; can every rank of the next attempt read its shard; and then the least cost,
 
     lost steps x step time + reading back + validating + waiting for hosts
 
-Equal costs: the better validated one, then global, then the higher step, then what is not called the best (a trainer goes
-on from its last one), then the path.
+Equal costs: the better validated one, then global, then the higher step, then what is not called the best or an average (a
+trainer goes on from its last one), then the path. Fewer bytes are no reason to take such a copy before what lies beside it.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ from sentinel.text import visible
 
 # How much the storage's clock may be behind Slurm's, with the time that a job takes before its first save could begin.
 _CLOCKS_S = 300.0
+_COPY = re.compile(
+    r"best|(?<![a-z])ema(?![a-z])", re.IGNORECASE
+)  # NeMo's step=30-EMA.ckpt, of which it loads the other
+_Save = tuple[str, str, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,9 @@ def choose(
         fetch_peers=fetch_peers,
         of_another_run=foreign,
     )
-    return _decide(sorted((_rank(c, question) for c in items), key=_order))
+    ranked = [_rank(c, question) for c in items]
+    originals = _costs_of_originals(ranked)
+    return _decide(sorted(ranked, key=lambda entry: _order(entry, originals)))
 
 
 def _of_another_run(candidates: Iterable[Candidate], run: Run) -> dict[tuple[str, int | None], str]:
@@ -151,13 +158,33 @@ def _decide(ranked: list[Ranked]) -> Decision:
     )
 
 
-def _order(entry: Ranked) -> tuple[bool, bool, float, int, bool, int, bool, str]:
+def _costs_of_originals(ranked: Iterable[Ranked]) -> dict[_Save, float]:
+    """Of each save in a folder that can be used, what the cheapest that is no copy costs."""
+    costs: dict[_Save, float] = {}
+    for entry in ranked:
+        if entry.feasible and entry.cost_s is not None and not _is_copy(entry.candidate):
+            save = _save_of(entry.candidate)
+            costs[save] = min(entry.cost_s, costs.get(save, entry.cost_s))
+    return costs
+
+
+def _save_of(candidate: Candidate) -> _Save:
+    return candidate.path.rpartition("/")[0], candidate.tier, candidate.step, candidate.number
+
+
+def _is_copy(candidate: Candidate) -> bool:
+    return _COPY.search(candidate.path.rpartition("/")[2]) is not None
+
+
+def _order(entry: Ranked, originals: Mapping[_Save, float]) -> tuple[bool, bool, float, int, bool, int, bool, str]:
     candidate = entry.candidate
     level = LEVELS.index(parse) if (parse := candidate.level) in LEVELS else -1
     place = candidate.step if candidate.step is not None else candidate.number
     step = -1 if place is None else place
     cost = entry.cost_s if entry.cost_s is not None else float(-step if entry.feasible else 0)
-    best = "best" in candidate.path.rpartition("/")[2].lower()
+    copy = _is_copy(candidate)
+    if copy and entry.cost_s is not None:
+        cost = max(cost, originals.get(_save_of(candidate), cost))
     return (
         not entry.feasible,
         entry.cost_s is None,
@@ -165,7 +192,7 @@ def _order(entry: Ranked) -> tuple[bool, bool, float, int, bool, int, bool, str]
         -level,
         candidate.tier != "global",
         -step,
-        best,
+        copy,
         candidate.path,
     )
 

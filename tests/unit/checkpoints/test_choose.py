@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -209,3 +210,25 @@ def test_the_order_of_the_candidates_does_not_matter(items):
     assert (forward.chosen is None) == (backward.chosen is None)
     if forward.chosen is not None:
         assert forward.cost_s == backward.cost_s and forward.chosen.path == backward.chosen.path
+
+
+@pytest.mark.parametrize(
+    ("copy", "original"),
+    [
+        ("epoch=0-step=30-EMA.ckpt", "epoch=0-step=30.ckpt"),  # NeMo's callback; it goes on from the other
+        ("ckpt_ema_step_30.pt", "ckpt_step_30.pt"),
+        ("best.ckpt", "last.ckpt"),
+    ],
+)
+@pytest.mark.parametrize("size", [100, 101, 102])
+def test_a_copy_that_training_does_not_go_on_from_comes_last_whatever_its_size(copy, original, size):
+    items = [candidate(path=f"/g/{copy}", step=30, bytes=size), candidate(path=f"/g/{original}", step=30, bytes=101)]
+    assert pick(items, costs=COSTS).chosen is items[1]
+    assert pick(items[:1], costs=COSTS).chosen is items[0]
+    newer = candidate(path=f"/g/later-{copy}", step=40, bytes=size)
+    assert pick([*items, newer], costs=COSTS, step_last=None).chosen is newer
+
+
+def test_a_name_in_which_the_letters_are_part_of_a_word_is_no_copy():
+    items = [candidate(path=f"/g/{name}-step=30.ckpt", step=30) for name in ("schema", "z")]
+    assert pick(items).chosen is items[0]
