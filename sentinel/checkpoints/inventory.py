@@ -26,6 +26,8 @@ from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
 MAX_CANDIDATES = 500  # of one root that are listed; the newest steps first
 MAX_FOLDERS = 200_000  # that are looked at under one root
 _DEPTH = 3  # root/run/step, and one to spare
+_DEEPEST = 6  # where there is nothing so far: outputs/date/time/run/checkpoints. Data may lie in very many folders.
+_MOST_DEEPER = 20_000  # folders that are kept in mind for that
 # torchtitan with torchft (0.3.0 spells it ft-replicat-0): every step, the data loaders of one replica; the model is above.
 _PARTIAL = ("ft-replica",)
 _EXPORT = re.compile(r"ba\d+")  # in a folder "huggingface": LLM Foundry's, for others to load, without the optimizer
@@ -79,6 +81,8 @@ class _Search:
     notes: list[tuple[Path, str]] = field(default_factory=list)
     pending: list[tuple[Path, int]] = field(default_factory=list)
     loose: list[Spot] = field(default_factory=list)
+    deeper: list[tuple[Path, int]] = field(default_factory=list)  # left out so far
+    deepest: int = _DEPTH
 
 
 def find(root: Path) -> Found:
@@ -93,6 +97,14 @@ def find(root: Path) -> Found:
         search.pending = [(spot.path, 1) for spot in runs]
         _explore(root, search)
         search.spots.sort(key=lambda spot: spot.order)
+    if not search.spots and not search.loose and search.deeper:
+        too_many = len(search.deeper) >= _MOST_DEEPER
+        search.pending, search.deeper, search.deepest = search.deeper, [], _DEEPEST
+        _explore(root, search)
+        search.spots.sort(key=lambda spot: spot.order)
+        if not search.spots and not search.loose and (search.deeper or too_many):
+            deep = _DEPTH if too_many else _DEEPEST
+            search.notes.append((root, f"folders more than {deep} deep in it were not all looked at"))
     if not search.spots:
         search.loose.sort(key=_order_of_loose)
         search.spots = search.loose[:_MOST_LOOSE]
@@ -153,8 +165,11 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
             elif entry.is_dir(follow_symlinks=False):
                 if step_of(entry.name) is not None or _is_numbered_save(path):
                     search.spots.append(Spot(str(path)))
-                elif depth < _DEPTH and not entry.name.startswith(_PARTIAL):
-                    search.pending.append((path, depth + 1))
+                elif not entry.name.startswith(_PARTIAL):
+                    if depth < search.deepest:
+                        search.pending.append((path, depth + 1))
+                    elif len(search.deeper) < _MOST_DEEPER:
+                        search.deeper.append((path, depth + 1))
             elif _is_checkpoint_file(entry.name):
                 search.spots.append(Spot(str(path)))
             elif _LOOSE.fullmatch(entry.name) and len(search.loose) < MAX_FOLDERS and not duplicate_of(entry.name):
@@ -331,7 +346,7 @@ def _unseen(root: Path, path: Path, tier: Tier, host: str, reason: str) -> Part:
         root=str(root),
         path=str(path),
         key=os.path.relpath(path, root),
-        step=step_of(path.name),
+        step=step_of(path.name) if path != root else None,  # what is of a later step is moved aside
         tier=tier,
         format="unknown",
         bytes=0,
