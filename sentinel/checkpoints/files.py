@@ -208,10 +208,13 @@ def _walk(tree: Tree) -> None:
                     raise NotKnown(f"more than {MAX_FILES} files: too many to look at")
 
 
-def refuse_renamed(tree: Tree) -> None:
-    """`NotKnown` where a copy of a file is there, or what was set aside, and the file itself is not."""
+def refuse_renamed(tree: Tree, of_ranks: Collection[str] = ()) -> None:
+    """`NotKnown` where a copy of a file is there, or what was set aside, and the file itself is not.
+
+    ``of_ranks``: files that are known to be none, though they are named so.
+    """
     here = {*tree.files, *tree.links}
-    for name in (*tree.copies, *tree.files):
+    for name in (*tree.copies, *(file for file in tree.files if file not in of_ranks)):
         folder, slash, file = name.rpartition("/")
         original = copy_names.duplicate_of(file) or copy_names.set_aside_from(file)
         if original and folder + slash + original not in here:

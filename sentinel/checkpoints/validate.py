@@ -38,7 +38,7 @@ from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.formats.beside import lacking
 from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer, unfinished
 from sentinel.checkpoints.formats.registered import refuse_unregistered
-from sentinel.checkpoints.parsing.copy_names import is_not_for_use
+from sentinel.checkpoints.parsing.copy_names import is_not_for_use, ranks_files
 from sentinel.checkpoints.parsing.ranks import ranks_or_none
 from sentinel.checkpoints.reading import Progress, Work, run_all, threads_for
 from sentinel.checkpoints.records import NOTHING, Level, Part, Tier, Validity, level_at_least
@@ -200,7 +200,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         found = formats.recognise(tree)
         judged.format = found.NAME if found else judged.format
         if not tree.single:
-            refuse_renamed(tree)
+            refuse_renamed(tree, ranks_files(tree.files) if found is torch_folder else ())
         if found is None:
             raise _unrecognised(tree, ask)
         judged.owners = found.owners_by_name(tree) if ask.part else judged.owners

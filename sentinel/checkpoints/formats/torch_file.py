@@ -42,6 +42,7 @@ _OTHER_FILE = re.compile(
     r"(lr_)?scheduler(_\d+)?\.|sampler(_\d+)?\.|scaler\.|random_states_\d+\.|rng_state|training_args\.|dl_state_dict|dataloader"
 )
 _NUMBER = re.compile(r"\d+")
+_RANK_AT_END = re.compile(r"\.\d+$")  # state.pt.3
 _MOST_STEPS = 1 << 53  # below it a float holds every whole number
 _TABLES = 3  # of tables inside each other, in which trainers keep an optimizer
 # Lightning goes on only from a file with the second one; its loops speak of an optimizer in weights alone, too.
@@ -311,12 +312,12 @@ def is_torch(tree: Tree, name: str) -> bool:
         head = handle.read(0, min(16, handle.size))
     if zips.looks_like_zip(head) or head[:4] == _LEGACY_START:
         return True
-    lost = not head.strip(b"\0")
-    if name.endswith((".pt", ".pth", ".ckpt")):
+    lost, named = not head.strip(b"\0"), _RANK_AT_END.sub("", name)
+    if named.endswith((".pt", ".pth", ".ckpt")):
         if not lost and head[:1] != b"\x80":
             raise NotKnown(f"{visible(name)} does not begin as a file of torch.save")
         return True
-    if lost and name.endswith((".bin", ".tar")):
+    if lost and named.endswith((".bin", ".tar")):
         start = "starts with zeros" if head else "empty"
         raise NotKnown(f"{visible(name)}: {start}: a torch file that lost its content, or none")
     return False

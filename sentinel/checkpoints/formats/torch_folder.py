@@ -19,6 +19,7 @@ from sentinel.checkpoints.formats.beside.trained import Trained
 from sentinel.checkpoints.formats.huggingface import hf_inside
 from sentinel.checkpoints.parsing import json_files, plain_states
 from sentinel.checkpoints.parsing.content import Role
+from sentinel.checkpoints.parsing.copy_names import ranks_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
 from sentinel.checkpoints.records import level_at_least
@@ -60,6 +61,7 @@ def recognise(tree: Tree) -> bool:
     suffixes = (*_SUFFIXES, ".safetensors", *(plain_states.SUFFIXES if of_a_step else ()))
     depth = _DEPTH if of_a_step else 1
     names = [name for name in tree.files if name.endswith(suffixes) and name.count("/") <= depth]
+    names += [name for name in ranks_files(tree.files) if name.count("/") <= depth]
     # Files of several steps are several checkpoints in one folder.
     return bool(names) and len({step for name in names if (step := step_of(name.rpartition("/")[2])) is not None}) <= 1
 
@@ -158,9 +160,14 @@ def _as_many_as_stated(tree: Tree, ask: Ask) -> None:
 
 def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> dict[str, torch_file.TorchFile]:
     files: dict[str, torch_file.TorchFile] = {}
+    of_ranks = ranks_files(tree.files)
     for name in sorted(tree.files):
         hidden = name.rpartition("/")[2].startswith(".")  # no framework names its files so
-        if hidden or not name.endswith((*_SUFFIXES, ".pkl")) or not torch_file.is_torch(tree, name):
+        if (
+            hidden
+            or not (name in of_ranks or name.endswith((*_SUFFIXES, ".pkl")))
+            or not torch_file.is_torch(tree, name)
+        ):
             continue
         try:
             file = files[name] = torch_file.check_file(tree, name, ask)
@@ -203,6 +210,9 @@ def _ranks(tree: Tree, named: re.Pattern[str] = _RANK) -> dict[str, dict[int, st
         match = named.fullmatch(name)
         if match and name.endswith(_SUFFIXES):
             found.setdefault(match["stem"] + "*" + match["rest"], {})[int(match["rank"])] = name
+    for name in ranks_files(tree.files) if named is _RANK else ():
+        stem, _, rank = name.rpartition(".")
+        found.setdefault(f"{stem}.*", {})[int(rank)] = name
     return {stem: files for stem, files in found.items() if len(files) > 1}
 
 
@@ -331,6 +341,7 @@ def _last_ranks_as_beside(tree: Tree) -> None:
     """A rank's file that the save beside it has: without the last one of a set it has no hole."""
     name, theirs = hf_inside.beside(tree)
     mine = {file for file in tree.files if "/" not in file}
-    lacking = sorted(file for file in theirs - mine if file.endswith(_SUFFIXES) and _RANK.fullmatch(file))
+    of_ranks = {file for file in theirs if file.endswith(_SUFFIXES) and _RANK.fullmatch(file)} | ranks_files(theirs)
+    lacking = sorted(of_ranks - mine)
     if lacking and theirs & mine:
         raise NotKnown(f"{visible(lacking[0])} is missing, which {visible(name)} has: half deleted or half written?")

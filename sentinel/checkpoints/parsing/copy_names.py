@@ -7,6 +7,7 @@ aside; a transfer that was killed leaves its temporary file.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 _DUPLICATES = (
     re.compile(
@@ -35,6 +36,7 @@ _NOT_FOR_USE = re.compile(
     r"|corrupt|corrupted|broken|damaged|torn|bad|failed|deleted|trash)[-_.]*",
     re.IGNORECASE,
 )
+_AFTER_SUFFIX = re.compile(r"(?P<stem>.+\.(?:pt|pth|bin|ckpt|tar))\.(?P<rank>0|[1-9]\d{0,5})")
 _ENDING = re.compile(r"(?:\.(?:pt|pth|ckpt|bin|tar|safetensors|msgpack))+$")
 
 
@@ -51,6 +53,20 @@ def duplicate_of(name: str) -> str | None:
 def set_aside_from(name: str) -> str | None:
     """The name under which a file would be read that was set aside, or whose transfer did not end."""
     return _original(name, _SET_ASIDE)
+
+
+def ranks_files(names: Collection[str]) -> set[str]:
+    """Torch files that are numbered from 0 on after their suffix (``state.pt.0``), two or more: a rank's each.
+
+    Those beside a file of that name without a number are copies of it.
+    """
+    sets: dict[str, dict[int, str]] = {}
+    for name in names:
+        match = _AFTER_SUFFIX.fullmatch(name)
+        if match and match["stem"] not in names:
+            sets.setdefault(match["stem"], {})[int(match["rank"])] = name
+    whole = (files for files in sets.values() if 1 < len(files) == max(files) + 1)
+    return {name for files in whole for name in files.values()}
 
 
 def _original(name: str, patterns: tuple[re.Pattern[str], ...]) -> str | None:
