@@ -112,66 +112,155 @@ def _after_quiet_hours(channel: Channel, at: datetime) -> datetime:
 
 def begin(state: State, out: Transition, notice: Notice, receiver: str) -> None:
     """Deliver the message now, or keep it for the receiver's next digest. The store has it already."""
-    when = due(state.channel(receiver), notice)
-    if when <= notice.at:
-        _attempt(state, out, DeliverNotice(_key(notice, receiver), notice, receiver))
+    _begin(state, out, [notice], receiver)
+
+
+def _begin(state: State, out: Transition, notices: Sequence[Notice], receiver: str) -> None:
+    """As ``begin``, for messages of one thread: the newest of them is delivered, and tells of the others.
+
+    So does it of earlier ones that the receiver has not taken yet: what was so before is no news. While one of the thread is
+    under way the next ones wait for its end: two attempts at once could come in either order.
+    """
+    newest, channel = notices[-1], state.channel(receiver)
+    key = _key(newest, receiver)
+    if _under_way(state, key):
+        state.behind.setdefault(key, []).extend(notices)
         return
-    held = state.held_back.setdefault(receiver, [])
-    held.append(notice)
-    out.do(StartTimer(f"{DIGEST}:{receiver}", min(due(state.channel(receiver), one) for one in held)))
+    waits = state.deliveries.pop(key, None)
+    of = (*(waits.of if waits is not None else ()), *notices)
+    if due(channel, newest) <= newest.at:
+        held = state.held_back.get(receiver, [])
+        earlier = [notice for notice in held if notice.thread == newest.thread]
+        if earlier:
+            state.held_back[receiver] = [notice for notice in held if notice.thread != newest.thread]
+        _attempt(state, out, DeliverNotice(key, newest, receiver, (*earlier, *of)))
+    elif waits is not None:  # what is tried again anyhow need not tell what is over
+        state.deliveries[key] = DeliverNotice(
+            key, dataclasses.replace(newest, delivery=waits.notice.delivery), receiver, of
+        )
+    else:
+        _hold(state, out, notices, receiver)
+
+
+def _hold(state: State, out: Transition, notices: Sequence[Notice], receiver: str) -> None:
+    channel, held = state.channel(receiver), state.held_back.setdefault(receiver, [])
+    held.extend(notices)
+    out.do(StartTimer(f"{DIGEST}:{receiver}", min(_when(channel, one) for one in held)))
+
+
+def _when(channel: Channel | None, notice: Notice) -> datetime:
+    """When a message that is held goes out: as ``due``, or, where that was tried, after the pause."""
+    return notice.delivery.next_at or due(channel, notice)
+
+
+def _under_way(state: State, key: str) -> bool:
+    """Whether an attempt has not ended yet, of this thread's message or of a digest with it."""
+    effect = state.deliveries.get(state.in_digest.get(key, key))
+    return effect is not None and effect.notice.delivery.next_at is None
 
 
 def carry_on(state: State, out: Transition, undelivered: tuple[tuple[Notice, str], ...], now: datetime) -> None:
     """After a start: what was not delivered is tried again, dead letters too. What is old or over stays where it is."""
-    for notice, receiver in undelivered:
+    threads: dict[str, tuple[str, list[Notice]]] = {}
+    for notice, receiver in sorted(undelivered, key=lambda one: one[0].order):
         if receiver in state.receivers and now - notice.at < _STALE and not notice.data.get(OVER):
-            begin(state, out, dataclasses.replace(notice, delivery=Delivery()), receiver)
+            fresh = dataclasses.replace(notice, delivery=Delivery())
+            threads.setdefault(_key(notice, receiver), (receiver, []))[1].append(fresh)
+    for receiver, notices in threads.values():
+        _begin(state, out, notices, receiver)
 
 
 def digest_due(state: State, out: Transition, receiver: str, now: datetime) -> None:
     """The receiver's interval is over: what came in it is one message, for owners one for each of them."""
     channel, held = state.channel(receiver), state.held_back.pop(receiver, [])
-    later = [notice for notice in held if due(channel, notice) > now]
+    ready = {notice.thread for notice in held if _when(channel, notice) <= now}  # with what is newer in them
+    later = [notice for notice in held if notice.thread not in ready]
     owners = channel is not None and channel.audience == "owners"
     groups: dict[object, list[Notice]] = {}
     for notice in held:
-        if notice not in later:
+        if notice.thread not in ready:
+            continue
+        if _under_way(state, key := _key(notice, receiver)):
+            state.behind.setdefault(key, []).append(notice)
+        else:
             groups.setdefault(notice.data.get("user") if owners else "", []).append(notice)
     for notices in groups.values():
-        one = digests.digest(notices, now) if len(notices) > 1 else notices[0]
-        _attempt(state, out, DeliverNotice(_key(one, receiver), one, receiver, of=tuple(notices)))
+        _attempt(state, out, _gathered(state, notices, receiver, now))
     if later:
         state.held_back[receiver] = later
-        out.do(StartTimer(f"{DIGEST}:{receiver}", min(due(channel, notice) for notice in later)))
+        out.do(StartTimer(f"{DIGEST}:{receiver}", min(_when(channel, notice) for notice in later)))
+
+
+def _gathered(state: State, notices: Sequence[Notice], receiver: str, now: datetime) -> DeliverNotice:
+    one = digests.digest(notices, now) if len(notices) > 1 else notices[0]
+    tries = max(notice.delivery.tries for notice in notices)
+    one = dataclasses.replace(one, delivery=Delivery(tries))
+    key = _key(one, receiver)
+    if len(notices) > 1:
+        state.in_digest.update((_key(notice, receiver), key) for notice in notices)
+    return DeliverNotice(key, one, receiver, tuple(notices))
 
 
 def delivered(state: State, out: Transition, event: NoticeDelivered) -> None:
-    effect = state.deliveries.pop(_key(event.notice, event.receiver), None)
-    for notice in effect.of if effect is not None and effect.of else (event.notice,):
+    effect = _ended(state, event)
+    for notice in effect.of:
         done = dataclasses.replace(notice, delivery=Delivery(notice.delivery.tries + 1))
         out.save(NoticeChanged(done, event.receiver, delivered=True))
     out.say("notice-delivered", receiver=event.receiver, notice=event.notice.id)
+    for waiting in _let_go(state, effect):
+        for notice in waiting:
+            begin(state, out, notice, event.receiver)
 
 
 def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> None:
     """Try again later, or give up: which and why is stored with the message."""
-    key = _key(event.notice, event.receiver)
-    effect = state.deliveries.pop(key, None) or DeliverNotice(key, event.notice, event.receiver)
+    effect = _ended(state, event)
     tries = effect.notice.delivery.tries + 1
-    given_up = not event.again or tries >= state.settings.alerts.attempts
     pause_s = max(_PAUSES_S[min(tries, len(_PAUSES_S)) - 1], min(event.after_s, _MOST_PAUSE_S))
-    next_at = None if given_up else event.at + timedelta(seconds=pause_s)
-    became = Delivery(tries, event.reason, given_up, next_at)
-    for notice in effect.of or (effect.notice,):
-        out.save(NoticeChanged(dataclasses.replace(notice, delivery=became), event.receiver, delivered=False))
+
+    def became(before: Delivery) -> Delivery:
+        given_up = not event.again or before.tries + 1 >= state.settings.alerts.attempts
+        next_at = None if given_up else event.at + timedelta(seconds=pause_s)
+        return Delivery(before.tries + 1, event.reason, given_up, next_at)
+
+    in_digest = _is_digest(effect)  # each of its messages has its own attempts: the next digest may have others, too
+    of = [
+        dataclasses.replace(notice, delivery=became(notice.delivery if in_digest else effect.notice.delivery))
+        for notice in effect.of
+    ]
+    for notice in of:
+        out.save(NoticeChanged(notice, event.receiver, delivered=False))
+    again = [notice for notice in of if notice.delivery.next_at is not None]
     out.say(
-        "notice-refused" if not event.again else "notice-given-up" if given_up else "notice-not-delivered",
+        "notice-refused" if not event.again else "notice-not-delivered" if again else "notice-given-up",
         receiver=event.receiver, notice=event.notice.id, attempt=tries, reason=event.reason, warning=True,
     )  # fmt: skip
-    if next_at is not None:
-        again = dataclasses.replace(effect, notice=dataclasses.replace(effect.notice, delivery=became))
-        state.deliveries[key] = again
-        out.do(StartTimer(f"{AGAIN}:{key}", next_at))
+    if again and in_digest:
+        _hold(state, out, again, event.receiver)
+    elif again:
+        newest = dataclasses.replace(effect.notice, delivery=again[-1].delivery)
+        state.deliveries[effect.id] = DeliverNotice(effect.id, newest, event.receiver, tuple(again))
+        out.do(StartTimer(f"{AGAIN}:{effect.id}", again[-1].delivery.next_at or event.at))
+    for waiting in _let_go(state, effect):
+        _begin(state, out, waiting, event.receiver)
+
+
+def _ended(state: State, event: NoticeDelivered | NoticeNotDelivered) -> DeliverNotice:
+    """The attempt that ended, with the messages that it told of."""
+    key = _key(event.notice, event.receiver)
+    return state.deliveries.pop(key, None) or DeliverNotice(key, event.notice, event.receiver, (event.notice,))
+
+
+def _is_digest(effect: DeliverNotice) -> bool:
+    return effect.notice.id not in {notice.id for notice in effect.of}
+
+
+def _let_go(state: State, effect: DeliverNotice) -> list[list[Notice]]:
+    """By thread, the messages that waited for the end of this attempt."""
+    keys = dict.fromkeys(_key(notice, effect.receiver) for notice in effect.of)
+    for key in keys:
+        state.in_digest.pop(key, None)
+    return [state.behind.pop(key) for key in keys if key in state.behind]
 
 
 def outage_told(state: State, out: Transition, event: StoreOutageTold) -> None:
@@ -189,8 +278,10 @@ def outage_told(state: State, out: Transition, event: StoreOutageTold) -> None:
 def again(state: State, out: Transition, key: str) -> None:
     """The pause is over."""
     effect = state.deliveries.get(key)
-    if effect is not None:
-        out.do(effect)
+    if effect is None or effect.notice.delivery.next_at is None:
+        return  # a newer message of the thread is under way, and tells of this one
+    notice = dataclasses.replace(effect.notice, delivery=dataclasses.replace(effect.notice.delivery, next_at=None))
+    _attempt(state, out, dataclasses.replace(effect, notice=notice))
 
 
 def _attempt(state: State, out: Transition, effect: DeliverNotice) -> None:
@@ -199,7 +290,7 @@ def _attempt(state: State, out: Transition, effect: DeliverNotice) -> None:
 
 
 def _key(notice: Notice, receiver: str) -> str:
-    return f"notice:{notice.id}:{receiver}"
+    return f"notice:{notice.thread}:{receiver}"
 
 
 def trial(receiver: str, now: datetime, cluster: str, by: str) -> Notice:

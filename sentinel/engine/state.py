@@ -179,7 +179,10 @@ class State:
     told: dict[str, Thread] = field(default_factory=dict)  # by incident: what people know of it
     left_out: set[str] = field(default_factory=set)  # ids of incidents of which nothing is told: their user had enough
     held_back: dict[str, list[Notice]] = field(default_factory=dict)  # by receiver: for its next digest
-    deliveries: dict[str, DeliverNotice] = field(default_factory=dict)  # under way, or waiting for another attempt
+    # By thread and receiver, or digest: under way, or waiting for another attempt.
+    deliveries: dict[str, DeliverNotice] = field(default_factory=dict)
+    in_digest: dict[str, str] = field(default_factory=dict)  # by thread and receiver: the digest under way that has it
+    behind: dict[str, list[Notice]] = field(default_factory=dict)  # by those: what waits for the end of that attempt
     paused: bool = False
     watching_since: datetime | None = None  # when this daemon started; None: from the beginning
     # Attempts that began before this daemon watched; None: no snapshot was taken yet.

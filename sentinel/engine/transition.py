@@ -55,7 +55,7 @@ class DeliverNotice:
     id: str
     notice: Notice
     receiver: str
-    of: tuple[Notice, ...] = ()  # a digest: the messages that it tells of
+    of: tuple[Notice, ...] = ()  # the messages that it tells of: of its thread, or of a digest
 
 
 @dataclass(frozen=True, slots=True)

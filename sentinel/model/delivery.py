@@ -1,8 +1,9 @@
-"""What became of sending one message to one receiver."""
+"""A message to people, and what became of sending it to one receiver."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 
@@ -14,3 +15,31 @@ class Delivery:
     reason: str = ""  # why the last one failed
     given_up: bool = False  # a dead letter: no further attempt before the next start
     next_at: datetime | None = None  # of the next attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One message to people: one of an incident's thread, for each receiver."""
+
+    id: str
+    incident: str
+    at: datetime
+    title: str
+    body: str
+    data: Mapping[str, object] = field(default_factory=dict, hash=False)
+    delivery: Delivery = field(default=Delivery(), compare=False)
+
+    def __post_init__(self) -> None:
+        if self.at.utcoffset() is None:
+            raise ValueError(f"naive datetime {self.at!r}: records hold aware UTC times")
+
+    @property
+    def thread(self) -> str:
+        """What the message and others tell of: an incident, an outage by its beginning, or this message alone."""
+        return self.incident or str(self.data.get("since") or self.id)
+
+    @property
+    def order(self) -> tuple[datetime, int]:
+        """Of the messages of one thread the newest has the highest."""
+        number = self.data.get("message")
+        return self.at, number if isinstance(number, int) else 0

@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from sentinel.model.delivery import Delivery as Delivery
+from sentinel.model.delivery import Notice as Notice
 from sentinel.model.spares import Spares
 from sentinel.model.spares import Unread as Unread
 from sentinel.model.vocabulary import USER_SOURCES as USER_SOURCES
@@ -376,22 +377,6 @@ class Task:
     def reason(self) -> str:
         """What Slurm shows: who, which incident, why. One line of our own words, no text of users."""
         return f"{OURS}{self.incident.id} {self.verdict.cause} {', '.join(self.verdict.culprits.gpus[:4])}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """One message to people: one of an incident's thread, for each receiver."""
-
-    id: str
-    incident: str
-    at: datetime
-    title: str
-    body: str
-    data: Mapping[str, object] = field(default_factory=dict, hash=False)
-    delivery: Delivery = field(default=Delivery(), compare=False)
-
-    def __post_init__(self) -> None:
-        require_aware(self.at)
 
 
 def utc(seconds: float) -> datetime:

@@ -55,7 +55,8 @@ class Stored:
     settings: Mapping[str, Any] = field(default_factory=dict)
     # Of incidents with a notice: stages in order, worst severity, whether the last one was final, and the incident joined.
     told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    undelivered: tuple[tuple[Notice, str], ...] = ()  # with its receiver
+    # With its receiver; without those of whose thread that receiver has got a later one.
+    undelivered: tuple[tuple[Notice, str], ...] = ()
     unclaimed: tuple[Evidence, ...] = ()  # acknowledged lately, and of no incident yet; the oldest first
     evidence_ids: tuple[str, ...] = ()  # of the newest evidence, the oldest first
     unreadable: tuple[
@@ -96,3 +97,18 @@ def still_holding(steps: Iterable[StoredStep], since: datetime) -> set[str]:
         for row in steps
         if row.outcome is not None and row.outcome.data.get("left_hold") and row.outcome.at >= since
     }
+
+
+def without_overtaken(
+    undelivered: Iterable[tuple[Notice, str]], delivered: Iterable[tuple[Notice, str]]
+) -> tuple[tuple[Notice, str], ...]:
+    """Messages, each with its receiver, that are news still: it has got no later one of the thread."""
+    newest: dict[tuple[str, str], tuple[datetime, int]] = {}
+    for notice, receiver in delivered:
+        key = (notice.thread, receiver)
+        newest[key] = max(newest.get(key, notice.order), notice.order)
+    return tuple(
+        (notice, receiver)
+        for notice, receiver in undelivered
+        if notice.order >= newest.get((notice.thread, receiver), notice.order)
+    )

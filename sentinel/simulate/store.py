@@ -27,7 +27,15 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, still_excluding, still_holding
+from sentinel.model.stored import (
+    ENDED,
+    Stored,
+    StoredStep,
+    not_judged_since,
+    still_excluding,
+    still_holding,
+    without_overtaken,
+)
 from sentinel.wire import to_json
 
 _MOST_EVIDENCE = 5000  # that no incident refers to; as in the real one
@@ -92,10 +100,13 @@ class MemoryStore:
             recent_attempts=tuple(self.rows_of_attempts.values()),
             settings=dict(self.settings),
             told=self._told(wanted),
-            undelivered=tuple((n, receiver) for (_, receiver), (n, done) in self.notices.items() if not done),
+            undelivered=without_overtaken(self._notices(delivered=False), self._notices(delivered=True)),
             unclaimed=self._unclaimed(lately),
             evidence_ids=tuple(item.id for item in sorted(self.evidence.values(), key=lambda e: e.at))[-evidence_ids:],
         )
+
+    def _notices(self, *, delivered: bool) -> list[tuple[Notice, str]]:
+        return [(notice, receiver) for (_, receiver), (notice, done) in self.notices.items() if done is delivered]
 
     def _told(self, incidents: set[str]) -> dict[str, dict[str, Any]]:
         """As the real one keeps it: in the messages."""

@@ -60,7 +60,7 @@ def alerts_of(notice: Notice, link: str = "") -> list[Mapping[str, Any]]:
     known = data.get("labels")
     labels = {
         "alertname": events.get(str(data.get("event")), "SentinelIncident"),
-        "incident": notice.incident or str(data.get("since") or notice.id),
+        "incident": notice.thread,
         "cluster": str(data.get("cluster") or ""),
         **(known if isinstance(known, Mapping) else {}),
     }

@@ -108,7 +108,7 @@ class Chat:
         service = self._of_address()
         service.socket_connect_timeout = service.socket_read_timeout = self._deadline_s
         service.request_rate_per_sec = 0  # the engine paces messages
-        thread = notice.incident or str(notice.data.get("since") or notice.id)
+        thread = notice.thread
         if self._scheme == "pagerduty":
             service.dedup, service.source = thread, str(notice.data.get("cluster") or "sentinel")
             service.action = "resolve" if notice.data.get("final") and notice.data.get("event") != "test" else "trigger"

@@ -25,7 +25,15 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.stored import ENDED, Stored, StoredStep, not_judged_since, still_excluding, still_holding
+from sentinel.model.stored import (
+    ENDED,
+    Stored,
+    StoredStep,
+    not_judged_since,
+    still_excluding,
+    still_holding,
+    without_overtaken,
+)
 
 T = TypeVar("T")
 
@@ -224,8 +232,19 @@ def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str,
 
 
 def _undelivered(connection: sa.Connection, readable: Readable) -> tuple[tuple[Notice, str], ...]:
+    """See ``Stored.undelivered``. Of those that were delivered no text is needed: an unreadable one is no loss."""
     rows = connection.execute(_UNDELIVERED).all()
-    return tuple((notice, row.receiver) for row in rows for notice in readable(Notice, [row.record]))
+    waiting = [(notice, row.receiver) for row in rows for notice in readable(Notice, [row.record])]
+    known = by_id(connection, t.notice, t.notice.c.incident, {notice.incident for notice, _ in waiting})
+    return without_overtaken(waiting, [(_outline(row), row.receiver) for row in known if row.delivered])
+
+
+def _outline(row: Any) -> Notice:
+    """What says to which thread the message belongs, and which of it it is."""
+    record = row.record if isinstance(row.record, dict) else {}
+    said = record.get("data")
+    data = {key: said.get(key) for key in ("since", "message")} if isinstance(said, dict) else {}
+    return Notice(row.id, row.incident, row.at, "", "", data)
 
 
 def _unclaimed(connection: sa.Connection, readable: Readable, since: datetime) -> tuple[Evidence, ...]:

@@ -15,8 +15,11 @@ from made_records import AT, ended, incident, plan, verdict
 
 from sentinel.alerts.digests import digest
 from sentinel.config.alerts import Alerts, Channel
-from sentinel.engine import recovery
+from sentinel.engine import Transition, delivery, recovery
 from sentinel.engine.delivery import due, is_for
+from sentinel.engine.events import NoticeDelivered, NoticeNotDelivered, TimerDue
+from sentinel.engine.state import State
+from sentinel.engine.transition import DeliverNotice, StartTimer
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Delivery, IncidentState, Notice
 
@@ -209,3 +212,156 @@ async def test_a_stop_waits_for_deliveries_under_way_and_for_none_that_hangs(
     await asyncio.wait_for(stopping, 30.0)
     assert len(sink.all) == (0 if hangs else 1), "what can be delivered is"
     assert len(there.store.undelivered()) == (1 if hangs else 0), "and what was not is the next daemon's"
+
+
+class Attempts:
+    """The engine's deliveries to the receiver ``mine``, step by step: what is under way, and the timers that run."""
+
+    def __init__(self, there: World, **what: Any) -> None:
+        self.daemon = Daemon(there, [FakeSink("mine")], settings=_settings(attempts=12, **what))
+        self.state: State = self.daemon.state
+        self.under_way: list[DeliverNotice] = []
+        self.timers: dict[str, datetime] = {}
+        self.told: list[str] = []
+
+    def say(self, number: int, severity: str = "info", **data: Any) -> None:
+        given = {"message": number, "stage": f"stage{number}", **data}
+        made = dataclasses.replace(notice(AT + timedelta(seconds=number), severity, **given), id=f"m{number}")
+        out = Transition()
+        delivery.begin(self.state, out, made, "mine")
+        self._took(out)
+
+    def ends(self, taken: bool, *, again: bool = True) -> None:
+        """The attempt that began first."""
+        one = self.under_way.pop(0)
+        if taken:
+            self.told.append(one.notice.id if one.notice.data["stage"] != "digest" else str(one.notice.body))
+            event: Any = NoticeDelivered(AT, one.notice, "mine")
+        else:
+            event = NoticeNotDelivered(AT, one.notice, "mine", "502", again)
+        self._took(self.daemon.runner.engine.handle(event))
+
+    def pause_ends(self) -> None:
+        timers, self.timers = self.timers, {}
+        for name, at in timers.items():
+            self._took(self.daemon.runner.engine.handle(TimerDue(at, name)))
+
+    def _took(self, out: Transition) -> None:
+        self.under_way += [effect for effect in out.effects if isinstance(effect, DeliverNotice)]
+        self.timers |= {effect.id: effect.due for effect in out.effects if isinstance(effect, StartTimer)}
+        self.daemon.store.commit(out.changes)
+
+    @property
+    def missing(self) -> list[str]:
+        return sorted(one.id for one, _ in self.daemon.world.store.undelivered())
+
+
+async def test_a_receiver_that_is_back_hears_how_it_is_now_and_nothing_of_before(world: Worlds) -> None:
+    case = Attempts(world())
+    case.say(1)
+    case.ends(taken=False)
+    case.say(2)
+    assert [one.notice.id for one in case.under_way] == ["m2"], "news is tried at once"
+    case.ends(taken=False)
+    case.pause_ends()
+    assert [one.notice.id for one in case.under_way] == ["m2"], "of the first there is no attempt of its own any more"
+    case.ends(taken=True)
+    case.pause_ends()
+    assert (case.told, case.under_way, case.missing) == (["m2"], [], [])
+
+
+async def test_messages_of_a_thread_do_not_overtake_each_other_on_their_way(world: Worlds) -> None:
+    case = Attempts(world())
+    for number in (1, 2, 3):
+        case.say(number)
+    assert [one.notice.id for one in case.under_way] == ["m1"]
+    for _ in range(3):
+        case.ends(taken=True)
+    assert (case.told, case.under_way) == (["m1", "m2", "m3"], [])
+
+
+async def test_what_came_during_an_attempt_that_failed_is_told_by_the_newest(world: Worlds) -> None:
+    case = Attempts(world())
+    for number in (1, 2, 3):
+        case.say(number)
+    case.ends(taken=False)
+    assert [one.notice.id for one in case.under_way] == ["m3"]
+    case.ends(taken=True)
+    assert (case.told, case.under_way, case.missing) == (["m3"], [], [])
+
+
+async def test_news_that_waits_for_nothing_tells_what_was_kept_for_a_digest(world: Worlds) -> None:
+    case = Attempts(world(), digest_s=3600.0)
+    case.say(1)
+    case.say(2, "critical")
+    case.ends(taken=True)
+    case.pause_ends()
+    assert (case.told, case.under_way, case.missing) == (["m2"], [], [])
+
+
+async def test_what_was_urgent_and_is_over_when_the_receiver_is_back_is_not_told_as_news(world: Worlds) -> None:
+    case = Attempts(world(), digest_s=3600.0)
+    case.say(1, "critical")
+    case.ends(taken=False)
+    case.say(2)
+    assert case.under_way == [], "it waits for nothing but the pause"
+    case.pause_ends()
+    case.ends(taken=True)
+    case.pause_ends()
+    assert (case.told, case.under_way, case.missing) == (["m2"], [], [])
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_a_digest_under_way_is_not_overtaken_and_tells_nothing_that_was_told_since(
+    world: Worlds, taken: bool
+) -> None:
+    case = Attempts(world(), digest_s=3600.0)
+    case.say(1)
+    case.say(2)
+    case.pause_ends()
+    (digest_of_both,) = case.under_way
+    case.say(3, "critical")
+    assert case.under_way == [digest_of_both]
+    case.ends(taken=taken)
+    assert [one.notice.id for one in case.under_way] == ["m3"]
+    case.ends(taken=True)
+    case.pause_ends()
+    assert (case.told[-1], case.under_way, case.missing) == ("m3", [], [])
+
+
+async def test_messages_of_a_digest_that_failed_are_in_the_next_one(world: Worlds) -> None:
+    case = Attempts(world(), digest_s=3600.0)
+    case.say(1)
+    case.say(2)
+    case.pause_ends()
+    case.ends(taken=False)
+    case.say(3)
+    case.pause_ends()
+    (last,) = case.under_way
+    assert {one.id for one in last.of} == {"m1", "m2", "m3"}
+    case.ends(taken=True)
+    assert case.missing == []
+
+
+async def test_a_dead_letter_is_no_news_once_a_later_message_of_its_thread_was_taken(world: Worlds) -> None:
+    there, sink = world(), FakeSink("mine")
+    for number, delivered in ((1, False), (2, True)):
+        at = there.slurm.clock.now() - timedelta(hours=20, seconds=-number)
+        for thread in ({}, {"since": "then"}):
+            one = dataclasses.replace(notice(at, message=number, **thread), id=f"{number}{len(thread)}")
+            there.store.record_notice(dataclasses.replace(one, incident="" if thread else "inc1"), "mine", delivered)
+    daemon = Daemon(there, [sink], settings=_settings())
+    await daemon.start()
+    await daemon.quiet()
+    assert sink.all == []
+
+
+async def test_a_start_tells_of_a_thread_how_it_is_now(world: Worlds) -> None:
+    there, sink = world(), FakeSink("mine")
+    for number in (2, 1):
+        one = notice(there.slurm.clock.now() + timedelta(seconds=number), message=number)
+        there.store.record_notice(dataclasses.replace(one, id=f"m{number}"), "mine", False)
+    daemon = Daemon(there, [sink], settings=_settings())
+    await daemon.start()
+    await daemon.quiet()
+    assert [one.id for one in sink.all] == ["m2"] and there.store.undelivered() == []
