@@ -191,7 +191,7 @@ class Alerts:
     link: str = setting("", "address of an incident's page in messages; {incident} stands for its id; empty: none")
     deadline_s: float = setting(5.0, "one delivery attempt", unit="s", least=0.1)
     attempts: int = setting(
-        12, "delivery attempts with pauses that grow from 0.5 s to 10 min: a receiver may be away for an hour", least=1
+        13, "delivery attempts with pauses that grow from 0.5 s to 10 min: a receiver may be away for an hour", least=1
     )
     per_user: int = setting(
         10,

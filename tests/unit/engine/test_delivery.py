@@ -162,6 +162,16 @@ async def test_a_receiver_may_ask_for_a_pause(world: Worlds, asked_s: float, pau
     assert pause_s <= (there.slurm.clock.now() - began).total_seconds() < pause_s + 0.5
 
 
+async def test_a_receiver_that_was_away_for_an_hour_gets_what_was_told_at_its_beginning(world: Worlds) -> None:
+    """As the settings promise of ``alerts.attempts``."""
+    case = Attempts(world(), attempts=Alerts().attempts)
+    case.say(1)
+    while case.now < AT + timedelta(hours=1):
+        case.ends(taken=False)
+        case.pause_ends()
+        assert case.under_way, f"given up after {case.now - AT}"
+
+
 async def test_what_is_refused_is_a_dead_letter_at_once(world: Worlds) -> None:
     there = world()
     daemon = Daemon(there, [Refuses("mine")], settings=_settings())
@@ -217,8 +227,10 @@ async def test_a_stop_waits_for_deliveries_under_way_and_for_none_that_hangs(
 class Attempts:
     """The engine's deliveries to the receiver ``mine``, step by step: what is under way, and the timers that run."""
 
-    def __init__(self, there: World, **what: Any) -> None:
-        self.daemon = Daemon(there, [FakeSink("mine")], settings=_settings(attempts=12, **what))
+    def __init__(self, there: World, attempts: int = 12, **what: Any) -> None:
+        self.daemon = Daemon(there, [FakeSink("mine")])
+        self.daemon.state.settings = _settings(attempts, **what)
+        self.now = AT
         self.state: State = self.daemon.state
         self.under_way: list[DeliverNotice] = []
         self.timers: dict[str, datetime] = {}
@@ -236,14 +248,15 @@ class Attempts:
         one = self.under_way.pop(0)
         if taken:
             self.told.append(one.notice.id if one.notice.data["stage"] != "digest" else str(one.notice.body))
-            event: Any = NoticeDelivered(AT, one.notice, "mine")
+            event: Any = NoticeDelivered(self.now, one.notice, "mine")
         else:
-            event = NoticeNotDelivered(AT, one.notice, "mine", "502", again)
+            event = NoticeNotDelivered(self.now, one.notice, "mine", "502", again)
         self._took(self.daemon.runner.engine.handle(event))
 
     def pause_ends(self) -> None:
         timers, self.timers = self.timers, {}
         for name, at in timers.items():
+            self.now = max(self.now, at)
             self._took(self.daemon.runner.engine.handle(TimerDue(at, name)))
 
     def _took(self, out: Transition) -> None:
