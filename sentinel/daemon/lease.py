@@ -114,6 +114,7 @@ class Lease:
         self._seconds = seconds
         self._superseded = superseded
         self._watch = Watch(seconds)
+        self._another_renews = False
         self._until_s = float("-inf")
         self._newest = 0  # the token that was seen last while standing by: it only grows
         self._stopped = threading.Event()
@@ -124,6 +125,16 @@ class Lease:
     def active(self) -> DaemonRow | None:
         """The active daemon as of the last read; None if it is not known."""
         return next((peer.row for peer in self.peers if peer.active), None)
+
+    @property
+    def other_addresses(self) -> tuple[str, ...]:
+        """Of the other daemons of this database, as of the last read."""
+        return tuple(peer.row.address for peer in self.peers if peer.row.holder != self._own.holder)
+
+    @property
+    def another_renews(self) -> bool:
+        """Whether another daemon was seen to renew the lease: it is active, and not only named in the database."""
+        return self._another_renews
 
     def shown(self) -> list[dict[str, Any]]:
         """All daemons as JSON, for views."""
@@ -169,7 +180,10 @@ class Lease:
     def _look(self) -> LeaseView:
         self._own = replace(self._own, beats=self._own.beats + 1)
         view = self._store.look_at_lease(self._own)
-        self.peers = self._watch.looked(view)
+        before, self.peers = self.active, self._watch.looked(view)
+        active = self.active
+        same = before is not None and active is not None and before.holder == active.holder != self._own.holder
+        self._another_renews = same and (self._another_renews or before != active)
         return view
 
     # --- acting -------------------------------------------------------------------------------------------------------

@@ -1,18 +1,20 @@
 """Tells people that the store cannot be written: while that lasts nothing is judged or done.
 
 What else is told goes through the store first. That it cannot be written does not: it is handed to the receivers directly,
-once each. What became of it is kept once the store is back, for ``sentinel alerts list``.
+once each. What became of it is kept once the store is back, for ``sentinel alerts list``. Where another daemon acts, this
+one alone is cut off, and people are told nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.alerts import store_unwritable, store_writable_again
+from sentinel.daemon.outage_told import OutageTold
 from sentinel.daemon.runner import Runner
 from sentinel.engine import delivery
 from sentinel.engine.events import NoticeNotDelivered, StoreOutageTold
@@ -24,15 +26,35 @@ from sentinel.ports import Clock
 EVERY_S = 5.0  # between two looks; a message that was not taken is tried again at the next
 
 
+async def _nobody_else() -> bool:
+    return False
+
+
 class StoreOutage:
-    def __init__(self, runner: Runner, clock: Clock, log: Log, *, lease_problem: Callable[[], str] = str) -> None:
-        """``lease_problem``: why the lease is not ours, which also is written to the store; empty while it is."""
+    def __init__(
+        self,
+        runner: Runner,
+        clock: Clock,
+        log: Log,
+        *,
+        lease_problem: Callable[[], str] = str,
+        another_acts: Callable[[], Awaitable[bool]] = _nobody_else,
+        told: OutageTold | None = None,
+    ) -> None:
+        """
+        Args:
+            lease_problem: why the lease is not ours, which also is written to the store; empty while it is.
+            another_acts: whether another daemon says that it is the active one.
+            told: who was told of an outage, also by the process before this one.
+        """
         self._runner, self._clock, self._log = runner, clock, log
-        self._lease_problem = lease_problem
+        self._lease_problem, self._another_acts = lease_problem, another_acts
         self._since: datetime | None = None
-        self._told: datetime | None = None  # the beginning of the outage that people were told of
+        self._heard = told or OutageTold(None, log)
+        self._told: datetime | None = self._heard.since  # the beginning of the outage that people were told of
         self._pending: dict[str, Notice] = {}  # by receiver: what it has not taken
-        self._became: list[tuple[Notice, str, bool]] = []  # with its receiver, and whether that took it
+        notice = self._heard.notice  # with its receiver, and whether that took it
+        self._became = [(notice, receiver, True) for receiver in self._heard.receivers] if notice is not None else []
 
     def shown(self) -> dict[str, Any] | None:
         """Since when nothing is judged or done, and why, for views; None while the store is written."""
@@ -47,7 +69,8 @@ class StoreOutage:
         seen, now, state = self.shown(), self._clock.now(), self._runner.state
         self._since = seen["since"] if seen is not None else None
         if seen is not None and self._told is None:
-            if now - seen["since"] >= timedelta(seconds=state.settings.daemon.blind_s):
+            lasts = now - seen["since"] >= timedelta(seconds=state.settings.daemon.blind_s)
+            if lasts and not await self._another_acts():
                 self._told = seen["since"]
                 self._log.warning("store-outage", since=seen["since"].isoformat(), reason=seen["reason"])
                 notice = store_unwritable(seen["since"], seen["reason"], now)
@@ -55,12 +78,31 @@ class StoreOutage:
         elif seen is None and self._told is not None:
             for receiver in list(self._pending):
                 self._give_up(receiver, self._pending[receiver].delivery.reason or "it was over before")
-            self._runner.handle(StoreOutageTold(now, tuple(self._became), store_writable_again(self._told, now)))
+            became, over = tuple(self._became), store_writable_again(self._told, now)
             self._became, self._told = [], None
+            saved = self._runner.handle(StoreOutageTold(now, became, over))
+            saved.add_done_callback(self._kept)
+        elif self._told is not None and await self._another_acts():
+            self._over_elsewhere(now)
         await asyncio.gather(*(self._try(receiver) for receiver in list(self._pending)))
+
+    def _kept(self, saved: asyncio.Future[None]) -> None:
+        """The store has what is to be told of the end, unless it failed anew: then the file does."""
+        if not saved.cancelled() and saved.exception() is None:
+            self._heard.done()
+
+    def _over_elsewhere(self, now: datetime) -> None:
+        """Another daemon acts, and this one cannot save it: whoever heard of the outage is told past the store."""
+        assert self._told is not None, "asked while people know of an outage"
+        over, state = store_writable_again(self._told, now), self._runner.state
+        told = [receiver for receiver in self._heard.receivers if receiver in delivery.receivers(state, over)]
+        self._pending, self._became, self._told = dict.fromkeys(told, over), [], None
 
     def _give_up(self, receiver: str, reason: str) -> None:
         notice = self._pending.pop(receiver)
+        if notice.data["final"]:
+            self._heard.done(receiver)
+            return
         became = dataclasses.replace(notice.delivery, reason=reason, given_up=True)
         self._became.append((dataclasses.replace(notice, delivery=became), receiver, False))
 
@@ -73,7 +115,11 @@ class StoreOutage:
         tries = notice.delivery.tries + 1
         if not isinstance(event, NoticeNotDelivered):
             del self._pending[receiver]
+            if notice.data["final"]:
+                await asyncio.to_thread(self._heard.done, receiver)
+                return
             self._became.append((dataclasses.replace(notice, delivery=Delivery(tries)), receiver, True))
+            await asyncio.to_thread(self._heard.took, notice, receiver)
             return
         self._pending[receiver] = dataclasses.replace(notice, delivery=Delivery(tries, event.reason))
         if tries == 1 or not event.again:

@@ -49,9 +49,11 @@ from sentinel.daemon.ingest.trends import read_trends
 from sentinel.daemon.lease import RENEWAL_FRACTION, Lease, this_place
 from sentinel.daemon.outage import EVERY_S as OUTAGE_S
 from sentinel.daemon.outage import StoreOutage
+from sentinel.daemon.outage_told import FILE as TOLD_FILE
+from sentinel.daemon.outage_told import OutageTold, tell_while_standing_by
 from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.runner import Runner
-from sentinel.daemon.standby import StandbyServer, stand_by, start_listening
+from sentinel.daemon.standby import StandbyServer, another_acts, stand_by, start_listening
 from sentinel.daemon.web.server import PageServer
 from sentinel.daemon.wiring import (
     DaemonParts,
@@ -101,11 +103,16 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
     own = DaemonRow(holder(), own_address(settings.daemon), __version__, 0, datetime.now(UTC))
     lease = Lease(store, own, settings.daemon.lease_s, log, superseded=superseded)
     standby = StandbyServer(settings.daemon, lease, Telemetry(CollectorRegistry()), log)
-    await stand_by(lease, standby, log)
+    told = OutageTold(Path(settings.daemon.state) / TOLD_FILE, log)
+    telling = asyncio.create_task(tell_while_standing_by(told, settings, lease, log), name="end of an outage")
+    try:
+        await stand_by(lease, standby, log)
+    finally:
+        telling.cancel()
     lease.keep(asyncio.get_running_loop())
     log.info("active", daemon=own.holder, token=store.token)
     try:
-        await _act(settings, store, lease, standby, syslog, log)
+        await _act(settings, store, lease, standby, syslog, log, told)
     finally:
         lease.stop()
         with suppress(Unavailable):
@@ -114,7 +121,13 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
 
 
 async def _act(
-    settings: Settings, store: Store, lease: Lease, standby: StandbyServer, syslog: Syslog | None, log: Log
+    settings: Settings,
+    store: Store,
+    lease: Lease,
+    standby: StandbyServer,
+    syslog: Syslog | None,
+    log: Log,
+    told: OutageTold,
 ) -> None:
     """Load the state, resume interrupted effects, serve until stopped."""
     live, telemetry, clock = ClusterView(), Telemetry(CollectorRegistry()), SteadyClock()
@@ -135,7 +148,10 @@ async def _act(
         clock.go_on_from(newest)
     runner = engine_runner(base, stored, signals, known.counters)
     operators = operators_of(base)
-    outage = StoreOutage(runner, clock, log, lease_problem=lambda: lease.problem)
+    elsewhere = partial(another_acts, lease, settings.daemon, settings.alerts.deadline_s)
+    outage = StoreOutage(
+        runner, clock, log, lease_problem=lambda: lease.problem, another_acts=elsewhere, told=told
+    )  # fmt: skip
     views = people_views(base, signals, known, operators, outage)
     server, page = api_server(base, runner, views, outage), page_server(base, views, operators)
     asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner, clock))

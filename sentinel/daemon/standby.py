@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from typing import Protocol
 
-from aiohttp import web
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from sentinel import __version__
+from sentinel.adapters.daemon_addresses import addresses_of
+from sentinel.adapters.tls import client_context
 from sentinel.config.settings import Daemon
 from sentinel.daemon.api.transport import Listener
 from sentinel.daemon.lease import Lease
-from sentinel.errors import Unavailable, UserError
+from sentinel.errors import SentinelError, Unavailable, UserError
 from sentinel.log import Log
-from sentinel.protocol import ELSEWHERE, STANDBY
+from sentinel.protocol import ACTIVE, ELSEWHERE, STANDBY
 from sentinel.telemetry import EXPOSITION_TYPE, Telemetry
 
 _KNOWN = ("sentinel_active", "sentinel_build_info")  # a standby daemon's metrics; others are the active one's
+
+_MOST_HEALTH = 64  # bytes of what /healthz says
 
 
 class Startable(Protocol):
@@ -108,3 +113,27 @@ async def stand_by(lease: Lease, server: StandbyServer, log: Log) -> None:
             log.info("standing-by", active=active)
             said = active
         await asyncio.sleep(lease.every_s / 2)
+
+
+async def another_acts(lease: Lease, settings: Daemon, deadline_s: float) -> bool:
+    """Whether another daemon of this database says that it is the active one. What is not known is no.
+
+    That answer is not authenticated: whoever forges it keeps back the message that nothing is done, and changes nothing.
+
+    Args:
+        deadline_s: of each answer; all are asked at once.
+    """
+    addresses = dict.fromkeys([*lease.other_addresses, *addresses_of(settings.url)])
+    return ACTIVE in await asyncio.gather(*(_health(one, settings.ca_file, deadline_s) for one in addresses))
+
+
+async def _health(address: str, ca_file: str, deadline_s: float) -> str:
+    """What the daemon there says of itself; empty: no answer. One without the lease does not call itself active."""
+    with contextlib.suppress(ClientError, OSError, ValueError, TimeoutError, SentinelError):
+        context = client_context(ca_file) if address.startswith("https:") else True
+        async with (
+            ClientSession(timeout=ClientTimeout(total=deadline_s)) as session,
+            session.get(f"{address.rstrip('/')}/healthz", ssl=context, allow_redirects=False) as answer,
+        ):
+            return (await answer.content.read(_MOST_HEALTH)).decode("utf-8", "replace").strip()
+    return ""

@@ -136,6 +136,15 @@ def turns(times: int, *hosts: Host) -> None:
         assert sum(host.acts for host in hosts) <= 1
 
 
+def test_another_one_acts_that_is_seen_to_renew_and_not_one_that_is_only_named(pair: tuple[Host, Host]) -> None:
+    first, second = pair
+    assert not second.lease.another_renews and second.lease.other_addresses == ("http://a:9478",)
+    turns(2, second)
+    assert not second.lease.another_renews
+    turns(2, first, second)
+    assert second.lease.another_renews and not first.lease.another_renews
+
+
 def test_who_renews_stays(pair: tuple[Host, Host]) -> None:
     first, second = pair
     turns(100, first, second)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from in_memory.daemon import Daemon, FakeSink
 from in_memory.views import OPERATOR, Shown
 from in_memory.world import World
 from made_records import evidence
 
 from sentinel.cli.operator.doctor_daemon import findings_of
+from sentinel.config.alerts import Alerts
+from sentinel.config.settings import Daemon as DaemonSettings
 from sentinel.config.settings import Settings
 from sentinel.daemon.effects.messages import messages
 from sentinel.daemon.outage import EVERY_S, StoreOutage
+from sentinel.daemon.outage_told import OutageTold, tell_that_it_is_over
+from sentinel.daemon.standby import another_acts
 from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model.records import Kind
+from sentinel.protocol import ACTIVE, STANDBY
 
 Worlds = Callable[..., World]
 FULL = "the store does not answer: database or disk is full"
@@ -25,11 +33,13 @@ XID = evidence(Kind.XID, node="n3", data={"xid": 79}, text="NVRM: Xid 79")
 
 
 class Case:
-    """A daemon whose store can be full, and whose lease can be out."""
+    """A daemon whose store can be full, whose lease can be out, and beside which another one may act."""
 
-    def __init__(self, there: World, monkeypatch: pytest.MonkeyPatch, *sinks: FakeSink) -> None:
+    def __init__(
+        self, there: World, monkeypatch: pytest.MonkeyPatch, *sinks: FakeSink, file: Path | None = None
+    ) -> None:
         self.daemon, self.clock = Daemon(there, sinks), there.slurm.clock
-        self.full, self.lease = False, ""
+        self.full, self.lease, self.other_acts = False, "", False
         commit = there.store.commit
 
         def written(changes: Any) -> None:
@@ -39,7 +49,14 @@ class Case:
 
         monkeypatch.setattr(there.store, "commit", written)
         log = Log(self.daemon.stream)
-        self.outage = StoreOutage(self.daemon.runner, self.clock, log, lease_problem=lambda: self.lease)
+
+        async def acts() -> bool:
+            return self.other_acts
+
+        self.outage = StoreOutage(
+            self.daemon.runner, self.clock, log,
+            lease_problem=lambda: self.lease, another_acts=acts, told=OutageTold(file, log),
+        )  # fmt: skip
 
     async def looks(self, span_s: float) -> None:
         for _ in range(round(span_s / EVERY_S)):
@@ -140,3 +157,82 @@ async def test_status_and_doctor_say_it(world: Worlds, monkeypatch: pytest.Monke
     assert (await shown("status", OPERATOR))["outage"]["reason"] == FULL
     (found,) = [one for one in findings_of(await shown("doctor", OPERATOR), Settings()) if one.what == "store"]
     assert found.answer == "bad" and FULL in found.seen and "nothing is judged or done" in found.seen
+
+
+async def test_nobody_is_told_that_nothing_is_done_while_another_daemon_acts(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pager = FakeSink()
+    case = Case(world(), monkeypatch, pager)
+    case.lease, case.other_acts = FULL, True
+    await case.looks(100.0)
+    assert events(pager) == []
+    case.other_acts = False  # the database is away for both, or that one ended
+    await case.looks(5.0)
+    assert events(pager) == ["blind"]
+
+
+async def test_where_another_daemon_acts_later_people_are_told_past_the_store(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pager, deaf = FakeSink("pager"), FakeSink("deaf", fails=1000)
+    case = Case(world(), monkeypatch, pager, deaf)
+    case.lease = FULL
+    await case.looks(100.0)
+    case.other_acts, pager.fails, deaf.fails = True, 2, 0
+    await case.looks(100.0)
+    assert (events(pager), events(deaf)) == (["blind", "sees_again"], [])
+
+
+async def test_a_process_that_is_replaced_leaves_to_the_next_one_whom_to_tell_of_the_end(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    there, pager, deaf, file = world(), FakeSink("pager"), FakeSink("deaf", fails=1000), tmp_path / "told.json"
+    case = Case(there, monkeypatch, pager, deaf, file=file)
+    case.lease = FULL
+    await case.looks(100.0)
+    assert file.exists()
+    deaf.fails = 0
+    next_one = Case(there, monkeypatch, pager, deaf, file=file)
+    await next_one.looks(5.0)
+    await next_one.daemon.quiet()
+    assert (events(pager), events(deaf)) == (["blind", "sees_again"], [])
+    assert not file.exists() and {one.data["since"] for one in pager.all} == {pager.all[0].data["since"]}
+
+
+async def test_one_that_stands_by_tells_those_who_heard(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pager, file = FakeSink("pager"), tmp_path / "told.json"
+    case = Case(world(), monkeypatch, pager, FakeSink("removed"), file=file)
+    case.lease = FULL
+    await case.looks(100.0)
+    pager.fails = 2
+    told, log = OutageTold(file, Log(case.daemon.stream)), Log(case.daemon.stream)
+    await tell_that_it_is_over(told, Alerts(), {"pager": pager}, case.clock.now, log)
+    assert events(pager) == ["blind", "sees_again"] and not file.exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"notice": 1}', '{"notice": {}, "receivers": 5}'])
+def test_a_file_that_cannot_be_read_tells_nobody(tmp_path: Path, content: str) -> None:
+    (tmp_path / "told.json").write_text(content)
+    assert OutageTold(tmp_path / "told.json", Log()).since is None
+
+
+@pytest.mark.parametrize(("says", "acts"), [(ACTIVE, True), (STANDBY, False), ("", False)])
+async def test_only_a_daemon_that_says_so_is_taken_for_active(says: str, acts: bool) -> None:
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(text=f"{says}\n")
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    there, nobody = f"http://{host}:{port}", "http://127.0.0.1:9"
+    try:
+        for seen, named in ((there, nobody), (nobody, there)):  # one that came just now is in the settings only
+            lease: Any = SimpleNamespace(other_addresses=(seen,))
+            assert await another_acts(lease, DaemonSettings(url=named), 60.0) is acts
+    finally:
+        await runner.cleanup()
