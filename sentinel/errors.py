@@ -24,6 +24,7 @@ class SentinelError(Exception):
 
     exit_status = 1
     usual_fix = "sentinel doctor looks for what is wrong"  # said by a command where the error itself has no fix
+    took: tuple[str, ...] = ()  # of a message: addresses that have it all the same
     signed = False  # whether it is the daemon's own answer: its signature was checked
 
     def __init__(self, message: str, *, fix: str = "") -> None:
@@ -68,6 +69,7 @@ class Unavailable(SentinelError):
     exit_status = 3
     usual_fix = "try again; sentinel doctor says what does not answer"
     after_s = 0.0  # the pause that the other side asks for before it is tried again
+    unsure = False  # of a message: whether it may have arrived all the same
 
 
 class Timeout(Unavailable):

@@ -167,6 +167,13 @@ class Mail:
     sender: str = setting("", "address that mail comes from; empty: sentinel@ this host's name")
     user: str = setting("", "account at the server; empty: without")
     password_file: str = setting("", "its password, in one line", unit="path")
+    accept_s: float = setting(
+        60.0,
+        "until the server says whether it has taken a mail: one that scans it first takes longer than for other answers, "
+        "and what it does not say in time may come twice",
+        unit="s",
+        least=0.1,
+    )
 
     def __post_init__(self) -> None:
         """

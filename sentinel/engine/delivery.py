@@ -25,6 +25,7 @@ DIGEST = "digest"  # timers: digest:RECEIVER
 AGAIN = "deliver"  # timers: deliver:KEY
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0, 120.0, 300.0, 600.0)  # before the next attempt; the last one repeats
 _MOST_PAUSE_S = 3600.0  # that a receiver may ask for: what is told later helps nobody
+_MOST_UNSURE = 2  # attempts at what may have arrived: one too many is better than none, and twelve are not
 _STALE = timedelta(days=1)  # what was not delivered for so long is no news: a start does not send it
 
 
@@ -135,9 +136,8 @@ def _begin(state: State, out: Transition, notices: Sequence[Notice], receiver: s
             state.held_back[receiver] = [notice for notice in held if notice.thread != newest.thread]
         _attempt(state, out, DeliverNotice(key, newest, receiver, (*earlier, *of)))
     elif waits is not None:  # what is tried again anyhow need not tell what is over
-        state.deliveries[key] = DeliverNotice(
-            key, dataclasses.replace(newest, delivery=waits.notice.delivery), receiver, of
-        )
+        before = dataclasses.replace(waits.notice.delivery, took=(), unsure=0)  # of another message
+        state.deliveries[key] = DeliverNotice(key, dataclasses.replace(newest, delivery=before), receiver, of)
     else:
         _hold(state, out, notices, receiver)
 
@@ -163,8 +163,9 @@ def carry_on(state: State, out: Transition, undelivered: tuple[tuple[Notice, str
     """After a start: what was not delivered is tried again, dead letters too. What is old or over stays where it is."""
     threads: dict[str, tuple[str, list[Notice]]] = {}
     for notice, receiver in sorted(undelivered, key=lambda one: one[0].order):
-        if receiver in state.receivers and now - notice.at < _STALE and not notice.data.get(OVER):
-            fresh = dataclasses.replace(notice, delivery=Delivery())
+        news = now - notice.at < _STALE and not notice.data.get(OVER) and notice.delivery.unsure < _MOST_UNSURE
+        if receiver in state.receivers and news:
+            fresh = dataclasses.replace(notice, delivery=Delivery(took=notice.delivery.took))
             threads.setdefault(_key(notice, receiver), (receiver, []))[1].append(fresh)
     for receiver, notices in threads.values():
         _begin(state, out, notices, receiver)
@@ -193,8 +194,9 @@ def digest_due(state: State, out: Transition, receiver: str, now: datetime) -> N
 
 def _gathered(state: State, notices: Sequence[Notice], receiver: str, now: datetime) -> DeliverNotice:
     one = digests.digest(notices, now) if len(notices) > 1 else notices[0]
-    tries = max(notice.delivery.tries for notice in notices)
-    one = dataclasses.replace(one, delivery=Delivery(tries))
+    tries, unsure = (max(getattr(notice.delivery, name) for notice in notices) for name in ("tries", "unsure"))
+    took = set(notices[0].delivery.took).intersection(*(notice.delivery.took for notice in notices))
+    one = dataclasses.replace(one, delivery=Delivery(tries, took=tuple(sorted(took)), unsure=unsure))
     key = _key(one, receiver)
     if len(notices) > 1:
         state.in_digest.update((_key(notice, receiver), key) for notice in notices)
@@ -219,9 +221,11 @@ def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> N
     pause_s = max(_PAUSES_S[min(tries, len(_PAUSES_S)) - 1], min(event.after_s, _MOST_PAUSE_S))
 
     def became(before: Delivery) -> Delivery:
-        given_up = not event.again or before.tries + 1 >= state.settings.alerts.attempts
+        tries, unsure = before.tries + 1, before.unsure + event.unsure
+        given_up = not event.again or tries >= state.settings.alerts.attempts or unsure >= _MOST_UNSURE
         next_at = None if given_up else event.at + timedelta(seconds=pause_s)
-        return Delivery(before.tries + 1, event.reason, given_up, next_at)
+        took = tuple(dict.fromkeys([*before.took, *event.took]))
+        return Delivery(tries, event.reason, given_up, next_at, took, unsure)
 
     in_digest = _is_digest(effect)  # each of its messages has its own attempts: the next digest may have others, too
     of = [

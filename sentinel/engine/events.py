@@ -94,7 +94,11 @@ class NoticeDelivered:
 
 @dataclass(frozen=True, slots=True)
 class NoticeNotDelivered:
-    """The receiver did not take it. ``again``: another attempt may help. ``after_s``: the pause that it asks for."""
+    """The receiver did not take it, or a part of its addresses did not.
+
+    ``again``: another attempt may help. ``after_s``: the pause that it asks for. ``took``: addresses that have it.
+    ``unsure``: it may have arrived all the same.
+    """
 
     at: datetime
     notice: Notice
@@ -102,6 +106,8 @@ class NoticeNotDelivered:
     reason: str
     again: bool
     after_s: float = 0.0
+    took: tuple[str, ...] = ()
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,4 +104,4 @@ def mail_server(alerts: Alerts) -> MailServer:
     mail = alerts.mail
     host, _, port = mail.server.rpartition(":")
     password = secret(Path(mail.password_file), "alerts.mail.password_file") if mail.password_file else ""
-    return MailServer(host.strip("[]"), int(port), mail.security, mail.sender, mail.user, password)
+    return MailServer(host.strip("[]"), int(port), mail.security, mail.sender, mail.user, password, mail.accept_s)

@@ -7,11 +7,11 @@ import smtplib
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.message import EmailMessage
-from email.utils import format_datetime
+from email.utils import format_datetime, getaddresses
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from sentinel.model.records import Notice
 from sentinel.text import plain
 
 _ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")  # what may stand before the @ unquoted
-_EXCHANGES = 8  # of one mail: greeting, EHLO, STARTTLS, AUTH, MAIL, RCPT, DATA, QUIT
+_EXCHANGES = 8  # of one mail: greeting, EHLO, STARTTLS, AUTH, MAIL, RCPT, DATA, QUIT; its content has its own deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class MailServer:
     sender: str = ""
     user: str = ""
     password: str = ""
+    accept_s: float = 60.0  # until it says whether it has taken a mail
 
 
 @cache
@@ -42,25 +43,59 @@ def own_name() -> str:
     return socket.getfqdn()
 
 
+class _Deadline:
+    """Ends what waits for the server: one that sends a byte now and then never runs into a socket's deadline."""
+
+    def __init__(self, within_s: float) -> None:
+        self.opened: list[_Plain] = []
+        self.late = threading.Event()
+        self._timer = threading.Timer(within_s, self._shut_down)
+        self._start()
+
+    def begin(self, within_s: float) -> None:
+        """Count anew: from now on there is so much time."""
+        self.end()
+        self._timer = threading.Timer(within_s, self._shut_down)
+        self._start()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _start(self) -> None:
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _shut_down(self) -> None:
+        self.late.set()
+        for server in self.opened:
+            if server.sock is not None:
+                with suppress(OSError):
+                    server.sock.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def content_sent(self) -> bool:
+        """Whether a mail was sent to its end: the server may have taken it, whatever is heard then."""
+        return any(server.content_sent for server in self.opened)
+
+
 class _Plain(smtplib.SMTP):
-    def __init__(self, opened: list[smtplib.SMTP], *arguments: Any, **named: Any) -> None:
-        opened.append(self)
+    content_sent = False
+
+    def __init__(self, deadline: _Deadline, accept_s: float, *arguments: Any, **named: Any) -> None:
+        deadline.opened.append(self)
+        self._deadline, self._accept_s = deadline, accept_s
         super().__init__(*arguments, **named)
 
+    def send(self, s: Any) -> None:
+        super().send(s)
+        if isinstance(s, bytes) and self.sock is not None:  # commands are text
+            self.content_sent = True
+            self.sock.settimeout(self._accept_s)
+            self._deadline.begin(self._accept_s)
 
-class _Tls(smtplib.SMTP_SSL):
-    def __init__(self, opened: list[smtplib.SMTP], *arguments: Any, **named: Any) -> None:
-        opened.append(self)
-        super().__init__(*arguments, **named)
 
-
-def _shut_down(opened: list[smtplib.SMTP], late: threading.Event) -> None:
-    """End what waits for the server: one that sends a byte now and then never runs into a socket's deadline."""
-    late.set()
-    for server in opened:
-        if server.sock is not None:
-            with suppress(OSError):
-                server.sock.shutdown(socket.SHUT_RDWR)
+class _Tls(_Plain, smtplib.SMTP_SSL):
+    pass
 
 
 class Mail:
@@ -80,7 +115,8 @@ class Mail:
         """
         Args:
             to: addresses; ``{user}`` stands for the account of the job's owner.
-            deadline_s: of each answer of the server; a whole delivery has eight times as much.
+            deadline_s: of each answer of the server but the last; a whole delivery has eight times as much, and
+                ``server.accept_s``.
             turn: with whose deliveries it takes turns; empty: with those of its name.
         """
         self.name = name
@@ -97,12 +133,17 @@ class Mail:
 
     async def send(self, notice: Notice) -> None:
         try:  # own_name() comes before the delivery, which ends by itself
-            await self._threads.call(self._turn, self._deadline_s * (_EXCHANGES + 1), self._send, notice)
+            most_s = self._deadline_s * (_EXCHANGES + 1) + self._server.accept_s
+            await self._threads.call(self._turn, most_s, self._send, notice)
         except TimeoutError as error:
             raise Timeout(f"channel {self.name}: the mail server did not answer in time") from error
 
     def _send(self, notice: Notice) -> None:
-        self.deliver(self.mail_of(notice))
+        mail = self.mail_of(notice)
+        to = [address for _, address in getaddresses([mail["To"]])]
+        took = [address for address in to if address in notice.delivery.took]
+        if len(took) < len(to):
+            self.deliver(mail, [address for address in to if address not in took])
 
     def mail_of(self, notice: Notice) -> EmailMessage:
         """Blocking, as ``sender``.
@@ -135,53 +176,78 @@ class Mail:
             raise Refused(f"channel {self.name}: {user!r:.80} cannot stand in an address", fix="correct [alerts] to")
         return address.replace("{user}", user)
 
-    def deliver(self, mail: EmailMessage) -> None:
+    def deliver(self, mail: EmailMessage, to: Sequence[str] | None = None) -> None:
         """Send a mail through the server. Blocking.
 
+        Args:
+            to: addresses; None: those in its header.
+
         Raises:
-            Refused: the server takes it never. Unavailable: it may take it later.
+            Refused: the server takes it never. Unavailable: it may take it later. ``took``: who has it all the same.
+                ``unsure``: the server had all of it, and did not say whether it takes it.
         """
-        opened: list[smtplib.SMTP] = []
-        late = threading.Event()
-        overdue = threading.Timer(self._deadline_s * _EXCHANGES, _shut_down, [opened, late])
-        overdue.daemon = True
-        overdue.start()
+        deadline = _Deadline(self._deadline_s * _EXCHANGES)
         try:
-            self._exchange(mail, opened)
+            self._exchange(mail, to or [address for _, address in getaddresses([mail["To"]])], deadline)
         except Refused:
-            if late.is_set():  # the half of a line was taken for an answer
-                raise Timeout(f"channel {self.name}: the mail server did not answer in time") from None
+            if deadline.late.is_set():  # the half of a line was taken for an answer
+                raise self._silent(deadline, Timeout("the mail server did not answer in time")) from None
             raise
         finally:
-            overdue.cancel()
+            deadline.end()
 
-    def _exchange(self, mail: EmailMessage, opened: list[smtplib.SMTP]) -> None:
+    def _silent(self, deadline: _Deadline, error: Unavailable) -> Unavailable:
+        """The error, as one of this channel's, that says whether the mail may have been taken."""
+        error.unsure = deadline.content_sent
+        said = " after the whole mail: it may have taken it" if error.unsure else ""
+        error.message = f"channel {self.name}: {error.message}{said}"
+        return error
+
+    def _exchange(self, mail: EmailMessage, to: Sequence[str], deadline: _Deadline) -> None:
         """As ``deliver``, without its deadline."""
         try:
-            with self._connected(opened) as server:
-                refused = server.send_message(mail)
+            server = self._connected(deadline)
+            try:
+                refused = server.send_message(mail, to_addrs=to)
+            finally:
+                self._end(server)
         except smtplib.SMTPRecipientsRefused as error:
-            self._answered(*next(iter(error.recipients.values())))
+            self._refused(error.recipients, ())
         except smtplib.SMTPResponseException as error:
             self._answered(error.smtp_code, error.smtp_error)
         except (smtplib.SMTPNotSupportedError, ssl.SSLCertVerificationError) as error:
             fix = "correct [alerts.mail] security and server"
             raise Refused(f"channel {self.name}: {self._server.host}: {error!s:.200}", fix=fix) from error
         except (OSError, smtplib.SMTPException) as error:
-            raise Unavailable(f"channel {self.name}: {self._server.host}: {error!s:.200}") from error
+            raise self._silent(deadline, Unavailable(f"{self._server.host}: {error!s:.200}")) from error
         else:
-            for code, text in refused.values():
-                self._answered(code, text)
+            self._refused(refused, tuple(address for address in to if address not in refused))
 
-    def _connected(self, opened: list[smtplib.SMTP]) -> smtplib.SMTP:
-        """``opened``: gets the connection before its first answer is awaited."""
-        server, deadline_s = self._server, self._deadline_s
+    def _end(self, server: _Plain) -> None:
+        """Take leave. What becomes of that says nothing about the mail."""
+        with suppress(OSError, smtplib.SMTPException):
+            if server.sock is not None:
+                server.sock.settimeout(self._deadline_s)
+                server.quit()
+        server.close()
+
+    def _refused(self, refused: Mapping[str, tuple[int, bytes]], took: tuple[str, ...]) -> None:
+        """Raises as ``_answered`` if addresses were refused: as for one that may be taken later, if there is one."""
+        for address, (code, text) in sorted(refused.items(), key=lambda one: not 400 <= one[1][0] < 500):
+            try:
+                self._answered(code, text, f" for {plain(address)}")
+            except (Unavailable, Refused) as error:
+                error.took = took
+                raise
+
+    def _connected(self, deadline: _Deadline) -> _Plain:
+        server, deadline_s, address = self._server, self._deadline_s, (self._server.host, self._server.port)
         name = own_name() if "." in own_name() else None  # smtplib would look it up for each mail
         if server.security == "tls":
             context = ssl.create_default_context()
-            made: smtplib.SMTP = _Tls(opened, server.host, server.port, name, timeout=deadline_s, context=context)
+            made: _Plain = _Tls(deadline, server.accept_s, *address, name, timeout=deadline_s, context=context)
         else:
-            made = _Plain(opened, server.host, server.port, name, timeout=deadline_s)
+            made = _Plain(deadline, server.accept_s, *address, name, timeout=deadline_s)
         try:
             if server.security == "starttls":
                 made.starttls(context=ssl.create_default_context())
@@ -192,14 +258,14 @@ class Mail:
             raise
         return made
 
-    def _answered(self, code: int, text: bytes | str) -> None:
+    def _answered(self, code: int, text: bytes | str, about: str = "") -> None:
         """
         Raises:
             Unavailable: a transient answer (4xx).
             Refused: a lasting one.
         """
         words = text.decode(errors="replace") if isinstance(text, bytes) else text
-        message = f"channel {self.name}: the mail server answered {code} {plain(words)!r:.200}"
+        message = f"channel {self.name}: the mail server answered {code} {plain(words)!r:.200}{about}"
         if 400 <= code < 500:
             raise Unavailable(message)
         raise Refused(message, fix="correct [alerts.mail], or the addresses of the channel")

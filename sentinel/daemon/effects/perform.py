@@ -191,13 +191,13 @@ class Effects:
 
     async def _deliver(self, effect: DeliverNotice) -> Event:
         """Try once to deliver a message. The engine decides about retries."""
-        again, reason, after_s = True, "", 0.0
+        now = self._clock.now
         try:
             await self._sinks[effect.receiver].send(effect.notice)
         except Unavailable as error:
-            reason, after_s = error.message, error.after_s
+            return NoticeNotDelivered(
+                now(), effect.notice, effect.receiver, error.message, True, error.after_s, error.took, error.unsure
+            )
         except SentinelError as error:
-            again, reason = False, error.message
-        else:
-            return NoticeDelivered(self._clock.now(), effect.notice, effect.receiver)
-        return NoticeNotDelivered(self._clock.now(), effect.notice, effect.receiver, reason, again, after_s)
+            return NoticeNotDelivered(now(), effect.notice, effect.receiver, error.message, False, took=error.took)
+        return NoticeDelivered(now(), effect.notice, effect.receiver)

@@ -13,7 +13,6 @@ from in_memory.daemon import SETTINGS, Daemon, FakeSink
 from in_memory.world import World
 from made_records import AT, ended, incident, plan, verdict
 
-from sentinel.alerts.digests import digest
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.engine import Transition, delivery, recovery
 from sentinel.engine.delivery import due, is_for
@@ -79,24 +78,6 @@ def test_digest_has_the_same_end_for_all_that_comes_in_it() -> None:
     hourly = channel(digest_s=3600.0)
     assert {due(hourly, notice(at(9, minute))) for minute in (0, 1, 59)} == {at(10)}
     assert due(dataclasses.replace(hourly, quiet="22:00-07:00"), notice(at(21, 30))) == at(7, day=2)
-
-
-def test_digest_tells_the_newest_of_each_incident_worst_first() -> None:
-    many = [
-        dataclasses.replace(notice(at(9, n), "info", operator_text=f"text {n}", stage="restarting"), id=f"a{n}")
-        for n in range(3)
-    ]
-    worse = dataclasses.replace(notice(at(9), "critical", operator_text="worse"), id="b", incident="inc2")
-    made = digest([*many, worse], at(10))
-    assert made.title == "2 incidents: 1 critical, 1 info"
-    assert made.data["operator_text"] == "worse\n\ntext 2" and made.data["severity"] == "critical"
-    assert made.id == digest([worse, *reversed(many)], at(11)).id
-
-
-def test_digest_of_thousands_is_one_short_message() -> None:
-    many = [dataclasses.replace(notice(operator_text="x" * 250), id=f"{n}", incident=f"i{n}") for n in range(10_000)]
-    made = digest(many, AT)
-    assert len(str(made.data["operator_text"])) < 8000 and "And 9980 more: sentinel incidents" in made.body
 
 
 async def _tell(daemon: Daemon, *names: str) -> None:
@@ -243,14 +224,14 @@ class Attempts:
         delivery.begin(self.state, out, made, "mine")
         self._took(out)
 
-    def ends(self, taken: bool, *, again: bool = True) -> None:
+    def ends(self, taken: bool, *, again: bool = True, **what: Any) -> None:
         """The attempt that began first."""
         one = self.under_way.pop(0)
         if taken:
             self.told.append(one.notice.id if one.notice.data["stage"] != "digest" else str(one.notice.body))
             event: Any = NoticeDelivered(self.now, one.notice, "mine")
         else:
-            event = NoticeNotDelivered(self.now, one.notice, "mine", "502", again)
+            event = NoticeNotDelivered(self.now, one.notice, "mine", "502", again, **what)
         self._took(self.daemon.runner.engine.handle(event))
 
     def pause_ends(self) -> None:
@@ -378,3 +359,37 @@ async def test_a_start_tells_of_a_thread_how_it_is_now(world: Worlds) -> None:
     await daemon.start()
     await daemon.quiet()
     assert [one.id for one in sink.all] == ["m2"] and there.store.undelivered() == []
+
+
+async def test_an_address_that_has_it_is_known_at_the_next_attempt_and_after_a_start(world: Worlds) -> None:
+    case = Attempts(world())
+    case.say(1)
+    case.ends(taken=False, took=("a@x",))
+    case.pause_ends()
+    assert case.under_way[0].notice.delivery.took == ("a@x",)
+    case.ends(taken=False)  # not reached at all: it has it still
+    case.pause_ends()
+    assert case.under_way[0].notice.delivery.took == ("a@x",)
+    ((kept, _),) = case.daemon.world.store.undelivered()
+    assert kept.delivery.took == ("a@x",)
+    case.say(2)
+    case.ends(taken=False)
+    assert case.under_way[0].notice.delivery.took == (), "another message"
+
+
+async def test_what_may_have_arrived_is_sent_once_more_and_not_a_dozen_times(world: Worlds) -> None:
+    there = world()
+    case = Attempts(there)
+    case.say(1)
+    attempts = 0
+    while case.under_way:
+        attempts += 1
+        case.ends(taken=False, unsure=True)
+        case.pause_ends()
+    ((kept, _),) = there.store.undelivered()
+    assert attempts == 2 and kept.delivery.given_up
+    sink = FakeSink("mine")
+    daemon = Daemon(there, [sink], settings=_settings())
+    await daemon.start()
+    await daemon.quiet()
+    assert sink.all == [], "nor at a start"

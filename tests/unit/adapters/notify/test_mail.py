@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import email
 import email.policy
 import socket
@@ -18,7 +19,7 @@ from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.mail import Mail, MailServer, own_name
 from sentinel.adapters.notify.wording import Wording
 from sentinel.errors import Refused, Unavailable
-from sentinel.model.records import Notice
+from sentinel.model.records import Delivery, Notice
 
 controller = pytest.importorskip("aiosmtpd.controller", reason="optional: aiosmtpd is not installed")
 
@@ -29,10 +30,17 @@ class Box:
     def __init__(self) -> None:
         self.got: list[Any] = []
         self.says = "250 OK"
+        self.full: dict[str, str] = {}  # by address: what it answers to that one
+        self.quits = "221 bye"
 
     async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
+        if address in self.full:
+            return self.full[address]
         envelope.rcpt_tos.append(address)
         return self.says
+
+    async def handle_QUIT(self, server: Any, session: Any, envelope: Any) -> str:
+        return self.quits
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         message = email.message_from_bytes(envelope.content, policy=email.policy.default)
@@ -166,3 +174,97 @@ def test_a_server_that_trickles_is_left_at_the_deadline(threads: Any) -> None:
             made.deliver(made.mail_of(notice()))
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "said"),
+    [
+        ({"eve": "452 mailbox full"}, Unavailable, "452 'mailbox full' for eve@"),
+        ({"eve": "550 no such user"}, Refused, "550 'no such user' for eve@"),
+        ({"bob": "550 no such user", "eve": "452 mailbox full"}, Unavailable, "452"),
+    ],
+)
+async def test_who_took_a_mail_gets_it_once_whatever_the_others_do(
+    box: Any, threads: Any, answers: dict[str, str], kind: type[Exception], said: str
+) -> None:
+    there, server = box
+    there.full = {f"{name}@alps.example": text for name, text in answers.items()}
+    made = mail(server, ["bob@alps.example", "ops@alps.example", "eve@alps.example"], threads)
+    with pytest.raises(kind, match=said) as caught:
+        await made.send(notice())
+    took: tuple[str, ...] = caught.value.took  # type: ignore[attr-defined]
+    there.full = {}
+    await made.send(dataclasses.replace(notice(), delivery=Delivery(1, took=took)))
+    everybody = sorted(address for to, _ in there.got for address in to)
+    assert everybody == ["bob@alps.example", "eve@alps.example", "ops@alps.example"]
+    assert len({(message["Message-ID"], message["To"]) for _, message in there.got}) == 1
+
+
+async def test_what_the_server_says_to_the_farewell_is_not_about_the_mail(box: Any, threads: Any) -> None:
+    there, server = box
+    there.quits = "421 too busy"
+    await mail(server, ["ops@alps.example"], threads).send(notice())
+    assert len(there.got) == 1
+
+
+class Scans:
+    """A server that reads a mail to its end and answers when it may, or never."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self.socket.accept()
+        with connection, connection.makefile("rwb", 0) as lines, contextlib.suppress(OSError):
+            lines.write(b"220 here\r\n")
+            while line := lines.readline():
+                if line.upper().startswith(b"DATA"):
+                    lines.write(b"354 go on\r\n")
+                    while lines.readline().strip() != b".":
+                        pass
+                    self.may.wait(60.0)
+                lines.write(b"250 ok\r\n")
+
+    def __enter__(self) -> Scans:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.may.set()
+        self.socket.close()
+        self.thread.join()
+
+    def mail(self, deadline_s: float, accept_s: float, threads: Any) -> Mail:
+        server = MailServer("127.0.0.1", self.socket.getsockname()[1], sender="s@alps.example", accept_s=accept_s)
+        to = ["ops@alps.example"]
+        return Mail(server, to, Wording("operators"), name="ops", deadline_s=deadline_s, threads=threads)
+
+
+async def test_a_mail_that_may_have_been_taken_is_told_from_one_that_was_not(threads: Any) -> None:
+    with Scans() as server:
+        with pytest.raises(Unavailable, match="it may have taken it") as caught:
+            await server.mail(60.0, 0.05, threads).send(notice())
+    assert caught.value.unsure
+    with pytest.raises(Unavailable) as other:
+        await mail(MailServer("127.0.0.1", 9), ["ops@alps.example"], threads).send(notice())
+    assert not other.value.unsure
+
+
+async def test_a_server_may_scan_a_mail_for_longer_than_it_takes_to_answer_otherwise(
+    threads: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline of the content's answer is its own: by the sockets, which no test has to wait for."""
+    given: list[float | None] = []
+
+    class Watched(socket.socket):
+        def settimeout(self, value: float | None) -> None:
+            given.append(value)
+            super().settimeout(value)
+
+    with Scans() as server:
+        server.may.set()
+        monkeypatch.setattr(socket, "socket", Watched)
+        await server.mail(30.0, 600.0, threads).send(notice())
+    assert given.index(600.0) > given.index(30.0), "after the commands"

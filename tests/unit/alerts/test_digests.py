@@ -1,0 +1,38 @@
+"""One message for many: the newest of each incident, worst first, and short."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+from made_records import AT
+
+from sentinel.alerts.digests import digest
+from sentinel.model.records import Notice
+
+
+def notice(at: datetime = AT, severity: str = "warning", **data: Any) -> Notice:
+    return Notice("note", "inc1", at, "a title", "a body", {"severity": severity, "stage": "handled", **data})
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    return datetime(2026, 7, 1, hour, minute, tzinfo=UTC)
+
+
+def test_digest_tells_the_newest_of_each_incident_worst_first() -> None:
+    many = [
+        dataclasses.replace(notice(at(9, n), "info", operator_text=f"text {n}", stage="restarting"), id=f"a{n}")
+        for n in range(3)
+    ]
+    worse = dataclasses.replace(notice(at(9), "critical", operator_text="worse"), id="b", incident="inc2")
+    made = digest([*many, worse], at(10))
+    assert made.title == "2 incidents: 1 critical, 1 info"
+    assert made.data["operator_text"] == "worse\n\ntext 2" and made.data["severity"] == "critical"
+    assert made.id == digest([worse, *reversed(many)], at(11)).id
+
+
+def test_digest_of_thousands_is_one_short_message() -> None:
+    many = [dataclasses.replace(notice(operator_text="x" * 250), id=f"{n}", incident=f"i{n}") for n in range(10_000)]
+    made = digest(many, AT)
+    assert len(str(made.data["operator_text"])) < 8000 and "And 9980 more: sentinel incidents" in made.body
