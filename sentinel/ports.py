@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sentinel.model.records import Fleet, JobView, NodeView, Notice
 from sentinel.model.spares import Spares
@@ -165,6 +165,15 @@ class Sink(Protocol):
 
     async def send(self, notice: Notice) -> None:
         """Deliver once. Raises Unavailable when trying again can help, Refused when it cannot."""
+        ...
+
+
+@runtime_checkable
+class StandingSink(Protocol):
+    """A receiver that shows what is the case now, and forgets it when it restarts."""
+
+    async def repeat(self, notices: Sequence[Notice], now: datetime) -> None:
+        """Send again the newest message of each thread that is not over. Raises as ``Sink.send``."""
         ...
 
 

@@ -200,6 +200,12 @@ class Alerts:
     attempts: int = setting(
         13, "delivery attempts with pauses that grow from 0.5 s to 10 min: a receiver may be away for an hour", least=1
     )
+    repeat_s: float = setting(
+        60.0,
+        "alerts that stand are sent to Alertmanager again: a restarted one has forgotten them; as Prometheus does; 0: never",
+        unit="s",
+        least=0,
+    )
     per_user: int = setting(
         10,
         "incidents of one user's jobs with one cause that are told within per_user_s, unless a node is drained: an array of "

@@ -19,6 +19,7 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import DeliverNotice, StartTimer, Transition
 from sentinel.model.changes import NoticeChanged
 from sentinel.model.records import Delivery, Notice, stable_id
+from sentinel.model.stored import Stored
 
 OVER = "over"  # in the data of a message: what it says was so, and is not any more
 DIGEST = "digest"  # timers: digest:RECEIVER
@@ -159,8 +160,12 @@ def _under_way(state: State, key: str) -> bool:
     return effect is not None and effect.notice.delivery.next_at is None
 
 
-def carry_on(state: State, out: Transition, undelivered: tuple[tuple[Notice, str], ...], now: datetime) -> None:
+def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> None:
     """After a start: what was not delivered is tried again, dead letters too. What is old or over stays where it is."""
+    undelivered = stored.undelivered
+    for notice, receiver in stored.standing:
+        if receiver in state.receivers:
+            _stands(state, notice, receiver)
     threads: dict[str, tuple[str, list[Notice]]] = {}
     for notice, receiver in sorted(undelivered, key=lambda one: one[0].order):
         news = now - notice.at < _STALE and not notice.data.get(OVER) and notice.delivery.unsure < _MOST_UNSURE
@@ -205,18 +210,56 @@ def _gathered(state: State, notices: Sequence[Notice], receiver: str, now: datet
 
 def delivered(state: State, out: Transition, event: NoticeDelivered) -> None:
     effect = _ended(state, event)
-    for notice in effect.of:
-        done = dataclasses.replace(notice, delivery=Delivery(notice.delivery.tries + 1))
-        out.save(NoticeChanged(done, event.receiver, delivered=True))
-    out.say("notice-delivered", receiver=event.receiver, notice=event.notice.id)
+    if not effect.repeat:
+        _was_taken(state, out, effect)
     for waiting in _let_go(state, effect):
         for notice in waiting:
             begin(state, out, notice, event.receiver)
 
 
+def _was_taken(state: State, out: Transition, effect: DeliverNotice) -> None:
+    for notice in effect.of:
+        done = dataclasses.replace(notice, delivery=Delivery(notice.delivery.tries + 1))
+        out.save(NoticeChanged(done, effect.receiver, delivered=True))
+    out.say("notice-delivered", receiver=effect.receiver, notice=effect.notice.id)
+    _stands(state, effect.notice, effect.receiver)
+
+
+def _stands(state: State, notice: Notice, receiver: str) -> None:
+    channel = state.channel(receiver)
+    if channel is None or channel.kind != "alertmanager":
+        return
+    standing = state.standing.setdefault(receiver, {})
+    standing.pop(notice.thread, None)
+    if not notice.data.get("final", True):
+        standing[notice.thread] = notice
+
+
+def repeat_due(state: State, out: Transition, now: datetime) -> None:
+    """Send what stands to each Alertmanager again: a restarted one knows no alerts any more, and waits for its clients.
+
+    As for a digest, a message of one of these threads waits meanwhile: it may end what is repeated.
+    """
+    every = timedelta(seconds=state.settings.alerts.repeat_s)
+    if not every or (state.repeated_at is not None and now - state.repeated_at < every):
+        return
+    state.repeated_at = now
+    for receiver, standing in state.standing.items():
+        own = Notice("repeat", "", now, "", "")
+        of = [notice for notice in standing.values() if _key(notice, receiver) not in state.deliveries]
+        key = _key(own, receiver)
+        if of and key not in state.deliveries:
+            state.in_digest.update((_key(notice, receiver), key) for notice in of)
+            _attempt(state, out, DeliverNotice(key, own, receiver, tuple(of), repeat=True))
+
+
 def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> None:
     """Try again later, or give up: which and why is stored with the message."""
     effect = _ended(state, event)
+    if effect.repeat:
+        for waiting in _let_go(state, effect):
+            _begin(state, out, waiting, event.receiver)
+        return
     tries = effect.notice.delivery.tries + 1
     pause_s = max(_PAUSES_S[min(tries, len(_PAUSES_S)) - 1], min(event.after_s, _MOST_PAUSE_S))
 

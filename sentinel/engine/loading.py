@@ -129,7 +129,7 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
     _observe_if_incomplete(state, out, stored, now)
     backlog.started(state, stored, now)
     restored_attempts.restore_rhythms(state.cluster, now)
-    delivery.carry_on(state, out, stored.undelivered, now)
+    delivery.carry_on(state, out, stored, now)
     reused_ids.started(state, out, stored, now)
     waits.compare_modes(state, out, stored, now)
     for name in sorted(state.open_plans & state.incidents.keys()):

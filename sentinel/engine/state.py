@@ -183,6 +183,8 @@ class State:
     deliveries: dict[str, DeliverNotice] = field(default_factory=dict)
     in_digest: dict[str, str] = field(default_factory=dict)  # by thread and receiver: the digest under way that has it
     behind: dict[str, list[Notice]] = field(default_factory=dict)  # by those: what waits for the end of that attempt
+    standing: dict[str, dict[str, Notice]] = field(default_factory=dict)  # by receiver and thread: see ``repeat_due``
+    repeated_at: datetime | None = None  # when they were sent again last
     paused: bool = False
     watching_since: datetime | None = None  # when this daemon started; None: from the beginning
     # Attempts that began before this daemon watched; None: no snapshot was taken yet.

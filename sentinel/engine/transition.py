@@ -56,6 +56,7 @@ class DeliverNotice:
     notice: Notice
     receiver: str
     of: tuple[Notice, ...] = ()  # the messages that it tells of: of its thread, or of a digest
+    repeat: bool = False  # these, which the receiver has, are sent again: it may have forgotten them
 
 
 @dataclass(frozen=True, slots=True)

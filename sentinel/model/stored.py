@@ -57,6 +57,8 @@ class Stored:
     told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # With its receiver; without those of whose thread that receiver has got a later one.
     undelivered: tuple[tuple[Notice, str], ...] = ()
+    # The last message of each thread that is not over, for each receiver that took it.
+    standing: tuple[tuple[Notice, str], ...] = ()
     unclaimed: tuple[Evidence, ...] = ()  # acknowledged lately, and of no incident yet; the oldest first
     evidence_ids: tuple[str, ...] = ()  # of the newest evidence, the oldest first
     unreadable: tuple[
@@ -112,3 +114,17 @@ def without_overtaken(
         for notice, receiver in undelivered
         if notice.order >= newest.get((notice.thread, receiver), notice.order)
     )
+
+
+def newest_standing(messages: Iterable[tuple[Notice, str, bool]]) -> list[tuple[Notice, str]]:
+    """See ``Stored.standing``; of messages with their receiver, and whether that took it."""
+    newest: dict[tuple[str, str], tuple[Notice, bool]] = {}
+    for notice, receiver, delivered in messages:
+        before = newest.get((notice.thread, receiver))
+        if before is None or notice.order > before[0].order:
+            newest[notice.thread, receiver] = (notice, delivered)
+    return [
+        (notice, receiver)
+        for (_, receiver), (notice, delivered) in newest.items()
+        if delivered and not notice.data.get("final", True)
+    ]

@@ -31,6 +31,7 @@ from sentinel.model.stored import (
     ENDED,
     Stored,
     StoredStep,
+    newest_standing,
     not_judged_since,
     still_excluding,
     still_holding,
@@ -101,12 +102,17 @@ class MemoryStore:
             settings=dict(self.settings),
             told=self._told(wanted),
             undelivered=without_overtaken(self._notices(delivered=False), self._notices(delivered=True)),
+            standing=tuple(newest_standing(self._of(wanted | {""}))),
             unclaimed=self._unclaimed(lately),
             evidence_ids=tuple(item.id for item in sorted(self.evidence.values(), key=lambda e: e.at))[-evidence_ids:],
         )
 
     def _notices(self, *, delivered: bool) -> list[tuple[Notice, str]]:
         return [(notice, receiver) for (_, receiver), (notice, done) in self.notices.items() if done is delivered]
+
+    def _of(self, incidents: set[str]) -> list[tuple[Notice, str, bool]]:
+        rows = self.notices.items()
+        return [(notice, receiver, done) for (_, receiver), (notice, done) in rows if notice.incident in incidents]
 
     def _told(self, incidents: set[str]) -> dict[str, dict[str, Any]]:
         """As the real one keeps it: in the messages."""

@@ -9,8 +9,8 @@ that becomes worse is another alert, for routes and inhibition by severity: the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.adapters.notify.http_post import post
@@ -23,6 +23,7 @@ from sentinel.wire import to_json
 _ALERT_LIFETIME = timedelta(days=30)
 # No message ends what could not be read at a start, nor an outage of the store that the daemon did not survive.
 _OTHER_LIFETIME = timedelta(days=1)
+_MOST_AT_ONCE = 500  # alerts in one request
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -42,16 +43,34 @@ class Alertmanager:
         self._link = link
 
     async def send(self, notice: Notice) -> None:
+        await self._post(alerts_of(notice, self._link))
+
+    async def repeat(self, notices: Sequence[Notice], now: datetime) -> None:
+        """See ``sentinel.ports.StandingSink``. What ended by itself is left out."""
+        firing = [
+            alert
+            for notice in notices
+            for alert in alerts_of(notice, self._link)[:1]
+            if notice.at + _lifetime(notice) > now
+        ]
+        for begin in range(0, len(firing), _MOST_AT_ONCE):
+            await self._post(firing[begin : begin + _MOST_AT_ONCE])
+
+    async def _post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         headers = {"Content-Type": "application/json"}
         if self._authorization:
             headers["Authorization"] = self._authorization
-        body = json.dumps(alerts_of(notice, self._link)).encode()
+        body = json.dumps(alerts).encode()
         fix = f"correct [alerts.channels.{self.name}] url"
         await post(self._url, body, headers, deadline_s=self._deadline_s, name=self.name, fix=fix, what="Alertmanager")
 
 
+def _lifetime(notice: Notice) -> timedelta:
+    return _ALERT_LIFETIME if notice.incident else _OTHER_LIFETIME
+
+
 def alerts_of(notice: Notice, link: str = "") -> list[Mapping[str, Any]]:
-    """The alerts, each as ``postableAlert`` of the API's OpenAPI description."""
+    """The alerts, each as ``postableAlert`` of the API's OpenAPI description; the one that stands first."""
     data = notice.data
     events = {
         "blind": "SentinelBlind", "sees_again": "SentinelBlind", "unreadable_state": "SentinelUnreadableState",
@@ -66,8 +85,7 @@ def alerts_of(notice: Notice, link: str = "") -> list[Mapping[str, Any]]:
     }
     worst = str(data.get("worst") or data.get("severity"))
     worst = worst if worst in _SEVERITIES else "critical"
-    lifetime = _ALERT_LIFETIME if notice.incident else _OTHER_LIFETIME
-    now, until = to_json(notice.at), to_json(notice.at if data.get("final") else notice.at + lifetime)
+    now, until = to_json(notice.at), to_json(notice.at if data.get("final") else notice.at + _lifetime(notice))
     shown: dict[str, Any] = {
         "annotations": {
             # Alertmanager's templates hand these on to chats: no markup of any of them.

@@ -29,6 +29,7 @@ from sentinel.model.stored import (
     ENDED,
     Stored,
     StoredStep,
+    newest_standing,
     not_judged_since,
     still_excluding,
     still_holding,
@@ -105,6 +106,7 @@ def load(
         settings=settings,
         told=_told(connection, wanted),
         undelivered=_undelivered(connection, readable),
+        standing=_standing(connection, readable, wanted | {""}),
         unclaimed=_unclaimed(connection, readable, lately),
         evidence_ids=_evidence_ids(connection, evidence_ids),
     )
@@ -239,11 +241,20 @@ def _undelivered(connection: sa.Connection, readable: Readable) -> tuple[tuple[N
     return without_overtaken(waiting, [(_outline(row), row.receiver) for row in known if row.delivered])
 
 
+def _standing(connection: sa.Connection, readable: Readable, incidents: set[str]) -> tuple[tuple[Notice, str], ...]:
+    rows = {(row.id, row.receiver): row for row in by_id(connection, t.notice, t.notice.c.incident, incidents)}
+    chosen = newest_standing((_outline(row), row.receiver, row.delivered) for row in rows.values())
+    records = [(rows[outline.id, receiver].record, receiver) for outline, receiver in chosen]
+    return tuple((notice, receiver) for record, receiver in records for notice in readable(Notice, [record]))
+
+
 def _outline(row: Any) -> Notice:
     """What says to which thread the message belongs, and which of it it is."""
     record = row.record if isinstance(row.record, dict) else {}
     said = record.get("data")
-    data = {key: said.get(key) for key in ("since", "message")} if isinstance(said, dict) else {}
+    data = (
+        {key: said.get(key) for key in ("since", "message", "final") if key in said} if isinstance(said, dict) else {}
+    )
     return Notice(row.id, row.incident, row.at, "", "", data)
 
 

@@ -45,7 +45,7 @@ from sentinel.engine.transition import (
 from sentinel.engine.watch.events import JobObserved, NodeProbed
 from sentinel.errors import Refused, RefusedForNow, SentinelError, Unavailable
 from sentinel.model.records import OPTIONAL_STEPS, Outcome, Result, Task
-from sentinel.ports import Clock, Sink, SlurmWriter
+from sentinel.ports import Clock, Sink, SlurmWriter, StandingSink
 
 
 class Effects:
@@ -193,7 +193,11 @@ class Effects:
         """Try once to deliver a message. The engine decides about retries."""
         now = self._clock.now
         try:
-            await self._sinks[effect.receiver].send(effect.notice)
+            sink = self._sinks[effect.receiver]
+            if not effect.repeat:
+                await sink.send(effect.notice)
+            elif isinstance(sink, StandingSink):
+                await sink.repeat(effect.of, effect.notice.at)
         except Unavailable as error:
             return NoticeNotDelivered(
                 now(), effect.notice, effect.receiver, error.message, True, error.after_s, error.took, error.unsure

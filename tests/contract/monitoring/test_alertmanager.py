@@ -97,3 +97,29 @@ async def test_wrong_address_is_refused(server: alertmanager.AlertmanagerServer)
     made = facts("inc4", outcome(RELEASE))
     with pytest.raises(Refused, match="answered 404"):
         await sink.send(compose(made, with_next(None, made, Stage.RESTARTING, ""), datetime.now(UTC)))
+
+
+async def test_a_restarted_one_gets_back_what_stands_and_its_end_is_the_end() -> None:
+    server = alertmanager.AlertmanagerServer()
+    try:
+        server.wait()
+        sink = Alertmanager(server.url, name="am", deadline_s=60.0)
+        one, thread = facts("inc9", outcome(RELEASE)), None
+        stage = next_stage(thread, one)
+        assert stage is not None
+        thread = with_next(thread, one, stage, "")
+        standing = compose(one, thread, datetime.now(UTC))
+        await sink.send(standing)
+        before = [alert["labels"] for alert in server.alerts()]
+        server.restart()
+        assert server.alerts() == []
+        await sink.repeat([standing], datetime.now(UTC))
+        assert [alert["labels"] for alert in server.alerts()] == before
+        server.restart()
+        await sink.repeat([standing], standing.at + timedelta(days=31))
+        assert server.alerts() == [], "what nobody ended has ended by itself"
+        await sink.repeat([standing], datetime.now(UTC))
+        await sink.send(dataclasses.replace(standing, at=datetime.now(UTC), data={**standing.data, "final": True}))
+        assert server.alerts() == []
+    finally:
+        server.stop()

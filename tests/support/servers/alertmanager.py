@@ -29,15 +29,26 @@ class AlertmanagerServer:
             "route: {receiver: all, group_by: ['...'], group_wait: 0s, group_interval: 1s}\n"
             f"receivers: [{{name: all{', ' + hooks if hooks else ''}}}]\n"
         )
-        self._process = subprocess.Popen(
-            [
-                BINARY, f"--config.file={folder}/am.yml", f"--storage.path={folder}/data", "--cluster.listen-address=",
-                f"--web.listen-address={self.url.removeprefix('http://')}",
-            ],
+        self._command = [
+            BINARY, f"--config.file={folder}/am.yml", f"--storage.path={folder}/data", "--cluster.listen-address=",
+            f"--web.listen-address={self.url.removeprefix('http://')}",
+        ]  # fmt: skip
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **self._keeper.environment},
-        )  # fmt: skip
+        )
+
+    def restart(self) -> None:
+        """As a service is: told to end, and started with the same storage."""
+        self._process.terminate()
+        self._process.wait()
+        self._process = self._started()
+        self.wait()
 
     def alerts(self) -> list[Any]:
         """Those that are active now."""

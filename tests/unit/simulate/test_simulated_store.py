@@ -37,6 +37,7 @@ def comparable(stored: Stored) -> dict[str, Any]:
         "settings": stored.settings,
         "told": stored.told,
         "undelivered": {(notice.id, receiver) for notice, receiver in stored.undelivered},
+        "standing": {(notice.id, receiver) for notice, receiver in stored.standing},
         "unclaimed": {item.id: item for item in stored.unclaimed},
         "evidence_ids": set(stored.evidence_ids),
     }
