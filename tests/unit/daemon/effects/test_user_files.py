@@ -57,7 +57,7 @@ class Post:
 @pytest.fixture
 def post(monkeypatch: pytest.MonkeyPatch) -> Iterator[Post]:
     post = Post()
-    monkeypatch.setattr(mail.Mail, "deliver", lambda self, made: post.take(made))
+    monkeypatch.setattr(mail.Mail, "deliver", lambda self, made, to: post.take(made))
     yield post
 
 
