@@ -30,7 +30,8 @@ JOB_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Utc(TypeDecorator[object]):
-    """An aware UTC time; SQLite keeps none, so that the zone is put back on reading."""
+    """An aware UTC time. SQLite keeps no zone, and PostgreSQL answers in that of its session, which is the zone of the host
+    where it was installed: Python computes within one zone as if none had summer time."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -42,7 +43,9 @@ class Utc(TypeDecorator[object]):
         return value
 
     def process_result_value(self, value: object, dialect: Dialect) -> object:
-        return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+        if not isinstance(value, datetime):
+            return value
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Plain(TypeDecorator[str]):
