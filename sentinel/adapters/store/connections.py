@@ -1,0 +1,113 @@
+"""Makes the engine of a store's database, and sets up each of its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError
+
+from sentinel.adapters.store.json_columns import from_text, to_text
+from sentinel.errors import UserError
+
+
+def engine_of(url: str, busy_s: float, connect_s: float, *, read_only: bool, frozen_s: float | None) -> sa.Engine:
+    """
+    Args:
+        busy_s: for how long SQLite waits for the lock of its only writer.
+        connect_s: deadline of connecting to one host of PostgreSQL; at least 2 s.
+        read_only, frozen_s: see ``Database``.
+
+    Raises:
+        UserError: no URL of a database, or its driver is missing.
+    """
+    arguments: dict[str, Any] = {}
+    if url.startswith("sqlite"):
+        arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
+    else:
+        # Whatever the server's default is: at a higher level each thread of a daemon that counts its transaction while
+        # another does is refused, instead of waiting for its turn (``lease.count``).
+        arguments["isolation_level"] = "READ COMMITTED"
+    try:
+        if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
+            arguments["connect_args"] = {"connect_timeout": max(2, round(connect_s))}
+        engine = sa.create_engine(url, json_serializer=to_text, json_deserializer=from_text, **arguments)
+    except (ArgumentError, ImportError, ValueError) as error:  # ValueError: a port that is none
+        raise UserError(
+            f"{url.partition(':')[0]:.40}: no database that Sentinel knows",
+            fix="write postgresql+psycopg://HOST/NAME (it needs psycopg), several hosts as "
+            "postgresql+psycopg:///NAME?host=db1:5432&host=db2:5432; or the folder of a SQLite store",
+        ) from error
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _sqlite_read_only if read_only else _sqlite_pragmas)
+        sa.event.listen(engine, "begin", _sqlite_begin)
+        return engine
+    # First of all: SQLAlchemy's own first question is answered in bytes where the encoding is none.
+    sa.event.listen(engine, "connect", _require_utf8, insert=True)
+    if frozen_s is not None:
+        sa.event.listen(engine, "connect", _ends_frozen(frozen_s))
+    return engine
+
+
+def _sqlite_begin(connection: sa.Connection) -> None:
+    """Take the write lock at the beginning: else two transactions could both read before either writes."""
+    reads = connection.get_execution_options().get("reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _sqlite_read_only(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where _sqlite_begin says
+    # It may be a stranger's file, and a schema is a program: a view in a table's place need not end.
+    cursor = connection.cursor()
+    for pragma in ("trusted_schema=OFF", "cell_size_check=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    found = cursor.execute(_PROGRAMS).fetchone()
+    cursor.close()
+    if found is not None:
+        raise UserError(f"it is no store: {found[0]!r:.80} in it is no table", fix="name a store of Sentinel's")
+
+
+_PROGRAMS = (
+    "SELECT name FROM sqlite_master WHERE type = 'view' OR (type = 'table' AND (sql LIKE 'CREATE VIRTUAL%' "
+    "OR sql LIKE '% AS (%')) LIMIT 1"
+)
+
+
+def _sqlite_pragmas(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where _sqlite_begin says
+    cursor = connection.cursor()
+    # WAL: readers never wait for the writer. FULL: an intent row survives power loss before its effect happens.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _require_utf8(connection: Any, _record: object) -> None:
+    """
+    Raises:
+        UserError: the database cannot hold every character: what has others could not be saved.
+    """
+    cursor = connection.cursor()
+    cursor.execute("SHOW server_encoding")
+    said = cursor.fetchone()[0]
+    cursor.close()
+    connection.rollback()
+    encoding = said.decode() if isinstance(said, bytes) else str(said)
+    if encoding != "UTF8":
+        raise UserError(
+            f"the database's encoding is {encoding}, and must be UTF8",
+            fix="make another one: createdb --encoding UTF8 --locale C --template template0 NAME",
+        )
+
+
+def _ends_frozen(after_s: float) -> Callable[[Any, object], None]:
+    """For each new connection to PostgreSQL: end transactions of a frozen client, so that its locks are released."""
+
+    def set_up(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {max(1, round(after_s * 1000))}")
+        cursor.close()
+        connection.commit()  # outside of it the first rollback would undo it
+
+    return set_up
