@@ -45,8 +45,9 @@ def engine_of(url: str, busy_s: float, connect_s: float, *, read_only: bool, fro
         return engine
     # First of all: SQLAlchemy's own first question is answered in bytes where the encoding is none.
     sa.event.listen(engine, "connect", _require_utf8, insert=True)
+    sa.event.listen(engine, "connect", _never_prepares)
     if frozen_s is not None:
-        sa.event.listen(engine, "connect", _ends_frozen(frozen_s))
+        sa.event.listen(engine, "begin", _ends_frozen(frozen_s))
     return engine
 
 
@@ -101,13 +102,18 @@ def _require_utf8(connection: Any, _record: object) -> None:
         )
 
 
-def _ends_frozen(after_s: float) -> Callable[[Any, object], None]:
-    """For each new connection to PostgreSQL: end transactions of a frozen client, so that its locks are released."""
+def _never_prepares(connection: Any, _record: object) -> None:
+    """A pooler gives each transaction any session of the server: a statement prepared in another one is not there, or is
+    another client's of the same name, whose answer would be taken for ours."""
+    connection.prepare_threshold = None
 
-    def set_up(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {max(1, round(after_s * 1000))}")
-        cursor.close()
-        connection.commit()  # outside of it the first rollback would undo it
+
+def _ends_frozen(after_s: float) -> Callable[[sa.Connection], None]:
+    """For each transaction in PostgreSQL, since its session may be a pooler's: end it when its client is frozen, so that its
+    locks are released."""
+    setting = f"SET LOCAL idle_in_transaction_session_timeout = {max(1, round(after_s * 1000))}"
+
+    def set_up(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(setting)
 
     return set_up
