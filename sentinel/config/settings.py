@@ -48,9 +48,8 @@ class Daemon:
     )
     state: str = setting("/var/lib/sentinel", "folder of the store")
     database: str = setting("", "SQLAlchemy URL; empty: SQLite in the state folder")
-    database_s: float = setting(
-        10.0, "deadline of a transaction; loading and pruning a month have ten times as long", unit="s", least=1
-    )
+    database_s: float = setting(10.0, "deadline of a transaction; tenfold for loading and pruning", unit="s", least=1)
+    database_readers: int = setting(4, "readings at once, a connection each; writing has up to 7 more", least=1)
     lease_s: float = setting(
         5.0,
         "with several daemons on one database: the active one renews its lease five times in this, and another takes over "

@@ -306,6 +306,7 @@ def _store(settings: Settings, log: Log) -> Store:
             busy_s=settings.daemon.database_s,
             frozen_s=settings.daemon.lease_s,
             renewal_s=RENEWAL_FRACTION * settings.daemon.lease_s,
+            readers=settings.daemon.database_readers,
             log=log,
         )
     folder = Path(settings.daemon.state)
@@ -318,7 +319,9 @@ def _store(settings: Settings, log: Log) -> Store:
             key="daemon.state",
             fix="create it, or name another",
         ) from error
-    return Store(sqlite_url(folder), busy_s=settings.daemon.database_s, log=log)
+    return Store(
+        sqlite_url(folder), busy_s=settings.daemon.database_s, readers=settings.daemon.database_readers, log=log
+    )
 
 
 def holder() -> str:

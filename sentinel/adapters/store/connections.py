@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +13,24 @@ from sentinel.adapters.store.json_columns import from_text, to_text
 from sentinel.errors import UserError
 
 
-def engine_of(url: str, busy_s: float, connect_s: float, *, read_only: bool, frozen_s: float | None) -> sa.Engine:
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Connections that one kind of transactions has: nobody else's can take them all.
+
+    Attributes:
+        kept: open at once, and kept open.
+        more: further ones at need, closed after their transaction.
+        wait_s: deadline of a transaction that waits until one is free.
+    """
+
+    kept: int
+    more: int
+    wait_s: float
+
+
+def engine_of(
+    url: str, busy_s: float, connect_s: float, *, pool: Pool, read_only: bool, frozen_s: float | None
+) -> sa.Engine:
     """
     Args:
         busy_s: for how long SQLite waits for the lock of its only writer.
@@ -22,7 +40,7 @@ def engine_of(url: str, busy_s: float, connect_s: float, *, read_only: bool, fro
     Raises:
         UserError: no URL of a database, or its driver is missing.
     """
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"pool_size": pool.kept, "max_overflow": pool.more, "pool_timeout": pool.wait_s}
     if url.startswith("sqlite"):
         arguments["connect_args"] = {"timeout": busy_s, "check_same_thread": False}
     else:

@@ -10,14 +10,16 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import TimeoutError as NoneFree
 
 from sentinel.adapters.store import lease
-from sentinel.adapters.store.connections import engine_of
+from sentinel.adapters.store.connections import Pool, engine_of
 from sentinel.adapters.store.deadlines import Deadlines
 from sentinel.errors import ContentLost, ProtocolError, Refused, Timeout, Unavailable, UserError
 from sentinel.log import Log
@@ -27,6 +29,11 @@ from sentinel.wire import record_from
 _MIGRATING = 0x53454E55  # lock of PostgreSQL that is held while the schema is changed
 _WAIT_FOR_OTHERS = sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING))
 _LONG_FACTOR = 10.0  # times the deadline: what may take as long as there is much of it
+READERS = 4  # by default
+# What is saved waits for the lock of its own daemon's row anyway: one of the engine's, one of a person's or a pruning.
+_WRITERS = 2
+# One that renews, and requests to Slurm that ask first (``sentinel.daemon.lease``), of which each takes milliseconds.
+_LEASE_KEPT, _LEASE_MORE = 2, 3
 _SAID = 100  # complaints about records that cannot be read
 T = TypeVar("T")
 
@@ -108,15 +115,17 @@ class Database:
         read_only: bool = False,
         frozen_s: float | None = None,
         renewal_s: float | None = None,
+        readers: int = READERS,
     ) -> None:
         """
         Args:
-            busy_s: deadline of a transaction; ten times as much for loading and pruning.
+            busy_s: deadline of a transaction; ten times as much for loading and pruning. Also of waiting for a connection.
             read_only: for recordings; the schema is left as it is.
             frozen_s: the server ends a transaction whose client says nothing for so long, and lets go of its locks; None:
                 never. Without it a daemon that is stopped in a transaction holds up the one that takes over.
             renewal_s: of a database that daemons share: deadline of a transaction about the lease, which has a connection
                 of its own, and of connecting to one host; None: ``busy_s``.
+            readers: readings at once; each has a connection, of which those that write need none.
 
         Raises:
             Unavailable: the database does not answer. UserError: it is none that can be used.
@@ -131,13 +140,15 @@ class Database:
         self._busy_s = busy_s
         self._deadlines: Deadlines | None = None
         self._renewal_s = busy_s if renewal_s is None else min(renewal_s, busy_s)
-        self.engine = engine_of(url, busy_s, self._renewal_s, read_only=read_only, frozen_s=frozen_s)
+        made = partial(engine_of, url, busy_s, self._renewal_s, read_only=read_only, frozen_s=frozen_s)
+        self.engine = made(pool=Pool(_WRITERS, 0, busy_s))
+        self._readers = made(pool=Pool(readers, 0, busy_s))
         # What holds up others must not hold up a renewal, and one without an answer must end while another comes in time.
         self._lease_engine = self.engine
         if self.shared:
             self._deadlines = Deadlines()
             if renewal_s is not None:
-                self._lease_engine = engine_of(url, busy_s, self._renewal_s, read_only=read_only, frozen_s=frozen_s)
+                self._lease_engine = made(pool=Pool(_LEASE_KEPT, _LEASE_MORE, self._renewal_s))
         if not read_only:
             try:
                 with self._reported():
@@ -148,13 +159,18 @@ class Database:
 
     def close(self) -> None:
         self._closing.set()
-        self.engine.dispose()
-        self._lease_engine.dispose()
+        for engine in (self.engine, self._readers, self._lease_engine):
+            engine.dispose()
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
         try:
             yield
+        except NoneFree as error:
+            raise Unavailable(
+                "the store was not asked: other readings, or what is saved, had all connections for as long as one may take",
+                fix="try again; [daemon] database_readers says how many readings go on at once",
+            ) from error
         except SQLAlchemyError as error:
             own = isinstance(error, StatementError) and not isinstance(error, DBAPIError)  # never reached the database
             why, where = _words(error), where_of(self.engine.url)
@@ -227,8 +243,8 @@ class Database:
     @contextlib.contextmanager
     def _read(self, *, times: float = 1.0, about_lease: bool = False) -> Iterator[sa.Connection]:
         """A transaction that only reads: in SQLite it waits for no writer. See ``_begin``."""
-        engine = self._lease_engine if about_lease else self.engine
-        for_s = self._renewal_s if about_lease else self._busy_s
+        engine = self._lease_engine if about_lease else self._readers
+        for_s = self._renewal_s if about_lease else self._busy_s * times
         with self._transaction(engine.execution_options(reads=True), for_s) as connection:
             yield connection
 
