@@ -33,10 +33,24 @@ class SteadyClock:
         self._host = host
         self._seconds = seconds
         self._last = host(), seconds()  # one value: threads ask, too
+        self._written: tuple[datetime, float] | None = None
+
+    def host(self) -> datetime:
+        """What the host's clock says now, however far off."""
+        return self._host()
+
+    def since_written(self) -> datetime | None:
+        """The newest time that the daemon before this one wrote down, and the seconds that passed since this one read it:
+        earlier than now by the time in which no daemon ran. None: it wrote none."""
+        if self._written is None:
+            return None
+        at, read_s = self._written
+        return at + timedelta(seconds=max(0.0, self._seconds() - read_s))
 
     def go_on_from(self, at: datetime) -> None:
         """The newest time that the daemon before this one wrote down."""
         now, now_s = self.now(), self._last[1]
+        self._written = at, now_s
         if now < at <= now + _MOST_AHEAD:
             self._last = at, now_s
 

@@ -29,7 +29,6 @@ from sentinel.config.settings import Daemon, Settings
 from sentinel.config.signals_files import load_signals
 from sentinel.config.signals_toml import Signals as KnownSignals
 from sentinel.daemon.api.accounts import name_of
-from sentinel.daemon.api.explanation import drained_incidents
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.status import settings_digest
 from sentinel.daemon.audit.export import COPIED, AuditExport
@@ -52,6 +51,7 @@ from sentinel.daemon.outage import StoreOutage
 from sentinel.daemon.outage_told import FILE as TOLD_FILE
 from sentinel.daemon.outage_told import OutageTold, tell_while_standing_by
 from sentinel.daemon.periodic import Periodic
+from sentinel.daemon.pruning import prune
 from sentinel.daemon.runner import Runner
 from sentinel.daemon.standby import StandbyServer, another_acts, stand_by, start_listening
 from sentinel.daemon.web.server import PageServer
@@ -67,8 +67,7 @@ from sentinel.daemon.wiring import (
 )
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.engine import HOUSEKEEPING
-from sentinel.engine.events import HistoryForgotten, Started, TrendsRead
-from sentinel.engine.node_return import state as returns
+from sentinel.engine.events import Started, TrendsRead
 from sentinel.engine.watch.events import ResourceExhausted, WatchStarted
 from sentinel.errors import ContentLost, FileError, Superseded, Unavailable, UserError
 from sentinel.log import Log, take_libraries
@@ -258,20 +257,6 @@ async def _serve(
     periodic.stop()
 
 
-async def _prune(base: DaemonParts, runner: Runner) -> None:
-    """Forget what is over and old, or more than the store may take, once it is known which nodes are out of service."""
-    if base.live.fleet is None:
-        base.log.warning("not-pruned", reason="Slurm has not said yet for which incidents nodes are drained")
-        return
-    now, store, limits = base.clock.now(), base.store, base.settings.daemon
-    before = now - timedelta(days=limits.retention_days)
-    returning = await asyncio.to_thread(store.get, returns.KEPT, {})
-    spared = drained_incidents(base.live.fleet, returning)
-    kept = await asyncio.to_thread(store.forget_beyond, limits.store_bytes, now, before, spared)
-    await runner.handle(HistoryForgotten(now, kept))
-    base.log.info("pruned", kept_since=kept)
-
-
 def _periodic(
     base: DaemonParts, runner: Runner, known: KnownSignals, signals: PrometheusSignals | None, syslog: Syslog | None
 ) -> Periodic:
@@ -286,7 +271,7 @@ def _periodic(
     periodic.every(_HOUSEKEEPING_S, partial(runner.timer_due, HOUSEKEEPING), "housekeeping", first_s=_HOUSEKEEPING_S)
     periodic.every(SAVE_S, partial(base.prologs.refusals.save, store), "refusals of prologs", first_s=SAVE_S)
     periodic.every(_LOOK_BACK_S, look_back, "trends of counters")
-    periodic.every(_PRUNE_S, partial(_prune, base, runner), "pruning of the store", first_s=_PRUNE_FIRST_S)
+    periodic.every(_PRUNE_S, partial(prune, base, runner), "pruning of the store", first_s=_PRUNE_FIRST_S)
     metrics = FleetMetrics(store, base.live, settings, base.telemetry, base.clock)
     periodic.every(METRICS_S, partial(asyncio.to_thread, metrics.read), "fleet metrics")
     if (files := event_files(settings.daemon, runner.report, log)) is not None:

@@ -30,6 +30,7 @@ from sentinel.daemon.api.node_addresses import NodeAddresses
 from sentinel.daemon.api.node_requests import NodeRequests
 from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.views import Views
+from sentinel.daemon.clock import SteadyClock
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.checkpoints import FleetCheckpoints
 from sentinel.daemon.effects.diagnostics import Diagnostics
@@ -59,7 +60,7 @@ from sentinel.engine.mass_failures import counted_since
 from sentinel.engine.state import KNOWN_EVIDENCE
 from sentinel.log import Log
 from sentinel.model.stored import Stored
-from sentinel.ports import Clock, Sink, SlurmReader, SlurmWriter
+from sentinel.ports import Sink, SlurmReader, SlurmWriter
 from sentinel.telemetry import Telemetry
 
 _OF_USERS = 4  # messages sent at once to addresses that users named
@@ -77,7 +78,7 @@ class DaemonParts:
     writer: SlurmWriter
     fleets: FleetSnapshots
     lease: Lease
-    clock: Clock
+    clock: SteadyClock
     telemetry: Telemetry
     log: Log
     prologs: Prologs = field(default_factory=Prologs)

@@ -47,3 +47,12 @@ def test_a_start_goes_on_with_the_newest_plan_of_the_hour_that_comes_twice(store
     stored = store.load(month=NIGHT - timedelta(days=30), lately=NIGHT - timedelta(days=1), evidence_ids=10)
     assert stored.plans[found.id].id == "newer"
     assert store.incident(found.id) == found
+
+
+def test_a_server_says_its_time_and_a_file_has_none(store: DirectStore) -> None:
+    before = datetime.now(UTC)
+    told = store.server_time()
+    if not store.shared:
+        assert told is None
+        return
+    assert told is not None and before <= told <= datetime.now(UTC) and told.tzinfo is UTC

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import io
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
-from in_memory.daemon import Daemon, incidents_of
+from in_memory.daemon import Daemon
 from in_memory.world import World
-from made_records import incident, later
 
 from sentinel.config.settings import Settings
 from sentinel.daemon import run
 from sentinel.daemon.clock import SteadyClock
-from sentinel.daemon.run import _prune, _report_exhaustion, _stop
+from sentinel.daemon.run import _report_exhaustion, _stop
 from sentinel.daemon.standby import start_listening
 from sentinel.errors import Unavailable, UserError
 from sentinel.log import Log
-from sentinel.model.records import Fleet, IncidentState
+from sentinel.model.records import Fleet
 
 
 @pytest.mark.parametrize(
@@ -131,28 +128,3 @@ async def test_what_effects_ask_is_closed_after_them(world: Callable[..., World]
     await _stop(runner, signals, page, server, there.store, there.slurm.clock)  # type: ignore[arg-type]
     assert ended.index("effects") < ended.index("prometheus") and set(ended) >= {"page", "server"}
     assert [one.entry.action for one in there.store.audit()] == ["stopped"]
-
-
-async def test_nothing_is_forgotten_before_slurm_said_which_nodes_are_out_of_service(
-    world: Callable[..., World],
-) -> None:
-    """Nobody knows until then for which incidents they are: these stay however old they are."""
-    there = world()
-    store = there.store
-    old = incident(id="old1", job=None, nodes=("n1",), state=IncidentState.CLOSED)
-    store.save_incident(dataclasses.replace(old, closed_at=old.updated_at))
-    there.slurm.nodes["n1"] = dataclasses.replace(there.slurm.nodes["n1"], drained=True, reason="sentinel:old1 pcie")
-    daemon = Daemon(there)
-    years_later = SimpleNamespace(now=lambda: later(2.0 * 365 * 86_400))
-    base = SimpleNamespace(
-        settings=Settings(), store=store, live=daemon.live, clock=years_later, log=Log(daemon.stream)
-    )
-    await _prune(base, daemon.runner)  # type: ignore[arg-type]
-    assert "old1" in incidents_of(store) and "not-pruned" in daemon.said
-    await daemon.fleets.take()
-    await _prune(base, daemon.runner)  # type: ignore[arg-type]
-    assert "old1" in incidents_of(store)
-    there.slurm.nodes["n1"] = dataclasses.replace(there.slurm.nodes["n1"], drained=False, reason="")
-    await daemon.fleets.take()
-    await _prune(base, daemon.runner)  # type: ignore[arg-type]
-    assert "old1" not in incidents_of(store)

@@ -14,6 +14,7 @@ from in_memory.views import Shown
 from in_memory.world import World
 
 from sentinel.config.settings import Page, Settings, load
+from sentinel.daemon.clock import SteadyClock
 from sentinel.daemon.wiring import DaemonParts, page_server
 from sentinel.errors import UserError
 from sentinel.log import Log
@@ -23,8 +24,9 @@ def parts(world: World, **page: Any) -> tuple[DaemonParts, Any]:
     shown = Shown(world)
     means: Any = None
     settings = dataclasses.replace(SETTINGS, page=Page(**page))
+    clock = SteadyClock(world.slurm.clock.now)
     made = DaemonParts(
-        settings, world.store, shown.daemon.live, means, means, means, shown.daemon.fleets, means, world.slurm.clock,
+        settings, world.store, shown.daemon.live, means, means, means, shown.daemon.fleets, means, clock,
         shown.daemon.telemetry, Log(io.StringIO()),
     )  # fmt: skip
     return made, shown.views
