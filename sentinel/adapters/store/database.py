@@ -70,7 +70,7 @@ def migrate(engine: sa.Engine, wait_s: float = 100.0) -> None:
             raise UserError(
                 f"the store is of a later release: step {', '.join(sorted(later))} of its schema, where this release knows "
                 f"{max(known)} at most ({where_of(engine.url)})",
-                fix="install that release again, or bring back the copy from before the upgrade",
+                fix="install that release again, or bring back the copy from before the upgrade: docs/install.md, Upgrade",
             )
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
