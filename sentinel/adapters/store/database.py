@@ -89,18 +89,36 @@ def _words(error: SQLAlchemyError) -> str:
     return " ".join(f"{said!s:.300}".split())
 
 
+_OTHER_SCHEMA = (
+    "it is no store of Sentinel, or of another release, which the daemon of this release migrates at its start"
+)
+_DAMAGED = "the file is damaged: stop the daemon and bring back a copy, or move it aside and start without a past"
+_CLOSED = "check rights of the state folder, and ReadWritePaths of its unit: sentinel install --controller writes that"
+_FIXES = (  # words of the database's message, the first that are in it: what a person can do
+    (("no such table", "no such column", "does not exist"), _OTHER_SCHEMA),
+    (("malformed", "not a database"), _DAMAGED),
+    (
+        ("read-only transaction",),
+        "it is a standby, or set to be read: name its primary, and add target_session_attrs=read-write to the URL",
+    ),
+    (
+        ("statement timeout", "idle-session timeout", "transaction timeout"),
+        "the server's settings end it; Sentinel has deadlines of its own: ALTER ROLE ... SET statement_timeout = 0, and "
+        "idle_session_timeout, transaction_timeout alike",
+    ),
+    (
+        ("too many connections", "too many clients", "connection slots"),
+        "give the account more connections, or lower [daemon] database_readers: docs/two-daemons.md says how many there are",
+    ),
+    (("connection",), "check that its server runs and can be reached from here"),
+    (("readonly", "unable to open"), _CLOSED),
+    (("No space left",), "make room on the disk of the database's server"),
+)
+
+
 def _fix(why: str) -> str:
-    if "no such table" in why or "no such column" in why or "does not exist" in why:
-        return (
-            "it is no store of Sentinel, or of another release, which the daemon of this release migrates at its start"
-        )
-    if "malformed" in why or "not a database" in why:
-        return "the file is damaged: stop the daemon and bring back a copy, or move it aside and start without a past"
-    if "connection" in why:
-        return "check that its server runs and can be reached from here"
-    if "readonly" in why or "unable to open" in why:
-        return "check rights of the state folder, and ReadWritePaths of its unit: sentinel install --controller writes that"
-    return "check disk space and rights of the state folder"
+    found = (fix for words, fix in _FIXES if any(word in why for word in words))
+    return next(found, "check disk space and rights of the state folder, or of the database's server")
 
 
 class Database:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from in_memory.direct_store import DirectStore
 from servers.postgres import empty_database
 
-from sentinel.errors import UserError
+from sentinel.errors import Unavailable, UserError
 
 
 @pytest.fixture
@@ -74,3 +74,28 @@ def test_many_that_start_at_once_on_an_empty_database_all_start(url: str) -> Non
     with ThreadPoolExecutor(len(daemons)) as ended:
         said = list(ended.map(lambda daemon: daemon.communicate(timeout=120)[1], daemons))
     assert [daemon.returncode for daemon in daemons] == [0] * len(daemons), said
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    ("setting", "statement", "fix"),
+    [
+        ("default_transaction_read_only = on", "DELETE FROM setting", "target_session_attrs=read-write"),
+        ("statement_timeout = '500ms'", "SELECT pg_sleep(60)", "ALTER ROLE"),
+    ],
+)
+def test_what_a_server_refuses_by_its_settings_is_said_with_the_fix(
+    url: str, setting: str, statement: str, fix: str
+) -> None:
+    """As a standby refuses to write. None of it has to do with the disk of this host."""
+    DirectStore(url).close()
+    admin = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE {admin.url.database} SET {setting}")
+    admin.dispose()
+    store = DirectStore(url)
+    with pytest.raises(Unavailable) as caught, store._begin() as connection:
+        connection.exec_driver_sql(statement)
+    assert fix in caught.value.fix and "state folder" not in caught.value.fix
+    store.close()
