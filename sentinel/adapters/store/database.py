@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from sqlalchemy.exc import TimeoutError as NoneFree
 from sentinel.adapters.store import lease
 from sentinel.adapters.store.connections import Pool, engine_of
 from sentinel.adapters.store.deadlines import Deadlines
+from sentinel.adapters.store.tables import Utc
 from sentinel.errors import ContentLost, ProtocolError, Refused, Timeout, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model.stored import UnreadableRecord
@@ -28,6 +30,7 @@ from sentinel.wire import record_from
 
 _MIGRATING = 0x53454E55  # lock of PostgreSQL that is held while the schema is changed
 _WAIT_FOR_OTHERS = sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING))
+_SERVER_TIME: sa.Select[Any] = sa.select(sa.type_coerce(sa.func.clock_timestamp(), Utc))
 _LONG_FACTOR = 10.0  # times the deadline: what may take as long as there is much of it
 READERS = 4  # by default
 # What is saved waits for the lock of its own daemon's row anyway: one of the engine's, one of a person's or a pruning.
@@ -112,7 +115,7 @@ _FIXES = (  # words of the database's message, the first that are in it: what a 
     ),
     (("connection",), "check that its server runs and can be reached from here"),
     (("readonly", "unable to open"), _CLOSED),
-    (("No space left",), "make room on the disk of the database's server"),
+    (("No space left",), "free space on the disk of the database's server"),
 )
 
 
@@ -293,6 +296,14 @@ class Database:
     def shared(self) -> bool:
         """Whether daemons of other hosts can use this database: one that cannot reach it may not be the active one."""
         return self.engine.dialect.name != "sqlite"
+
+    def server_time(self) -> datetime | None:
+        """What the clock of the database's server says; None: it is a file, and has none."""
+        if not self.shared:
+            return None
+        with self._read() as connection:
+            told: datetime = connection.execute(_SERVER_TIME).scalar_one()
+            return told
 
     def _readable(
         self, kind: type[T], found: Iterable[object], left_out: list[UnreadableRecord] | None = None

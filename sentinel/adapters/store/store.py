@@ -50,7 +50,6 @@ from sentinel.text import plain
 _MOST_PLANS = 2000  # newest plans that one reading returns
 _MOST_SAVES = 1000  # newest saves of a job that are looked at for their tiers: many node-local ones come for one shared
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
-_SERVER_TIME: sa.Select[Any] = sa.select(sa.type_coerce(sa.func.clock_timestamp(), t.Utc))
 _LONG_FACTOR = 10.0  # times the deadline: what reads or prunes a month of a whole cluster
 
 
@@ -402,14 +401,6 @@ class Store(Database):
         with self._begin(about_lease=True) as connection:
             lease.beat(connection, own, acts=self.token is not None)
             return lease.look(connection)
-
-    def server_time(self) -> datetime | None:
-        """What the clock of the database's server says; None: it is a file, and has none."""
-        if not self.shared:
-            return None
-        with self._read() as connection:
-            told: datetime = connection.execute(_SERVER_TIME).scalar_one()
-            return told
 
     def take_lease(self, holder: str, seen: lease.LeaseView) -> bool:
         """Take the lease if it is as seen; from then on everything is written under its token."""
