@@ -263,7 +263,10 @@ class Database:
 
     @contextlib.contextmanager
     def _read(self, *, times: float = 1.0, about_lease: bool = False) -> Iterator[sa.Connection]:
-        """A transaction that only reads: in SQLite it waits for no writer. See ``_begin``."""
+        """A transaction that only reads: in SQLite it waits for no writer. See ``_begin``.
+
+        ``times``: how many usual deadlines it may take.
+        """
         engine = self._lease_engine if about_lease else self._readers
         for_s = self._renewal_s if about_lease else self._busy_s * times
         with self._transaction(engine.execution_options(reads=True), for_s) as connection:
