@@ -117,8 +117,7 @@ def install(
             if not host.below(root, link).is_symlink()
         ]
     open_folders(actions, choice, root)
-    if root == Path("/"):
-        add_commands(actions, choice, controller=controller, units=unit_names(controller or other, node or other))
+    add_commands(actions, choice, root, controller=controller, units=unit_names(controller or other, node or other))
     last = _slurm_conf_writes(conf_path, text, conf) if controller and write_slurm_conf else []
     actions.writes += last
     actions.again = lambda: [*_writes(choose(), root, controller, node, other), *record, *last]

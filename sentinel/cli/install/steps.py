@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 
 from sentinel.cli.install import host
 from sentinel.cli.install.accounts import account_of, is_group
-from sentinel.cli.install.files import EVENTS, REPORT_TIMER, Choice
+from sentinel.cli.install.files import EVENTS, REPORT_TIMER, UNITS, Choice
 from sentinel.errors import SentinelError
 
 
@@ -15,8 +16,15 @@ def unit_names(controller: bool, node: bool) -> list[str]:
     return [*(["sentinel-daemon"] if controller else []), *(["sentinel-agent"] if node else [])]
 
 
-def add_commands(actions: host.Actions, choice: Choice, *, controller: bool, units: list[str]) -> None:
-    """Commands around the files: the account first, the units, then what may fail without harm."""
+def add_commands(actions: host.Actions, choice: Choice, root: Path, *, controller: bool, units: list[str]) -> None:
+    """Commands around the files: the account first, the units, then what may fail without harm. For an image none is run,
+    and what is left to enable in it is said."""
+    started = [*(f"{unit}.service" for unit in units), *([REPORT_TIMER] if controller else [])]
+    if root != Path("/"):
+        if left := [unit for unit in started if not _is_enabled(unit, root)]:
+            command = f"systemctl --root={shlex.quote(str(root))} enable {' '.join(left)}"
+            actions.notes.append(f"no command is run for an image: its hosts start what is enabled in it, {command}")
+        return
     if controller and account_of(choice.account) is None:
         uid = [] if choice.daemon_uid is None else ["--uid", str(choice.daemon_uid)]
         actions.before.append(
@@ -35,9 +43,15 @@ def add_commands(actions: host.Actions, choice: Choice, *, controller: bool, uni
             *([["systemctl", "enable", "--now", REPORT_TIMER]] if controller else []),
         ]
     else:
-        actions.notes.append(f"systemd does not run here: start {', '.join(units)} yourself")
+        command = f"systemctl enable {' '.join(started)}"
+        actions.notes.append(f"systemd does not run here: {command}, if this boots with it; else start these yourself")
     if controller and choice.account not in (choice.slurm_user, "root"):
         _right(actions, choice.account)
+
+
+def _is_enabled(unit: str, root: Path) -> bool:
+    """Of an image: its links lead to what is at that place only in there."""
+    return any((wants / unit).is_symlink() for wants in host.below(root, UNITS).glob("*.wants"))
 
 
 def _group_option(account: str) -> list[str]:
