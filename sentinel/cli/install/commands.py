@@ -16,6 +16,7 @@ import click
 from sentinel.cli.install import conf_lines, host
 from sentinel.cli.install.accounts import account_of
 from sentinel.cli.install.conf_lines import Line
+from sentinel.cli.install.daemon_account import daemon_account, slurm_user
 from sentinel.cli.install.existing import (
     agent_beside_daemon,
     daemon_settings,
@@ -106,7 +107,8 @@ def install(
     if write_slurm_conf and conf.elsewhere:
         raise conf.elsewhere[0]
     other = _other_role(root, controller, node)
-    choose = partial(_choice, conf, lines, root, controller, other, node, daemon_url, daemon_uid, account, resume)
+    as_whom, taken = daemon_account(conf, conf_path, root, controller=controller, named=account, uid=daemon_uid)
+    choose = partial(_choice, conf, lines, root, controller, other, node, daemon_url, daemon_uid, as_whom, resume)
     choice = choose()
     record = slurm_conf_record(conf_path, root, _CONFS)
     actions = host.Actions(writes=[*_writes(choice, root, controller, node, other), *record])
@@ -124,7 +126,7 @@ def install(
     _show(actions, root)
     if controller:
         _show_slurm_conf(conf_path, text, conf, written=write_slurm_conf)
-    for note in [*conf.elsewhere, *conf.notes, *actions.notes, *_notes(choice, controller, root)]:
+    for note in [*conf.elsewhere, *conf.notes, *actions.notes, *taken, *_notes(choice, controller, root)]:
         say(f"Note: {note}")
     _do(actions, dry_run=dry_run, yes=yes, question="Install this?")
 
@@ -254,23 +256,21 @@ def _choice(
     node: bool,
     daemon_url: str | None,
     daemon_uid: int | None,
-    account: str | None,
+    account: str,
     resume: str,
 ) -> Choice:
-    slurm_user = conf.get("SlurmUser").partition("(")[0] or "root"
-    account = account or (_ACCOUNT if conf.get("AccountingStorageType").endswith("slurmdbd") else slurm_user)
     head = conf.get("SlurmctldHost") or conf.get("ControlMachine")
     where = head.partition("(")[0] or (socket.gethostname() if controller else "")
     if not daemon_url and not where:
         raise UserError("where does the daemon run?", fix=f"name it: --daemon http://HOST:{PORT}")
     if resume and not resume.startswith("/"):
         raise UserError(f"--resume {resume!r} is not absolute", fix="write the path from /")
-    known, slurm = account_of(account, root), account_of(slurm_user, root)
+    known, slurm = account_of(account, root), account_of(slurm_user(conf), root)
     return Choice(
         program=_program(),
         python=sys.executable,
         account=account,
-        slurm_user=slurm_user,
+        slurm_user=slurm_user(conf),
         daemon_url=daemon_url or f"http://{where}:{PORT}",
         daemon_uid=daemon_uid if daemon_uid is not None else known.uid if known else None,
         group=known.group if known else "",
@@ -324,8 +324,9 @@ def _notes(choice: Choice, controller: bool, root: Path) -> list[str]:
         )
     if choice.daemon_uid is None and not controller:
         notes.append(
-            f"the account {choice.account} is not known on this host: set trusted_uids in /etc/sentinel/agent.toml to its "
-            "uid on the controller, or the agent believes no answer of the daemon (--daemon-uid does it)"
+            f"the account {choice.account} is not known on this host: set trusted_uids in /etc/sentinel/agent.toml and "
+            "SENTINEL_DAEMON_USER in hook.conf to its uid on the controller, or agent and hooks believe no answer of the "
+            "daemon (--daemon-uid does it in new files)"
         )
     notes += two_roles(choice, root)
     if not choice.resume:
