@@ -103,7 +103,8 @@ def planned(site: str | Sequence[Line]) -> SlurmConf:
     if conf.get("JobFileAppend") == "0":
         conf.set("JobFileAppend", "1", "")
     if conf.get("JobRequeue") == "0":
-        conf.notes.append("JobRequeue=0: only jobs submitted with --requeue can be restarted")
+        said = "only jobs submitted with --requeue can be restarted, and those that still run and whose comment asks for it"
+        conf.notes.append(f"JobRequeue=0: {said}")
     return conf
 
 

@@ -233,6 +233,7 @@ def test_what_the_site_has_stays() -> None:
     assert made["MinJobAge"] == "600" and made["BatchStartTimeout"] == "90"
     assert conf.changed.startswith("# a comment\n") and len(conf.notes) == 3
     assert any("TaskProlog=/site/task is yours" in note for note in conf.notes)
+    assert any("JobRequeue=0" in note and "whose comment asks for it" in note for note in conf.notes)
 
 
 def test_planned_changes_need_no_further_change() -> None:
