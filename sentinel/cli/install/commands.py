@@ -30,7 +30,7 @@ from sentinel.cli.install.existing import (
 )
 from sentinel.cli.install.files import REPORT_TIMER, Choice, controller_files, node_files
 from sentinel.cli.install.slurm_conf import SlurmConf, hook_folder, needs_hook, planned
-from sentinel.cli.install.steps import add_commands, unit_names
+from sentinel.cli.install.steps import add_commands, enabled, unit_names
 from sentinel.cli.operator.output import echo, say, shown
 from sentinel.errors import UserError
 from sentinel.protocol import PORT
@@ -153,9 +153,10 @@ def uninstall(controller: bool, node: bool, dry_run: bool, yes: bool, slurm_conf
     hooks = [file.path for file in files if file.mode & 0o111]
     needed = [path for path in hooks if conf_path is None or needs_hook(lines, path, root)]
     actions = host.removals(files, root, needed)
-    units = unit_names(controller, node)
-    if root == Path("/") and host.has_systemd():
-        units = [*(f"{unit}.service" for unit in units), *([REPORT_TIMER] if controller else [])]
+    units = [*(f"{unit}.service" for unit in unit_names(controller, node)), *([REPORT_TIMER] if controller else [])]
+    if root != Path("/"):
+        actions.removals += [link for unit in units for link in enabled(unit, root)]
+    elif host.has_systemd():
         there = [unit for unit in units if (Path("/etc/systemd/system") / unit).exists()]
         actions.before = [["systemctl", "disable", "--now", *there]] if there else []
         actions.after = [["systemctl", "daemon-reload"]]

@@ -21,7 +21,7 @@ def add_commands(actions: host.Actions, choice: Choice, root: Path, *, controlle
     and what is left to enable in it is said."""
     started = [*(f"{unit}.service" for unit in units), *([REPORT_TIMER] if controller else [])]
     if root != Path("/"):
-        if left := [unit for unit in started if not _is_enabled(unit, root)]:
+        if left := [unit for unit in started if not enabled(unit, root)]:
             command = f"systemctl --root={shlex.quote(str(root))} enable {' '.join(left)}"
             actions.notes.append(f"no command is run for an image: its hosts start what is enabled in it, {command}")
         return
@@ -49,9 +49,10 @@ def add_commands(actions: host.Actions, choice: Choice, root: Path, *, controlle
         _right(actions, choice.account)
 
 
-def _is_enabled(unit: str, root: Path) -> bool:
-    """Of an image: its links lead to what is at that place only in there."""
-    return any((wants / unit).is_symlink() for wants in host.below(root, UNITS).glob("*.wants"))
+def enabled(unit: str, root: Path) -> list[Path]:
+    """The links that start a unit of an image; they lead to what is at that place only in there."""
+    places = [wants / unit for wants in host.below(root, UNITS).glob("*.wants")]
+    return [place for place in places if place.is_symlink()]
 
 
 def _group_option(account: str) -> list[str]:

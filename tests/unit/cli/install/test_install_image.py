@@ -28,13 +28,25 @@ def test_units_of_an_image_that_nothing_enables_are_told(tmp_path: Path, role: s
     assert f"systemctl --root={tmp_path} enable {units}\n" in install(tmp_path, role)
 
 
-def test_units_of_an_image_that_are_enabled_are_not_told(tmp_path: Path) -> None:
-    wanted = tmp_path / UNITS / "multi-user.target.wants/sentinel-agent.service"
+def enable_agent(root: Path) -> Path:
+    """As systemctl does it: the link leads to what is at that place only in the image."""
+    wanted = root / UNITS / "multi-user.target.wants/sentinel-agent.service"
     wanted.parent.mkdir(parents=True)
-    wanted.symlink_to(
-        f"/{UNITS}/sentinel-agent.service"
-    )  # as systemctl makes it: it leads to nothing outside of the image
+    wanted.symlink_to(f"/{UNITS}/sentinel-agent.service")
+    return wanted
+
+
+def test_units_of_an_image_that_are_enabled_are_not_told(tmp_path: Path) -> None:
+    enable_agent(tmp_path)
     assert "enable" not in install(tmp_path, "--node")
+
+
+def test_unit_that_is_removed_from_an_image_is_not_left_enabled(tmp_path: Path) -> None:
+    wanted = enable_agent(tmp_path)
+    install(tmp_path, "--node")
+    found = CliRunner().invoke(cli, ["uninstall", "--node", "--yes", "--root", str(tmp_path)], env={"COLUMNS": "250"})
+    assert found.exit_code == 0 and f"remove  {wanted}\n" in found.output, found.output
+    assert not wanted.is_symlink()
 
 
 def test_chroot_is_told_how_its_units_start_at_the_next_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
