@@ -1,3 +1,3 @@
 """Sentinel keeps large training jobs alive on Slurm GPU clusters."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

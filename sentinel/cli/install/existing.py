@@ -43,10 +43,10 @@ def writable_folders(root: Path) -> tuple[str, ...]:
     return tuple(folder for folder in named if folder and folder not in (EVENTS, STATE))
 
 
-def unit_account() -> str:
-    """As whom the daemon's unit of this host runs it; empty: there is none, or it does not say it."""
+def unit_account(root: Path = Path("/")) -> str:
+    """As whom the daemon's unit of this host or image runs it; empty: there is none, or it does not say it."""
     try:
-        lines = Path(f"{UNITS}/sentinel-daemon.service").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = below(root, f"{UNITS}/sentinel-daemon.service").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     return next((line.removeprefix("User=") for line in reversed(lines) if line.startswith("User=")), "")
