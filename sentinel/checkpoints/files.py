@@ -183,6 +183,14 @@ def entry_at(path: Path) -> Entry | None:
         return None
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file lies there; not where it cannot be looked at: a save beside that cannot be read says nothing."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _walk(tree: Tree) -> None:
     pending = [("", 0)]
     while pending:

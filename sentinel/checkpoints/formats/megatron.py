@@ -11,7 +11,7 @@ import json
 import math
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, is_file, opened, read_small
 from sentinel.checkpoints.formats import dcp, one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, refuse_links, unfinished
 from sentinel.checkpoints.formats.jax import zarr
@@ -101,7 +101,7 @@ def refuse_unmarked(tree: Tree) -> None:
     begun = [(name, folder) for name, folder in begun if _in(name, MARKER) not in tree.files]
     beside = neighbours(tree.root, 2) if begun else []
     for name, folder in begun[:_MOST]:
-        if name.rpartition("/")[2] == INTEGRITY or any((at / folder / MARKER).exists() for at in beside):
+        if name.rpartition("/")[2] == INTEGRITY or any(is_file(at / folder / MARKER) for at in beside):
             raise NotKnown(f"{visible(name)} is there and no {MARKER}: a save of Megatron's that did not finish?")
 
 
@@ -117,7 +117,7 @@ def _marker(tree: Tree, ask: Ask) -> bool:
         # A step that has common.pt or an integrity list was saved by torch_dist, which writes the marker.
         if INTEGRITY in tree.files or COMMON in tree.files:
             raise unfinished(tree, ask, f"{MARKER} is missing: the save did not finish")
-        beside = next((folder.name for folder in neighbours(tree.root, 1) if (folder / MARKER).exists()), "")
+        beside = next((folder.name for folder in neighbours(tree.root, 1) if is_file(folder / MARKER)), "")
         if beside and _FOLDER.fullmatch(tree.root.name):
             raise unfinished(tree, ask, f"{MARKER} is missing, which {visible(beside)} has: the save did not finish")
         return False
@@ -138,7 +138,7 @@ def _refuse_flipped(tree: Tree, ask: Ask) -> None:
         if json_files.one_bit_apart(str(word), known):
             raise Broken(f"{MARKER} says {visible(str(word))}, which should be {known}: damaged")
     try:
-        beside = [_said(Tree(folder), ask) for folder in neighbours(tree.root, 2) if (folder / MARKER).is_file()]
+        beside = [_said(Tree(folder), ask) for folder in neighbours(tree.root, 2) if is_file(folder / MARKER)]
     except (Broken, NotKnown):
         return
     for key in sorted(marker.keys() & _KEYS):

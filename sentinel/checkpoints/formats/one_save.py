@@ -216,12 +216,14 @@ def _order(folder: Path) -> int | None:
 
 
 def file_inside(folder: Path, name: str) -> Entry | None:
-    """The file of that name in a save; None where there is none, or a link on the way to it leads elsewhere."""
+    """The file of that name in a save; None where there is none or it cannot be looked at, or a link on the way to it
+    leads elsewhere."""
     path = folder / name
     on_the_way = [path, *path.parents][: len(Path(name).parts) + 1]
-    if any(step.is_symlink() for step in on_the_way) or not path.is_file():
+    try:
+        return None if any(step.is_symlink() for step in on_the_way) or not path.is_file() else entry_at(path)
+    except OSError:
         return None
-    return entry_at(path)
 
 
 def identical(tree: Tree, name: str, folder: Path) -> bool | None:

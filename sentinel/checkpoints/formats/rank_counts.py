@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sentinel.checkpoints.files import NotKnown, Tree
+from sentinel.checkpoints.files import NotKnown, Tree, is_file
 from sentinel.checkpoints.formats import marks
 from sentinel.checkpoints.formats.base import NEAREST, neighbours
 from sentinel.checkpoints.formats.huggingface import names
@@ -121,8 +121,8 @@ def _is_missing(beside: list[Path], lacking: str, by: str) -> bool:
 
     A save beside without ``by`` is itself torn, or of something else, and says nothing.
     """
-    whole = [folder for folder in beside if (folder / by).is_file()]
-    if any(not (folder / lacking).exists() for folder in whole):
+    whole = [folder for folder in beside if is_file(folder / by)]
+    if any(not is_file(folder / lacking) for folder in whole):
         return False
     file = by.rpartition("/")[2]
     return bool(whole) or _SHARD.fullmatch(file) is not None or _OF_EACH_RANK.search(file) is not None

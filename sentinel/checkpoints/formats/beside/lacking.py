@@ -34,7 +34,7 @@ def refuse_lacking(tree: Tree) -> None:
     for index, folder in enumerate(beside):
         try:
             theirs = _saved_in(folder, mine)
-        except OSError:
+        except OSError:  # what it has is not known
             return
         lacking = {kind: name for kind, name in theirs.items() if kind not in mine and (not index or kind in lacking)}
         if not lacking:
@@ -45,9 +45,18 @@ def refuse_lacking(tree: Tree) -> None:
 
 
 def _of_its_form(tree: Tree, folders: Iterable[Path]) -> list[Path]:
-    """DeepSpeed's universal saves lie beside those that they were made of, and hold other files."""
-    universal = _UNIVERSAL in tree.folders
-    return [folder for folder in folders if (folder / _UNIVERSAL).is_dir() == universal]
+    """DeepSpeed's universal saves lie beside those that they were made of, and hold other files.
+
+    Where that cannot be looked at, a save beside is none.
+    """
+    return [folder for folder in folders if _is_universal(folder) is (_UNIVERSAL in tree.folders)]
+
+
+def _is_universal(folder: Path) -> bool | None:
+    try:
+        return (folder / _UNIVERSAL).is_dir()
+    except OSError:
+        return None
 
 
 def _saved_in(folder: Path, mine: Mapping[str, str]) -> dict[str, str]:

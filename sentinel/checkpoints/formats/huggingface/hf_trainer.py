@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, is_file
 from sentinel.checkpoints.formats import (
     dcp,
     deepspeed,
@@ -126,7 +126,7 @@ def _is_the_trainers(tree: Tree) -> bool:
     """By what only the Trainer writes (its arguments, before the optimizer), or by the saves beside."""
     if not {names.ARGUMENTS, names.INCOMPLETE}.isdisjoint(tree.files):
         return True
-    return any((folder / STATE).exists() for folder in neighbours(tree.root, _BESIDE))
+    return any(is_file(folder / STATE) for folder in neighbours(tree.root, _BESIDE))
 
 
 def _is_anothers(tree: Tree) -> bool:
