@@ -13,35 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkpoints.formats import nvrx
-from sentinel.checkpoints.own_folders import below, check_own, exists, exists_below, opened_folder, own_store
-from sentinel.errors import Denied, FileError, Refused, UserError
-from sentinel.text import json_with_bytes, visible
+from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
+from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, store_of
+from sentinel.checkpoints.setting_aside.journal import append as _append
+from sentinel.checkpoints.setting_aside.journal import read as _read_journal
+from sentinel.errors import Denied, Refused, UserError
+from sentinel.text import visible
 
-FOLDER = ".quarantine"
-JOURNAL = "journal.jsonl"
-_JOURNAL_BYTES = 64 << 20  # read at most; a move has a line of a few hundred
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One rename, from ``source`` to ``target``; ``link``: of a symbolic link, the path that it named; ``points_to``: what
-    the link in its place says, empty where there is none."""
-
-    source: str
-    target: str
-    reason: str
-    time_s: float
-    link: str = ""
-    points_to: str = ""
+__all__ = ("JOURNAL", "Move", "inside_of", "paths_of", "quarantine", "read_journal", "store_of", "undo")
 
 
 def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[Path]:
@@ -77,12 +63,6 @@ def nvrx_step(path: Path, step: int) -> list[Path] | None:
             if match and int(match.group(3)) == step:
                 found.append(file)
     return found if known else None
-
-
-def store_of(root: Path) -> Path:
-    """The quarantine of that checkpoint root."""
-    root = root.absolute()
-    return root.parent / FOLDER / root.name
 
 
 def quarantine(
@@ -306,44 +286,6 @@ def _store(base: Path, *, make: bool) -> AbstractContextManager[int]:
     return own_store(base.parent, (FOLDER, base.name), make=make)
 
 
-def _read_journal(base: Path, store: int) -> list[Move]:
-    standing: dict[str, Move] = {}
-    journal = store_of(base) / JOURNAL
-    try:
-        fd = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=store)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise Denied(f"{visible(str(journal))} cannot be read: {error.strerror}") from error
-    with os.fdopen(fd, "rb") as file:
-        check_own(fd, journal)
-        lines = file.read(_JOURNAL_BYTES).decode("utf-8", "surrogateescape").splitlines()
-    for number, line in enumerate(lines, 1):
-        if not line.endswith("}"):
-            continue
-        try:
-            entry = json_with_bytes(line)
-            how = (str(entry.get("link", "")), str(entry.get("points_to", "")))
-            move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]), *how)
-            event = entry["event"]
-            sound = _lies_below(move.source, base) and _lies_below(move.target, store_of(base))
-        except (ValueError, OverflowError, KeyError, TypeError) as error:
-            raise FileError(journal, "not a line of the journal", line=number, fix="Mend or remove it.") from error
-        if not sound:
-            raise FileError(
-                journal, "a move that is not between the folder and its quarantine", line=number, fix="Remove it."
-            )
-        if event == "move":
-            standing[move.target] = move
-        else:
-            standing.pop(move.target, None)
-    return list(standing.values())
-
-
-def _lies_below(path: str, folder: Path) -> bool:
-    return os.path.normpath(path) == path and folder in Path(path).parents
-
-
 def inside_of(base: Path, path: Path) -> Path:
     """The path relative to the root; it must really be below it, through no link."""
     absolute = Path(os.path.normpath(path.absolute()))
@@ -370,31 +312,3 @@ def _free(store: int, inside: Path, now: float) -> Path:
         if not exists_below(store, place):
             return place
         number += 1
-
-
-def _append(base: Path, store: int, event: str, move: Move) -> None:
-    entry = {
-        "event": event,
-        "source": move.source,
-        "target": move.target,
-        "reason": move.reason,
-        "time_s": move.time_s,
-        "link": move.link,
-        "points_to": move.points_to,
-    }
-    line = json.dumps(entry).encode() + b"\n"
-    journal = store_of(base) / JOURNAL
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        fd = os.open(JOURNAL, flags, 0o600, dir_fd=store)
-        try:
-            check_own(fd, journal)
-            size = os.fstat(fd).st_size
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                os.write(fd, b"\n")  # an earlier line was cut short by a crash
-            os.write(fd, line)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise Denied(f"the journal {visible(str(journal))} cannot be written: {error.strerror}") from error

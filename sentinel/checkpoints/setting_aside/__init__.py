@@ -1,0 +1,1 @@
+"""What is written when checkpoints are moved aside."""
