@@ -4,7 +4,8 @@ Never inside the checkpoint root: torchtitan's and Megatron's patterns find ``st
 latter crashes on it. What is moved goes to a sibling of the root, ``<root>/../.quarantine/<run>/``, by rename on the same
 file system, and nothing is ever deleted. Every move is written to a journal before it is made: killed at any moment and
 called again it ends in the same state, and `undo` takes it all back. A symbolic link to what is moved (``latest.pt``)
-names the chosen checkpoint then, or is moved, too: by one to nothing scripts begin anew, over saves that are whole. The
+names the chosen checkpoint then, or is moved, too: by one to nothing scripts begin anew, over saves that are whole. A
+tracker names the chosen one, and Ray Train's list holds what stays (``sentinel.checkpoints.setting_aside.trackers``). The
 journal is obeyed only where nobody else can have written it (``sentinel.checkpoints.own_folders``), and only for moves
 between the root and its quarantine.
 """
@@ -21,13 +22,25 @@ from pathlib import Path
 
 from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
+from sentinel.checkpoints.setting_aside import telling, trackers
 from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, store_of
 from sentinel.checkpoints.setting_aside.journal import append as _append
+from sentinel.checkpoints.setting_aside.journal import free as _free
 from sentinel.checkpoints.setting_aside.journal import read as _read_journal
 from sentinel.errors import Denied, Refused, UserError
 from sentinel.text import visible
 
-__all__ = ("JOURNAL", "Move", "inside_of", "paths_of", "quarantine", "read_journal", "store_of", "undo")
+__all__ = (
+    "JOURNAL",
+    "Move",
+    "inside_of",
+    "kept_by_trackers",
+    "paths_of",
+    "quarantine",
+    "read_journal",
+    "store_of",
+    "undo",
+)
 
 
 def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[Path]:
@@ -77,7 +90,7 @@ def quarantine(
     """Move these paths, which lie below ``root``, into its quarantine. Returns what was moved, also by an earlier call.
 
     ``opened``: a descriptor of the root, where what lies in it was looked at by one. ``chosen``: the checkpoint that links
-    beside what is moved are to name.
+    and trackers beside what is moved are to name.
 
     Raises `UserError` for a path that is not below the root, `Denied` without the right to rename, `Refused` where the
     quarantine is not ours alone or on another file system. Whatever was moved before the error stays moved and is in the
@@ -93,11 +106,30 @@ def quarantine(
                 fix="Let the checkpoints lie in a folder of their own below the mount point.",
             )
         planned = {move.source: move for move in _read_journal(base, store)}
+        # Before the moves: ended between the two, a tracker names what is there.
+        told = telling.anew(base, source, store, relative, planned, chosen, reason, now)
         moved = [
             _move_aside(base, source, store, inside, planned.get(str(base / inside)), reason, now)
             for inside in relative
         ]
-        return moved + _links_aside(base, source, store, moved, planned, chosen, now)
+        gone = {move.source for move in moved}
+        earlier = [move for move in planned.values() if move.wrote and move.link in gone]
+        told += [move for move in earlier if move.source not in {anew.source for anew in told}]
+        return moved + told + _links_aside(base, source, store, moved, planned, chosen, now)
+
+
+def kept_by_trackers(
+    root: Path, paths: Sequence[Path], *, chosen: Path | None = None, opened: int | None = None
+) -> dict[Path, str]:
+    """Which of these paths, were they moved, leave a tracker or a list that lets no run start, and which one.
+
+    Arguments and errors: see ``quarantine``.
+    """
+    base = root.absolute()
+    inside = {inside_of(base, path): path for path in paths}
+    with opened_folder(base) if opened is None else nullcontext(opened) as source:
+        found = trackers.naming(source, inside, telling.inside(base, chosen))
+        return {inside[gone]: str(base / named.place) for named in found if named.after is None for gone in named.gone}
 
 
 def _links_aside(
@@ -118,7 +150,7 @@ def _links_aside(
     gone = {move.source for move in moved}
     # By an earlier call, which may have been killed; what is found now counts before it. A link to what was chosen then and
     # is not now stays away: nobody may have it any more.
-    known = [move for move in planned.values() if move.link in gone]
+    known = [move for move in planned.values() if move.link in gone and not move.wrote]
     found = {move.source: move for move in known if not move.points_to or _names(move, chosen, base, source)}
     folders = sorted({Path(), *(Path(move.source).relative_to(base).parent for move in moved)})
     while True:
@@ -243,7 +275,9 @@ def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
 def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
     inside, place = Path(move.source).relative_to(base), Path(move.target).relative_to(store_of(base))
     back: list[Move] = []
-    if exists_below(store, place):
+    if move.wrote:
+        back = telling.back(source, store, inside, place, move)
+    elif exists_below(store, place):
         if move.points_to:
             _remove_link(source, inside, move.points_to)
         if exists_below(source, inside):
@@ -301,14 +335,3 @@ def inside_of(base: Path, path: Path) -> Path:
         if (base / Path(*inside.parts[:count])).is_symlink():
             raise UserError(f"{visible(str(path))} lies behind a symbolic link", fix="Name the real folder.")
     return inside
-
-
-def _free(store: int, inside: Path, now: float) -> Path:
-    """A place in the quarantine that is not taken: <time>/<path below the root>."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    number = 0
-    while True:
-        place = Path(stamp if not number else f"{stamp}-{number}") / inside
-        if not exists_below(store, place):
-            return place
-        number += 1

@@ -15,24 +15,35 @@ from typing import Any
 from sentinel.agent.probes.ask_slurm import named_roots
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.own_folders import exists_below, opened_folder
-from sentinel.checkpoints.quarantine import Move, paths_of, quarantine, read_journal
+from sentinel.checkpoints.quarantine import Move, kept_by_trackers, paths_of, quarantine, read_journal
 from sentinel.errors import Refused, SentinelError
 from sentinel.text import visible
 
 
 def move_aside(
-    root: Path, paths: list[str], steps: list[int | None] | None, reason: str, chosen: Path | None = None
+    root: Path,
+    paths: list[str],
+    steps: list[int | None] | None,
+    reason: str,
+    chosen: Path | None = None,
+    left: dict[Path, str] | None = None,
 ) -> list[Move]:
     """Search for checkpoints and move them, both by one descriptor: somebody may put another folder in the root's place.
 
     The journal, and which files are one checkpoint's, are read by path: only names follow from them.
+
+    ``left`` is filled with what stays in its place, and the tracker that would let no run start without it.
 
     Raises:
         SentinelError: see ``asked_for`` and ``sentinel.checkpoints.quarantine.quarantine``.
     """
     with opened_folder(root) as opened:
         asked = asked_for(root, paths, steps, opened)
-        return quarantine(root, asked, reason=reason, opened=opened, chosen=chosen)
+        kept = kept_by_trackers(root, asked, chosen=chosen, opened=opened)
+        if left is not None:
+            left |= kept
+        asked = [path for path in asked if path not in kept]
+        return quarantine(root, asked, reason=reason, opened=opened, chosen=chosen) if asked or not kept else []
 
 
 def asked_for(root: Path, paths: list[str], steps: list[int | None] | None, opened: int) -> list[Path]:
@@ -79,8 +90,12 @@ def answer(arguments: Mapping[str, Any]) -> dict[str, object]:
         require_named(arguments)
         reason = str(arguments.get("reason", ""))
         chosen = Path(arguments["chosen"]) if arguments.get("chosen") else None
-        moves = move_aside(Path(arguments["root"]), arguments["paths"], arguments.get("steps"), reason, chosen)
+        left: dict[Path, str] = {}
+        moves = move_aside(Path(arguments["root"]), arguments["paths"], arguments.get("steps"), reason, chosen, left)
     except SentinelError as error:
         return {"error": str(error)}
-    links = [[move.source, move.points_to] for move in moves if move.link]
-    return {"result": {"moved": [[move.source, move.target] for move in moves if not move.link], "links": links}}
+    result: dict[str, object] = {"moved": [[move.source, move.target] for move in moves if not move.link]}
+    result["links"] = [[move.source, move.points_to] for move in moves if move.link and not move.wrote]
+    result["trackers"] = [[move.source, move.points_to] for move in moves if move.wrote]
+    result["left"] = [[str(path), tracker] for path, tracker in left.items()]
+    return {"result": result}

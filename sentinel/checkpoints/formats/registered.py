@@ -13,7 +13,7 @@ from sentinel.checkpoints.files import NotKnown, read_small
 from sentinel.checkpoints.parsing import json_files
 from sentinel.text import visible
 
-_LIST = "checkpoint_manager_snapshot.json"
+LIST = "checkpoint_manager_snapshot.json"
 _MOST_BYTES = 64 << 20
 _FOLDER = re.compile(r"checkpoint_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d\.\d{6}")
 
@@ -22,7 +22,7 @@ def refuse_unregistered(path: Path) -> None:
     """`NotKnown` where a list lies beside the folder, or beside the one above it, that does not name it."""
     for folder in (path, path.parent):
         if is_registered(folder) is False:
-            raise NotKnown(f"Ray Train has not registered {visible(folder.name)} in {_LIST}: its save did not finish")
+            raise NotKnown(f"Ray Train has not registered {visible(folder.name)} in {LIST}: its save did not finish")
 
 
 def is_registered(folder: Path) -> bool | None:
@@ -30,10 +30,15 @@ def is_registered(folder: Path) -> bool | None:
     if not _FOLDER.fullmatch(folder.name):
         return None
     try:
-        listed = json_files.parse(read_small(folder.parent / _LIST, _MOST_BYTES, _LIST), _LIST)
+        listed = json_files.parse(read_small(folder.parent / LIST, _MOST_BYTES, LIST), LIST)
     except (NotKnown, OSError, ValueError):
         return None
     results = listed.get("checkpoint_results") if isinstance(listed, dict) else None
-    if not isinstance(results, list):
-        return None
-    return folder.name in {entry.get("checkpoint_dir_name") for entry in results if isinstance(entry, dict)}
+    return folder.name in names_in(listed) if isinstance(results, list) else None
+
+
+def names_in(listed: object) -> list[str]:
+    """The folders that such a list names, in its order; none where it is no such list."""
+    results = listed.get("checkpoint_results") if isinstance(listed, dict) else None
+    entries = results if isinstance(results, list) else []
+    return [str(entry.get("checkpoint_dir_name")) if isinstance(entry, dict) else "" for entry in entries]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.checkpoints.own_folders import check_own
+from sentinel.checkpoints.own_folders import check_own, exists_below
 from sentinel.errors import Denied, FileError
 from sentinel.text import json_with_bytes, visible
 
@@ -19,7 +20,8 @@ _JOURNAL_BYTES = 64 << 20  # read at most; a move has a line of a few hundred
 @dataclass(frozen=True, slots=True)
 class Move:
     """One rename, from ``source`` to ``target``; ``link``: of a symbolic link, the path that it named; ``points_to``: what
-    the link in its place says, empty where there is none."""
+    the link in its place says, empty where there is none. ``wrote``: of a file that named ``link`` and was written anew,
+    the digest of what it says then, and ``points_to`` what it names; ``target`` is what it was."""
 
     source: str
     target: str
@@ -27,6 +29,7 @@ class Move:
     time_s: float
     link: str = ""
     points_to: str = ""
+    wrote: str = ""
 
 
 def store_of(root: Path) -> Path:
@@ -53,7 +56,7 @@ def read(base: Path, store: int) -> list[Move]:
             continue
         try:
             entry = json_with_bytes(line)
-            how = (str(entry.get("link", "")), str(entry.get("points_to", "")))
+            how = tuple(str(entry.get(key, "")) for key in ("link", "points_to", "wrote"))
             move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]), *how)
             event = entry["event"]
             sound = _lies_below(move.source, base) and _lies_below(move.target, store_of(base))
@@ -83,6 +86,7 @@ def append(base: Path, store: int, event: str, move: Move) -> None:
         "time_s": move.time_s,
         "link": move.link,
         "points_to": move.points_to,
+        "wrote": move.wrote,
     }
     line = json.dumps(entry).encode() + b"\n"
     journal = store_of(base) / JOURNAL
@@ -100,3 +104,14 @@ def append(base: Path, store: int, event: str, move: Move) -> None:
             os.close(fd)
     except OSError as error:
         raise Denied(f"the journal {visible(str(journal))} cannot be written: {error.strerror}") from error
+
+
+def free(store: int, inside: Path, now: float) -> Path:
+    """A place in the quarantine that is not taken: <time>/<path below the root>."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    number = 0
+    while True:
+        place = Path(stamp if not number else f"{stamp}-{number}") / inside
+        if not exists_below(store, place):
+            return place
+        number += 1

@@ -31,7 +31,7 @@ from sentinel.text import visible
 @click.option("--list", "listed", is_flag=True, help="Show what is set aside.")
 @click.option("--newer-than", type=int, metavar="STEP", help="All checkpoints of a later step.")
 @click.option(
-    "--point-to", type=int, metavar="STEP", help="First make Megatron's or DeepSpeed's tracker name this step."
+    "--point-to", type=int, metavar="STEP", help="First make the tracker of Megatron, DeepSpeed or mmengine name it."
 )
 @click.option("--reason", default="", help="Kept in the journal.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
@@ -68,7 +68,8 @@ def quarantine(
         chosen = _once([*paths, *map(Path, newer)])
         if not chosen and point_to is None:
             raise UserError("nothing to move", fix="Name checkpoints, or --newer-than STEP.")
-        bounded(deadline_s, f"looking at {root}", lambda: _check(root, chosen, point_to))
+        save = _save_of(root, newer_than)
+        bounded(deadline_s, f"looking at {root}", lambda: _check(root, chosen, point_to, save))
         if chosen and not yes and not sys.stdin.isatty():
             raise UserError("there is nobody to ask whether to move these aside", fix="Say so with --yes.")
         for path in chosen:
@@ -77,7 +78,7 @@ def quarantine(
             click.confirm("Move these aside?", abort=True, err=True)
         if point_to is not None:  # before the moves: ended between the two, the tracker names what is there
             bounded(deadline_s, f"pointing {root} to step {point_to}", lambda: _point(root, point_to))
-        work = partial(aside.quarantine, root, chosen, reason=reason, chosen=_save_of(root, newer_than))
+        work = partial(aside.quarantine, root, chosen, reason=reason, chosen=save)
         moves = _moves(deadline_s, f"moving out of {root}", work) if chosen else []
     for move in moves:
         if as_json:
@@ -134,7 +135,7 @@ def _once(paths: Iterable[Path]) -> list[Path]:
     return [path for place, path in by_place.items() if not any(above in by_place for above in place.parents)]
 
 
-def _check(root: Path, chosen: Sequence[Path], point_to: int | None) -> None:
+def _check(root: Path, chosen: Sequence[Path], point_to: int | None, save: Path | None) -> None:
     """
     Raises:
         UserError: something of it cannot be done, or a tracker would name what is gone.
@@ -164,6 +165,12 @@ def _check(root: Path, chosen: Sequence[Path], point_to: int | None) -> None:
             raise UserError(
                 f"{visible(str(tracker))} names {visible(named)}, which is to be moved: its framework would find nothing",
                 fix="Nothing was moved. Add --point-to STEP, or name the tracker, too, to begin anew.",
+            )
+    for path, by in aside.kept_by_trackers(root, [*chosen], chosen=save).items():
+        if Path(by) not in anew:
+            raise UserError(
+                f"{visible(by)} names {visible(path.name)}, and nothing that stays: its framework would not start",
+                fix="Nothing was moved. Name the list, too, to begin anew, or leave one that it names.",
             )
 
 

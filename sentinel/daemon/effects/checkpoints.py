@@ -28,7 +28,7 @@ from sentinel.daemon.effects.earlier_restarts import EarlierRestarts
 from sentinel.daemon.effects.folder_listings import Check, FolderListings
 from sentinel.daemon.effects.other_runs import folders_of_others, without_others
 from sentinel.daemon.effects.patience import Patience
-from sentinel.daemon.effects.unusable_parts import unusable, without_anothers, words_of, words_of_links
+from sentinel.daemon.effects.unusable_parts import left_of, unusable, without_anothers, words_of, words_of_links
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.failed_resume import checkpoint_name
@@ -277,9 +277,11 @@ class FleetCheckpoints:
         if problems:
             raise self._not_moved(task, "; ".join(problems))
         self._move_ended(task)
-        moved = [part for parts in moves.values() for part in parts]
-        said += sorted({words for answer in answers if not isinstance(answer, BaseException) for words in answer})
-        return {"moved": len({part.path for part in moved}), "explanation": "; ".join([words_of(moved), *said])}
+        told = [one for answer in answers if not isinstance(answer, BaseException) for one in answer]
+        left = {path for one in told for path in left_of(one)}
+        moved = [part for parts in moves.values() for part in parts if part.path not in left]
+        said = [words_of(moved), *said, *sorted({words for one in told for words in words_of_links(one)})]
+        return {"moved": len({part.path for part in moved}), "explanation": "; ".join(filter(None, said))}
 
     def _not_moved(self, task: Task, why: str) -> Unavailable | Refused:
         """The error of a move that failed: it is tried again, or given up."""
@@ -342,17 +344,17 @@ class FleetCheckpoints:
 
     async def _move(
         self, task: Task, job: JobView, host: str, root: str, parts: Sequence[Part], chosen: Mapping[str, Scalar]
-    ) -> list[str]:
-        """Returns in words what became of links that named what was moved."""
+    ) -> list[object]:
+        """Returns what the node answered."""
         path = str(chosen.get("path") or "").replace("%N", host)
-        said: list[str] = []
+        told: list[object] = []
         for start in range(0, len(parts), MOST_PATHS):
             some = parts[start : start + MOST_PATHS]
             paths, steps = tuple(part.path for part in some), tuple(part.step for part in some)
             order = MoveAside(job.id, root, paths, steps, f"incident {task.incident.id}", path or None)
             made = await self._orders.ask(host, order.kind, order.arguments(), deadline_s=self._recovery.inventory_s)
-            said += words_of_links(made)
-        return said
+            told.append(made)
+        return told
 
 
 def _run(attempt: AttemptSeen | None) -> Run | None:

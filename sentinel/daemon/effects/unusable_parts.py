@@ -44,6 +44,8 @@ def without_anothers(
 def words_of(parts: Sequence[Part]) -> str:
     """What was moved. A checkpoint that was found whole is not called damaged, and may be wanted back."""
     moved = sorted({part.path for part in parts})
+    if not moved:
+        return ""
     words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
     whole = {(part.root, part.path) for part in parts if part.valid and part.tier == "global"}
     if not whole:
@@ -54,10 +56,26 @@ def words_of(parts: Sequence[Part]) -> str:
 
 
 def words_of_links(answer: object) -> list[str]:
-    """What a node says became of links that named what it moved."""
-    links = answer.get("links") if isinstance(answer, Mapping) else None
-    pairs = [pair for pair in (links if isinstance(links, list) else ()) if isinstance(pair, list) and len(pair) == 2]
+    """What a node says became of links and trackers that named what it moved, and what it left for one."""
     return [
-        f"the link {visible(str(link))} " + (f"now names {visible(str(new))}" if new else "was moved, too")
-        for link, new in pairs[:_MOST_LINKS]
+        *(
+            f"the link {visible(str(link))} " + (f"now names {visible(str(new))}" if new else "was moved, too")
+            for link, new in _pairs(answer, "links")[:_MOST_LINKS]
+        ),
+        *(f"{visible(one)} now names {visible(new)}" for one, new in _pairs(answer, "trackers")[:_MOST_LINKS]),
+        *(
+            f"{visible(path)} stays: {visible(tracker)} names it, and can name nothing else"
+            for path, tracker in _pairs(answer, "left")[:_MOST_LINKS]
+        ),
     ]
+
+
+def left_of(answer: object) -> set[str]:
+    """The paths that a node says it left in their place."""
+    return {path for path, _ in _pairs(answer, "left")}
+
+
+def _pairs(answer: object, key: str) -> list[tuple[str, str]]:
+    told = answer.get(key) if isinstance(answer, Mapping) else None
+    pairs = [pair for pair in (told if isinstance(told, list) else ()) if isinstance(pair, list) and len(pair) == 2]
+    return [(str(one), str(other)) for one, other in pairs]

@@ -109,3 +109,19 @@ async def test_what_was_seen_for_old_incidents_is_forgotten(world: Worlds, secon
         task = case.task()
         await case.checkpoints.choose(replace(task, incident=replace(task.incident, id=f"inc{number}")), view)
     assert len(case.checkpoints._seen) <= 64
+
+
+async def test_what_becomes_of_trackers_is_told(world: Worlds) -> None:
+    """What a tracker names alone is left, so that the run starts, and not told of as moved."""
+
+    class Tracked(Nodes):
+        async def ask(self, node: str, kind: str, arguments: Mapping[str, object], *, deadline_s: float) -> object:
+            made = await super().ask(node, kind, arguments, deadline_s=deadline_s)
+            left = [[f"{GLOBAL}/step-300", f"{GLOBAL}/last_checkpoint"], 7]
+            return made if str(kind) != "quarantine" else {"trackers": [[f"{GLOBAL}/latest", "step-200"]], "left": left}
+
+    case = await failed(world(), Tracked(shared(200), shared(300, valid=False)), comment=SHARED)
+    done = await case.quarantine(await case.choose())
+    assert done["moved"] == 0 and "quarantined" not in done["explanation"], done
+    assert f"{GLOBAL}/latest now names step-200" in done["explanation"]
+    assert f"{GLOBAL}/step-300 stays: {GLOBAL}/last_checkpoint names it" in done["explanation"]
