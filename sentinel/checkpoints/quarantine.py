@@ -100,6 +100,8 @@ def quarantine(
     base = root.absolute()
     relative = [inside_of(base, path) for path in paths]
     with opened_folder(base) if opened is None else nullcontext(opened) as source, _store(base, make=True) as store:
+        if base.is_symlink() and not os.path.samestat(os.fstat(source), base.stat()):
+            raise Refused(f"{visible(str(base))} is another folder than was looked at: somebody changes it")
         if os.fstat(source).st_dev != os.fstat(store).st_dev:
             raise Refused(
                 f"{visible(str(store_of(base)))} is on another file system: a rename would become a copy",
@@ -317,7 +319,8 @@ def read_journal(root: Path) -> list[Move]:
 
 
 def _store(base: Path, *, make: bool) -> AbstractContextManager[int]:
-    return own_store(base.parent, (FOLDER, base.name), make=make)
+    store = store_of(base)
+    return own_store(store.parent.parent, (FOLDER, store.name), make=make)
 
 
 def inside_of(base: Path, path: Path) -> Path:

@@ -33,15 +33,24 @@ class Move:
 
 
 def store_of(root: Path) -> Path:
-    """The quarantine of that checkpoint root."""
-    root = root.absolute()
-    return root.parent / FOLDER / root.name
+    """The quarantine of that checkpoint root: beside what a link to it names, which is on the same file system."""
+    real = real_of(root.absolute())
+    return real.parent / FOLDER / real.name
+
+
+def real_of(base: Path) -> Path:
+    """The folder that a root which is a link names; by that its journal knows it, whatever it is called."""
+    return Path(os.path.realpath(base)) if base.is_symlink() else base
+
+
+def _renamed(path: str, folder: Path, other: Path) -> str:
+    return str(other / Path(path).relative_to(folder)) if path.startswith(f"{folder}/") else path
 
 
 def read(base: Path, store: int) -> list[Move]:
     """The moves that stand. A line that was cut short is left out."""
     standing: dict[str, Move] = {}
-    journal = store_of(base) / JOURNAL
+    journal, real = store_of(base) / JOURNAL, real_of(base)
     try:
         fd = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=store)
     except FileNotFoundError:
@@ -56,8 +65,13 @@ def read(base: Path, store: int) -> list[Move]:
             continue
         try:
             entry = json_with_bytes(line)
-            how = tuple(str(entry.get(key, "")) for key in ("link", "points_to", "wrote"))
-            move = Move(entry["source"], entry["target"], entry["reason"], float(entry["time_s"]), *how)
+            how = (
+                _renamed(str(entry.get("link", "")), real, base),
+                *(str(entry.get(key, "")) for key in ("points_to", "wrote")),
+            )
+            move = Move(
+                _renamed(entry["source"], real, base), entry["target"], entry["reason"], float(entry["time_s"]), *how
+            )
             event = entry["event"]
             sound = _lies_below(move.source, base) and _lies_below(move.target, store_of(base))
         except (ValueError, OverflowError, KeyError, TypeError) as error:
@@ -80,11 +94,11 @@ def _lies_below(path: str, folder: Path) -> bool:
 def append(base: Path, store: int, event: str, move: Move) -> None:
     entry = {
         "event": event,
-        "source": move.source,
+        "source": _renamed(move.source, base, real_of(base)),
         "target": move.target,
         "reason": move.reason,
         "time_s": move.time_s,
-        "link": move.link,
+        "link": _renamed(move.link, base, real_of(base)),
         "points_to": move.points_to,
         "wrote": move.wrote,
     }
