@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, Tree, entry_at, opened
+from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, TooLarge, Tree, entry_at, opened
 from sentinel.checkpoints.formats.base import SKEW_S, Ask, neighbours, one_stretch, put_in_later
 from sentinel.checkpoints.formats.beside import far_saves
 from sentinel.checkpoints.formats.torch_file import TorchFile, check_file
@@ -155,8 +155,7 @@ def refuse_damaged_texts(tree: Tree, ask: Ask) -> None:
                 _refuse_renamed_keys(tree, name, beside)
             continue
         for folder in beside:
-            entry = file_inside(folder, name)
-            if entry is not None and _is_text(Tree(folder, {name: entry}), name):
+            if _is_text_in(folder, name):
                 raise NotKnown(f"{visible(name)} is cut short or damaged, that of {visible(folder.name)} is whole")
         if _is_zeros(tree, name):
             raise NotKnown(f"{visible(name)} is zeros: a lost write?")
@@ -186,13 +185,26 @@ def _told(folder: Path, name: str) -> object:
 
 
 def _is_text(tree: Tree, name: str) -> bool:
-    """Whether it is JSON, one value or one a line; of YAML, whether there is something in it and no zeros."""
+    """Whether it is JSON, one value or one a line; of YAML, whether there is something in it and no zeros.
+
+    Raises:
+        NotKnown: it cannot be read, and so a load that reads it could not.
+    """
     try:
         if name.endswith(".json"):
             return json_files.looks_whole(tree, name) or json_files.is_lines(tree, name)
         return tree.files[name].size > 0 and not _is_zeros(tree, name)
+    except TooLarge:
+        return True  # nothing is shown
+
+
+def _is_text_in(folder: Path, name: str) -> bool:
+    """Whether that of another save is shown to be whole."""
+    entry = file_inside(folder, name)
+    try:
+        return entry is not None and _is_text(Tree(folder, {name: entry}), name)
     except NotKnown:
-        return True  # too large, or not to be read: nothing is shown
+        return False
 
 
 def _is_zeros(tree: Tree, name: str) -> bool:

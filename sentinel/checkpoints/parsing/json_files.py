@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened, read_small
+from sentinel.checkpoints.files import Broken, TooLarge, Tree, opened, read_small
 from sentinel.text import visible
 
 # A table takes 230 bytes and a list 60 beside what is in them: with these weights the objects stay below 100 MB.
@@ -23,10 +23,10 @@ Pairs = list[tuple[str, object]]
 
 
 def parse(data: bytes, what: str, pairs: Callable[[Pairs], object] | None = None) -> object:
-    """The value. ValueError where it is no JSON; `NotKnown` where it holds more than is taken into memory."""
+    """The value. ValueError where it is no JSON; `TooLarge` where it holds more than is taken into memory."""
     weight = _TABLE_WEIGHT * data.count(b"{") + data.count(b"[") + data.count(b",")
     if weight > _MOST_WEIGHT:
-        raise NotKnown(f"{visible(what)}: JSON of {weight} values and more, more than this reader takes")
+        raise TooLarge(f"{visible(what)}: JSON of {weight} values and more, more than this reader takes")
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=pairs)
     except RecursionError:
@@ -34,7 +34,7 @@ def parse(data: bytes, what: str, pairs: Callable[[Pairs], object] | None = None
 
 
 def read(tree: Tree, name: str, limit_bytes: int) -> object:
-    """The value of a file. ValueError where it is no JSON; `NotKnown` where it is too large."""
+    """The value of a file. ValueError where it is no JSON; `NotKnown` where it is too large or cannot be read."""
     return parse(read_small(tree.path(name), limit_bytes, name), name)
 
 

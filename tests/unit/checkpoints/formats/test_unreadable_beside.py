@@ -57,3 +57,35 @@ def test_what_all_readable_saves_beside_have_is_still_missed(make, monkeypatch, 
     lock(monkeypatch, paths[2])
     answer = validate(paths[3], "structural", now_s=make.now_s)
     assert answer.valid is None and "dataloader_0.pt is missing" in answer.reason, answer
+
+
+def texts(make, kind, name):
+    paths = run(make, kind, (10, 20, 30))
+    for index, path in enumerate(paths):
+        make.write(path / name, b'{"version": 1}' if name.endswith(".json") else b"version: 1\n")
+        make.age(path / name, 36_000 - 3600 * index)
+    return paths
+
+
+@pytest.mark.parametrize("kind", ["dcp", "hf", "accelerate", "deepspeed"])
+@pytest.mark.parametrize("name", ["actor/fsdp_config.json", "settings.yaml"])
+def test_a_text_that_cannot_be_read_is_not_taken_for_a_whole_one(make, monkeypatch, kind, name):
+    """A load may read it, and could not."""
+    paths = texts(make, kind, name)
+    assert [validate(path, "structural", now_s=make.now_s).valid for path in paths] == [True] * 3
+    lock(monkeypatch, paths[2] / name)
+    for level in ("structural", "checksum", "content"):
+        answer = validate(paths[2], level, now_s=make.now_s)
+        assert answer.valid is None and name in answer.reason and "Permission denied" in answer.reason, answer
+    assert validate(paths[1], "structural", now_s=make.now_s).valid is True
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_settings_with_comments_are_held_against_none_that_cannot_be_read(make, monkeypatch, locked):
+    paths = texts(make, "dcp", "settings.json")
+    make.write(paths[2] / "settings.json", b"// since today\n{}")
+    make.age(paths[2] / "settings.json", 28_800)
+    if locked:
+        lock(monkeypatch, *(path / "settings.json" for path in paths[:2]))
+    answer = validate(paths[2], "structural", now_s=make.now_s)
+    assert answer.valid is (True if locked else None), answer
