@@ -53,6 +53,10 @@ class Unsummed(NotKnown):
     """No checksum is recorded for what was looked at, and nothing was wrong with it otherwise."""
 
 
+class Unread(NotKnown):
+    """It is there, and reading it failed: of what it holds nothing is known."""
+
+
 class TooLarge(NotKnown):
     """More of it would have to be taken into memory than this reader takes."""
 
@@ -63,6 +67,12 @@ class PerhapsForeign(NotKnown):
 
 class Foreign(NotKnown):
     """A file of another kind than its name says, whole or not: nothing that a training state is read from."""
+
+
+def unread(error: OSError, what: str) -> NotKnown:
+    """What a read that failed says: that nothing is there, or that it is not known what is."""
+    missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+    return (NotKnown if missing else Unread)(explain_os(error, what))
 
 
 def explain_os(error: OSError, what: str) -> str:
@@ -252,7 +262,7 @@ class Handle:
                     break
                 data += more
         except OSError as error:
-            raise NotKnown(explain_os(error, self.name)) from None
+            raise unread(error, self.name) from None
         if len(data) != length:
             raise NotKnown(f"{self.name}: became shorter while it was read")
         return data
@@ -267,7 +277,7 @@ class Handle:
                     break
                 done += count
         except OSError as error:
-            raise NotKnown(explain_os(error, self.name)) from None
+            raise unread(error, self.name) from None
         if done != len(view):
             raise NotKnown(f"{self.name}: became shorter while it was read")
 
@@ -279,8 +289,7 @@ def opened(path: Path, name: str | None = None) -> Iterator[Handle]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
-        reason = explain_os(error, shown) if isinstance(error, OSError) else f"{shown}: {error}"
-        raise NotKnown(reason) from None
+        raise unread(error, shown) if isinstance(error, OSError) else NotKnown(f"{shown}: {error}") from None
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):

@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Entry, Foreign, Handle, NotKnown, TooLarge, Tree, entry_at, opened
+from sentinel.checkpoints.files import (
+    Broken,
+    Entry,
+    Foreign,
+    Handle,
+    NotKnown,
+    TooLarge,
+    Tree,
+    Unread,
+    entry_at,
+    opened,
+)
 from sentinel.checkpoints.formats.base import SKEW_S, Ask, neighbours, one_stretch, put_in_later
 from sentinel.checkpoints.formats.beside import far_saves
 from sentinel.checkpoints.formats.torch_file import TorchFile, check_file
@@ -52,9 +63,21 @@ def refuse_mixed(
         return
 
     def refuse_same(folder: Path) -> None:
-        alike = {name: identical(tree, name, folder) for name in names}
+        alike: dict[str, bool | None] = {}
+        unread = False
+        for name in names:
+            try:
+                alike[name] = _compared(tree, name, folder)
+            except Unread:
+                alike[name], unread = None, True
         same = [name for name in must_change if alike.get(name)]
-        if same and False in alike.values() and not (explains and explains(folder, alike)):
+        if not same or False not in alike.values():
+            return
+        try:  # what cannot be read there may be what explains it
+            explained = explains is not None and (unread or explains(folder, alike))
+        except Unread:
+            explained = True
+        if not explained:
             raise NotKnown(
                 f"{visible(same[0])} is byte for byte that of {visible(folder.name)}, other files are not: two saves mixed"
             )
@@ -241,13 +264,23 @@ def file_inside(folder: Path, name: str) -> Entry | None:
 def identical(tree: Tree, name: str, folder: Path) -> bool | None:
     """Whether the file holds the numbers of the same file in that folder; None where that says nothing."""
     try:
+        return _compared(tree, name, folder)
+    except Unread:
+        return None
+
+
+def _compared(tree: Tree, name: str, folder: Path) -> bool | None:
+    """The same. Raises `Unread` where one of the two is there and cannot be read."""
+    try:
         with opened(folder / name, name) as other, opened(tree.path(name), name) as mine:
             sums = _sums(mine)
             if sums is not None:
                 return sums == _sums(other) if sums else None
             return mine.size == other.size and _same_bytes(mine, other)
+    except Unread:
+        raise
     except (NotKnown, Broken):
-        return None  # not there or not readable: nothing to compare with
+        return None  # not there, or no such file: nothing to compare with
 
 
 def _sums(handle: Handle) -> list[tuple[str, int, int]] | None:

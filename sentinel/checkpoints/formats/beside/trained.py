@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened
+from sentinel.checkpoints.files import Broken, NotKnown, Tree, Unread, opened
 from sentinel.checkpoints.formats import one_save, safetensors_file, torch_file
 from sentinel.checkpoints.formats.base import Ask
 from sentinel.checkpoints.formats.dcp_parts.pieces import Shape
@@ -88,6 +88,9 @@ class Trained:
 
         The weights of the optimizers that went on are in the files that changed, and those of the others did not change
         either. Several optimizers of the same weights may have been used one after the other.
+
+        Raises:
+            Unread: a file of that save cannot be read.
         """
         went_on = [name for name in self.optimizers if alike.get(name) is False]
         stayed = [self._held(name) for name in self.optimizers if alike.get(name)]
@@ -198,8 +201,11 @@ def _weights_in(file: TorchFile) -> list[tuple[str, Shape, str]]:
 
 
 def _file_in(folder: Path, name: str) -> TorchFile | None:
+    """A file of another save. Raises `Unread` where it is there and cannot be read."""
     try:
         return torch_file.check_file(Tree(folder), name, Ask("structural", 0.0))
+    except Unread:
+        raise
     except (Broken, NotKnown, OSError):
         return None
 
@@ -222,6 +228,8 @@ def _same_spans(tree: Tree, name: str, folder: Path) -> Counter[Shape]:
                     for ahead in (0, end - begin - length)
                 ):
                     same[shape] += 1
+    except Unread:
+        raise
     except (Broken, NotKnown, OSError):
         return Counter()
     return same

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, Unread, opened
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.beside import far_saves
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
@@ -336,6 +336,8 @@ def _count(folder: Path, step: Item) -> float | None:
     try:
         with opened(folder / step.file, step.file) as handle:
             return count_of(handle, step)
+    except Unread:
+        raise  # what it counts there may explain what is held against this save
     except (NotKnown, Broken):
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from saves.unreadable import lock
 
 from sentinel.checkpoints.validate import validate
 
@@ -195,3 +196,25 @@ def test_a_rank_of_a_set_is_that_of_the_save_before(make):
     assert ask(make, paths[2]).valid is True, ask(make, paths[2])
     put_back(paths[2], "state_rank_0.pt", paths[1])
     assert ask(make, paths[2]).valid is None, ask(make, paths[2])
+
+
+@pytest.mark.parametrize("lost", ["optimizer.pt", "model.pt", "head.pt", "head_optimizer.pt"])
+def test_a_part_that_rests_beside_a_file_that_cannot_be_read(make, monkeypatch, lost):
+    """It may be the one that explains why the part stays the same."""
+    still = (weights(make, "head.pt", [(16, 4)]), optimizer(make, "head_optimizer.pt", 5, [(16, 4)]))
+    files = trained(make) | {"head.pt": lambda _: still[0], "head_optimizer.pt": lambda _: still[1]}
+    paths = run(make, files)
+    assert [ask(make, path).valid for path in paths] == [True] * 4, [ask(make, path).reason for path in paths]
+    lock(monkeypatch, paths[2] / lost)
+    assert ask(make, paths[3]).valid is True, ask(make, paths[3]).reason
+    assert ask(make, paths[1]).valid is True, ask(make, paths[1]).reason
+
+
+def test_an_optimizer_of_another_save_is_seen_beside_one_that_can_be_read(make, monkeypatch):
+    paths = run(make, trained(make))
+    times = (paths[3] / "optimizer.pt").stat()
+    make.write(paths[3] / "optimizer.pt", (paths[1] / "optimizer.pt").read_bytes())
+    os.utime(paths[3] / "optimizer.pt", ns=(times.st_atime_ns, times.st_mtime_ns))
+    lock(monkeypatch, paths[2] / "model.pt")
+    answer = ask(make, paths[3])
+    assert answer.valid is None and "byte for byte that of step_20" in answer.reason, answer
