@@ -7,6 +7,7 @@ overwritten: what it proves is that the bytes are those of that moment.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import LITTER, Broken, NotKnown, Tree, opened, read_small, scan
 from sentinel.checkpoints.formats.base import Ask, Finding
+from sentinel.checkpoints.own_folders import FULL
 from sentinel.checkpoints.reading import Work, span_crc, threads_for
 from sentinel.errors import Denied, Refused, Unavailable
 from sentinel.text import visible
@@ -54,7 +56,10 @@ def write(path: Path) -> Path:
             os.fsync(file.fileno())
         temporary.replace(place)
     except OSError as error:
-        raise Denied(f"{visible(str(place))} cannot be written: {error.strerror}") from error
+        with contextlib.suppress(OSError):  # half of one is no part of the save
+            temporary.unlink()
+        fix = "Free some space there." if error.errno in FULL else ""
+        raise Denied(f"{visible(str(place))} cannot be written: {error.strerror}", fix=fix) from error
     return place
 
 

@@ -8,6 +8,7 @@ folder could put another one in their place, everything is done relative to the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from sentinel.errors import Denied, Refused, UserError
 from sentinel.text import visible
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -139,9 +141,10 @@ def own_store(parent: Path, names: Sequence[str], *, make: bool, mode: int = 0o7
                 except NotADirectoryError as error:  # also for a link
                     raise Refused(f"{visible(str(shown))} is a link or no folder", fix="Move it away.") from error
                 except OSError as error:
+                    right = f"Give yourself the right to write in {visible(str(parent))}, or make the folder."
                     raise Denied(
                         f"{visible(str(shown))} cannot be made: {error.strerror}",
-                        fix=f"Give yourself the right to write in {visible(str(parent))}, or make the folder.",
+                        fix="Free some space there." if error.errno in FULL else right,
                     ) from error
                 os.close(at)
                 at = inner

@@ -18,12 +18,21 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
 from sentinel.checkpoints.setting_aside import telling, trackers
-from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, store_of
+from sentinel.checkpoints.setting_aside.journal import (
+    FOLDER,
+    JOURNAL,
+    Move,
+    NoSpace,
+    place_that_tells,
+    store_of,
+    tells_itself,
+)
 from sentinel.checkpoints.setting_aside.journal import append as _append
 from sentinel.checkpoints.setting_aside.journal import free as _free
 from sentinel.checkpoints.setting_aside.journal import read as _read_journal
@@ -232,7 +241,12 @@ def _move_aside(
     else:
         target = _free(store, inside, now)
         move = Move(str(base / inside), str(store_of(base) / target), reason, now, *link)
-        _append(base, store, "move", move)
+        try:
+            _append(base, store, "move", move)
+        except NoSpace:
+            named = link[0] and str(Path(link[0]).relative_to(base))
+            target = place_that_tells(inside, now, named, link[1])
+            move = replace(move, target=str(store_of(base) / target))
     try:
         _rename(source, inside, store, target)
     except OSError as error:
@@ -294,7 +308,8 @@ def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
         back = [move]
     elif not exists_below(source, inside):
         return []  # planned and never made, or moved on by a person
-    _append(base, store, "undo", move)
+    if not tells_itself(move):
+        _append(base, store, "undo", move)
     return back
 
 

@@ -1,19 +1,31 @@
-"""The journal of a quarantine: every move is written to it before it is made, and again when it is taken back."""
+"""The journal of a quarantine: every move is written to it before it is made, and again when it is taken back.
+
+A full disk has no room for a line, and what it left torn is what has to be moved. A rename needs none: the name that a thing
+gets in the quarantine says then where it came from.
+"""
 
 from __future__ import annotations
 
+import calendar
+import errno
 import json
 import os
+import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
 
-from sentinel.checkpoints.own_folders import check_own, exists_below
+from sentinel.checkpoints.own_folders import FULL, check_own, exists_below
 from sentinel.errors import Denied, FileError
 from sentinel.text import json_with_bytes, visible
 
 FOLDER = ".quarantine"
 JOURNAL = "journal.jsonl"
+_STAMP = "%Y%m%dT%H%M%SZ"
+_UNWRITTEN = re.compile(r"(\d{8}T\d{6}Z)\.unwritten\.([^@]+)@([^@]*)@([^@]*)")
+_MOST_OF_A_NAME = 255
 _JOURNAL_BYTES = 64 << 20  # read at most; a move has a line of a few hundred
 
 
@@ -43,18 +55,49 @@ def real_of(base: Path) -> Path:
     return Path(os.path.realpath(base)) if base.is_symlink() else base
 
 
+class NoSpace(Denied):
+    """There is no room for a line."""
+
+
+def place_that_tells(inside: Path, now: float, link: str = "", points_to: str = "") -> Path:
+    """A place in the quarantine whose name says what a line would: what lies there came from, and the rest of a link.
+
+    Raises:
+        NoSpace: such a name would be too long.
+    """
+    told = [quote(os.fsencode(text), safe="") for text in (str(inside), link, points_to)]
+    name = f"{time.strftime(_STAMP, time.gmtime(now))}.unwritten.{'@'.join(told)}"
+    if len(name) > _MOST_OF_A_NAME:
+        raise NoSpace("the journal cannot be written: no space is left", fix="Free some space there.")
+    return Path(name)
+
+
+def tells_itself(move: Move) -> bool:
+    """Whether a move is known by the name of what it moved, and by no line."""
+    return _UNWRITTEN.fullmatch(Path(move.target).name) is not None
+
+
+def _told_by_names(base: Path, store: int) -> Iterator[Move]:
+    for name in sorted(os.listdir(store)):
+        if match := _UNWRITTEN.fullmatch(name):
+            inside, link, points_to = (os.fsdecode(unquote_to_bytes(text)) for text in match.groups()[1:])
+            at = calendar.timegm(time.strptime(match[1], _STAMP))
+            if _lies_below(source := str(base / inside), base):
+                yield Move(source, str(store_of(base) / name), "", float(at), link and str(base / link), points_to)
+
+
 def _renamed(path: str, folder: Path, other: Path) -> str:
     return str(other / Path(path).relative_to(folder)) if path.startswith(f"{folder}/") else path
 
 
 def read(base: Path, store: int) -> list[Move]:
     """The moves that stand. A line that was cut short is left out."""
-    standing: dict[str, Move] = {}
+    standing = {move.target: move for move in _told_by_names(base, store)}
     journal, real = store_of(base) / JOURNAL, real_of(base)
     try:
         fd = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=store)
     except FileNotFoundError:
-        return []
+        return list(standing.values())
     except OSError as error:
         raise Denied(f"{visible(str(journal))} cannot be read: {error.strerror}") from error
     with os.fdopen(fd, "rb") as file:
@@ -92,6 +135,11 @@ def _lies_below(path: str, folder: Path) -> bool:
 
 
 def append(base: Path, store: int, event: str, move: Move) -> None:
+    """Write a line, which is on the disk then.
+
+    Raises:
+        NoSpace: there is no room for it. Denied: it cannot be written for another reason.
+    """
     entry = {
         "event": event,
         "source": _renamed(move.source, base, real_of(base)),
@@ -112,17 +160,21 @@ def append(base: Path, store: int, event: str, move: Move) -> None:
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 os.write(fd, b"\n")  # an earlier line was cut short by a crash
-            os.write(fd, line)
+            if os.write(fd, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)
         finally:
             os.close(fd)
     except OSError as error:
-        raise Denied(f"the journal {visible(str(journal))} cannot be written: {error.strerror}") from error
+        said = f"the journal {visible(str(journal))} cannot be written: {error.strerror}"
+        if error.errno in FULL:
+            raise NoSpace(said, fix="Free some space there.") from error
+        raise Denied(said) from error
 
 
 def free(store: int, inside: Path, now: float) -> Path:
     """A place in the quarantine that is not taken: <time>/<path below the root>."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    stamp = time.strftime(_STAMP, time.gmtime(now))
     number = 0
     while True:
         place = Path(stamp if not number else f"{stamp}-{number}") / inside
