@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sentinel.checkpoints.files import LITTER, Broken, NotKnown, Tree, opened, read_small, scan
-from sentinel.checkpoints.formats.base import Ask, Finding
+from sentinel.checkpoints.formats.base import Ask, Finding, unfinished
 from sentinel.checkpoints.own_folders import FULL
 from sentinel.checkpoints.reading import Work, span_crc, threads_for
 from sentinel.errors import Denied, Refused, Unavailable
@@ -88,7 +88,7 @@ def apply(tree: Tree, ask: Ask, finding: Finding) -> None:
         if entry is None:
             if ask.part or LITTER.fullmatch(name.rpartition("/")[2]):
                 continue
-            raise Broken(f"{visible(name)} is in the manifest, but not there")
+            raise unfinished(tree, ask, f"{visible(name)} is in the manifest, but not there")
         if entry.size != size:
             raise Broken(f"{visible(name)}: {entry.size} bytes, the manifest says {size}")
         sums += [_work(tree, name, index, block) for index, block in enumerate(blocks)]

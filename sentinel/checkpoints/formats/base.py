@@ -61,6 +61,11 @@ class Ask:
             return f"its files' times are {ahead_s:.0f} s ahead of this node's clock"
         return f"files changed less than {self.fresh_s:.0f} s ago"
 
+    def names_changed(self, tree: Tree) -> bool:
+        """Whether a name in one of its folders was added or taken away just now: a deletion changes no file's times."""
+        changed = tree.folder_times.values()
+        return any(-SKEW_S < self.now_s - at_s < self.fresh_s for at_s in changed)
+
 
 @dataclass(slots=True)
 class Finding:
@@ -105,9 +110,10 @@ class Format(Protocol):
 
 
 def unfinished(tree: Tree, ask: Ask, reason: str) -> Exception:
-    """The exception for a save whose end marker is missing: being written if something changed just now."""
-    if ask.fresh(tree):
-        return BeingWritten(f"{reason}; {ask.age(tree)}: being written or deleted", reason)
+    """The exception for a save of which something is missing: being written, or deleted, if it changed just now."""
+    if ask.fresh(tree) or ask.names_changed(tree):
+        age = ask.age(tree) if ask.fresh(tree) else f"names in its folders changed less than {ask.fresh_s:.0f} s ago"
+        return BeingWritten(f"{reason}; {age}: being written or deleted", reason)
     return Broken(reason)
 
 

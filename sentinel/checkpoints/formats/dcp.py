@@ -138,7 +138,8 @@ def _saved_here(tree: Tree, metadata: Metadata) -> None:
 def _missing(tree: Tree, ask: Ask, missing: list[str]) -> None:
     count = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     reason = f"{visible(missing[0])}{count} named by .metadata, but not there"
-    if ask.fresh(tree) and ".metadata.tmp" in tree.files:
+    # .metadata is written when all shards are there: one is missing since a save over it began, or a deletion.
+    if ask.names_changed(tree) or (ask.fresh(tree) and ".metadata.tmp" in tree.files):
         raise unfinished(tree, ask, reason)
     raise Broken(reason)
 
@@ -209,8 +210,11 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     finding.step = next(iter(steps.values()), None)
     for name, chunks in union.items():
         have, need = sum(volume(sizes) for sizes in chunks.values()), volume(totals[name][1])
-        if have > need or (have < need and not ask.part):
-            raise Broken(f"the pieces of {visible(name)} on all ranks cover {have} of {need} elements")
+        reason = f"the pieces of {visible(name)} on all ranks cover {have} of {need} elements"
+        if have > need:
+            raise Broken(reason)
+        if have < need and not ask.part:
+            raise unfinished(tree, ask, reason)
     layout = Without(layouts, blobs)
     if ask.level == "structural":
         run_all(ends.works(tree, layout), threads_for("structural"))
@@ -250,7 +254,7 @@ def _check_rank(
         if not match or int(match.group(1)) != rank:
             raise Broken(f"{marker} names {visible(name)}, which is not a shard of rank {rank}")
         if name not in tree.files:
-            raise Broken(f"{visible(name)} named by {marker}, but not there")
+            raise unfinished(tree, ask, f"{visible(name)} named by {marker}, but not there")
         blob = _layout(tree, name, files, ask)
         blobs |= {name: blob} if blob else {}
         layouts[name] = files[name]

@@ -233,7 +233,7 @@ def _integrity(tree: Tree, ask: Ask, finding: Finding) -> None:
         if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise Broken(f"{INTEGRITY}: no sha256 for {visible(name)}")
         if name not in tree.files and not ask.part:
-            raise Broken(f"{visible(name)} named by {INTEGRITY}, but not there")
+            raise unfinished(tree, ask, f"{visible(name)} named by {INTEGRITY}, but not there")
     for name in tree.files:
         if name.endswith(".distcp") and name not in files:
             raise Broken(f"{visible(name)} is not in {INTEGRITY}: not of this save")

@@ -240,7 +240,7 @@ def check_other_models(
         unread = next((name for name in sorted(tree.files) if _NOT_READ.fullmatch(name)), None)
         if unread is not None:
             raise NotKnown(f"no model in it that is read: {visible(unread)} may be one")
-        raise Broken("no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
+        raise unfinished(tree, ask, "no model in it: neither safetensors, nor .bin, nor a folder of FSDP or DeepSpeed")
     if alone:
         _refuse_untrained(tree, files, models, programs)
     return models

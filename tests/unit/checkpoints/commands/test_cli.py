@@ -74,6 +74,7 @@ def test_several_values_after_one_option(make):
 def test_validate_one_line_per_path(make):
     good, bad = make.dcp("step-1", step=1), make.dcp("step-2", step=2)
     (bad / "__1_0.distcp").unlink()
+    os.utime(bad, (0, 0))  # not just now
     result = run("validate", good, bad, make.root / "no\nthing", "--json")
     answers = rows(result)
     assert [a["valid"] for a in answers] == [True, False, None]
