@@ -106,10 +106,12 @@ class SlurmWriter(Protocol):
         start_now: bool = False,
         size: tuple[int, int, int] | None = None,
         reservation: str | None = None,
+        gone: Sequence[str] = (),
     ) -> None:
         """Change a pending job; ``excluded`` and ``required`` replace the lists (the caller gives the union).
 
         Args:
+            gone: names that Slurm has no node of: the lists of a heterogeneous job's other components lose them, too.
             size: least and most nodes, and tasks, of an elastic job.
             reservation: it may start on the nodes of this one, too; its user needs access (``give_access``).
         """

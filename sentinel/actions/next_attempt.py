@@ -6,7 +6,7 @@ The resume point is what TaskProlog reads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sentinel.actions import resume_point
@@ -14,8 +14,9 @@ from sentinel.actions.comments import BESIDE, beside
 from sentinel.actions.means import Means
 from sentinel.actions.requeue import gone, hold, overtaken
 from sentinel.errors import Refused, Unavailable
+from sentinel.model.hostlist import fold
 from sentinel.model.records import LOST_WITHIN, OURS, JobView, Outcome, Result, Scalar, StepKind, Task
-from sentinel.model.vocabulary import ASKED, BY_SCRIPT, FOR_ATTEMPT
+from sentinel.model.vocabulary import ASKED, BY_SCRIPT, FOR_ATTEMPT, NOT_IN_SLURM
 from sentinel.text import names
 
 _LIST_STAYS: tuple[str, dict[str, Scalar]] = ("its list stays", {"added": ""})  # of a job that runs by now
@@ -72,7 +73,8 @@ async def exclude(task: Task, means: Means) -> Outcome:
     """Exclude the faulty nodes from the job's next attempt, and require the nodes of a node-local checkpoint.
 
     The step names the nodes to exclude now, and those that Sentinel excluded before: of these, others are removed. It names
-    the nodes that its user requires, too, where an earlier step wrote others in their place.
+    the nodes that its user requires, too, where an earlier step wrote others in their place; and nodes of its lists that are
+    gone from slurm.conf: Slurm keeps such a name for a job that has it, and takes no list that names it.
     """
     job = await means.job(task)
     if (over := _waits_no_more(task, means, job, *_LIST_STAYS)) is not None:
@@ -91,7 +93,8 @@ async def exclude(task: Task, means: Means) -> Outcome:
             f"the node list with which job {task.job} was submitted cannot be read, and would be lost", fix=fix
         )
     listed = "excluded" not in job.unread_lists
-    theirs = {*job.excluded} - {*names(task.step.data.get("ours"))}
+    not_there = names(task.step.data.get(NOT_IN_SLURM))
+    theirs = {*job.excluded} - {*names(task.step.data.get("ours"))} - {*not_there}
     wanted = {*names(task.step.data.get("nodes"))}
     union = sorted(theirs | wanted)
     required_by_us = ours and "required=" in job.admin_comment.partition(BESIDE)[0]
@@ -101,7 +104,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
     comment = beside(comment, job.admin_comment)
     update = partial(
         means.writer.update_job, task.job, excluded=union if listed else None, required=required, admin_comment=comment,
-        size=_size(task.step.data.get("size")),
+        size=_size(task.step.data.get("size")), gone=not_there,
     )  # fmt: skip
     data: dict[str, Scalar] = {
         "added": ",".join(sorted(wanted - theirs)) if listed else "",
@@ -116,8 +119,7 @@ async def exclude(task: Task, means: Means) -> Outcome:
             return means.done(task, data={**data, "spares": reservation})
         except Refused as no:
             said = f"no spare node is lent: {no.message}"
-    if not listed:
-        said = "; ".join(filter(None, ("the job's own list of excluded nodes cannot be read: it stays", said)))
+    said = "; ".join(filter(None, (*_of_own_list(job, listed, not_there), said)))
     try:
         await update()
     except Refused:  # perhaps since it started between our look and our request
@@ -125,6 +127,14 @@ async def exclude(task: Task, means: Means) -> Outcome:
             return over
         raise
     return means.done(task, said, data)
+
+
+def _of_own_list(job: JobView, listed: bool, not_there: Sequence[str]) -> list[str]:
+    """What is said of the list with which the job was submitted."""
+    if not listed:
+        return ["the job's own list of excluded nodes cannot be read: it stays"]
+    dropped = fold(name for name in job.excluded if name in not_there)
+    return [f"left out of the job's own list, as Slurm has no node {dropped}"] if dropped else []
 
 
 async def _kept(task: Task, means: Means, job: JobView) -> dict[str, Scalar] | None:

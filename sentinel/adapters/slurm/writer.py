@@ -249,10 +249,12 @@ class Writer:
         start_now: bool = False,
         size: tuple[int, int, int] | None = None,
         reservation: str | None = None,
+        gone: Sequence[str] = (),
     ) -> None:
         """Change a pending job in one request; an empty list clears.
 
         Args:
+            gone: names that Slurm has no node of: with one of them it would take no list of another component either.
             size: least and most nodes, and tasks. Slurm (22.05) keeps tasks and CPUs of a started job, and so its nodes.
 
         Raises:
@@ -265,8 +267,7 @@ class Writer:
             fields["ReqNodeList"] = ",".join(required)
         if admin_comment is not None:
             fields["AdminComment"] = one_line(admin_comment)[:MAX_ARGUMENT]
-        if start_now:
-            fields["StartTime"] = AT_ONCE
+        fields |= {"StartTime": AT_ONCE} if start_now else {}
         if size is not None:
             fields["NumNodes"] = f"{size[0]}-{size[1]}"
             fields |= {"NumTasks": str(size[2])} if size[2] else {}  # else Slurm counts them by the nodes
@@ -284,7 +285,7 @@ class Writer:
                 part.pop("ExcNodeList", None)
             elif excluded is not None:  # each component has a list of its own: what this one gains, they gain
                 gained, lost = {*excluded} - {*_view(record).excluded}, {*_view(record).excluded} - {*excluded}
-                part["ExcNodeList"] = ",".join(sorted(({*before.excluded} | gained) - lost))
+                part["ExcNodeList"] = ",".join(sorted(({*before.excluded} | gained) - lost - {*gone}))
             await self._said_yes(partial(self._set_fields, part), array_spec(other))
         spec, seen = array_spec(record), _view(record)
         if start_now and seen.state == "pending" and not seen.held:

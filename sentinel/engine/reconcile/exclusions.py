@@ -32,7 +32,7 @@ from sentinel.model.records import (
     Step,
     StepKind,
 )
-from sentinel.model.vocabulary import ASKED, NEVER_STARTS
+from sentinel.model.vocabulary import ASKED, NEVER_STARTS, NOT_IN_SLURM
 from sentinel.planning.restart_size import remaining_wait_s, restart_size
 from sentinel.policy import Exclusions, components_with, excluded, nodes_wanted, waits_for_required, without_required
 from sentinel.policy.exclusions import BESIDE, IN_TURN, bad_and_suspect
@@ -50,6 +50,9 @@ def bound(state: State, incident: Incident, step: Step, now: datetime) -> Step:
     added, _ = exclusions_of_ours(state, job.id)
     found = wanted(state, incident, job, fleet)
     data: dict[str, Scalar] = {"nodes": ",".join(found.nodes), "ours": ",".join(sorted(added))}
+    lists = {name for part in (job, *components_with(fleet, job.id)) for name in part.excluded}
+    if gone := sorted(name for name in lists if not fleet.may_have_node(name)):
+        data[NOT_IN_SLURM] = ",".join(gone)
     if needed := needed_to_start(state, job):
         data[_NEEDED] = ",".join(sorted(needed))
     if asked := required_before(state, job):

@@ -42,6 +42,17 @@ async def test_exclusions_are_a_union_with_the_users_own(world: Worlds) -> None:
     assert job.required == ()
 
 
+async def test_components_lose_the_names_that_slurm_has_no_node_of_too(world: Worlds) -> None:
+    there = world(nodes=6)
+    other = there.slurm.jobs[there.slurm.submit(nodes=1, het=there.job)]
+    leader = there.slurm.jobs[there.job]
+    leader.record["het_job_id"] = there.job
+    leader.excluded, other.excluded = ("n4", "gone1"), ("gone2", "n5")
+    await do(there, StepKind.REQUEUE_HOLD)
+    found = await do(there, StepKind.EXCLUDE, nodes="n1", not_in_slurm="gone1,gone2")
+    assert found.data["excluded"] == "n1,n4" and leader.excluded == ("n1", "n4") and other.excluded == ("n1", "n5")
+
+
 @pytest.mark.parametrize("which", ["excluded", "required"])
 async def test_a_list_of_the_users_that_cannot_be_read_is_not_written_over(world: Worlds, which: str) -> None:
     there = world()

@@ -158,3 +158,17 @@ async def test_a_job_that_is_kept_from_a_node_of_its_own_list_says_what_to_do_on
         await daemon.pass_time(20.0)
     assert job.state == "RUNNING" and "n1" not in job.on, daemon.said
     assert "ReqNodeList" not in outcomes(there)[0]
+
+
+async def test_a_name_of_the_users_list_that_is_gone_from_slurm_conf_is_dropped(world: Worlds) -> None:
+    """Slurm keeps such a name for a job that has it, and takes no list that names it."""
+    there, sink = world(nodes=6), FakeSink()
+    job = there.slurm.jobs[there.job]
+    job.excluded = ("gone1", "n6")
+    daemon = Daemon(there, [sink], settings=WIDE)
+    await fail(daemon, lost_gpu("n1"))
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and job.restarts == 1 and {"n1", "n6"}.isdisjoint(job.on), daemon.said
+    assert "gone1" not in job.excluded and "n6" in job.excluded
+    rows = daemon.state.ledger.of_job(there.job, StepKind.EXCLUDE)
+    assert rows[-1].outcome is not None and "Slurm has no node gone1" in rows[-1].outcome.reason
