@@ -13,13 +13,12 @@ from sentinel.model.records import (
     LOST_BEFORE,
     OURS,
     SEEN_DRAINED,
-    WAS_OUT,
     NodeView,
     Outcome,
     Scalar,
     Task,
 )
-from sentinel.model.vocabulary import ABSENCE, switched_by_slurm
+from sentinel.model.vocabulary import ABSENCE, WAS_OUT, switched_by_slurm
 
 _OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sentinel.config.rules import Rule
-from sentinel.model.records import Evidence
+from sentinel.model.records import Evidence, Scalar
 
 EXIT_STATUS = "exit_status"  # kind of a line that tells a process's exit code or signal by number or name
 # Linux's signals, each with the rule that reads its name.
@@ -28,6 +28,8 @@ _SIGNALS = {
     31: ("SIGSYS", "not-implemented"),
 }
 _SHELL = 128  # a shell's exit code of what a signal ended, less the signal
+_OF_USERS = frozenset({10, 12})  # SIGUSR1 and SIGUSR2: sent by sbatch --signal or people, never by a fault
+_CRASHES = frozenset({4, 6, 7, 8, 9, 11})  # signals that nobody sends to have a job save and end
 
 
 def rule_of_exit(evidence: Evidence, by_id: Mapping[str, Rule]) -> Rule | None:
@@ -39,3 +41,14 @@ def rule_of_exit(evidence: Evidence, by_id: Mapping[str, Rule]) -> Rule | None:
         number = next((known for known, (said, _) in _SIGNALS.items() if said == name), 0)
     _, rule = _SIGNALS.get(number, ("", ""))
     return by_id.get(rule)
+
+
+def ends_by_a_warning(signal: Scalar, code: Scalar, *, near: bool) -> bool:
+    """Whether a failed job ended by the signal with which Slurm tells it that its time is nearly over.
+
+    Args:
+        code: exit code of its script: a shell and srun add 128 to the signal that ended a process.
+        near: whether it ended when that signal is sent.
+    """
+    sent = signal or (code - _SHELL if isinstance(code, int) and code > _SHELL else 0)
+    return sent in _OF_USERS or (near and sent not in _CRASHES)

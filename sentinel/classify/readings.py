@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.classify.exceptions.frames import by_frame, by_frame_alone
-from sentinel.classify.exit_status import EXIT_STATUS, rule_of_exit
+from sentinel.classify.exit_status import EXIT_STATUS, ends_by_a_warning, rule_of_exit
 from sentinel.classify.log_levels import only_told
 from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
 from sentinel.config.convictions import RECOVERY_ACTIONS, Remedy, action_name
 from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
-from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT, PREEMPTED
+from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT, LIMIT_NEAR, PREEMPTED
 
 C = Cause
 WARNED = 0.6
@@ -230,6 +230,8 @@ def _ended(evidence: Evidence) -> Reading | None:
         weights, role = {C.NODE_FAILURE: 3.5}, Role.CAUSE
     elif state.startswith("OUT_OF_ME"):
         weights, role = {C.APP_OOM_HOST: 4.0}, Role.CAUSE
+    elif ends_by_a_warning(signal, code, near=evidence.data.get(LIMIT_NEAR) is True):
+        weights, role = {C.SCHEDULER_PREEMPT_OR_TIMELIMIT: 3.0}, Role.SYMPTOM  # what broke before it is why
     elif signal == 9:
         weights = {C.APP_OOM_HOST: 0.8}
     elif signal == 7:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.model.records import Evidence, JobView, Kind, Source, Where, stable_id
-from sentinel.model.vocabulary import END_NOT_SEEN, PREEMPTED, PREEMPTED_AT
+from sentinel.model.vocabulary import END_NOT_SEEN, LIMIT_NEAR, PREEMPTED, PREEMPTED_AT
 
 STATE_PREEMPTED = "preempted"  # of an attempt that Slurm preempted, as Slurm calls it, also where it requeued the job
 STATE_REQUEUED = "requeued"  # by a person, or for what Slurm does not tell
@@ -52,6 +52,7 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
         kind=Kind.JOB_ENDED,
         where=Where(job=job.id, attempt=job.restarts),
         text=f"job {job.id} ended as {job.state}, exit code {job.exit_code}, signal {job.exit_signal}"
+        f"{', as its time limit neared' if _ends_by_its_limit(job) else ''}"
         f"{', after Slurm preempted it' if called_otherwise else ''}",
         data={
             "state": job.state,
@@ -62,6 +63,7 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
             **({PREEMPTED: True} if preempted_at is not None or is_called_so else {}),
             **({PREEMPTED_AT: preempted_at.timestamp()} if preempted_at is not None else {}),
             **({"maintenance": ",".join(maintenance)} if maintenance else {}),
+            **({LIMIT_NEAR: True} if _ends_by_its_limit(job) else {}),
         },
     )
 
@@ -99,6 +101,18 @@ def state_of_requeued(job: JobView, said: Iterable[Evidence]) -> str:
     """
     preempted = _preempted(job) is not None or any(map(says_preempted, said))
     return STATE_PREEMPTED if preempted else STATE_REQUEUED
+
+
+def _ends_by_its_limit(job: JobView) -> bool:
+    """Whether a failed attempt ended when Slurm tells a job that its time is nearly over (sbatch --signal): it was asked to.
+
+    Slurm does not count the time for which a job was suspended: of such a one it is not known.
+    """
+    if job.state != "failed" or None in (job.started_at, job.ended_at, job.warned_at):
+        return False
+    assert job.started_at is not None and job.ended_at is not None and job.warned_at is not None
+    suspended = job.suspended_at is not None and job.suspended_at >= job.started_at
+    return not suspended and job.ended_at >= job.warned_at
 
 
 def unrecorded_end(job: JobView, since: datetime, now: datetime, *, nodes: Sequence[str]) -> Evidence:

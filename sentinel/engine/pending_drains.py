@@ -14,13 +14,13 @@ from sentinel.model.records import (
     LEFT_IN_SERVICE,
     NODE_STEPS,
     OURS,
-    WAS_OUT,
     Fleet,
     Outcome,
     Plan,
     Result,
     Step,
 )
+from sentinel.model.vocabulary import WAS_OUT
 from sentinel.policy import SILENCE, Stop
 
 _COUNTS = timedelta(hours=1)  # how long a plan's steps count that are not known to go on

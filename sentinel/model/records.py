@@ -235,11 +235,12 @@ class JobView:
     het: int | None = None  # of a heterogeneous job's component: the id of its leader, which may be itself
     suspended_at: datetime | None = None  # when it was last suspended, or went on after that
     preempted_at: datetime | None = None  # when Slurm last preempted it: its grace time begins
+    warned_at: datetime | None = None  # from then on Slurm may tell it that its time ends; if it was not suspended
     reservation: str = ""  # the one that it asks for
 
     def __post_init__(self) -> None:
-        require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at)
-        require_aware(self.suspended_at, self.preempted_at)
+        require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at, self.suspended_at)
+        require_aware(self.preempted_at, self.warned_at)
 
     @property
     def spec(self) -> str:
@@ -272,7 +273,6 @@ class Fleet:
 
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
 SEEN_DRAINED, LOST_BEFORE = "seen_drained", "lost_before"  # of a drain done again: ``reconcile.restarts``
-WAS_OUT = "was_out"  # data of a drain that found the node drained for another incident of ours: true
 ANSWERS_AGAIN = "answers_again"  # data of a drain that found a node that was gone there again: true
 LEFT_IN_SERVICE = "left_in_service"  # data of a drain that found its node put back, or there again: true
 REQUEUED_AT = "requeued_at"  # data of what a requeue_hold did: when Slurm requeued the job, ISO 8601

@@ -243,6 +243,7 @@ def how_sure(confidence: float, drain_confidence: float) -> str:
 
 DRAIN_REFUSED = "drain-refused"  # kind of the wait of a drain that Slurm refused
 UNREAD_NODE = "unread-node"  # kind of the wait of a drain whose node's record cannot be read
+WAS_OUT = "was_out"  # data of a drain that found the node drained for another incident of ours: true
 MISSING_NODE = "missing-node"  # kind of the wait of a drain whose node is not in Slurm's listing
 REFUSED_SINCE = "refused_since"  # outcome data: since when Slurm has refused the request, ISO 8601
 REFUSED_BY_SLURM = "refused_by_slurm"  # data of the outcome of a drain that Slurm refused for an unknown reason: true
@@ -277,6 +278,7 @@ DRAIN_LOST = "drain_lost"  # a flag of ours: Slurm ended our drain as it switche
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 PREEMPTED = "preempted"  # data of a job's end: Slurm had preempted it, whatever state it gave it then: true
+LIMIT_NEAR = "limit_near"  # data of a job's end: it was when Slurm tells a job that its time is nearly over: true
 PREEMPTED_AT = "preempted_at_s"  # beside it: when Slurm preempted the job, in Unix time
 LOG_LINE = "log_line"  # data of evidence: the line of its log, where records of several lines moved what is below them
 WRITER = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sentinel.adapters.slurm.pyslurm_child import UNREAD
@@ -62,6 +62,11 @@ _NODE_FLAGS = {
     "powered_off": "powered_down",
     "res": "reserved",
 }
+_LEAD_S = 60  # between the signal and the limit, where --signal names no time
+_EARLIER_S = 60  # by which Slurm may send the signal earlier, see sbatch(1)
+_OF_LIMIT = 0.05  # of a short job's limit, as the most where nothing is known of a --signal: it may just have failed
+_LONGEST_LIMIT_MIN = 10 * 366 * 24 * 60  # of Slurm's are at most a year
+_SIGNAL = re.compile(r"(?:^|\s)--signal(?:=|\s+)['\"]?(?:[BR]{1,2}:)?[A-Za-z0-9]{0,16}(?:@([0-9]{1,5}))?(?![^\s'\"])")
 _GPU = re.compile(r"gpu(?::[^:(),]+)*?(?::([0-9]{1,12})([KMG]?))?(?:\([^)]*\))?\Z")
 _FACTORS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
@@ -249,6 +254,7 @@ def job_view(record: Record) -> JobView:
         eligible_at=time_of(record.get("eligible_time")),
         suspended_at=time_of(record.get("suspend_time")),
         preempted_at=time_of(record.get("preempt_time")),
+        warned_at=warned_at(record) if state != "pending" else None,
         reservation=text_of(record.get("resv_name")),
     )
 
@@ -260,6 +266,20 @@ def _is_batch(record: Record) -> bool | None:
     if not isinstance(flag, bool):
         return None
     return flag or bool(whole(record.get("restart_cnt")))
+
+
+def warned_at(record: Record) -> datetime | None:
+    """From when on Slurm may tell a job that has begun that its time is nearly over; None: it has no limit, or not known.
+
+    Only newer releases (26.05) give the line with which the job was submitted, and none a ``--signal`` in its script.
+    """
+    began, limit_min = time_of(record.get("start_time")), whole(record.get("time_limit"))
+    if began is None or not limit_min or limit_min > _LONGEST_LIMIT_MIN:
+        return None
+    limit_s = limit_min * 60
+    given = _SIGNAL.search(_raw(record.get("submit_line")))
+    lead_s = int(given[1] or _LEAD_S) + _EARLIER_S if given else min(_LEAD_S + _EARLIER_S, limit_s * _OF_LIMIT)
+    return began + timedelta(seconds=limit_s - lead_s)
 
 
 def _held_by_expedited_requeue(record: Record, state: str, reason: str) -> bool:

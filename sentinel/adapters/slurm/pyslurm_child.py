@@ -98,6 +98,8 @@ def _job(job: Any) -> Record:
         "submit_time": job.submit_time,
         "start_time": job.start_time,
         "end_time": job.end_time,
+        "time_limit": getattr(job, "time_limit", None),
+        "submit_line": getattr(job, "submit_line", None),
         "eligible_time": job.eligible_time,
         "suspend_time": getattr(job, "suspend_time", None),
         "preempt_time": getattr(job, "preempt_time", None),

@@ -107,7 +107,7 @@ COMMANDS_JOB: dict[str, Any] = {
     "tasks_per_node": 8, "cpus_per_task": 4, "exit_code": 256 + 9, "requeue": True, "dependency": "afterany:6(unfulfilled)",
     "submit_time": 1772366400, "start_time": 1772366401, "end_time": 1772366402, "eligible_time": 1772366403,
     "suspend_time": 1772366404, "preempt_time": 1772366405, "array_job_id": 5, "array_task_id": 3, "het_job_id": 8,
-    "resv_name": "mine",
+    "resv_name": "mine", "time_limit": 60,
 }  # fmt: skip
 PYSLURM_JOB: dict[str, Any] = {
     "id": 8, "state": "RUNNING", "state_reason": "None", "user_name": "alice", "user_id": 1001, "name": "run",
@@ -117,7 +117,7 @@ PYSLURM_JOB: dict[str, Any] = {
     "ntasks_per_node": 8, "cpus_per_task": 4, "exit_code": 1, "exit_code_signal": 9, "is_requeueable": True,
     "dependencies": {"afterany": [6]}, "submit_time": 1772366400, "start_time": 1772366401, "end_time": 1772366402,
     "eligible_time": 1772366403, "suspend_time": 1772366404, "preempt_time": 1772366405, "array_id": 5, "array_task_id": 3,
-    "heterogeneous_id": 8, "reservation": "mine",
+    "heterogeneous_id": 8, "reservation": "mine", "time_limit": 60,
 }  # fmt: skip
 HELD = "job requeued in held state"
 # What differs from these: over the commands, and over pyslurm, which tells a description in the reason's place.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from judged_lines import NOW, judge, log, seen
@@ -279,6 +280,48 @@ def test_a_program_that_fails_since_slurm_preempted_it_is_not_at_fault() -> None
         verdict = judge(said, seen(Kind.JOB_ENDED, Source.SLURM, at=1.0, **end, preempted=True))
         assert (verdict.cause, verdict.restart) == (Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, Restart.NONE)
         assert verdict.confidence > 0.6
+
+
+LOST_GPU = "[rank3]: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"exit_code": 0, "signal": 10},  # of a script that does not handle it
+        {"exit_code": 0, "signal": 12},
+        {"exit_code": 138, "signal": 0},  # of srun, whose tasks do not
+        {"exit_code": 1, "signal": 0, "limit_near": True},
+        {"exit_code": 0, "signal": 15, "limit_near": True},
+    ],
+)
+def test_a_program_that_ends_at_the_signal_of_its_time_limit_is_not_at_fault(end: dict[str, Any]) -> None:
+    """sbatch --signal; it calls that failed, and its job would be given the whole time once more, again and again."""
+    ended = seen(Kind.JOB_ENDED, Source.SLURM, at=1.0, state="failed", **end)
+    verdict = judge(ended)
+    assert (verdict.cause, verdict.restart) == (Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT, Restart.NONE)
+    assert judge(log(LOST_GPU), ended).cause is Cause.GPU_MEMORY_ECC, "what broke before it is why"
+
+
+def test_a_crash_near_the_limit_is_a_crash() -> None:
+    ended = seen(Kind.JOB_ENDED, Source.SLURM, at=1.0, state="failed", exit_code=0, signal=11, limit_near=True)
+    assert judge(ended).restart is Restart.RESUME
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("caught USR1, saving", True),
+        ("Received SIGUSR2: checkpointing before the limit", True),
+        ("got signal USR1, exiting", True),
+        ("caught SIGUSR1, dumping stacks", False),  # as debuggers and launchers ask for them
+    ],
+)
+def test_a_handler_that_says_that_it_saves_and_ends_was_asked_to(line: str, asked: bool) -> None:
+    ended = seen(Kind.JOB_ENDED, Source.SLURM, at=1.0, state="failed", exit_code=1, signal=0)
+    verdict = judge(log(f"step 20 | loss 2.1 | step time 1.000 s\n{line}\nsaved"), ended)
+    assert (verdict.restart is Restart.NONE) is asked
+    assert (verdict.cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT) is asked
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from sentinel.config.settings import Limits
 from sentinel.daemon.api.status import budget
 from sentinel.engine.reconcile.situations import ClusterNow
 from sentinel.model.changes import PlanFinished
-from sentinel.model.records import OURS, WAS_OUT, Fleet, Kind, Outcome, Result, Scalar, Step, StepKind, Unread
+from sentinel.model.records import OURS, Fleet, Kind, Outcome, Result, Scalar, Step, StepKind, Unread
+from sentinel.model.vocabulary import WAS_OUT
 
 Worlds = Callable[..., World]
 NOW = later(600.0)
