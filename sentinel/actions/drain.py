@@ -10,15 +10,13 @@ from sentinel.errors import Refused, RefusedForNow, Unavailable
 from sentinel.model.records import (
     ANSWERS_AGAIN,
     LEFT_IN_SERVICE,
-    LOST_BEFORE,
     OURS,
-    SEEN_DRAINED,
     NodeView,
     Outcome,
     Scalar,
     Task,
 )
-from sentinel.model.vocabulary import ABSENCE, WAS_OUT, switched_by_slurm
+from sentinel.model.vocabulary import ABSENCE, LOST_BEFORE, SEEN_DRAINED, WAS_OUT, switched_by_slurm
 
 _OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"

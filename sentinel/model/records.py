@@ -211,6 +211,7 @@ class JobView:
     batch_host: str = ""
     restarts: int = 0
     reason: str = ""
+    configuring: bool = False  # holds its nodes, which boot or run their prologs: its script has not begun
     held: bool = False  # waits, and does not start before somebody releases it
     exit_held: bool = False  # failed: RequeueExitHold or an expedited requeue held it; ``exit_code`` is of then
     requeue_held: bool = False  # held by the request that requeued it (requeuehold), and released by nobody since
@@ -272,7 +273,6 @@ class Fleet:
 
 
 NODE_STEPS = frozenset({StepKind.DRAIN, StepKind.DOWN})
-SEEN_DRAINED, LOST_BEFORE = "seen_drained", "lost_before"  # of a drain done again: ``reconcile.restarts``
 ANSWERS_AGAIN = "answers_again"  # data of a drain that found a node that was gone there again: true
 LEFT_IN_SERVICE = "left_in_service"  # data of a drain that found its node put back, or there again: true
 REQUEUED_AT = "requeued_at"  # data of what a requeue_hold did: when Slurm requeued the job, ISO 8601

@@ -244,6 +244,7 @@ def how_sure(confidence: float, drain_confidence: float) -> str:
 DRAIN_REFUSED = "drain-refused"  # kind of the wait of a drain that Slurm refused
 UNREAD_NODE = "unread-node"  # kind of the wait of a drain whose node's record cannot be read
 WAS_OUT = "was_out"  # data of a drain that found the node drained for another incident of ours: true
+SEEN_DRAINED, LOST_BEFORE = "seen_drained", "lost_before"  # of a drain done again: ``reconcile.restarts``
 MISSING_NODE = "missing-node"  # kind of the wait of a drain whose node is not in Slurm's listing
 REFUSED_SINCE = "refused_since"  # outcome data: since when Slurm has refused the request, ISO 8601
 REFUSED_BY_SLURM = "refused_by_slurm"  # data of the outcome of a drain that Slurm refused for an unknown reason: true

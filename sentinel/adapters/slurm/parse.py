@@ -229,6 +229,7 @@ def job_view(record: Record) -> JobView:
         batch_host=text_of(record.get("batch_host")),
         restarts=whole(record.get("restart_cnt")) or 0,
         reason="" if reason == "None" else reason,
+        configuring=state == "running" and "configuring" in _words(record.get("job_state")),
         held=exit_held or _held(state, reason, record.get("priority")),
         exit_held=exit_held,
         requeue_held=state == "pending" and record.get("state_description") == REQUEUE_HELD,

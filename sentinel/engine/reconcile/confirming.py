@@ -18,7 +18,18 @@ from sentinel.engine.reconcile import exclusions, in_allocation
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged
-from sentinel.model.records import INTERRUPTIONS, Evidence, JobView, Kind, Outcome, Result, Scalar, Step, StepKind
+from sentinel.model.records import (
+    INTERRUPTIONS,
+    Evidence,
+    Fleet,
+    JobView,
+    Kind,
+    Outcome,
+    Result,
+    Scalar,
+    Step,
+    StepKind,
+)
 from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.policy import components_with
 
@@ -197,11 +208,19 @@ def _of_snapshot(
         if part.restarts == following and part.state in FAILED_STATES:
             words = f"component {part.id} of attempt {following} ended as {part.state} before it gained a step"
             return Result.FAILED, words
-    if job.state == "running" and job.started_at is not None:
+    if job.state == "running" and job.started_at is not None and not _is_prepared(fleet, job):
         since = max(began, of_own_clock(job.started_at, state.cluster.own_clock_ahead_s()))
         if (now - since).total_seconds() > state.settings.recovery.confirm_s:
             return Result.DONE, "runs; no step line was seen"
     return None, ""
+
+
+def _is_prepared(fleet: Fleet, job: JobView) -> bool:
+    """Whether nodes of the job, or of another component of it, still boot or run their prologs.
+
+    When all are there Slurm writes its start anew (22.05 to 26.05), and its time to confirm begins.
+    """
+    return any(part.configuring for part in (job, *components_with(fleet, job.id)))
 
 
 def _show(state: State, out: Transition, incident: str, job: JobView | None, following: int) -> None:
@@ -210,6 +229,8 @@ def _show(state: State, out: Transition, incident: str, job: JobView | None, fol
     if known is None or job is None or job.restarts < following:
         return
     words = "restarted" if job.state != "pending" else f"waits in the queue ({job.reason or 'no reason given'})"
+    if state.cluster.fleet is not None and _is_prepared(state.cluster.fleet, job):
+        words = "waits in Slurm's CONFIGURING: its nodes are being prepared"
     if job.state == "pending" and (required := exclusions.waits_for(state, known, job)):
         words = f"{words}. {required}"
     if known.outcome != words:

@@ -23,7 +23,6 @@ from sentinel.model.records import (
     ANSWERS_AGAIN,
     NODE_STEPS,
     OURS,
-    SEEN_DRAINED,
     Evidence,
     Fleet,
     Incident,
@@ -35,7 +34,7 @@ from sentinel.model.records import (
     Step,
     Trust,
 )
-from sentinel.model.vocabulary import ABSENCE
+from sentinel.model.vocabulary import ABSENCE, SEEN_DRAINED
 from sentinel.policy.drains import sure_enough
 from sentinel.policy.situation import may_be_in_service
 from sentinel.wire import time_from

@@ -21,12 +21,10 @@ from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
 from sentinel.model.records import (
-    LOST_BEFORE,
     LOST_WITHIN,
     NODE_STEPS,
     OPTIONAL_STEPS,
     OURS,
-    SEEN_DRAINED,
     STOPS,
     Fleet,
     Incident,
@@ -37,7 +35,7 @@ from sentinel.model.records import (
     Result,
     StepKind,
 )
-from sentinel.model.vocabulary import ANYWHERE, FOR_ATTEMPT, HELD_BY_SLURM
+from sentinel.model.vocabulary import ANYWHERE, FOR_ATTEMPT, HELD_BY_SLURM, LOST_BEFORE, SEEN_DRAINED
 from sentinel.policy import components_with
 from sentinel.text import names
 

@@ -124,6 +124,7 @@ HELD = "job requeued in held state"
 STATES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"job_state": "FAILED"}, {"state": "FAILED"}),
+    ({"job_state": "CONFIGURING"}, {"state": "CONFIGURING"}),
     (
         {"job_state": "SPECIAL_EXIT", "state_reason": "JobHeldUser"},
         {"state": "SPECIAL_EXIT", "state_reason": "JobHeldUser"},

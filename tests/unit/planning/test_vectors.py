@@ -65,7 +65,7 @@ def test_effective_training_time(vectors) -> None:
         ("rf1_12000gpu_w300_u300_dtopt", 1.0, 300),
     ):
         mtbf = fleet.mtbf_from_node_days(rate, 12000)
-        interval_s = young_s(save, mtbf)
+        interval_s = interval.young_s(save, mtbf)
         minutes, ratio = ratios[key]
         assert interval_s / 60 == pytest.approx(minutes, abs=6e-3)
         assert ettr.ettr_first_order(mtbf, save, 300, interval_s) == pytest.approx(ratio, abs=6e-5)

@@ -114,6 +114,25 @@ async def test_a_restarted_job_counts_as_running_after_its_time_also_by_a_slurm_
     assert states(there) == ["closed"] and outcomes(there) == ["runs; no step line was seen"]
 
 
+async def test_a_restarted_job_whose_nodes_boot_does_not_count_as_running(world: Worlds) -> None:
+    """Slurm gives its start anew when they are there: until then its script has not begun."""
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    await fail(daemon, lost_gpu("n1"))
+    job = there.slurm.jobs[there.job]
+    assert job.state == "RUNNING" and states(there) == ["watching"]
+    job.state = "CONFIGURING"
+    for _ in range(2):
+        await daemon.pass_time(SETTINGS.recovery.confirm_s + 20.0)
+    assert states(there) == ["watching"] and "its nodes are being prepared" in outcomes(there)[0], daemon.said
+    assert heard(sink) == ["restarting"]
+    job.state, job.started = "RUNNING", there.slurm.time_s()
+    await daemon.pass_time(20.0)
+    assert states(there) == ["watching"], "it has just begun"
+    await daemon.pass_time(SETTINGS.recovery.confirm_s)
+    assert states(there) == ["closed"] and "runs; no step line was seen" in outcomes(there)[0]
+
+
 async def test_a_restart_that_slurm_repeats_by_itself_is_followed_to_its_first_step(world: Worlds) -> None:
     """A prolog that refuses, a node that dies at the start: Slurm requeues the job without anybody's help."""
     there, sink = silent(world()), FakeSink("hook")
