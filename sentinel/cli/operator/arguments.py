@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from sentinel.cli.operator.daemon_client import CONFIG, view
 from sentinel.errors import FileError, SentinelError, UserError
 from sentinel.model.vocabulary import Cause
 
+_TASK = re.compile(r"[0-9]{1,10}_[0-9]{1,10}")
 COMPLETION_S = 1.0  # deadline for names: a person who presses Tab does not wait longer
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -46,14 +48,14 @@ class Named(_Type):
 
 
 class Job(Named):
-    """A job's id."""
+    """A job's id, or a task of an array as squeue shows it (440_2): the daemon knows its id."""
 
     def __init__(self) -> None:
         super().__init__("job", "jobs")
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if isinstance(value, int) or _TASK.fullmatch(value):
+            return value  # type: ignore[no-any-return]
         if not value.isdecimal():
             self.fail(f"{value!r} is no id of a job; squeue lists them", param, ctx)
         return int(value)

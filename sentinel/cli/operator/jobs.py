@@ -40,7 +40,7 @@ LOST_COLUMNS = ("lost GPU-h", "failures", "redone steps", "redone GPU-h", "down 
 @config_option
 @json_option
 @paged
-def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> None:
+def jobs(number: int | str | None, config: Path, as_json: bool, **filters: Any) -> None:
     """Jobs: attempts, steps gained, time lost. With a job's id, the attempts side by side.
 
     With --json, one object for each attempt; of a job without any, one with what Slurm or its incidents say.
@@ -76,7 +76,7 @@ def jobs(number: int | None, config: Path, as_json: bool, **filters: Any) -> Non
         _listing(attempts)
 
 
-def _without_attempts(number: int, seen: dict[str, Any], as_json: bool) -> None:
+def _without_attempts(number: int | str, seen: dict[str, Any], as_json: bool) -> None:
     """A job that only its incidents tell of.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sentinel.errors import ProtocolError, UserError
 from sentinel.model.hostlist import expand, fold
 from sentinel.model.records import Cause, IncidentState, NodeView, Scope
 
+_TASK = re.compile(r"([0-9]{1,10})_([0-9]{1,10})")  # of an array
 MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
 _LONGEST_NAME = 255  # characters of a node's or a user's name that the store keeps
 _MOST_DAYS = 36500.0
@@ -75,6 +77,24 @@ def components(live: ClusterView, job: int | None, store: Store) -> frozenset[in
     views = [*seen, *(fleet.jobs.values() if fleet is not None else ())]
     leaders = {view.het for view in views if view.id == job and view.het is not None}
     return frozenset({job, *(view.id for view in views if view.het in leaders), *store.components(job)})
+
+
+def with_task_ids(arguments: dict[str, Any], live: ClusterView) -> dict[str, Any]:
+    """The arguments of a view with a task of an array, named as squeue shows it (``440_2``), by the id that the task has.
+
+    Only tasks that Slurm lists, or that this daemon saw, are known so: of earlier ones only the id is kept.
+    """
+    for name in ("job", "what"):
+        given = _TASK.fullmatch(text) if isinstance(text := arguments.get(name), str) else None
+        if given is None:
+            continue
+        fleet = live.fleet
+        seen = [attempt.view for attempt in list(live.attempts.values())]  # copied: views read it in threads
+        views = [*seen, *(fleet.jobs.values() if fleet is not None else ())]
+        found = {view.id for view in views if view.array == (int(given[1]), int(given[2]))}
+        if found:
+            arguments = {**arguments, name: max(found) if name == "job" else f"{max(found)}"}
+    return arguments
 
 
 def failure_filter(

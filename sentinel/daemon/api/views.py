@@ -34,6 +34,7 @@ from sentinel.daemon.api.histories import (
     node_list,
     picked,
     since_of,
+    with_task_ids,
 )
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import BY, grouped, rounded, sums
@@ -133,6 +134,7 @@ class Views:
             place: waited for and held while the view is computed, not while Slurm is asked, which may not answer.
         """
         make: Make | None = self._views.get(view)
+        arguments = with_task_ids(arguments, self._live)
         if view in self._of_slurm:
             ask, of = self._of_slurm[view]
             make = partial(of, await ask(arguments))

@@ -260,3 +260,12 @@ def test_jobs_that_had_one_id_are_summed_each_by_itself(asked: Asked) -> None:
         "  1 attempt; 50 steps gained",
         "  Jobs before it had the same id: 2 attempts below.",
     ]
+
+
+def test_a_task_of_an_array_is_named_as_squeue_shows_it(asked: Asked) -> None:
+    asked.views["jobs"] = jobs(attempt_row())
+    assert asked.run("jobs", "440_2").output.startswith("Job 101 ")
+    asked.run("jobs", "--job", "440_2")
+    assert asked.seen[0] == ("jobs", {"job": "440_2"}) and asked.seen[1][1] == {"job": "440_2"}
+    refused = asked.run("jobs", "440_")
+    assert refused.exit_code == 2 and "is no id of a job" in refused.output

@@ -122,3 +122,22 @@ async def test_a_comment_that_is_not_understood_is_shown_before_the_job_fails(wo
     await shown.daemon.fleets.take()
     assert shown.daemon.live.fleet.jobs[running].state == "cancelled"  # type: ignore[union-attr]
     assert (await shown("status"))["comment_problems"] == [waiting], "what has ended asks for nothing any more"
+
+
+async def test_a_task_of_an_array_is_found_by_the_id_that_squeue_shows(world: Worlds) -> None:
+    """Slurm gives each task an id of its own, which only scontrol shows."""
+    shown = Shown(world())
+    slurm = shown.world.slurm
+    task = slurm.jobs[slurm.submit(nodes=1, user="ada", array=(440, 2))]
+    await shown.daemon.fleets.take()
+    assert f"{task.id}" != "440_2"
+    why = await shown("why", ADA, what="440_2")
+    assert why["asked"] == {"kind": "job", "name": f"{task.id}"} and why == await shown("why", ADA, what=f"{task.id}")
+    assert await shown("jobs", ADA, job="440_2") == await shown("jobs", ADA, job=task.id)
+    for other in ("440_3", "441_2", "440_", "_2", "440_2_1"):
+        with pytest.raises(UserError, match="not known"):
+            await shown("why", ADA, what=other)
+        with pytest.raises(UserError, match="is no id of a job"):
+            await shown("jobs", ADA, job=other)
+    with pytest.raises(UserError, match="not known"):
+        await shown("why", BOB, what="440_2")
