@@ -214,8 +214,11 @@ def _nodes(seen: Mapping[str, Any]) -> list[Finding]:
     if not nodes:
         why = "the daemon has no answer of Slurm yet"
         return [Finding("agents", NOT_KNOWN, why), Finding("clocks", NOT_KNOWN, why)]
+    away = [name for name, node in nodes.items() if node["agent"] != "heard" and node.get("switched")]
+    nodes = {name: node for name, node in nodes.items() if name not in away}
     silent = [name for name, node in nodes.items() if node["agent"] != "heard"]
     words = f"{len(nodes) - len(silent)} of {len(nodes)} heard" + (f"; not {folded(silent)}" if silent else "")
+    words += f"; beside {folded(away)}, which Slurm switches off or on" if away else ""
     fix = "systemctl status sentinel-agent on them" if silent else ""
     found = [Finding("agents", BAD if silent else GOOD, words, fix)]
     found += [*_releases(nodes, str(seen["version"])), *_prologs(nodes), *_telemetry(nodes), *_kernel_logs(nodes)]

@@ -20,7 +20,7 @@ from sentinel.model.approvals import ASKING, asked
 from sentinel.model.audit import EXPORTED, REWRITTEN
 from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, NodeView, Plan, Wait, stable_id
-from sentinel.model.vocabulary import REFUSED_BY_SLURM
+from sentinel.model.vocabulary import REFUSED_BY_SLURM, switched_by_slurm
 from sentinel.policy.stops import stops_allowed
 from sentinel.wire import time_from, to_json
 
@@ -74,6 +74,12 @@ def agent_of(seen: NodeSeen | None) -> dict[str, Any]:
         "kernel_readable": seen.kernel_readable if seen else None,
         "evidence_lost": seen.lost if seen else None,
     }
+
+
+def switched(fleet: Fleet | None, name: str) -> dict[str, bool]:
+    """Whether Slurm has switched a node off, or switches it off or on now: that its agent is silent is no fault."""
+    node = fleet.nodes.get(name) if fleet is not None else None
+    return {"switched": node is not None and switched_by_slurm(node.state, node.flags)}
 
 
 def mode_of(mode: Mode, *, paused: bool) -> str:

@@ -393,7 +393,7 @@ class Views:
             **await asyncio.to_thread(state_of.own_state, self._settings, self._store, fleet, user),
             "resume_writable": await self._resume.writable(),
             "resume_read_only": await self._resume.read_only(),
-            "nodes": {name: self._agent(name) for name in sorted(fleet.nodes if fleet else {})},
+            "nodes": {n: self._agent(n) | state_of.switched(fleet, n) for n in sorted(fleet.nodes if fleet else {})},
         }
 
     def _agent(self, name: str) -> dict[str, Any]:

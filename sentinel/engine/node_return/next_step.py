@@ -18,6 +18,7 @@ class NodeNow:
     busy: bool = False  # a job holds it, known or not
     settled: bool = True  # it was free for long enough: its agent has collected what the last job left
     heard: bool = False  # its agent
+    off: bool = False  # Slurm has switched it off, or does so now
     good: bool = False  # what its agent says: nothing speaks against it
     sentence: str = ""  # why not
     level: int = 0  # of the diagnostic whose pass takes back what it says; 0: none does
@@ -87,7 +88,7 @@ def next_step(
     words = " and ".join(missing)
     if record.passed < len(levels):
         if not seen.heard:
-            return Wait("its agent is not heard"), words
+            return Wait(_why_not_heard(seen)), words
         return RunTest(levels[record.passed]), words
     return _tested(settings, seen, words), words
 
@@ -98,12 +99,17 @@ def _tested(settings: ReturnSettings, seen: NodeNow, missing: str) -> Needed:
     if not settings.automatic:
         return Wait("a person: sentinel release (returns.automatic is off)", passed=True)
     if not seen.heard:
-        return Wait("its agent is not heard", passed=True)
+        return Wait(_why_not_heard(seen), passed=True)
     if seen.judged:
         return Wait("what was heard of it is being judged", passed=True)
     if not seen.good:
         return Wait(f"its agent: {seen.sentence or 'says nothing yet'}", passed=True)
     return PutBack()
+
+
+def _why_not_heard(seen: NodeNow) -> str:
+    """Slurm switches drained nodes that are idle off, too, and switches on only what gets jobs: a person must."""
+    return "Slurm has switched it off: scontrol update State=POWER_UP for it" if seen.off else "its agent is not heard"
 
 
 def command(settings: ReturnSettings, action: Remedial) -> list[str]:

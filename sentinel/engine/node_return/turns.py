@@ -26,6 +26,7 @@ from sentinel.engine.node_return.state import (
 from sentinel.engine.state import State
 from sentinel.engine.transition import OpenTicket, ReturnNode, RunDiagnostic, RunSiteCommand, Transition
 from sentinel.model.records import NODE_STEPS, OURS, Fleet, NodeView, Outcome, Result, stable_id
+from sentinel.model.vocabulary import POWERED_OFF
 from sentinel.policy import in_maintenance
 
 TEST = "return-test"  # ids of effects begin with these
@@ -195,8 +196,9 @@ def _seen(state: State, node: str, view: NodeView) -> NodeNow:
     commands = sum(1 for one in state.returns.known.values() if one.stage in (Stage.ACTING, Stage.STARTING))
     good, judged = word == "OK", _is_judged(state, node)
     return NodeNow(
-        job, busy=busy, heard=heard, good=good, sentence=sentence, level=level, commands=commands, judged=judged
-    )
+        job, busy=busy, heard=heard, off=not POWERED_OFF.isdisjoint(view.flags), good=good, sentence=sentence, level=level,
+        commands=commands, judged=judged,
+    )  # fmt: skip
 
 
 def _is_judged(state: State, node: str) -> bool:

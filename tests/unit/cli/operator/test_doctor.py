@@ -106,6 +106,22 @@ def test_agents_that_are_silent_and_clocks_that_are_off(asked: Asked, cluster: C
     assert found["daemon and Slurm"]["answer"] == "bad"
 
 
+def test_agents_of_nodes_that_slurm_has_switched_off_are_not_missed(
+    asked: Asked, cluster: Cluster, config: Path
+) -> None:
+    away = {"agent": "silent", "clock_offset_s": None, "switched": True}
+    asked.views["doctor"] = DAEMON | {"nodes": {"n1": HEARD, "n2": HEARD, "n3": away, "n4": away}}
+    status, found = examine(asked, config)
+    assert status == 0 and found["agents"]["answer"] == found["clocks"]["answer"] == "good"
+    assert found["agents"]["seen"] == "2 of 2 heard; beside n[3-4], which Slurm switches off or on"
+    asked.views["doctor"] = DAEMON | {"nodes": {"n1": HEARD, "n2": away | {"switched": False}, "n3": away}}
+    status, found = examine(asked, config)
+    assert status == 1 and found["agents"]["seen"] == "1 of 2 heard; not n2; beside n3, which Slurm switches off or on"
+    asked.views["doctor"] = DAEMON | {"nodes": {"n3": away, "n4": HEARD | {"switched": True}}}
+    _, found = examine(asked, config)
+    assert found["agents"]["seen"] == "1 of 1 heard; beside n3, which Slurm switches off or on", "heard is heard"
+
+
 @pytest.mark.parametrize(("off_s", "words"), [(-300.0, "300.0 s ahead of"), (40.0, "40.0 s behind")])
 def test_a_clock_that_is_off_from_most_nodes_is_the_daemons_own(
     asked: Asked, cluster: Cluster, config: Path, off_s: float, words: str

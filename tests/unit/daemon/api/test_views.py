@@ -302,6 +302,7 @@ async def test_doctor_and_past(world: Worlds) -> None:
     shown.daemon.live.node("n2").clock_offset_s = -3.0
     nodes = (await shown("doctor", ADA))["nodes"]
     untold = {"version": "", "verdict": {}, "prolog": None, "kernel_readable": None, "evidence_lost": None}
+    untold["switched"] = False
     assert nodes["n2"] == {"agent": "silent", "clock_offset_s": -3.0, **untold}
     assert nodes["n1"] == {"agent": "unknown", "clock_offset_s": None, **untold}
     past = await shown("past", ADA, days=2)

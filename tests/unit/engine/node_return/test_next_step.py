@@ -37,3 +37,13 @@ def test_a_deeper_test_than_the_site_allows_is_left_to_a_person() -> None:
     assert [needed(passed, bad, test_level=3) for passed in (0, 1)] == [RunTest(1), RunTest(2)]
     left = needed(2, bad, test_level=3)
     assert isinstance(left, Wait) and left.passed and "level 4 of the diagnostic (returns.test_level)" in left.words
+
+
+def test_a_node_that_slurm_has_switched_off_says_who_switches_it_on() -> None:
+    """As it switches off drained nodes that are idle, too (22.05), and none on that gets no jobs."""
+    off = NodeNow(off=True)
+    for passed in (0, 2):
+        waits = needed(passed, off)
+        assert isinstance(waits, Wait) and "scontrol update State=POWER_UP" in waits.words
+    assert needed(0, NodeNow()) == Wait("its agent is not heard")
+    assert needed(0, NodeNow(off=True, heard=True)) == RunTest(1), "it is just being switched off: the test tells"
