@@ -66,7 +66,7 @@ class OutageTold:
             self.notice, self.receivers = notice, tuple(str(name) for name in names)
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, KeyError, ProtocolError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, ProtocolError) as error:
             self._log.warning("outage-told-not-read", path=path, reason=f"{error!s:.200}")
 
     def _write(self) -> None:

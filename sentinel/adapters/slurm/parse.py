@@ -278,7 +278,8 @@ def warned_at(record: Record) -> datetime | None:
     if began is None or not limit_min or limit_min > _LONGEST_LIMIT_MIN:
         return None
     limit_s = limit_min * 60
-    given = _SIGNAL.search(_raw(record.get("submit_line")))
+    line = record.get("submit_line")
+    given = _SIGNAL.search(line) if isinstance(line, str) else None
     lead_s = int(given[1] or _LEAD_S) + _EARLIER_S if given else min(_LEAD_S + _EARLIER_S, limit_s * _OF_LIMIT)
     return began + timedelta(seconds=limit_s - lead_s)
 

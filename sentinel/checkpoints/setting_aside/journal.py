@@ -1,6 +1,6 @@
 """The journal of a quarantine: every move is written to it before it is made, and again when it is taken back.
 
-A full disk has no room for a line, and what it left torn is what has to be moved. A rename needs none: the name that a thing
+A full disk has no space for a line, and what it left torn is what has to be moved. A rename needs none: the name that a thing
 gets in the quarantine says then where it came from.
 """
 
@@ -56,7 +56,7 @@ def real_of(base: Path) -> Path:
 
 
 class NoSpace(Denied):
-    """There is no room for a line."""
+    """There is no space for a line."""
 
 
 def place_that_tells(inside: Path, now: float, link: str = "", points_to: str = "") -> Path:
@@ -138,7 +138,7 @@ def append(base: Path, store: int, event: str, move: Move) -> None:
     """Write a line, which is on the disk then.
 
     Raises:
-        NoSpace: there is no room for it. Denied: it cannot be written for another reason.
+        NoSpace: there is no space for it. Denied: it cannot be written for another reason.
     """
     entry = {
         "event": event,
