@@ -1,6 +1,6 @@
 """The journal of a quarantine: every move is written to it before it is made, and again when it is taken back.
 
-A full disk has no space for a line, and what it left torn is what has to be moved. A rename needs none: the name that a thing
+A full disk has no space for a line, and what is torn has to be moved. A rename needs none: the name that a thing
 gets in the quarantine says then where it came from.
 """
 
