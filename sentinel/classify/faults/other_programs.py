@@ -47,8 +47,9 @@ def services_weakened(readings: Sequence[Reading], evidence: Iterable[Evidence])
         if _of_machine(log):
             said = BESIDE if any(map(_names_machine, log)) else 1.0
             several = len(tags[path] - {KERNEL, AUDIT}) >= SEVERAL
+            among_others = tags[path] != {AUDIT}
             for reading in filter(_of_a_program, log):
-                left[id(reading)] = said if _speaks_of_jobs(reading, several) else 0.0
+                left[id(reading)] = said if _speaks_of_jobs(reading, several, among_others) else 0.0
     return [_weakened(reading, left.get(id(reading), 1.0)) for reading in readings]
 
 
@@ -66,9 +67,11 @@ def _of_a_program(reading: Reading) -> bool:
     return reading.evidence.data.get(WRITER, KERNEL) != KERNEL and points_to(reading) in _PROGRAMS
 
 
-def _speaks_of_jobs(reading: Reading, several: bool) -> bool:
+def _speaks_of_jobs(reading: Reading, several: bool, among_others: bool) -> bool:
     tag = str(reading.evidence.data[WRITER])
-    return tag != AUDIT and (not several or _OF_JOBS.match(tag) is not None)
+    if tag == AUDIT:
+        return not among_others
+    return not several or _OF_JOBS.match(tag) is not None
 
 
 def _weakened(reading: Reading, share: float) -> Reading:
