@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from sentinel.detect.own_host import of_own_clock
 from sentinel.model.identity import CLOCKS_DIFFER
 from sentinel.model.records import Evidence, JobView, stable_id
 from sentinel.wire import time_from, to_json
@@ -23,6 +24,16 @@ _MOST = 4096  # jobs that are kept, the newest: some 300 KB where all ids of a b
 class _Job:
     mark: str  # whose it is and when it was submitted: in the ids of its evidence
     since: datetime | None  # what was before then is of the former job; None: not known
+
+
+def begins_after(job: JobView, own_clock_ahead_s: float | None) -> datetime | None:
+    """What was before this, by the daemon's clock, is of a job that had the id before; None: that is not known.
+
+    Of a job that was requeued Slurm tells only when that was. ``own_clock_ahead_s``: see ``ClusterView``.
+    """
+    if job.restarts or job.submitted_at is None:
+        return None
+    return of_own_clock(job.submitted_at, own_clock_ahead_s) - CLOCKS_DIFFER
 
 
 class UsedIds:
@@ -39,17 +50,11 @@ class UsedIds:
             for job, value in (kept or {}).items()
         }
 
-    def note(self, job: JobView, submitted_at: datetime | None) -> None:
-        """The job has the id of one that is gone.
-
-        Args:
-            submitted_at: by the daemon's clock.
-        """
-        # Of a job that was requeued Slurm tells only when that was.
-        known = submitted_at if not job.restarts else None
+    def note(self, job: JobView, own_clock_ahead_s: float | None) -> None:
+        """The job has the id of one that is gone."""
         mark = f"{job.uid if job.uid is not None else job.user} {to_json(job.submitted_at)}"
         self._jobs.pop(job.id, None)
-        self._jobs[job.id] = _Job(mark, known - CLOCKS_DIFFER if known is not None else None)
+        self._jobs[job.id] = _Job(mark, begins_after(job, own_clock_ahead_s))
         while len(self._jobs) > _MOST:
             del self._jobs[next(iter(self._jobs))]
         self._changed = True

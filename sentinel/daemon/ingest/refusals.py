@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sentinel.adapters.store.store import Store
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.observed_silence import seconds_of
-from sentinel.detect.own_host import of_own_clock
+from sentinel.detect.used_ids import begins_after
 from sentinel.errors import Unavailable
 from sentinel.model.identity import CLOCKS_DIFFER, names_differ
 from sentinel.model.records import JobView
@@ -134,9 +134,8 @@ def _is_former(one: Refusal, view: JobView, live: ClusterView) -> bool:
     """Whether it is of a job that had the id before the listed one: another user's, or from before that was submitted."""
     if names_differ(one.user, view.user):
         return True
-    if view.restarts or view.submitted_at is None:  # a requeue writes a new time of submission
-        return False
-    return one.at < of_own_clock(view.submitted_at, live.own_clock_ahead_s()) - CLOCKS_DIFFER
+    since = begins_after(view, live.own_clock_ahead_s())
+    return since is not None and one.at < since
 
 
 def _record(kept: dict[tuple[int, int], Refusal]) -> list[dict[str, object]]:

@@ -13,15 +13,14 @@ from datetime import datetime
 from sentinel.detect.job_end import without_record
 from sentinel.detect.joined_saves import KEPT as SAVES_KEPT
 from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
-from sentinel.detect.own_host import of_own_clock
-from sentinel.detect.used_ids import USED_IDS_KEPT
+from sentinel.detect.used_ids import USED_IDS_KEPT, begins_after
 from sentinel.engine import notices, recovery
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.engine.watch.restored_attempts import view_of
 from sentinel.model.changes import AttemptSeen, PlanFinished, PlanMade, SettingChanged
-from sentinel.model.identity import CLOCKS_DIFFER, JobsOfOneId, is_another
+from sentinel.model.identity import JobsOfOneId, is_another
 from sentinel.model.records import NODE_STEPS, Fleet, Incident, IncidentState, JobView, Plan
 from sentinel.model.stored import Stored
 from sentinel.model.vocabulary import END_NOT_SEEN
@@ -60,10 +59,9 @@ def _opened(state: State) -> dict[int, datetime]:
 
 
 def _is_younger(state: State, view: JobView, at: datetime) -> bool:
-    """Whether the job was submitted after this, by the daemon's clock; a requeue gives it a new time of submission."""
-    if view.restarts or view.submitted_at is None:
-        return False
-    return at < of_own_clock(view.submitted_at, state.cluster.own_clock_ahead_s()) - CLOCKS_DIFFER
+    """Whether the job was submitted after this, by the daemon's clock."""
+    since = begins_after(view, state.cluster.own_clock_ahead_s())
+    return since is not None and at < since
 
 
 def _leave(state: State, out: Transition, job: int, view: JobView, seen_at: datetime, now: datetime) -> None:
@@ -87,9 +85,7 @@ def _leave(state: State, out: Transition, job: int, view: JobView, seen_at: date
     state.onsets.leave(job)
     state.joined_saves.leave(job)
     state.cluster.listings.leave(job)
-    submitted_at = view.submitted_at
-    ahead_s = state.cluster.own_clock_ahead_s()
-    state.used_ids.note(view, of_own_clock(submitted_at, ahead_s) if submitted_at is not None else None)
+    state.used_ids.note(view, state.cluster.own_clock_ahead_s())
 
 
 def _end(state: State, out: Transition, incident: Incident, words: str, now: datetime) -> None:
