@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nodes.dcgm_double import DOUBLE, State
-
-Said = list[dict[str, Any]]
+from nodes.installed_dcgm import Said, probed
 
 
 def probe(enough: Callable[[Said], bool] = lambda _: False, **changes: Any) -> Said:
@@ -23,32 +18,7 @@ def probe(enough: Callable[[Said], bool] = lambda _: False, **changes: Any) -> S
                  "dcgmi": "/nowhere/dcgmi", **changes}  # fmt: skip
     folders = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[3])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sentinel.agent.probes.dcgm"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    late = threading.Timer(120, process.kill)
-    late.start()
-    said: Said = []
-    try:
-        process.stdin.write(json.dumps(arguments).encode() + b"\n")
-        process.stdin.flush()
-        for line in process.stdout:
-            said.append(json.loads(line))
-            if enough(said):
-                break
-        assert late.is_alive(), said
-    finally:
-        late.cancel()
-        process.kill()
-        process.stdin.close()
-        process.stdout.close()
-        process.wait()
-    return said
+    return probed(arguments, environment, enough)
 
 
 def samples(said: Said) -> Said:

@@ -43,6 +43,33 @@ def bindings_below(folder: str) -> list[Path]:
     return [Path(path) for path, _, files in os.walk(folder, followlinks=True) if folder and "pydcgm.py" in files]
 
 
+def probed(arguments: dict[str, Any], environment: dict[str, str], enough: Callable[[Said], bool]) -> Said:
+    """What the process of the agent's GPU probe says until it is enough, or until it ends by itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sentinel.agent.probes.dcgm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, env=environment,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    late = threading.Timer(PATIENCE_S, process.kill)
+    late.start()
+    said: Said = []
+    try:
+        process.stdin.write(json.dumps(arguments).encode() + b"\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            said.append(json.loads(line))
+            if enough(said):
+                break
+        assert late.is_alive(), said[-5:]
+    finally:
+        late.cancel()
+        process.kill()
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+    return said
+
+
 class Dcgm:
     """One installation and its host engine on ``address``: a port, or the path of a socket."""
 
@@ -137,29 +164,7 @@ class Dcgm:
         """What the agent's GPU probe says until it is enough, or until it ends by itself."""
         arguments = {"bindings": self.bindings, **self.where, "connect_s": 15, "interval_s": 0.5, "health_s": 5,
                      "dcgmi": "/nowhere/dcgmi", **changes}  # fmt: skip
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sentinel.agent.probes.dcgm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env={**os.environ, **self.environment, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        assert process.stdin is not None and process.stdout is not None
-        late = threading.Timer(PATIENCE_S, process.kill)
-        late.start()
-        said: Said = []
-        try:
-            process.stdin.write(json.dumps(arguments).encode() + b"\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                said.append(json.loads(line))
-                if enough(said):
-                    break
-            assert late.is_alive(), said[-5:]
-        finally:
-            late.cancel()
-            process.kill()
-            process.stdin.close()
-            process.stdout.close()
-            process.wait()
-        return said
+        return probed(arguments, {**os.environ, **self.environment, "PYTHONPATH": str(ROOT)}, enough)
 
 
 class RealDcgm(Dcgm):
