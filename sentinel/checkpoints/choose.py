@@ -30,9 +30,8 @@ from sentinel.text import visible
 
 # How much the storage's clock may be behind Slurm's, with the time that a job takes before its first save could begin.
 _CLOCKS_S = 300.0
-_COPY = re.compile(
-    r"best|(?<![a-z])ema(?![a-z])", re.IGNORECASE
-)  # NeMo's step=30-EMA.ckpt, of which it loads the other
+# NeMo writes step=30-EMA.ckpt beside step=30.ckpt, and loads the other.
+_COPY = re.compile(r"best|(?<![a-z])ema(?![a-z])", re.IGNORECASE)
 _Save = tuple[str, str, int | None, int | None]
 
 

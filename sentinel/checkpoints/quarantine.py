@@ -23,19 +23,8 @@ from pathlib import Path
 
 from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
-from sentinel.checkpoints.setting_aside import telling, trackers
-from sentinel.checkpoints.setting_aside.journal import (
-    FOLDER,
-    JOURNAL,
-    Move,
-    NoSpace,
-    place_that_tells,
-    store_of,
-    tells_itself,
-)
-from sentinel.checkpoints.setting_aside.journal import append as _append
-from sentinel.checkpoints.setting_aside.journal import free as _free
-from sentinel.checkpoints.setting_aside.journal import read as _read_journal
+from sentinel.checkpoints.setting_aside import journal, telling, trackers
+from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, NoSpace, store_of
 from sentinel.errors import Denied, Refused, UserError
 from sentinel.text import visible
 
@@ -116,7 +105,7 @@ def quarantine(
                 f"{visible(str(store_of(base)))} is on another file system: a rename would become a copy",
                 fix="Let the checkpoints lie in a folder of their own below the mount point.",
             )
-        planned = {move.source: move for move in _read_journal(base, store)}
+        planned = {move.source: move for move in journal.read(base, store)}
         # Before the moves: ended between the two, a tracker names what is there.
         told = telling.anew(base, source, store, relative, planned, chosen, reason, now)
         moved = [
@@ -239,13 +228,13 @@ def _move_aside(
     if known and target and (known.link, known.points_to) == link and not exists_below(store, target):
         move = known  # planned, and killed before the rename
     else:
-        target = _free(store, inside, now)
+        target = journal.free(store, inside, now)
         move = Move(str(base / inside), str(store_of(base) / target), reason, now, *link)
         try:
-            _append(base, store, "move", move)
+            journal.append(base, store, "move", move)
         except NoSpace:
             named = link[0] and str(Path(link[0]).relative_to(base))
-            target = place_that_tells(inside, now, named, link[1])
+            target = journal.place_that_tells(inside, now, named, link[1])
             move = replace(move, target=str(store_of(base) / target))
     try:
         _rename(source, inside, store, target)
@@ -276,7 +265,7 @@ def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
     back: list[Move] = []
     try:
         with opened_folder(base) as source, _store(base, make=False) as store:
-            moves = _read_journal(base, store)
+            moves = journal.read(base, store)
             for move in moves if wanted is not None else ():
                 if wanted is not None and move.link in wanted:  # and links to that link, which follow it
                     wanted.add(move.source)
@@ -308,8 +297,8 @@ def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
         back = [move]
     elif not exists_below(source, inside):
         return []  # planned and never made, or moved on by a person
-    if not tells_itself(move):
-        _append(base, store, "undo", move)
+    if not journal.tells_itself(move):
+        journal.append(base, store, "undo", move)
     return back
 
 
@@ -328,7 +317,7 @@ def read_journal(root: Path) -> list[Move]:
     base = root.absolute()
     try:
         with _store(base, make=False) as store:
-            return _read_journal(base, store)
+            return journal.read(base, store)
     except FileNotFoundError:
         return []
 

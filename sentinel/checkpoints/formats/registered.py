@@ -33,12 +33,12 @@ def is_registered(folder: Path) -> bool | None:
         listed = json_files.parse(read_small(folder.parent / LIST, _MOST_BYTES, LIST), LIST)
     except (NotKnown, OSError, ValueError):
         return None
-    results = listed.get("checkpoint_results") if isinstance(listed, dict) else None
-    return folder.name in names_in(listed) if isinstance(results, list) else None
+    names = names_of(listed.get("checkpoint_results")) if isinstance(listed, dict) else None
+    return folder.name in names if names is not None else None
 
 
-def names_in(listed: object) -> list[str]:
-    """The folders that such a list names, in its order; none where it is no such list."""
-    results = listed.get("checkpoint_results") if isinstance(listed, dict) else None
-    entries = results if isinstance(results, list) else []
-    return [str(entry.get("checkpoint_dir_name")) if isinstance(entry, dict) else "" for entry in entries]
+def names_of(results: object) -> list[str] | None:
+    """The folders that a list of results names, in its order; None where it is no list."""
+    if not isinstance(results, list):
+        return None
+    return [str(entry.get("checkpoint_dir_name")) if isinstance(entry, dict) else "" for entry in results]

@@ -35,21 +35,21 @@ def recognise(tree: Tree) -> bool:
 def target(tree: Tree) -> str:
     """The folder that the tracker names. `Broken` where it names none."""
     name = MEGATRON if MEGATRON in tree.files else DEEPSPEED
-    return _named_in(tree.path(name), name)
+    return _read(tree.path(name), name)
 
 
 def named_by(tracker: Path) -> str | None:
     """The folder beside it that a tracker names; None where it is no file, or names none."""
     try:
-        return _named_in(tracker, tracker.name)
+        return _read(tracker, tracker.name)
     except (Broken, NotKnown):
         return None
 
 
-def named_in(tracker: str, text: bytes) -> str | None:
+def named_by_text(tracker: str, text: bytes) -> str | None:
     """What lies beside it that a tracker of this file name names by this text; None where it names none."""
     try:
-        return _named_by(text, tracker)
+        return _parse(text, tracker)
     except Broken:
         return None
 
@@ -73,14 +73,14 @@ def _kind(name: bytes) -> bytes:
     return re.sub(rb"\d+", b"#", name)
 
 
-def _named_in(tracker: Path, name: str) -> str:
+def _read(tracker: Path, name: str) -> str:
     try:
-        return _named_by(read_small(tracker, 4096, name), name)
+        return _parse(read_small(tracker, 4096, name), name)
     except NotKnown:
         raise Broken(f"{name} is not a line of text") from None
 
 
-def _named_by(data: bytes, name: str) -> str:
+def _parse(data: bytes, name: str) -> str:
     if name == MMENGINE:
         last = os.fsdecode(data.strip().rpartition(b"/")[2])
         if not last or last in (".", "..") or "\n" in last or "\0" in last:
@@ -164,11 +164,11 @@ def folder_for(root: Path, format: str, step: int) -> str:
 
 def _file_for(root: Path, step: int) -> str:
     """The checkpoint of that number among those beside mmengine's tracker, first those that are named as it names one."""
-    usual = re.sub(r"\d+", "#", named_by(root / MMENGINE) or "")
+    usual = _kind(os.fsencode(named_by(root / MMENGINE) or ""))
     names = [entry.name for entry in root.iterdir() if _is_of(entry.name, step)]
     if not names:
         raise UserError(f"{visible(str(root))} has no checkpoint of {step}", fix="Choose a step that is there.")
-    return min(names, key=lambda name: (re.sub(r"\d+", "#", name) != usual, name))
+    return min(names, key=lambda name: (_kind(os.fsencode(name)) != usual, name))
 
 
 def _is_of(name: str, step: int) -> bool:

@@ -73,7 +73,7 @@ def _told(tracker: str, text: bytes, gone: Collection[str], chosen: str) -> tupl
     """What of ``gone`` the file names, what it is to say, and what it names then; None where it names none of it."""
     if tracker == registered.LIST:
         return _without(text, gone, chosen)
-    named = tracked.named_in(tracker, text)
+    named = tracked.named_by_text(tracker, text)
     if named is None or named not in gone:
         return None
     return [named], tracked.text_naming(tracker, text, chosen) if chosen else None, chosen
@@ -85,9 +85,11 @@ def _without(text: bytes, gone: Collection[str], chosen: str) -> tuple[list[str]
         listed = json_files.parse(text, registered.LIST)
     except (NotKnown, ValueError):
         return None
-    names = registered.names_in(listed)
+    if not isinstance(listed, dict):
+        return None
+    names = registered.names_of(listed.get("checkpoint_results")) or []
     named = sorted(set(gone).intersection(names))
-    if not isinstance(listed, dict) or not named:
+    if not named:
         return None
     kept = [index for index, name in enumerate(names) if name not in gone]
     if not kept:
@@ -100,7 +102,7 @@ def _without(text: bytes, gone: Collection[str], chosen: str) -> tuple[list[str]
         at = max(kept, key=lambda index: number if isinstance(number := reported[index], int) else -1)
         at = names.index(chosen) if chosen in names else at
         new["latest_checkpoint_result"], last = listed["checkpoint_results"][at], names[at]
-    pending = registered.names_in({"checkpoint_results": listed.get("pending_training_results")})
+    pending = registered.names_of(listed.get("pending_training_results")) or []
     stay = [index for index, name in enumerate(pending) if name not in gone]
     for key, count, which in (
         ("checkpoint_results", len(names), kept),

@@ -130,14 +130,14 @@ def test_a_journal_with_a_second_name_is_not_obeyed(run, tmp_path):
 def test_a_quarantine_that_is_swapped_meanwhile_gets_nothing(run, tmp_path, monkeypatch):
     theirs = tmp_path / "theirs"
     (theirs / "run").mkdir(parents=True)
-    append = q._append
+    append = q.journal.append
 
     def swapped(*arguments):
         append(*arguments)
         (run.parent / ".quarantine").rename(run.parent / ".gone")
         (run.parent / ".quarantine").symlink_to(theirs)
 
-    monkeypatch.setattr(q, "_append", swapped)
+    monkeypatch.setattr(q.journal, "append", swapped)
     q.quarantine(run, [run / "step-30"])
     assert list((theirs / "run").iterdir()) == [] and list((run.parent / ".gone/run").rglob("step-30"))
 
