@@ -12,9 +12,8 @@ from sentinel.model.vocabulary import END_NOT_SEEN, LIMIT_NEAR, PREEMPTED, PREEM
 
 STATE_PREEMPTED = "preempted"  # of an attempt that Slurm preempted, as Slurm calls it, also where it requeued the job
 STATE_REQUEUED = "requeued"  # by a person, or for what Slurm does not tell
-_SAYS_PREEMPTED = re.compile(
-    r"\*\*\* (?:JOB|STEP) \S{1,40} ON .{1,80} DUE TO PREEMPTION"
-)  # slurmstepd, in the job's log
+# slurmstepd, in the job's log.
+_SAYS_PREEMPTED = re.compile(r"\*\*\* (?:JOB|STEP) \S{1,40} ON .{1,80} DUE TO PREEMPTION")
 _SEEN_LATELY = timedelta(minutes=10)  # an end between two looks so close is known well enough to count the work
 
 
@@ -44,6 +43,7 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
     """
     preempted_at, is_called_so = _preempted(job), job.state == STATE_PREEMPTED
     called_otherwise = preempted_at is not None and not is_called_so
+    limit_neared = _ends_by_its_limit(job)
     return Evidence(
         id=_id(job, job.state),
         at=job.ended_at or now,
@@ -52,7 +52,7 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
         kind=Kind.JOB_ENDED,
         where=Where(job=job.id, attempt=job.restarts),
         text=f"job {job.id} ended as {job.state}, exit code {job.exit_code}, signal {job.exit_signal}"
-        f"{', as its time limit neared' if _ends_by_its_limit(job) else ''}"
+        f"{', as its time limit neared' if limit_neared else ''}"
         f"{', after Slurm preempted it' if called_otherwise else ''}",
         data={
             "state": job.state,
@@ -63,7 +63,7 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
             **({PREEMPTED: True} if preempted_at is not None or is_called_so else {}),
             **({PREEMPTED_AT: preempted_at.timestamp()} if preempted_at is not None else {}),
             **({"maintenance": ",".join(maintenance)} if maintenance else {}),
-            **({LIMIT_NEAR: True} if _ends_by_its_limit(job) else {}),
+            **({LIMIT_NEAR: True} if limit_neared else {}),
         },
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from sentinel.classify.readings import Reading
@@ -46,10 +46,8 @@ def services_weakened(readings: Sequence[Reading], evidence: Iterable[Evidence])
     for path, log in logs.items():
         if _of_machine(log):
             said = BESIDE if any(map(_names_machine, log)) else 1.0
-            several = len(tags[path] - {KERNEL, AUDIT}) >= SEVERAL
-            among_others = tags[path] != {AUDIT}
             for reading in filter(_of_a_program, log):
-                left[id(reading)] = said if _speaks_of_jobs(reading, several, among_others) else 0.0
+                left[id(reading)] = said if _may_speak_of_a_job(reading, tags[path]) else 0.0
     return [_weakened(reading, left.get(id(reading), 1.0)) for reading in readings]
 
 
@@ -67,11 +65,12 @@ def _of_a_program(reading: Reading) -> bool:
     return reading.evidence.data.get(WRITER, KERNEL) != KERNEL and points_to(reading) in _PROGRAMS
 
 
-def _speaks_of_jobs(reading: Reading, several: bool, among_others: bool) -> bool:
+def _may_speak_of_a_job(reading: Reading, tags: Set[str]) -> bool:
+    """``tags``: of all that write in its log."""
     tag = str(reading.evidence.data[WRITER])
     if tag == AUDIT:
-        return not among_others
-    return not several or _OF_JOBS.match(tag) is not None
+        return tags == {AUDIT}
+    return len(tags - {KERNEL, AUDIT}) < SEVERAL or _OF_JOBS.match(tag) is not None
 
 
 def _weakened(reading: Reading, share: float) -> Reading:

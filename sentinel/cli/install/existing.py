@@ -45,10 +45,9 @@ def writable_folders(root: Path) -> tuple[str, ...]:
 
 def unit_account(root: Path = Path("/")) -> str:
     """As whom the daemon's unit of this host or image runs it; empty: there is none, or it does not say it."""
+    path = below(root, f"{UNITS}/sentinel-daemon.service")
     try:
-        lines = (
-            below(root, f"{UNITS}/sentinel-daemon.service").read_text(encoding="utf-8", errors="replace").splitlines()
-        )
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     return next((line.removeprefix("User=") for line in reversed(lines) if line.startswith("User=")), "")

@@ -348,9 +348,8 @@ class Server:
         return await self._views.show(str(body.get("view")), given, caller.uid, self._viewing.place(caller.uid))
 
     async def _change(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
-        if (
-            caller.uid not in self._operators
-        ):  # not before: this answer is signed, so that it is known that nothing was done
+        # Not before: this answer is signed, so that it is known that nothing was done.
+        if caller.uid not in self._operators:
             raise Denied(f"uid {caller.uid} may not do this, and nothing was done", fix="[daemon] operators may")
         arguments = body.get("arguments")
         return await self._changes.make(
