@@ -92,7 +92,8 @@ def _with_onsets(state: State, out: Transition, items: Sequence[Evidence]) -> li
 
 def _with_joined_saves(state: State, out: Transition, items: Sequence[Evidence], now: datetime) -> list[Evidence]:
     """Replace the nodes' listings of shards by the findings that follow from all of them together."""
-    found = state.joined_saves.take(items, now)
+    given = {item.id for item in items}
+    found = [i if i.id in given else state.used_ids.own(i) for i in state.joined_saves.take(items, now)]
     for listing in state.joined_saves.unreadable:
         out.say("listing-unreadable", warning=True, node=listing.node, job=listing.job, reason=listing.reason)
     if (kept := state.joined_saves.unsaved()) is not None:

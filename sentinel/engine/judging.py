@@ -161,11 +161,12 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     assert fleet is not None, "a judgement begins with a snapshot"
     under_way.news.clear()
     first = incident_id not in state.plans
-    answers = [item for item in under_way.answers if state.known.add(item.id)]
+    told = map(state.used_ids.own, under_way.answers)
+    answers = [item for item in told if state.known.add(item.id)]
     if first:
         answers.extend(item for item in steps_around(state, incident_id) if state.known.add(item.id))
         known = incidents.attach(state.incidents[incident_id], answers, now)
-        found = without_a_step(state, known, lambda: looks(known, now).cause, now)
+        found = map(state.used_ids.own, without_a_step(state, known, lambda: looks(known, now).cause, now))
         answers.extend(item for item in found if state.known.add(item.id))
     if answers:
         out.save(EvidenceAdded(tuple(answers)))

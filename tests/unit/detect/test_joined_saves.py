@@ -184,3 +184,18 @@ def test_the_engine_keeps_findings_and_sizes_and_no_listing(world: World) -> Non
     torn.data["listing"] = "no listing"  # type: ignore[index]
     out = engine.handle(EvidenceReceived(START + timedelta(seconds=1300), (torn,)))
     assert [remark.name for remark in out.remarks] == ["listing-unreadable"] and out.changes == []
+
+
+def test_a_finding_about_the_saves_of_a_later_job_with_the_same_id_is_news(world: World) -> None:
+    state = state_of(Stored(), world.live, rules=RULES, settings=SETTINGS)
+    engine, now = Engine(state), START + timedelta(seconds=1000)
+    listings = told("n1", part("n1", 20, (0, 1), 600.0)), told("n2", part("n2", 20, (3,), 600.0))
+
+    def findings() -> list[str]:
+        out = engine.handle(EvidenceReceived(now, tuple(replace(item, at=now) for item in listings)))
+        return [i.kind for change in out.changes if isinstance(change, EvidenceAdded) for i in change.items]
+
+    assert findings() == [Kind.CHECKPOINT_INVALID]
+    state.joined_saves.leave(101)
+    state.used_ids.note(world.live.attempts[101, 0].view, START)
+    assert findings() == [Kind.CHECKPOINT_INVALID]

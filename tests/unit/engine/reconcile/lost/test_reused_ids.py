@@ -13,7 +13,8 @@ from in_memory.world import World
 from made_records import AT, OPTED_IN, evidence, later, lost_gpu
 
 from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
-from sentinel.engine.events import IncidentCorrected
+from sentinel.engine.events import EffectCompleted, IncidentCorrected
+from sentinel.engine.transition import AskNodes
 from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Incident, IncidentState, Kind, Source, StepKind, Where
@@ -168,6 +169,34 @@ async def test_what_nodes_say_of_a_job_is_not_taken_for_what_they_said_of_anothe
     assert sorted(item.at for item in kept) == sorted((says.at, kept_by_its_node.at, again.at)) and new.restarts == 0
     await daemon.quiet()
     assert daemon.bugs() == 0
+
+
+@pytest.mark.parametrize("by", [STRANGER, SAME])
+async def test_what_nodes_answer_about_a_job_is_not_taken_for_what_they_answered_about_another(
+    world: Worlds, by: dict[str, Any]
+) -> None:
+    """What ranks' dumps say has an id of the job's, its attempt, the ranks and the collective's number."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+
+    async def answer(effect: AskNodes) -> EffectCompleted:
+        now = there.slurm.clock.now()
+        where = Where(job=there.job, attempt=0)
+        hang = evidence("hang", id="ranks", source=Source.FLIGHT_RECORDER, text="rank 3 did not come")
+        found = dataclasses.replace(hang, where=where, at=now, seen_at=now)
+        return EffectCompleted(now, effect.id, evidence=(found,))
+
+    daemon.runner.perform = {**daemon.runner.perform, AskNodes: answer}
+    for again in (False, True):
+        if again:
+            begin_anew(there, **by)
+            await daemon.pass_time(20.0)
+        now = there.slurm.clock.now()
+        stall = evidence(Kind.STALL, id=f"stall{again}", source=Source.PROGRESS, job=there.job, attempt=0)
+        await fail(daemon, dataclasses.replace(stall, at=now, seen_at=now))
+        incident = max(daemon.state.incidents.values(), key=lambda one: one.opened_at)
+        assert "rank 3 did not come" in [item.text for item in incident.evidence], again
+    assert len(states(there)) == 2 and daemon.bugs() == 0
 
 
 @pytest.mark.parametrize("by", [STRANGER, SAME])
