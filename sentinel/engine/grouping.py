@@ -57,16 +57,14 @@ def _of_todays_jobs(state: State, out: Transition, event: EvidenceReceived) -> S
 
     What an earlier daemon saved has its own id already.
     """
-    if event.saved:
-        return [item for item in event.items if not state.used_ids.is_of_former(item)]
     kept: list[Evidence] = []
     former: list[Evidence] = []
     for item in event.items:
         if not state.used_ids.is_of_former(item):
-            kept.append(state.used_ids.own(item))
+            kept.append(item if event.saved else state.used_ids.own(item))
         elif item.where.node is not None and item.source in _OF_MACHINES:
             kept.append(dataclasses.replace(item, where=dataclasses.replace(item.where, job=None, attempt=None)))
-        else:
+        elif not event.saved:
             former.append(item)
     news = [item for item in former if item.kind not in TELEMETRY and state.known.add(item.id)]
     if news:

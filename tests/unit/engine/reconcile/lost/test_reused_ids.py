@@ -15,7 +15,7 @@ from made_records import AT, OPTED_IN, evidence, later, lost_gpu
 from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.engine.events import EffectCompleted, IncidentCorrected
 from sentinel.engine.transition import AskNodes
-from sentinel.model.changes import AttemptSeen, IncidentChanged, PlanMade
+from sentinel.model.changes import AttemptSeen, EvidenceAdded, IncidentChanged, PlanMade
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Incident, IncidentState, Kind, Source, StepKind, Where
 from sentinel.model.vocabulary import END_NOT_SEEN
@@ -197,6 +197,28 @@ async def test_what_nodes_answer_about_a_job_is_not_taken_for_what_they_answered
         incident = max(daemon.state.incidents.values(), key=lambda one: one.opened_at)
         assert "rank 3 did not come" in [item.text for item in incident.evidence], again
     assert len(states(there)) == 2 and daemon.bugs() == 0
+
+
+@pytest.mark.parametrize("by", [STRANGER, SAME])
+async def test_what_a_machine_has_stays_its_own_at_a_start_although_the_id_of_its_job_has_come_again(
+    world: Worlds, by: dict[str, Any]
+) -> None:
+    """The daemon before saved it and was killed before it grouped it."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    await daemon.fleets.take()
+    at = there.slurm.clock.now()
+    gpu = dataclasses.replace(lost_gpu("n5"), where=Where(node="n5", job=there.job, attempt=0), at=at, seen_at=at)
+    there.slurm.jobs.clear()
+    there.slurm.clock.advance(600.0)
+    begin_anew(there, **by)
+    await daemon.pass_time(20.0)
+    there.store.commit([EvidenceAdded((dataclasses.replace(gpu, seen_at=there.slurm.clock.now()),))])
+    later_one = Daemon(there, settings=WIDE)
+    await later_one.start()
+    await later_one.quiet()
+    (incident,) = later_one.state.incidents.values()
+    assert incident.job is None and incident.nodes == ("n5",) and later_one.bugs() == 0
 
 
 @pytest.mark.parametrize("by", [STRANGER, SAME])
