@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.model.approvals import APPROVAL, LAPSED, asked
+from sentinel.model.approvals import APPROVAL, LAPSED, OF_JOBS, asked, open_names
 from sentinel.model.records import (
     OPTIONAL_STEPS,
     RESTARTS,
@@ -101,9 +101,15 @@ def reached(facts: IncidentFacts) -> Stage:
 
 
 def only_observed(facts: IncidentFacts) -> bool:
-    """Whether what is observed and not done would restart no job: then none waits for it."""
-    plan = facts.plan
-    return plan is not None and plan.observe_only and not any(step.kind in RESTARTS for step in plan.steps)
+    """Whether what is observed and not done would restart no job: then none waits for it.
+
+    A restart that has a reason of its own to wait, as too few nodes, is no step of the plan.
+    """
+    plan, job = facts.plan, facts.incident.job
+    if plan is None or not plan.observe_only or any(step.kind in RESTARTS for step in plan.steps):
+        return False
+    wanted = {OF_JOBS[kind].format(job) for kind in (StepKind.REQUEUE_HOLD, StepKind.STOP_RUN)}
+    return wanted.isdisjoint(open_names(plan.waits))
 
 
 def is_for_operators(verdict: Verdict) -> bool:

@@ -316,3 +316,12 @@ def test_a_job_that_slurm_ended_does_not_go_on() -> None:
     assert "has ended and is not restarted: Slurm does not put job 8801 back by itself; submit it again." in said
     running = dataclasses.replace(preempted(), incident=incident(job=8801), job=job(8801))
     assert "goes on" in for_owner(running)
+
+
+@pytest.mark.parametrize("what", ["restart 8801", "restart 8801 in its allocation"])
+def test_a_restart_that_waits_is_not_called_unwanted_because_the_pause_stops_a_drain(what: str) -> None:
+    """Beside the pause the plan has one step, the drain; the restart has a reason of its own to wait."""
+    waits = (Wait("paused", AT, "Paused.", ("drain n2",)), Wait("no-node", AT, "No node is left.", (what,)))
+    paused = dataclasses.replace(plan(DRAIN), observe_only=True, explanation="Paused.", waits=waits)
+    over = facts(plan=paused, outcomes=(), incident=incident(ended(8801), job=8801))
+    assert "is not restarted now: " in for_owner(over)
