@@ -91,7 +91,7 @@ def _stays_over(job: JobView | None, verdict: Verdict, last_save: int | None) ->
     (PreemptMode), and no comment's: a comment asks to be restarted after what breaks.
     """
     if job is not None and job.state == "preempted":
-        return preempted_words(job, last_save)
+        return preempted_words(job, verdict, last_save)
     if job is None or job.state != "failed" or verdict.cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT:
         return ""
     again = f"scontrol requeue {job.spec} does" if _may_be_put_back(job) else "submit it again"
@@ -99,13 +99,15 @@ def _stays_over(job: JobView | None, verdict: Verdict, last_save: int | None) ->
     return f"{ended}: neither Slurm nor Sentinel puts it back by itself; {again}."
 
 
-def preempted_words(job: JobView, last_save: int | None) -> str:
+def preempted_words(job: JobView, verdict: Verdict, last_save: int | None) -> str:
     """Why a job that Slurm calls preempted has ended, and how it comes back.
 
     Args:
         last_save: the step of the newest of its saves that was seen.
     """
-    why = f"Slurm preempted job {job.id} by the site's rules and did not requeue it: no node is to blame"
+    blamed = verdict.drain or verdict.suspect or verdict.drain_recommended  # for what was wrong before
+    nobody = "" if blamed else ": no node is to blame"
+    why = f"Slurm preempted job {job.id} by the site's rules and did not requeue it{nobody}"
     again = f"scontrol requeue {job.spec} puts it back" if _may_be_put_back(job) else "submit it again"
     saved = f"; the newest save that was seen is of step {last_save}" if last_save is not None else ""
     return f"{why}. To go on, {again}; its script resumes from its newest checkpoint by itself{saved}."
@@ -136,7 +138,7 @@ def _why_not(
     if job.state == "cancelled":
         return f"Job {job.id} was cancelled."
     if job.state == "preempted":  # whatever was wrong before: that it is over is the site's rule
-        return preempted_words(job, situation.last_save)
+        return preempted_words(job, verdict, situation.last_save)
     if situation.recovered_by:
         return f"Job {job.id} is taken care of already, by incident {situation.recovered_by}."
     if job.state == "pending" and job.held and not exit_held:

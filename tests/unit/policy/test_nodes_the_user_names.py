@@ -52,6 +52,12 @@ def test_a_job_that_slurm_calls_preempted_stays_over_whatever_was_wrong_before(c
     assert again.endswith("To go on, submit it again; its script resumes from its newest checkpoint by itself.")
 
 
+def test_a_preempted_job_whose_node_is_drained_is_not_told_that_no_node_is_to_blame() -> None:
+    over = dataclasses.replace(job(state="preempted"), requeue=True)
+    said = decide(verdict(Cause.GPU_FALLEN_OFF_BUS, drain=("n1",)), job=over).explanation
+    assert "Slurm preempted job 101" in said and "blame" not in said and "did not requeue it. To go on" in said
+
+
 def test_the_list_of_one_task_of_an_array_is_changed_not_that_of_all() -> None:
     task = dataclasses.replace(job(101), array=(101, 3))
     there = fleet([node("n1", state="down"), node("n2")])
