@@ -19,7 +19,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.job_end import STATE_PREEMPTED
 from sentinel.detect.seen import AttemptSeen
 from sentinel.engine.history import as_corrected
-from sentinel.model.identity import JobsOfOneId
+from sentinel.model.identity import JobsOfOneId, names_differ
 from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, Kind, StepKind
 from sentinel.planning.advice import recommend
@@ -208,7 +208,8 @@ class JobAttempts:
         lost = {(*loss.of, loss.incident["attempt"], loss.began): loss for loss in found}
         rows = []
         known = list(attempts)
-        of = JobsOfOneId(known).of
+        jobs = JobsOfOneId(known)
+        of = jobs.of
         newest: dict[JobKey, int] = {}
         for row in known:
             key = of(row["job"], row["started_at"])
@@ -221,15 +222,23 @@ class JobAttempts:
             saving = self._saving(seen, mtbf) if seen is not None and not seen.ended else {}
             told = _told(seen) if seen is not None else {}
             if row["state"] == STATE_PREEMPTED:
-                told["preemption"] = self._preemption(row, seen, last=newest[key] <= row["attempt"])
+                former, last = jobs.is_former(row["job"], row["started_at"]), newest[key] <= row["attempt"]
+                told["preemption"] = self._preemption(row, seen, last=last, former=former)
             shown = {**row, "nth_of_id": key[1], **self._gained(row), **(_cost(cost) if cost else {}), **saving, **told}
             rows.append(to_json(shown))
         return rows
 
-    def _preemption(self, row: Row, seen: AttemptSeen | None, *, last: bool) -> str:
-        """What became of a job whose attempt Slurm preempted, in words. ``last``: no later attempt of it was seen."""
+    def _preemption(self, row: Row, seen: AttemptSeen | None, *, last: bool, former: bool) -> str:
+        """What became of a job whose attempt Slurm preempted, in words.
+
+        Args:
+            last: no later attempt of it was seen.
+            former: another job has its id by now.
+        """
         fleet, number = self._live.fleet, row["attempt"]
-        view = fleet.jobs.get(row["job"]) if fleet is not None and last else None
+        view = fleet.jobs.get(row["job"]) if fleet is not None and last and not former else None
+        if view is not None and names_differ(row["user"], view.user):
+            view = None  # of the later job no attempt was seen yet
         words = f"Slurm preempted attempt {number} by the site's rules"
         if not last or (view is not None and view.restarts > number):
             saved = seen.last_save() if seen is not None else None

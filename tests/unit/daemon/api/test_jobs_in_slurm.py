@@ -101,6 +101,28 @@ async def test_a_preempted_attempt_says_whether_its_job_comes_back(world: Worlds
     assert ("step 250" in row["preemption"]) is (becomes == "requeued")
 
 
+@pytest.mark.parametrize("user", ["bob", "ada"])
+async def test_a_preempted_job_is_not_said_to_come_back_as_a_later_one_with_its_id(world: Worlds, user: str) -> None:
+    shown = Shown(world())
+    there, live = shown.world, shown.daemon.live
+    await shown.daemon.fleets.take()
+    there.slurm.clock.advance(60.0)
+    former = replace(live.attempts[there.job, 0].view, state="preempted", ended_at=there.slurm.clock.now(), user="ada")
+    live.attempts[there.job, 0].view = former
+    there.store.save_attempt(former, first_step=None, last_step=None, step_time_s=None)
+    there.slurm.jobs.clear()
+    there.slurm.clock.advance(600.0)
+    assert there.slurm.submit(nodes=2, user=user) == there.job
+    await shown.daemon.pass_time(5.0)
+    view = live.fleet.jobs[there.job]  # type: ignore[union-attr]
+    if user == "ada":  # of one user's jobs only attempts tell them apart
+        there.store.save_attempt(view, first_step=None, last_step=None, step_time_s=None)
+    there.slurm.back_to_queue(there.slurm.jobs[there.job], held=False)
+    await shown.daemon.pass_time(5.0)
+    (row,) = [one for one in (await shown("jobs", job=there.job))["attempts"] if one["state"] == "preempted"]
+    assert "by the site's rules. No node" in row["preemption"]
+
+
 async def test_a_comment_that_is_not_understood_is_shown_before_the_job_fails(world: Worlds) -> None:
     shown, waiting = await refused(world)
     slurm = shown.world.slurm
