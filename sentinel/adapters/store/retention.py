@@ -46,7 +46,7 @@ def forget(store: Access, before: datetime, spared: Collection[str] = ()) -> int
     _forget_incidents(store, _over(before), spared)
     told = t.notice.c  # those about no incident: that we were blind
     with store.delete() as connection:
-        connection.execute(sa.delete(t.notice).where(told.incident == "", told.at < before, told.delivered))
+        connection.execute(sa.delete(t.notice).where(told.incident == "", told.at < before))
     _forget_rows(store, t.counter, t.counter.c.at, before)
     _forget_rows(store, t.attempt, t.attempt.c.ended_at, before)
     return _forget_evidence(store, _unreferenced(store, before))

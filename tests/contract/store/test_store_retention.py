@@ -65,6 +65,14 @@ def test_an_old_incident_goes_with_all_of_it_unless_it_is_open(
     assert len(store.evidence_since(later(-20 * DAY))) == 1 + stays
 
 
+@pytest.mark.parametrize("delivered", [True, False])
+def test_an_old_message_about_no_incident_goes_whether_or_not_it_was_taken(store: DirectStore, delivered: bool) -> None:
+    for name, at_s in (("old", 0.0), ("new", 2 * DAY)):
+        store.record_notice(Notice(name, "", later(at_s), "title", "body"), "pager", delivered=delivered)
+    store.forget(later(DAY))
+    assert [store.knows_notice(name, "pager") for name in ("old", "new")] == [False, True]
+
+
 def test_an_attempt_that_ended_long_ago_goes_and_one_that_runs_stays(store: DirectStore) -> None:
     for number, (state, ended_s) in enumerate([("failed", -9 * DAY), ("running", None), ("failed", -60.0)]):
         ended_at = later(ended_s) if ended_s is not None else None
