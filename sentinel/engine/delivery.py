@@ -170,7 +170,9 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
     for notice, receiver in sorted(undelivered, key=lambda one: one[0].order):
         news = now - notice.at < _STALE and not notice.data.get(OVER) and notice.delivery.unsure < _MOST_UNSURE
         if receiver in state.receivers and news:
-            fresh = dataclasses.replace(notice, delivery=Delivery(took=notice.delivery.took))
+            fresh = dataclasses.replace(
+                notice, delivery=Delivery(took=notice.delivery.took, unsure=notice.delivery.unsure)
+            )
             threads.setdefault(_key(notice, receiver), (receiver, []))[1].append(fresh)
     for receiver, notices in threads.values():
         _begin(state, out, notices, receiver)
