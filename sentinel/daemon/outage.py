@@ -121,8 +121,11 @@ class StoreOutage:
             self._became.append((dataclasses.replace(notice, delivery=Delivery(tries)), receiver, True))
             await asyncio.to_thread(self._heard.took, notice, receiver)
             return
-        self._pending[receiver] = dataclasses.replace(notice, delivery=Delivery(tries, event.reason))
+        became = delivery.after_failure(notice.delivery, event, state.settings.alerts.attempts)
+        self._pending[receiver] = dataclasses.replace(notice, delivery=became)
         if tries == 1 or not event.again:
             self._log.warning("notice-not-delivered", receiver=receiver, notice=notice.id, reason=event.reason)
-        if not event.again or tries >= state.settings.alerts.attempts:
+        if delivery.may_have_heard(became) and not notice.data["final"]:  # who has it hears of the end, too
+            await asyncio.to_thread(self._heard.took, notice, receiver)
+        if became.given_up:
             self._give_up(receiver, event.reason)

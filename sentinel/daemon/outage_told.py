@@ -7,6 +7,7 @@ kept in the store, and the other daemon does not know of it.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -20,9 +21,10 @@ from sentinel.config.alerts import Alerts
 from sentinel.config.settings import Settings
 from sentinel.daemon.lease import Lease
 from sentinel.engine import delivery
+from sentinel.engine.events import NoticeNotDelivered
 from sentinel.errors import ProtocolError, SentinelError, Unavailable
 from sentinel.log import Log
-from sentinel.model.records import Notice
+from sentinel.model.records import Delivery, Notice
 from sentinel.ports import Sink
 from sentinel.wire import record_from, time_from, to_json
 
@@ -84,33 +86,54 @@ class OutageTold:
 
 
 async def tell_that_it_is_over(
-    told: OutageTold, alerts: Alerts, sinks: Mapping[str, Sink], now: Callable[[], datetime], log: Log
+    told: OutageTold,
+    alerts: Alerts,
+    sinks: Mapping[str, Sink],
+    now: Callable[[], datetime],
+    log: Log,
+    *,
+    again_s: float = _AGAIN_S,
 ) -> None:
-    """Tell those who heard of the outage that another daemon acts, past the store, which is that one's."""
-    notice, since, pending = told.notice, told.since, list(told.receivers)
-    if notice is None or since is None:
+    """Tell those who heard of the outage that another daemon acts, past the store, which is that one's.
+
+    Args:
+        again_s: seconds before it is tried again, or looked again whether a receiver's quiet hours are over.
+    """
+    since = told.since
+    if since is None:
         return
     over = store_writable_again(since, now())
-    tries = 0
-    while pending and tries < alerts.attempts:
-        for receiver in tuple(pending):
+    pending = dict.fromkeys(told.receivers, over)
+    while pending:
+        for receiver, notice in tuple(pending.items()):
             channel, sink = alerts.channels.get(receiver), sinks.get(receiver)
-            if sink is not None and delivery.is_for(channel, over):
-                if delivery.due(channel, over) > now():
+            if sink is None or not delivery.is_for(channel, over):
+                del pending[receiver]
+                told.done(receiver)
+            elif delivery.due(channel, over) <= now():
+                became = await _try(sink, notice, alerts.attempts, now, log)
+                if became is not None and not became.given_up:
+                    pending[receiver] = dataclasses.replace(notice, delivery=became)
                     continue
-                try:
-                    await sink.send(over)
-                except Unavailable as error:
-                    if not tries:
-                        log.warning("notice-not-delivered", receiver=receiver, notice=over.id, reason=error.message)
-                    continue
-                except SentinelError as error:
-                    log.warning("notice-refused", receiver=receiver, notice=over.id, reason=error.message)
-            pending.remove(receiver)
-            told.done(receiver)
-        tries += 1
+                del pending[receiver]
+                if became is None or became.tries < alerts.attempts:  # else the next start tries it again
+                    told.done(receiver)
         if pending:
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(again_s)
+
+
+async def _try(sink: Sink, notice: Notice, attempts: int, now: Callable[[], datetime], log: Log) -> Delivery | None:
+    """What became of one attempt; None: the receiver took it."""
+    try:
+        await sink.send(notice)
+    except SentinelError as error:
+        again, unsure = isinstance(error, Unavailable), isinstance(error, Unavailable) and error.unsure
+        event = NoticeNotDelivered(now(), notice, sink.name, error.message, again, took=error.took, unsure=unsure)
+        if not again or not notice.delivery.tries:
+            said = "notice-not-delivered" if again else "notice-refused"
+            log.warning(said, receiver=sink.name, notice=notice.id, reason=error.message)
+        return delivery.after_failure(notice.delivery, event, attempts)
+    return None
 
 
 async def tell_while_standing_by(told: OutageTold, settings: Settings, lease: Lease, log: Log) -> None:

@@ -266,11 +266,9 @@ def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> N
     pause_s = max(_PAUSES_S[min(tries, len(_PAUSES_S)) - 1], min(event.after_s, _MOST_PAUSE_S))
 
     def became(before: Delivery) -> Delivery:
-        tries, unsure = before.tries + 1, before.unsure + event.unsure
-        given_up = not event.again or tries >= state.settings.alerts.attempts or unsure >= _MOST_UNSURE
-        next_at = None if given_up else event.at + timedelta(seconds=pause_s)
-        took = tuple(dict.fromkeys([*before.took, *event.took]))
-        return Delivery(tries, event.reason, given_up, next_at, took, unsure)
+        failed = after_failure(before, event, state.settings.alerts.attempts)
+        next_at = None if failed.given_up else event.at + timedelta(seconds=pause_s)
+        return dataclasses.replace(failed, next_at=next_at)
 
     in_digest = _is_digest(effect)  # each of its messages has its own attempts: the next digest may have others, too
     of = [
@@ -292,6 +290,23 @@ def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> N
         out.do(StartTimer(f"{AGAIN}:{effect.id}", again[-1].delivery.next_at or event.at))
     for waiting in _let_go(state, effect):
         _begin(state, out, waiting, event.receiver)
+
+
+def after_failure(before: Delivery, event: NoticeNotDelivered, attempts: int) -> Delivery:
+    """What became of a message that the receiver did not take.
+
+    Args:
+        attempts: in all, after which it is given up.
+    """
+    tries, unsure = before.tries + 1, before.unsure + event.unsure
+    given_up = not event.again or tries >= attempts or unsure >= _MOST_UNSURE
+    took = tuple(dict.fromkeys([*before.took, *event.took]))
+    return Delivery(tries, event.reason, given_up, took=took, unsure=unsure)
+
+
+def may_have_heard(became: Delivery) -> bool:
+    """Whether somebody may know of a message that the receiver did not take."""
+    return bool(became.took or became.unsure)
 
 
 def _ended(state: State, event: NoticeDelivered | NoticeNotDelivered) -> DeliverNotice:
@@ -317,7 +332,7 @@ def outage_told(state: State, out: Transition, event: StoreOutageTold) -> None:
     for notice, receiver, was_delivered in event.told:
         known = notice if was_delivered else dataclasses.replace(notice, data={**notice.data, OVER: True})
         out.save(NoticeChanged(known, receiver, was_delivered))
-    heard = {receiver for _, receiver, was_delivered in event.told if was_delivered}
+    heard = {one for notice, one, was_delivered in event.told if was_delivered or may_have_heard(notice.delivery)}
     for receiver in receivers(state, event.over):
         if receiver in heard:
             out.save(NoticeChanged(event.over, receiver, delivered=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from in_memory.world import World
 from made_records import evidence
 
 from sentinel.cli.operator.doctor_daemon import findings_of
-from sentinel.config.alerts import Alerts
+from sentinel.config.alerts import Alerts, Channel
 from sentinel.config.settings import Daemon as DaemonSettings
 from sentinel.config.settings import Settings
 from sentinel.daemon.effects.messages import messages
@@ -24,7 +25,7 @@ from sentinel.daemon.outage_told import OutageTold, tell_that_it_is_over
 from sentinel.daemon.standby import another_acts
 from sentinel.errors import Unavailable
 from sentinel.log import Log
-from sentinel.model.records import Kind
+from sentinel.model.records import Kind, Notice
 from sentinel.protocol import ACTIVE, STANDBY
 
 Worlds = Callable[..., World]
@@ -211,6 +212,73 @@ async def test_one_that_stands_by_tells_those_who_heard(
     told, log = OutageTold(file, Log(case.daemon.stream)), Log(case.daemon.stream)
     await tell_that_it_is_over(told, Alerts(), {"pager": pager}, case.clock.now, log)
     assert events(pager) == ["blind", "sees_again"] and not file.exists()
+
+
+class Mailbox(FakeSink):
+    """Of its two addresses one refuses until ``heals``; or its server says nothing after it had all."""
+
+    silent = heals = False
+
+    async def send(self, notice: Notice) -> None:
+        took, self.all = notice.delivery.took, [*self.all, notice]
+        if not self.heals and (self.silent or not took):
+            error = Unavailable("not taken by all")
+            error.took, error.unsure = () if self.silent else ("ops@example.org",), self.silent
+            raise error
+
+
+async def test_of_a_mail_that_some_took_these_get_no_second_one(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mail, file = Mailbox("mail"), tmp_path / "told.json"
+    case = Case(world(), monkeypatch, mail, file=file)
+    case.lease = FULL
+    await case.looks(100.0)
+    assert [one.delivery.took for one in mail.all] == [(), ("ops@example.org",)]
+    mail.all = []
+    log = Log(case.daemon.stream)
+    await tell_that_it_is_over(OutageTold(file, log), Alerts(), {"mail": mail}, case.clock.now, log, again_s=0.0)
+    assert [one.delivery.took for one in mail.all] == [(), ("ops@example.org",)]
+
+
+async def test_a_silent_mail_server_gets_each_message_twice_and_the_end_where_it_may_have_taken_the_first(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mail, file = Mailbox("mail"), tmp_path / "told.json"
+    mail.silent = True
+    case = Case(world(), monkeypatch, mail, file=file)
+    case.lease = FULL
+    await case.looks(200.0)
+    assert events(mail) == ["blind"] * 2
+    log = Log(case.daemon.stream)
+    await tell_that_it_is_over(OutageTold(file, log), Alerts(), {"mail": mail}, case.clock.now, log, again_s=0.0)
+    assert events(mail) == ["blind"] * 2 + ["sees_again"] * 2
+    case.lease, mail.heals = "", True
+    await case.looks(5.0)
+    await case.daemon.quiet()
+    assert events(mail)[4:] == ["sees_again"]
+
+
+async def test_one_that_stands_by_tells_of_the_end_after_quiet_hours_too(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    chat, file = FakeSink("chat"), tmp_path / "told.json"
+    case = Case(world(), monkeypatch, chat, file=file)
+    case.lease = FULL
+    await case.looks(100.0)
+    alerts = Alerts(channels={"chat": Channel("apprise", url="https://chat.example/x", digest_s=3600.0)}, attempts=2)
+    asked = 0
+
+    def now() -> datetime:
+        nonlocal asked
+        asked += 1
+        case.clock.advance(60.0)
+        at: datetime = case.clock.now()
+        return at
+
+    log = Log(case.daemon.stream)
+    await tell_that_it_is_over(OutageTold(file, log), alerts, {"chat": chat}, now, log, again_s=0.0)
+    assert events(chat) == ["blind", "sees_again"] and not file.exists() and asked > 2 * alerts.attempts
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"notice": 1}', '{"notice": {}, "receivers": 5}'])
