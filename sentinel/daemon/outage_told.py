@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from sentinel.adapters.atomic_file import replace_file
 from sentinel.adapters.notify.channels import receivers
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.alerts import store_writable_again
@@ -78,9 +79,8 @@ class OutageTold:
             if not self.receivers:
                 self._path.unlink(missing_ok=True)
                 return
-            made = self._path.with_name(f".{self._path.name}")
-            made.write_text(json.dumps({"notice": to_json(self.notice), "receivers": self.receivers}))
-            made.replace(self._path)
+            text = json.dumps({"notice": to_json(self.notice), "receivers": self.receivers})
+            replace_file(self._path, text, 0o600)
         except OSError as error:
             self._log.warning("outage-told-not-kept", path=self._path, reason=os.strerror(error.errno or 0))
 

@@ -281,6 +281,16 @@ async def test_one_that_stands_by_tells_of_the_end_after_quiet_hours_too(
     assert events(chat) == ["blind", "sees_again"] and not file.exists() and asked > 2 * alerts.attempts
 
 
+async def test_only_the_daemon_s_account_reads_what_was_told(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "told.json"
+    case = Case(world(), monkeypatch, FakeSink(), file=file)
+    case.lease = FULL
+    await case.looks(100.0)
+    assert file.stat().st_mode & 0o777 == 0o600 and list(tmp_path.iterdir()) == [file]
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"notice": 1}', '{"notice": {}, "receivers": 5}'])
 def test_a_file_that_cannot_be_read_tells_nobody(tmp_path: Path, content: str) -> None:
     (tmp_path / "told.json").write_text(content)
