@@ -20,6 +20,7 @@ from sentinel.classify.outlived import outlived
 from sentinel.classify.ranks.watchdogs import behind_others
 from sentinel.classify.readings import Reading, read
 from sentinel.classify.recurrence import NUMBERS_MOVED, onset
+from sentinel.classify.roles import points_to
 from sentinel.classify.unanswered import unanswered
 from sentinel.classify.weights import (
     SHADOW,
@@ -224,15 +225,16 @@ def _recommendation(
 ) -> Recommendation:
     """What these lines, were they a trusted source's, ask for; says nothing about which node.
 
-    Where a machine's cause leads, a line that accuses the node asks for its test, also if it speaks for another cause.
+    Where a machine's cause leads, a line that convicts or accuses the node counts also if it speaks for another such cause.
     """
     if cause in NEVER_DRAIN or _shared(cause, scope):
         return Recommendation.SUSPECT if suspect else Recommendation.NONE
-    if sure and (drain or any(item.reading.drain.convicts for item in support)):
+    others = [item for item in weighed if item.factor > SHADOW and not item.reading.warned]
+    causes = (item for item in others if item.reading.role is not Role.SYMPTOM)
+    machines = (item for item in causes if points_to(item.reading) not in NEVER_DRAIN)
+    if sure and (drain or any(item.reading.drain.convicts for item in (*support, *machines))):
         return Recommendation.DRAIN
-    own = any(item.reading.drain is not Drain.NO for item in support)
-    others = (item for item in weighed if item.factor > SHADOW and not item.reading.warned)
-    accused = suspect or own or any(item.reading.drain is not Drain.NO for item in others)
+    accused = suspect or any(item.reading.drain is not Drain.NO for item in (*support, *others))
     return Recommendation.SUSPECT if accused else Recommendation.NONE
 
 

@@ -102,6 +102,8 @@ def _lowered(
         return replace(reading, weights={}, passed=True)  # it had not trained yet, or came up again
     if not reading.drain.convicts:
         return reading
+    if reading.key == PORT_DOWN and any(lines_below(of_host, reading) == 0 for of_host in told[MANAGEMENT_DOWN]):
+        return replace(reading, weights={}, passed=True, drain=Drain.NO)  # read as what it is, a port of 1 Gbit/s
     if any(_after(reading, stop) and _before_it_was_off(stop, reading) for stop in told[GOING_DOWN]):
         note = "while the machine was being shut down"
     elif points_to(reading) is Cause.GPU_GSP_OR_DRIVER and any(_after(reset, reading) for reset in told[RESET_DONE]):

@@ -205,3 +205,23 @@ def test_the_bare_number_of_an_nvlink_5_xid_is_a_suspicion(number: int) -> None:
 def test_all_rows_of_nvidias_decoding_are_there() -> None:
     assert len({(key[0], key[2], key[3], row) for key, row in RULES.nvlink5.items()}) > 40
     assert sum(1 for _ in (README.parent / "nvlink5.toml").read_text().splitlines() if "xid = " in _) == 94
+
+
+def test_a_line_that_convicts_the_node_counts_though_another_machine_s_cause_leads() -> None:
+    """The GPU did not reset, and what its driver then does to the bus is most of what the log says."""
+    reset = "amdgpu 0000:03:00.0: amdgpu: GPU mode1 reset failed"
+    bus = [
+        "pcieport 0000:00:01.1: AER: Uncorrectable (Non-Fatal) error message received from 0000:03:00.1",
+        "pci 0000:03:00.1: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer, (Requester ID)",
+        "pci 0000:03:00.1:    [20] UnsupReq               (First)",
+    ]
+
+    def asked_by(*lines: str) -> Verdict:
+        reader = LogReader(SIGNATURES, where=Where(path="dmesg.txt"))
+        text = "".join(f"[  151.0862{n:02}] {line}\n" for n, line in enumerate(lines))
+        found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+        return judged(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW)
+
+    assert asked_by(*bus).recommendation is Recommendation.SUSPECT
+    both = asked_by(*bus, "pcieport 0000:02:00.0: AER: device recovery failed", reset)
+    assert (both.cause, both.recommendation) == (Cause.PCIE, Recommendation.DRAIN)

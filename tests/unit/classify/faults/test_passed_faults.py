@@ -262,3 +262,37 @@ def test_a_management_port_that_was_not_up_yet_or_came_up_again_is_no_failure() 
     assert judge((4000.0, MANAGEMENT_DOWN), (4004.0, MANAGEMENT_UP)).cause is Cause.UNKNOWN
     flapping = [(4000.0 + 10 * n, line) for n, line in enumerate([MANAGEMENT_DOWN, MANAGEMENT_UP] * 3)]
     assert judge(*flapping).cause is Cause.NETWORK_FABRIC
+
+
+def test_a_port_of_a_driver_for_1_gbit_s_that_says_link_down_in_the_words_of_others_drains_nothing() -> None:
+    down = "r8169 0000:03:00.2 eth0: link down"
+    flapping = [(4000.0 + 10 * n, line) for n, line in enumerate([down, down.replace("down", "up")] * 3)]
+    for lines in ([(4000.0, down)], flapping):
+        verdict = judge(*lines)
+        assert (verdict.cause, verdict.drain_recommended) == (Cause.NETWORK_FABRIC, False)
+    assert judge((4000.0, down), (4014.0, down.replace("down", "up"))).cause is Cause.UNKNOWN
+
+
+def test_a_kernel_that_crashes_or_spins_is_no_consequence_of_a_server_that_closed_a_socket() -> None:
+    closed = (4000.0, "libceph: osd2 (1)51.168.30.2:6805 socket closed (con state V1_BANNER)")
+    receive = (4000.0, "block nbd2: Receive control failed (result -32)")
+    assert judge(closed).cause is judge(receive).cause is Cause.FILESYSTEM_STORAGE
+    spun = [
+        (4080.4, "rcu: INFO: rcu_sched self-detected stall on CPU"),
+        (4107.3, "watchdog: BUG: soft lockup - CPU#65 stuck for 22s! [kcompactd4:925]"),
+    ]
+    crashed = [
+        (4080.4, "BUG: unable to handle kernel paging request at ffffffffffffffe0"),
+        (4080.5, "Oops: 0000 [#1] SMP"),
+        (4081.9, "BUG: soft lockup - CPU#20 stuck for 67s! [libvirtd:21321]"),
+    ]
+    assert judge(closed, *spun).cause is judge(receive, *crashed).cause is Cause.NODE_OS_OR_HOST
+
+
+def test_a_stack_whose_modules_carry_build_ids_shows_the_file_system_too() -> None:
+    frame = " smb2_reconnect+0x33c/0x610 [cifs{}]"
+    hung = (4000.0, "INFO: task zsh:5217 blocked for more than 245 seconds.")
+    plain = judge(hung, (4000.1, frame.format("")))
+    with_id = judge(hung, (4000.1, frame.format(" 3f21c0de9a77b1d24b6f0a5c8e19d7f2430b6a11")))
+    assert judge(hung).alternatives != plain.alternatives
+    assert (plain.cause, plain.confidence) == (with_id.cause, with_id.confidence)
