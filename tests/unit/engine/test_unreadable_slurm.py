@@ -94,8 +94,8 @@ async def test_a_receiver_that_was_away_gets_it_later_and_it_is_forgotten_in_the
     there, sink = world(), FakeSink(fails=99)
     there.slurm.answers = False
     await looks(Daemon(there, [sink]), 70.0)
-    there.store.forget(there.slurm.clock.advance(1.0))
-    assert len(there.store.undelivered()) == 1, "not delivered: not forgotten"
+    there.store.forget(there.slurm.clock.advance(1.0) - timedelta(days=1))
+    assert len(there.store.undelivered()) == 1, "young: it is still sent"
     sink.fails = 0
     again = Daemon(there, [sink])
     await again.start()
