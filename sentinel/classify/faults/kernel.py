@@ -13,7 +13,7 @@ FAULTS = frozenset({"kernel-panic", "kernel-fault", "soft-lockup"})  # sentences
 # the kernel of this one is broken whatever the servers did.
 MODULES = frozenset({"oops-gpu", "oops-fabric"})
 WARNING = "kernel-warning"  # the kernel goes on after it, and shows the registers with it, too
-REGISTERS = "oops-registers"
+REGISTERS = frozenset({"oops-registers", "oops-kernel"})  # and where in its own code the processor was
 WITHIN_S = 2.0  # from the fault's sentence to its registers
 WITHIN_LINES = 60  # the same in a log without times
 
@@ -21,7 +21,7 @@ WITHIN_LINES = 60  # the same in a log without times
 def of_modules(readings: Sequence[Reading]) -> list[Reading]:
     """``readings``, without warnings' registers, with each kernel fault weighed as the module that is named after it."""
     warned = [reading for reading in readings if reading.key == WARNING]
-    readings = [r for r in readings if r.key != REGISTERS or not any(_belongs(r, warning) for warning in warned)]
+    readings = [r for r in readings if r.key not in REGISTERS or not any(_belongs(r, warning) for warning in warned)]
     # A site may have taken all weight from a module's rule.
     named = [reading for reading in readings if reading.key in MODULES and reading.strength > 0]
     if not named:

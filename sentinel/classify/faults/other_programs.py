@@ -9,6 +9,7 @@ from dataclasses import replace
 from sentinel.classify.readings import Reading
 from sentinel.classify.roles import LEADING, LEADS, points_to
 from sentinel.classify.weights import FAMILIES
+from sentinel.config.rules import Form
 from sentinel.model.records import Cause, Evidence
 from sentinel.model.vocabulary import WRITER
 
@@ -16,6 +17,7 @@ KERNEL = "kernel"
 AUDIT = "audit"  # what the kernel was told to note of programs
 # Causes of a program's own, and servers that it does not reach; that a disk is full is the machine's, whoever says it.
 _PROGRAMS = FAMILIES[0] | {Cause.NETWORK_BOOTSTRAP}
+_SETTINGS = frozenset({Cause.USER_CONFIG, Cause.SOFTWARE_ENV, Cause.DATALOADER, Cause.NETWORK_BOOTSTRAP})
 _MACHINES = FAMILIES[1] | FAMILIES[2] | FAMILIES[3]
 MOSTLY = 0.8  # share of a log's recognised lines in a machine's form from which it is the machine's, not a job's
 SEVERAL = 3  # programs beside the kernel from which a log is no single one's own
@@ -48,6 +50,7 @@ def services_weakened(readings: Sequence[Reading], evidence: Iterable[Evidence])
             said = BESIDE if any(map(_names_machine, log)) else 1.0
             for reading in filter(_of_a_program, log):
                 left[id(reading)] = said if _may_speak_of_a_job(reading, tags[path]) else 0.0
+    left.update({id(reading): 0.0 for reading in readings if _of_the_kernel_itself(reading)})
     return [_weakened(reading, left.get(id(reading), 1.0)) for reading in readings]
 
 
@@ -63,6 +66,12 @@ def _names_machine(reading: Reading) -> bool:
 
 def _of_a_program(reading: Reading) -> bool:
     return reading.evidence.data.get(WRITER, KERNEL) != KERNEL and points_to(reading) in _PROGRAMS
+
+
+def _of_the_kernel_itself(reading: Reading) -> bool:
+    """Whether a sentence that programs print stands in the kernel's own line: an option of a mount, a file of firmware."""
+    own = reading.evidence.data.get(WRITER) == KERNEL and reading.form is Form.PROGRAM
+    return own and points_to(reading) in _SETTINGS
 
 
 def _may_speak_of_a_job(reading: Reading, tags: Set[str]) -> bool:

@@ -100,3 +100,9 @@ def test_what_starts_jobs_is_heard_among_services() -> None:
 )
 def test_the_form_of_a_line_tells_which_program_wrote_it(line: str, writer: str | None) -> None:
     assert writer_of(line) == writer
+
+
+def test_a_sentence_of_programs_in_the_kernel_s_own_line_tells_of_no_job() -> None:
+    line = 'cgroup: cgroup2: unknown option "nsdelegate"'
+    assert judge(line).cause is Cause.USER_CONFIG
+    assert judge(f"[    5.276452] {line}").cause is Cause.UNKNOWN

@@ -248,6 +248,9 @@ def test_the_registers_that_a_warning_shows_are_no_fault() -> None:
     )
     assert judge((14.0, registers)).cause is Cause.NODE_OS_OR_HOST
     assert judge((14.0, warning), (14.1, registers)).cause is Cause.UNKNOWN
+    place = "pc : __efi_queue_work+0xf0/0x130"  # in the kernel's own code
+    assert judge((14.0, place)).cause is Cause.NODE_OS_OR_HOST
+    assert judge((14.0, warning), (14.1, place)).cause is Cause.UNKNOWN
     others = [(14.1, "usb 1-1: new high-speed USB device")] * 70
     assert judge((14.0, warning), *others, (14.2, registers)).cause is Cause.NODE_OS_OR_HOST
 
