@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from sentinel.evidence.logs.prefixes import uptime_of
+from sentinel.evidence.logs.prefixes import MONTH, uptime_of
 from sentinel.evidence.logs.user_names import by_any_user, of_an_image, without_names
 from sentinel.model.records import Scalar, Source
 from sentinel.model.vocabulary import WRITER
 
 _CLOCK = r"\d\d:\d\d:\d\d(?:\.\d{1,9})?"  # dmesg --time-format iso alone writes a comma
-_DAY = rf"(?:[A-Z][a-z]{{2}} )?[A-Z][a-z]{{2}} [ \d]\d (?:\d{{4}} )?{_CLOCK}(?: \d{{4}})?"
+_DAY = rf"(?:[^\W\d_]{{2,4}}\.? )?{MONTH} [ \d]\d (?:\d{{4}} )?{_CLOCK}(?: \d{{4}})?"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d| [A-Z]{3,5})?"
 _DATE = rf"(?:[A-Z][a-z]{{2}} )?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}{_ZONE}"
 _UPTIME = r"\[\s{0,12}(?P<up>\d{1,9}\.\d{1,9})\](?:\[\s{0,8}[TC]\d{1,8}\])?"

@@ -39,8 +39,11 @@ _RANK = re.compile(
 )
 _RANK_LATER = re.compile(r"\[default(\d{1,6})\]:")  # torchrun's, behind another time or a container's name
 _NCCL = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.-]{0,63}):\d{1,8}:\d{1,8} (?:\[\d{1,2}\]|NCCL)")
+# The month of syslog's time, as the locale of whoever asked the journal for it writes it (nov, févr., Mär, 11月).
+MONTH = r"(?:[^\W\d_]{3,5}\.?|\d{1,2}[月월])"
+_MONTH = rb"(?:[A-Za-z\x80-\xf4]{3,9}\.?|\d{1,2}(?:\xe6\x9c\x88|\xec\x9b\x94))"
 _SYSLOG = re.compile(
-    r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16})"
+    rf"^(?:<\d+>)?(?:{MONTH} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,16}})"
     r" ([A-Za-z0-9][\w.-]{0,63}) \S{1,40}?:"
 )
 _SYSLOG_MARK = re.compile(r" (?:kernel|slurmd|slurmstepd|systemd|nv-hostengine|nvidia-fabricmanager)(?:\[\d+\])?: ")
@@ -53,8 +56,8 @@ _UPTIME = re.compile(r"^(?:<\d+>)?\[\s{0,8}(\d{1,9}\.\d{1,6})\]")
 # program's own lines may begin with a time and "error:", too. Not slurmstepd's, and not PBS's of class Job: these speak of
 # the job.
 _TIME_AND_HOST = (
-    rb"(?:<\d{1,3}>)?(?:(?:(?:[A-Z][a-z]{2} )?(?:[A-Z][a-z]{2} [ \d]\d (?:\d{4} )?|\d{4}-\d\d-\d\d[T ])\d\d:\d\d:\d\d"
-    rb"(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d| [A-Z]{3,5})?|\[[\dT:. -]{1,32}\]) (?:[A-Za-z0-9][\w.-]{0,63} )?)?"
+    rb"(?:<\d{1,3}>)?(?:(?:(?:[A-Z][a-z]{2} )?(?:%s [ \d]\d (?:\d{4} )?|\d{4}-\d\d-\d\d[T ])\d\d:\d\d:\d\d"
+    rb"(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d| [A-Z]{3,5})?|\[[\dT:. -]{1,32}\]) (?:[A-Za-z0-9][\w.-]{0,63} )?)?" % _MONTH
 )
 DAEMON = re.compile(
     rb"(?:\[20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?\] (?:_slurm_|(?:error|fatal): (?!execve)[^\n]{0,120}?"

@@ -17,7 +17,7 @@ FOLLOWING = 4  # lines behind them, of which one at least comes again, too
 MOST = 8192  # bytes of the log's beginning in which they stand
 # Lines of the kernel's or of a daemon's, as dmesg, syslog and the journal write them: what they repeat is no other run.
 _OF_A_MACHINE = re.compile(
-    rb"\[ {0,8}\d{1,8}\.\d{3,6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+: "
+    rb"\[ {0,8}\d{1,8}\.\d{3,6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} |[A-Za-z\x80-\xf4]{3,9}\.? [ \d]\d \d\d:\d\d:\d\d \S+ \S+: "
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]?\d{0,9}(?:Z|[+-]\d\d:?\d\d) \S+ \S+: "
 )
 # Lines that a loop prints over and over.

@@ -11,7 +11,8 @@ from sentinel.config.convictions import Drain
 from sentinel.config.rules_files import load_convictions
 from sentinel.evidence.kernel import read_message
 from sentinel.evidence.logs.machine_logs import kernel_line
-from sentinel.model.records import Kind, Trust, Where
+from sentinel.evidence.logs.reader import LogReader
+from sentinel.model.records import Kind, Source, Trust, Where
 
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 SIGNATURES = shipped_signatures()
@@ -131,3 +132,11 @@ def test_recovery_action_and_nvlink_severity_are_read() -> None:
     mild = read("4,3,3,-;NVRM: Xid (PCI:0000:01:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 01 (0x1 0x2)")
     assert next(i for i in fatal if i.kind == Kind.XID).data["fatal"] is True
     assert next(i for i in mild if i.kind == Kind.XID).data["fatal"] is False
+
+
+@pytest.mark.parametrize("day", ["Nov  7", "nov 07", "févr. 07", "Mär 07", "окт 07", "11月 07", "11월 07"])
+def test_a_journal_is_read_in_the_language_of_whoever_printed_it(day: str) -> None:
+    reader = LogReader(SIGNATURES, source=Source.JOB_LOG, where=Where(path="journal.txt"))
+    line = f"{day} 01:36:56 gpu7 kernel: NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.\n"
+    found, *_ = reader.feed(line.encode(), NOW) + reader.finish(NOW)
+    assert (found.where.node, found.data["writer"]) == ("gpu7", "kernel")
