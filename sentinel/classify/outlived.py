@@ -9,7 +9,7 @@ from math import isfinite
 
 from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.roles import LEADS, points_to
-from sentinel.classify.unanswered import FINISHED, STEPS_AFTER
+from sentinel.classify.unanswered import EPOCH, FINISHED, STEPS_AFTER
 from sentinel.classify.weights import FAMILIES
 from sentinel.config.rules import Drain, Form, Role
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Trust
@@ -27,6 +27,7 @@ _MESSAGE = 60  # characters of an error's end by which it is known
 _NOT_OF_STORAGE = FAMILIES[0] - {Cause.DATALOADER, Cause.CHECKPOINT_CORRUPT}
 _ONE_EVENT = 12  # lines: an error, and the traceback that says it again
 _PRINTED_ON = 50  # lines: more than a traceback and what a launcher says of it
+_LONG = 200  # lines: more than what all ranks of a node say of it
 _NO_ANSWER, _ANSWERS = "nfs", "nfs-answers"  # rules
 _NOT_FOUND = re.compile(r": line \d{1,6}: \S{1,200}: command not found")
 _NO_PROGRAM = re.compile(r"^\S{0,200}python[\d.]{0,6}: can't open file '")
@@ -43,6 +44,7 @@ _ENDED_BY_IT = 12  # lines between a command that a task did not find and srun's
 _SIGNALLED = re.compile(r"\bSignalException: Process \d|\bdeath signal, shutting down\b")
 _WORKER_ENDED = re.compile(r"\bfailed \(exitcode|\bChildFailedError\b")
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
+_OUT_OF_ROOM = frozenset({Cause.APP_OOM_GPU, Cause.APP_OOM_HOST, Cause.DISK_FULL})
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
 _OF_MACHINES = frozenset({Form.KERNEL, Form.DCGM})
 _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
@@ -61,7 +63,7 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     stopped = _stopped_by_slurm(readings)
     signalled = _launchers_signals(readings)
     for evidence in incident.evidence:
-        if evidence.kind == Kind.STEP and evidence.line is not None:
+        if evidence.kind in {Kind.STEP, EPOCH} and evidence.line is not None:
             steps.setdefault(evidence.where.path, []).extend([evidence.line] * _lines(evidence))
             if evidence.rule != _BAR:
                 trained.setdefault(evidence.where.path, []).append(evidence)
@@ -91,7 +93,11 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
             or any(_says_again(e, reading) for e in caught.get((log, reading.key), []))
             or _of_an_earlier_run(reading, begun.get(log, 0), steps.get(log, []), readings, stopped)
         )
-        well = numbers and printed and _finite_again(reading, trained.get(log, []), readings)
+        well = (
+            numbers
+            and printed
+            and (_finite_again(reading, trained.get(log, []), readings) or _out_of_room_after(reading, readings))
+        )
         kept.append(_lowered(reading) if went_on or well or _answers_again(reading, readings) else reading)
     if any(reading.key == TIME_LIMIT for reading in stopped):  # throttled all along, it ran into its limit
         hot = {_notice(reading) for reading in kept if reading.survived} - {None}
@@ -156,6 +162,12 @@ def _finite_again(one: Reading, trained: Sequence[Evidence], readings: Sequence[
     told = [numbers for numbers in below if numbers]
     again = any(r.evidence.kind == NAN and (lines_below(r, one) or 0) > 0 for r in readings)
     return not again and len(told) >= TRAINED_AFTER and all(isfinite(value) for numbers in told for value in numbers)
+
+
+def _out_of_room_after(one: Reading, readings: Sequence[Reading]) -> bool:
+    """Whether the program ended by what bad numbers bring about in no case: it ran out of memory, or out of disk."""
+    later = (r for r in readings if (lines_below(r, one) or 0) > 0 and r.strength >= LEADS and r.role in _RAISED)
+    return any(points_to(r) in _OUT_OF_ROOM and not r.warned for r in later)
 
 
 def _numbers(step: Evidence) -> list[float]:
@@ -270,7 +282,9 @@ def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
     What cannot start ends at once; a program that raised printed on for long, or its ranks only waited for each other.
     """
     if points_to(one) not in _OF_A_SCRIPT:
-        return False
+        told = "frame" not in one.evidence.data and not _EXCEPTION.search(one.evidence.text)
+        own = points_to(one) in FAMILIES[0] or points_to(one) is Cause.NETWORK_BOOTSTRAP
+        return told and own and any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= _LONG for r in readings)
     least = 1 if _SHELL.search(one.evidence.text) and not _ended_task(one, readings) else _PRINTED_ON
     return any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
 
@@ -319,7 +333,9 @@ def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
         r for r in same if points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED and not r.warned
     ]
     if _NOT_FOUND.search(one.evidence.text):
-        return any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
+        others = (r for r in same if r.strength >= LEADS and r.role in _RAISED and not r.warned)
+        later = any(below[id(r)] >= _PRINTED_ON and points_to(r) not in _OF_A_SCRIPT for r in others)
+        return later or any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
     if _NO_PROGRAM.search(one.evidence.text):  # another one was started, and printed on for long before it failed
         return any(below[id(r)] >= _PRINTED_ON and _EXCEPTION.search(r.evidence.text) for r in raised)
     if _ENVIRONMENT.search(one.evidence.text) and any(

@@ -12,10 +12,11 @@ from sentinel.model.records import Alternative, Cause, Evidence, Incident, Kind,
 from sentinel.model.vocabulary import RUN_START
 
 UNREAD = "unread_error"  # kind of a line that looks like an error and that no rule knows
+EPOCH = "epoch"  # kind of a line that tells which epoch of how many it is
 FINISHED = "finished"  # kind of a line that says that the training came to its end
 STEPS_AFTER = 8  # so many step lines after an error show that the job survived it
 _QUIET = frozenset(
-    {Kind.STEP, Kind.CHECKPOINT_SAVED, UNREAD, FINISHED, RUN_START, "pause", "preparing", "resumed", "straggler"}
+    {Kind.STEP, EPOCH, Kind.CHECKPOINT_SAVED, UNREAD, FINISHED, RUN_START, "pause", "preparing", "resumed", "straggler"}
 )
 _ADVICE = {
     UnknownKind.NO_FAILURE: "No failure is shown: steps go on, or the end is clean.",
@@ -73,5 +74,5 @@ def _went_well(evidence: Sequence[Evidence]) -> bool:
     last = max(lines, default=-1)
     if any((item.line or 0) > last for item in evidence if item.kind == FINISHED):
         return True
-    steps = sum((item.line or 0) > last for item in evidence if item.kind == Kind.STEP)
+    steps = sum((item.line or 0) > last for item in evidence if item.kind in {Kind.STEP, EPOCH})
     return steps >= (STEPS_AFTER if lines else 1)

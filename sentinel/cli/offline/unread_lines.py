@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.classify.unanswered import FINISHED, UNREAD
+from sentinel.classify.unanswered import EPOCH, FINISHED, UNREAD
 from sentinel.config.rules import Role, Rule, Rules
 
 _ERROR = (
@@ -39,11 +39,15 @@ _DONE = (
     r"|^(?:\s{0,8}\"?pass@1\"?: [\d.]|Best trial: )|\bStudy statistics: finished \d|\bDone\. best "
 )
 
+# A line for each epoch, as plain loops and Keras print it: too far apart to tell a hang by, not to tell that it went on.
+_EPOCH = r"\b[Ee]poch[ :=\[]{1,4}\d{1,6} ?(?:/|of) ?\d{1,6}\b"
+
 
 def with_unread(rules: Rules) -> Rules:
-    """The rules, and these two after them: a line that any other rule knows is not unread."""
+    """The rules, and these after them: a line that any other rule knows is not unread."""
     more = (
         Rule("unread-error", _ERROR, UNREAD, role=Role.FALLBACK),
         Rule("training-finished", _DONE, FINISHED, role=Role.PROGRESS),
+        Rule("epoch-of", _EPOCH, EPOCH, role=Role.PROGRESS),
     )
     return replace(rules, rules=(*rules.rules, *more))

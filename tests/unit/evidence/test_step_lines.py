@@ -131,3 +131,9 @@ def test_stragglers_are_read_with_their_ranks() -> None:
     (found,) = reader.feed(line, START)
     assert (found.kind, found.data["text"]) == ("straggler", "3, 7")
     assert PAUSE != Kind.STEP
+
+
+def test_the_number_of_an_epoch_is_no_step_of_it() -> None:
+    """Of *Epoch 12/50* the digits behind the first one were read as the step."""
+    assert follow((0.0, "[Epoch:12/50]: loss1:0.0732 loss2:0.1629")) == Rhythm()
+    assert follow((0.0, "Epoch [12/50][20/500] loss: 0.31")).last_step == 20

@@ -1,0 +1,95 @@
+"""Errors of programs that ended nothing: the job printed on for long, or ended by what they bring about in no case."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from shipped import shipped_rules
+
+from sentinel.classify import classify
+from sentinel.cli.offline.unread_lines import with_unread
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Cause, Incident, Source, Where
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+RULES = shipped_rules()
+AS_CLASSIFY = Signatures(with_unread(RULES))
+TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-04T11:00:00 DUE TO TIME LIMIT ***\n"
+CANCELLED = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-04T11:00:00 ***\n"
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"
+QUEUE = "n1:53:57 [3] NCCL WARN Call to ibv_modify_qp failed with error Connection timed out errno 110\n"
+
+
+def cause(text: str) -> Cause:
+    reader = LogReader(AS_CLASSIFY, source=Source.JOB_LOG, where=Where(path="out.txt"))
+    found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
+    return classify(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause
+
+
+def answered(requests: int) -> str:
+    return "".join(f"answered request {n} of the test set\n" for n in range(requests))
+
+
+def test_a_request_that_timed_out_long_before_the_time_limit_is_not_why_the_job_ended() -> None:
+    timed_out = "Request timed out: HTTPConnectionPool(host='localhost', port=11500): Read timed out.\n"
+    assert cause(timed_out + TIME_LIMIT) is Cause.DATALOADER
+    assert cause(timed_out + answered(250) + TIME_LIMIT) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    frame = '  File "/home/u/run/train.py", line 12, in step\n    z = out["logit"]\n'
+    raised = f"Traceback (most recent call last):\n{frame}KeyError: 'logit'\n"
+    assert cause(raised + answered(250) + TIME_LIMIT) is Cause.USER_CODE, "one rank raised, the others waited for it"
+
+
+def test_a_command_that_a_shell_did_not_find_long_before_another_failure_is_not_its_cause() -> None:
+    missing = "/usr/bin/bash: line 1: n1.site.org: command not found\n"
+    assert cause(missing + QUEUE) is Cause.SOFTWARE_ENV
+    assert cause(missing + answered(60) + QUEUE) is Cause.NETWORK_FABRIC
+
+
+def test_bad_numbers_do_not_bring_about_that_memory_is_full() -> None:
+    inf = " iteration        1/      30 | lm loss: 1069607.0 | loss scale: 1.0 | grad norm: inf |\n"
+    assert cause(inf) is Cause.NUMERICAL_NAN
+    assert cause(inf + FULL) is Cause.APP_OOM_GPU
+
+
+def test_a_file_of_the_program_on_a_scratch_file_system_is_not_what_is_unavailable() -> None:
+    place = "/scratch/u/run/utils.py:313: UserWarning: fused kernels unavailable, using the slow path\n"
+    assert cause(place + CANCELLED) is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
+    assert cause("/scratch: file system is unavailable\n") is Cause.FILESYSTEM_STORAGE
+
+
+@pytest.mark.parametrize(
+    "word", ["shutdown the rendezvous 'none'", "send a keep-alive heartbeat to the rendezvous 'none'"]
+)
+def test_an_agent_that_finds_the_store_gone_as_it_leaves_is_no_failure(word: str) -> None:
+    steps = "".join(f"step {step} | loss 2.{step} | lr 3.0e-04\n" for step in range(9))
+    left = (
+        "W0403 16:15:06.176000 5389 site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1331] "
+        f"The node 'n1_53_0' has failed to {word} due to an error of type RendezvousConnectionError.\n"
+    )
+    assert cause(steps + left) is Cause.UNKNOWN
+    raised = (
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: the connection to the store has failed\n"
+    )
+    assert cause(steps + raised) is Cause.NETWORK_BOOTSTRAP
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd-n1: error: Job 7 hit memory limit at least once during execution. This may or may not result in some "
+        "failure.",
+        "srun: error: n1: tasks 0-7: Out Of Memory",
+        "srun: error: n1: task 3: Out Of Memory",
+    ],
+)
+def test_what_slurm_says_of_a_memory_limit(line: str) -> None:
+    assert cause(line + "\n") is Cause.APP_OOM_HOST
+
+
+def test_epochs_show_that_a_training_went_on() -> None:
+    frame = '  File "main.py", line 195, in <module>\n'
+    raised = f"Traceback (most recent call last):\n{frame}NameError: name 'parser' is not defined\n"
+    epochs = "".join(f"[10:24:0{n}][main.py][INFO] [Epoch:{n}/50]: loss1:0.07 AUC:0.84\n" for n in range(1, 10))
+    assert cause(raised) is Cause.USER_CODE
+    assert cause(raised + epochs) is Cause.UNKNOWN
