@@ -16,7 +16,7 @@ _WORST_FIRST = ("critical", "warning", "info")
 def digest(notices: Sequence[Notice], now: datetime) -> Notice:
     """One message for messages to one receiver; its id depends on theirs, so that a repeat can be dropped."""
     newest: dict[str, Notice] = {}
-    for notice in sorted(notices, key=lambda one: one.at):
+    for notice in sorted(notices, key=lambda one: one.order):
         newest[notice.incident or notice.id] = notice
     ordered = sorted(newest.values(), key=lambda one: (_WORST_FIRST.index(_severity(one)), one.at))
     counts = Counter(map(_severity, ordered))

@@ -167,7 +167,7 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
         if receiver in state.receivers:
             _stands(state, notice, receiver)
     threads: dict[str, tuple[str, list[Notice]]] = {}
-    for notice, receiver in sorted(undelivered, key=lambda one: one[0].order):
+    for notice, receiver in sorted(undelivered, key=lambda one: one[0].at):
         news = now - notice.at < _STALE and not notice.data.get(OVER) and notice.delivery.unsure < _MOST_UNSURE
         if receiver in state.receivers and news:
             fresh = dataclasses.replace(
@@ -175,7 +175,7 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
             )
             threads.setdefault(_key(notice, receiver), (receiver, []))[1].append(fresh)
     for receiver, notices in threads.values():
-        _begin(state, out, notices, receiver)
+        _begin(state, out, sorted(notices, key=lambda one: one.order), receiver)
 
 
 def digest_due(state: State, out: Transition, receiver: str, now: datetime) -> None:

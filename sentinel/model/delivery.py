@@ -41,7 +41,8 @@ class Notice:
         return self.incident or str(self.data.get("since") or self.id)
 
     @property
-    def order(self) -> tuple[datetime, int]:
-        """Of the messages of one thread the newest has the highest."""
+    def order(self) -> tuple[int, datetime]:
+        """Of the messages of one thread the newest has the highest, also where the clock was set back between two. It says
+        nothing of messages of several threads."""
         number = self.data.get("message")
-        return self.at, number if isinstance(number, int) else 0
+        return number if isinstance(number, int) else 0, self.at

@@ -118,7 +118,7 @@ class MemoryStore:
         """As the real one keeps it: in the messages."""
         over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
         newest: dict[str, dict[str, Any]] = {n.incident: over for n, _ in self.notices.values() if n.incident}
-        for notice, _ in sorted(self.notices.values(), key=lambda row: row[0].at):
+        for notice, _ in sorted(self.notices.values(), key=lambda row: row[0].order):
             if notice.incident in incidents:
                 data = notice.data
                 stages = tuple(cast(list[str], data["told"]))

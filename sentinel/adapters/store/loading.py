@@ -221,7 +221,7 @@ def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str,
     others = connection.execute(_TOLD_OF).scalars()
     over = {"stages": ("resolved",), "worst": "critical", "final": True, "joined": "", "labels": {}}
     found: dict[str, dict[str, Any]] = {name: over for name in others if name and name not in incidents}
-    for row in {row.id: row for row in sorted(rows, key=lambda row: row.at)}.values():
+    for row in sorted({row.id: row for row in rows}.values(), key=lambda row: _outline(row).order):
         record = row.record if isinstance(row.record, dict) else {}
         said: dict[str, Any] = record.get("data") or {}
         stages = (*found.get(row.incident, {"stages": ()})["stages"], said.get("stage") or "handled")

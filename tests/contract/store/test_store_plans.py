@@ -137,6 +137,17 @@ def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> Non
     }
 
 
+def test_a_thread_is_loaded_in_the_order_of_its_messages_whatever_the_clock_said(store: DirectStore) -> None:
+    known = {"worst": "warning", "joined": "", "labels": {}, "asked": "", "beside": None}
+    ahead = {**known, "stage": "restarting", "told": ["restarting"], "message": 1, "final": False}
+    last = {**known, "stage": "resolved", "told": ["restarting", "resolved"], "message": 2, "final": True}
+    for name, at_s, data in (("a", 86400.0, ahead), ("b", 0.0, last)):
+        store.record_notice(Notice(name, "inc1", later(at_s), "title", "body", data), "pager", delivered=True)
+    store.commit([changes.IncidentChanged(incident())])
+    told = store.load(month=AT, lately=AT, evidence_ids=10).told["inc1"]
+    assert (told["stages"], told["final"]) == (("restarting", "resolved"), True)
+
+
 def test_attempts_are_updated_and_told_apart(store: DirectStore) -> None:
     first = job(nodes=("n1", "n2"))
     store.save_attempt(first, first_step=None, last_step=None, step_time_s=None)

@@ -32,6 +32,11 @@ def test_digest_tells_the_newest_of_each_incident_worst_first() -> None:
     assert made.id == digest([worse, *reversed(many)], at(11)).id
 
 
+def test_digest_tells_the_last_message_of_a_thread_although_the_clock_was_ahead_at_an_earlier_one() -> None:
+    first, last = (dataclasses.replace(notice(at(11 - n), message=n, operator_text=f"{n}"), id=f"{n}") for n in (1, 2))
+    assert digest([first, last], at(12)).data["operator_text"] == "2"
+
+
 def test_digest_of_thousands_is_one_short_message() -> None:
     many = [dataclasses.replace(notice(operator_text="x" * 250), id=f"{n}", incident=f"i{n}") for n in range(10_000)]
     made = digest(many, AT)

@@ -16,7 +16,7 @@ from sentinel.config.alerts import Alerts, Channel
 from sentinel.config.settings import Settings
 from sentinel.engine import recovery
 from sentinel.model.approvals import APPROVAL
-from sentinel.model.records import IncidentState, Kind, Outcome, Result, StepKind, Wait
+from sentinel.model.records import IncidentState, Kind, Notice, Outcome, Result, StepKind, Wait
 
 Worlds = Callable[..., World]
 XID = {"xid": 79, "pci": "0000:3b:00"}
@@ -208,3 +208,18 @@ async def test_an_incident_that_is_over_after_a_request_was_told_is_not_said_to_
     await _told(daemon, "inc1", IncidentState.WAITING, *done, waits=(asks,))
     await _told(daemon, "inc1", IncidentState.CLOSED, *done)
     assert sink.stages == ["restarting", "asked", "resolved"]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_message_of_a_clock_that_was_ahead_hides_no_later_one_of_its_thread_at_a_start(
+    world: Worlds, taken: bool
+) -> None:
+    there, sink = world(), FakeSink("mine")
+    for number, ahead in ((1, timedelta(days=1)), (2, timedelta())):
+        data = {"severity": "critical", "stage": "handled", "message": number}
+        one = Notice(f"m{number}", "inc1", there.slurm.clock.now() + ahead, "a title", "a body", data)
+        there.store.record_notice(one, "mine", delivered=taken and number == 1)
+    daemon = Daemon(there, [sink], settings=with_channels(mine={}))
+    await daemon.start()
+    await daemon.quiet()
+    assert [one.id for one in sink.all] == ["m2"]
