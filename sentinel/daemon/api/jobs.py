@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.adapters.store.batches import batched
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
-from sentinel.daemon.api.histories import FailureFilter
+from sentinel.daemon.api.histories import FailureFilter, at_fault
 from sentinel.daemon.api.lost import ON_PURPOSE, JobKey, Loss, losses
 from sentinel.daemon.api.scores import running
 from sentinel.daemon.api.status import as_slurm_says
@@ -202,14 +202,25 @@ class JobAttempts:
         counts = [fleet.nodes[name].gpus if name in fleet.nodes else usual for name in nodes]
         return sum(usual if count is None else count for count in counts)
 
-    def shown(self, attempts: Iterable[Row], found: Iterable[Loss]) -> list[dict[str, Any]]:
-        """Attempts as listings show them; ``nth_of_id`` tells those apart of jobs that had one id, the first 0. Blocking."""
+    def shown(self, attempts: Iterable[Row], incidents: Iterable[Row]) -> list[dict[str, Any]]:
+        """Attempts as listings show them; ``nth_of_id`` tells those apart of jobs that had one id, the first 0. Blocking.
+
+        Args:
+            incidents: all of these attempts.
+        """
         mtbf = self._mtbf()
-        lost = {(*loss.of, loss.incident["attempt"], loss.began): loss for loss in found}
         rows = []
+        judged = [as_corrected(row) for row in incidents]
         known = list(attempts)
         jobs = JobsOfOneId(known)
         of = jobs.of
+        lost = {(*loss.of, loss.incident["attempt"], loss.began): loss for loss in self.losses(judged, known)}
+        # Where a node is drained or suspected, or may be: it is not judged yet.
+        blamed = {
+            (of(row["job"], row["opened_at"]), row["attempt"])
+            for row in judged
+            if row["job"] is not None and (row["cause"] is None or at_fault(row))
+        }
         newest: dict[JobKey, int] = {}
         for row in known:
             key = of(row["job"], row["started_at"])
@@ -223,13 +234,15 @@ class JobAttempts:
             told = _told(seen) if seen is not None else {}
             if row["state"] == STATE_PREEMPTED:
                 former, last = jobs.is_former(row["job"], row["started_at"]), newest[key] <= row["attempt"]
-                told["preemption"] = self._preemption(row, seen, last=last, former=former)
+                words = self._preemption(row, seen, last=last, former=former)
+                nobody = "None" if (key, row["attempt"]) in blamed else "No node is to blame, and none"
+                told["preemption"] = f"{words}. {nobody} of the job's restarts was used."
             shown = {**row, "nth_of_id": key[1], **self._gained(row), **(_cost(cost) if cost else {}), **saving, **told}
             rows.append(to_json(shown))
         return rows
 
     def _preemption(self, row: Row, seen: AttemptSeen | None, *, last: bool, former: bool) -> str:
-        """What became of a job whose attempt Slurm preempted, in words.
+        """What became of a job whose attempt Slurm preempted: a sentence without its full stop.
 
         Args:
             last: no later attempt of it was seen.
@@ -246,7 +259,7 @@ class JobAttempts:
             words = f"{words} and the job was requeued: it resumes from its newest checkpoint by itself{newest}"
         elif view is not None and view.state == STATE_PREEMPTED:
             words = f"{words} and did not requeue the job: sentinel why {row['job']} says how it comes back"
-        return f"{words}. No node is to blame, and none of the job's restarts was used."
+        return words
 
     def _gained(self, row: Row) -> dict[str, Any]:
         first, last = row["first_step"], row["last_step"]

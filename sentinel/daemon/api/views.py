@@ -50,7 +50,6 @@ from sentinel.daemon.ingest.prologs import Prologs
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.diagnostics.state import KEPT as CHECKUPS
-from sentinel.engine.history import as_corrected
 from sentinel.engine.node_return import state as returns
 from sentinel.errors import Unavailable, UserError
 from sentinel.model.hostlist import natural
@@ -272,7 +271,7 @@ class Views:
         slurm = self._attempts.in_slurm(chosen.job, user or chosen.user) if not attempts else None
         refused = self._prologs.refusals.of(chosen.job, self._live) if attempts or slurm else []
         found = self._search.of_jobs(user, {row["job"] for row in attempts} | chosen.parts, since=since)
-        shown = self._attempts.shown(attempts, self._attempts.losses(map(as_corrected, found.rows), attempts))
+        shown = self._attempts.shown(attempts, found.rows)
         waits = self._waits(found.rows)
         rows = [shown_row(row, waits) for row in found.rows]
         cut = cut or failed.cut or found.cut
@@ -359,8 +358,7 @@ class Views:
             released_by = await asyncio.to_thread(self._store.get, RELEASED_BY, {})
             answer["node"] = {**self._node(node, released_by), "return": known, **scores.shown(node.name)}
         if asked.kind == "job":
-            found = await asyncio.to_thread(self._attempts.losses, map(as_corrected, asked.found), attempts)
-            answer["attempts"] = await asyncio.to_thread(self._attempts.shown, attempts, found)
+            answer["attempts"] = await asyncio.to_thread(self._attempts.shown, attempts, asked.found)
         return answer
 
     async def _history(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
 from in_memory.world import World
-from made_records import evidence
+from made_records import evidence, incident, verdict
 
 from sentinel.errors import UserError
-from sentinel.model.records import Kind, Source
+from sentinel.model import changes
+from sentinel.model.records import Culprits, Kind, Source, Verdict
 
 Worlds = Callable[..., World]
 
@@ -99,6 +100,35 @@ async def test_a_preempted_attempt_says_whether_its_job_comes_back(world: Worlds
     (row,) = (await shown("jobs", job=there.job))["attempts"]
     assert row["state"] == "preempted" and words in row["preemption"] and "No node is to blame" in row["preemption"]
     assert ("step 250" in row["preemption"]) is (becomes == "requeued")
+
+
+N1 = Culprits(("n1",))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "judged"),
+    [
+        (0, verdict(drain=("n1",))),
+        (0, replace(verdict(suspect=("n1",)), culprits=N1)),
+        (0, None),
+        (1, verdict(drain=("n1",))),
+    ],
+)
+async def test_a_preempted_job_beside_whose_end_a_node_is_blamed_is_not_told_that_none_is(
+    world: Worlds, attempt: int, judged: Verdict | None
+) -> None:
+    shown = Shown(world())
+    there = shown.world
+    await shown.daemon.fleets.take()
+    seen, now = shown.daemon.live.attempts[there.job, 0], there.slurm.clock.now()
+    seen.view = replace(seen.view, state="preempted", ended_at=now)
+    there.store.save_attempt(seen.view, first_step=None, last_step=None, step_time_s=None)
+    found = replace(incident(job=there.job, attempt=attempt), opened_at=now, updated_at=now)
+    told = [changes.VerdictReached("inc1", judged, now)] if judged is not None else []
+    there.store.commit([changes.IncidentChanged(found), *told])
+    (row,) = (await shown("jobs", job=there.job))["attempts"]
+    assert ("No node is to blame" in row["preemption"]) is (attempt == 1)
+    assert row["preemption"].endswith("one of the job's restarts was used.")
 
 
 @pytest.mark.parametrize("user", ["bob", "ada"])
