@@ -209,17 +209,30 @@ def worked_s(row: Row, since: datetime, until: datetime, *, now: datetime, alive
 def untold_ends(attempts: Iterable[Row], incidents: Iterable[Row], since: datetime, until: datetime) -> int:
     """Number of attempts that Slurm or a person ended on purpose in this time, and of which no incident tells.
 
+    The components of a heterogeneous job, which end together, are one.
+
     Args:
         incidents: also those that were opened before.
     """
     rows = list(attempts)
     of = JobsOfOneId(rows).of
-    told = {(of(row["job"], row["opened_at"]), row["attempt"]) for row in incidents if row["job"] is not None}
-    ended = [row for row in rows if row["state"] in _ENDED_SO and row["ended_at"] is not None]
-    return sum(
-        since <= row["ended_at"] < until and (of(row["job"], row["started_at"]), row["attempt"]) not in told
-        for row in ended
-    )
+    leaders = {
+        of(row["job"], row["started_at"]): of(row["het"], row["started_at"])
+        for row in rows
+        if row.get("het") is not None
+    }
+
+    def whole(row: Row, at: str) -> tuple[JobKey, int]:
+        key = of(row["job"], row[at])
+        return leaders.get(key, key), row["attempt"]
+
+    told = {whole(row, "opened_at") for row in incidents if row["job"] is not None}
+    ended: dict[tuple[JobKey, int], datetime] = {}
+    for row in rows:
+        if row["state"] in _ENDED_SO and row["ended_at"] is not None:
+            key = whole(row, "started_at")
+            ended[key] = max(row["ended_at"], ended.get(key, row["ended_at"]))
+    return sum(since <= at < until and key not in told for key, at in ended.items())
 
 
 def training_share(

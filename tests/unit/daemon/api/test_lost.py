@@ -10,7 +10,7 @@ import pytest
 from made_records import later
 
 from sentinel.daemon.api.histories import FailureFilter, groups
-from sentinel.daemon.api.lost import NO_NODE, grouped, losses
+from sentinel.daemon.api.lost import NO_NODE, grouped, losses, untold_ends
 
 GPUS = 8
 
@@ -161,3 +161,19 @@ def test_jobs_that_had_one_id_pay_for_their_own_failures(user: str) -> None:
         (1, "ada", 1),
         (1, user, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("told", "count"), [((), 1), ((failed(2, cause=None),), 0), ((failed(1),), 0), ((failed(7),), 1)]
+)
+def test_a_heterogeneous_job_that_was_ended_on_purpose_counts_once(told: Sequence[dict[str, Any]], count: int) -> None:
+    over = {"state": "cancelled", "ended_at": later(0.0)}
+    parts = [ran(number, het=1, **over) for number in (1, 2, 3)]
+    assert untold_ends(parts, told, later(-60.0), later(60.0)) == count
+    others = [ran(4, het=None, **over), ran(5, **over), ran(4, 1, at_s=-30.0, het=None, **over)]
+    assert untold_ends([*parts, *others], told, later(-60.0), later(60.0)) == count + 3
+
+
+def test_a_heterogeneous_job_whose_parts_end_at_the_turn_of_two_periods_counts_in_one() -> None:
+    parts = [ran(1, het=1, state="timeout", ended_at=later(-1.0)), ran(2, het=1, state="timeout", ended_at=later(1.0))]
+    assert [untold_ends(parts, (), later(at_s), later(at_s + 60.0)) for at_s in (-60.0, 0.0)] == [0, 1]
