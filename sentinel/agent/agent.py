@@ -31,7 +31,7 @@ from sentinel.agent.collectors.jobs import JobOnNode, Jobs
 from sentinel.agent.collectors.kernel_log import KernelWatch, rules_reader
 from sentinel.agent.collectors.own_disk import DiskWatch
 from sentinel.agent.collectors.periodic_checks import PeriodicChecks
-from sentinel.agent.collectors.refusals import refusals
+from sentinel.agent.collectors.refusals import Refusals
 from sentinel.agent.collectors.saves import SavesWatch
 from sentinel.agent.health.diagnostics import NodeDiagnostics
 from sentinel.agent.health.verdict import DRAIN_MODES, VerdictKeeper
@@ -106,6 +106,7 @@ class Agent:
             self._diagnosed,
         )
         self.owners = Owners(settings)
+        self.refusals = Refusals(Path(settings.run_dir))
         self.jobs.on_came = self._job_came
         self.jobs.on_left = self.owners.left
         self.sender = Sender(
@@ -322,7 +323,7 @@ class Agent:
                 "given_up": self.sender.given_up + self.orders.given_up,
             },
             "jobs": self.jobs.running(),
-            "refused": refusals(Path(self.settings.run_dir)),
+            "refused": self.refusals.told(),
             "verdict": verdict.told,
             "logs": self.jobs.logs(self.spool.acknowledged),
             "clock_offset_s": self.heartbeats.clock_offset_s,

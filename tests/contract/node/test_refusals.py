@@ -12,25 +12,25 @@ import pytest
 from nodes.hook_files import Hooks
 
 from sentinel import hook
-from sentinel.agent.collectors.refusals import KEPT_S, refusals
+from sentinel.agent.collectors.refusals import KEPT_S, Refusals
 
 
 def test_a_refused_job_is_told_with_the_reason(hooks: Hooks) -> None:
-    assert refusals(hooks.run) == [], "makes the folder, without which prologs leave nothing"
+    assert Refusals(hooks.run).told() == [], "makes the folder, without which prologs leave nothing"
     hooks.verdict("BAD", rest="gpu_lost a GPU is lost")
     assert hooks("prolog/10-sentinel").returncode == 1
-    (told,) = refusals(hooks.run)
+    (told,) = Refusals(hooks.run).told()
     assert (told["job"], told["attempt"], told["reason"]) == (31, 2, "gpu_lost: a GPU is lost")
     assert 0.0 <= told["ago_s"] < KEPT_S
     json.dumps(told)
 
 
 def test_what_is_only_observed_is_no_refusal(hooks: Hooks) -> None:
-    refusals(hooks.run)
+    Refusals(hooks.run).told()
     hooks.verdict("BAD", rest="gpu_lost a GPU is lost")
     (hooks.run / "drain_mode").write_text("observe\n")
     assert hooks("prolog/10-sentinel").returncode == 0
-    assert refusals(hooks.run) == []
+    assert Refusals(hooks.run).told() == []
 
 
 def test_without_an_agent_nothing_is_left_behind(hooks: Hooks) -> None:
@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_written_to_changes_nothing(hooks: Hooks) -> Non
 
 
 def test_only_the_newest_of_a_day_are_told(hooks: Hooks) -> None:
-    refusals(hooks.run)
+    Refusals(hooks.run).told()
     for number in range(30):
         path = hooks.run / "refused" / f"{number}.0"
         path.write_text("gpu_lost: lost\n")
@@ -56,8 +56,32 @@ def test_only_the_newest_of_a_day_are_told(hooks: Hooks) -> None:
     old.write_text("gpu_lost: lost\n")
     os.utime(old, (time.time() - KEPT_S - 60,) * 2)
     (hooks.run / "refused" / "notes.txt").write_text("somebody's")
-    assert [one["job"] for one in refusals(hooks.run)] == list(range(20))
+    assert [one["job"] for one in Refusals(hooks.run).told()] == list(range(20))
     assert not old.exists()
+
+
+@pytest.mark.parametrize("set_back_s", [0.0, 600.0, 1e7])
+def test_the_age_of_a_refusal_grows_also_where_the_clock_was_set_back_since(hooks: Hooks, set_back_s: float) -> None:
+    wall, steady = [time.time()], [50.0]
+    refusals = Refusals(hooks.run, lambda: wall[0], lambda: steady[0])
+    refusals.told()
+    path = hooks.run / "refused" / "31.2"
+    path.write_text("gpu_lost: lost\n")
+    os.utime(path, (wall[0] - 100.0,) * 2)
+    assert refusals.told()[0]["ago_s"] == pytest.approx(100.0)
+    wall[0] -= set_back_s
+    anew = Refusals(hooks.run, lambda: wall[0], lambda: steady[0])  # of an agent that starts now
+    least_s = 100.0 if not set_back_s else 0.0
+    for passed_s in (60.0, 3600.0):
+        steady[0] += passed_s
+        wall[0] += passed_s
+        assert refusals.told()[0]["ago_s"] == pytest.approx(steady[0] + 50.0)
+    assert anew.told()[0]["ago_s"] >= least_s
+    steady[0] += 10.0
+    wall[0] += 10.0
+    assert anew.told()[0]["ago_s"] >= least_s + 10.0
+    steady[0] += KEPT_S
+    assert anew.told() == [] and not path.exists()
 
 
 @pytest.mark.parametrize("trouble", ["full", "no folder", "a folder among them"])
@@ -73,7 +97,7 @@ def test_a_heartbeat_does_not_fail_for_it(hooks: Hooks, monkeypatch: pytest.Monk
     else:
         (hooks.run / "refused/31.2").mkdir(parents=True)
         os.utime(hooks.run / "refused/31.2", (time.time() - KEPT_S - 60,) * 2)
-    assert refusals(hooks.run) == []
+    assert Refusals(hooks.run).told() == []
 
 
 @pytest.mark.parametrize(
