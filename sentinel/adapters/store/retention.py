@@ -181,16 +181,15 @@ def users_bytes(store: Access) -> dict[str, int]:
     while begin is not None and begin <= end:
         until = begin + _SIZES
         then = sa.and_(at >= begin, at < until)
-        each = sa.select(job, _BYTES.label("bytes")).where(then, job.not_in(_SHARED)).group_by(job).subquery()
-        owner = sa.select(sa.func.max(t.attempt.c.user)).where(t.attempt.c.job == each.c.job).scalar_subquery()
-        # Of an id that several users' jobs had, the owner is looked up for each item.
-        user_of = _OWNER.label("user")
-        shared = sa.select(user_of, _BYTES).where(then, job.in_(_SHARED)).group_by(user_of)
-        for query in (sa.select(owner, each.c.bytes), shared):
-            with store.read() as connection:
-                for user, size in connection.execute(query):
-                    if user is not None:
-                        sizes[user] = sizes.get(user, 0) + int(size)
+        # Of an id that several users' jobs had, the owner is looked up for each item. One statement: an id that two users
+        # come to share between two would be in both.
+        shared = sa.case((job.in_(_SHARED), sa.func.coalesce(_OWNER, ""))).label("owner")
+        each = sa.select(job, shared, _BYTES.label("bytes")).where(then).group_by(job, shared).subquery()
+        only = sa.select(sa.func.max(t.attempt.c.user)).where(t.attempt.c.job == each.c.job).scalar_subquery()
+        with store.read() as connection:
+            for user, size in connection.execute(sa.select(sa.func.coalesce(each.c.owner, only), each.c.bytes)):
+                if user:
+                    sizes[user] = sizes.get(user, 0) + int(size)
         with store.read() as connection:  # of a node with a wrong clock an item may lie years apart
             begin = connection.execute(sa.select(sa.func.min(at)).where(at >= until)).scalar()
     return sizes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -138,6 +140,27 @@ def test_one_user_s_flood_costs_nobody_else_s_history_where_their_jobs_had_one_i
     kept = store.evidence_since(later(-100 * DAY), job=102)
     assert len([item for item in kept if item.text.startswith(f"of {former}")]) == 30
     assert 30 < len(kept) < 430
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_user_s_bytes_count_once_where_another_s_job_gets_the_id_meanwhile(store: DirectStore, after: int) -> None:
+    ran = dataclasses.replace(job(), id=102, user="eve", started_at=later(-DAY), ended_at=later(-60.0))
+    store.save_attempt(ran, first_step=1, last_step=2, step_time_s=1.0)
+    store.append([evidence(at_s=-DAY / 2 - n, job=102, attempt=0, text=f"of eve {n}") for n in range(5)])
+    whole = retention.user_bytes(store._pruned, "eve")
+    begun = 0
+
+    @contextlib.contextmanager
+    def read() -> Iterator[sa.Connection]:
+        nonlocal begun
+        if begun == after:
+            other = dataclasses.replace(job(), id=102, user="bob", started_at=AT)
+            store.save_attempt(other, first_step=None, last_step=None, step_time_s=None)
+        begun += 1
+        with store._pruned.read() as connection:
+            yield connection
+
+    assert retention.users_bytes(retention.Access(read, store._pruned.delete)) == {"eve": whole}
 
 
 def test_pruning_holds_up_a_commit_for_no_more_than_a_thousand_rows(store: DirectStore) -> None:
