@@ -28,6 +28,11 @@ class Pool:
     wait_s: float
 
 
+# When a host across a cut network is given up, by libpq's parameters: 25 s after its last word, or 30 s after the first of
+# ours that it did not acknowledge (in ms). Transactions have deadlines of their own; this ends a migration, too.
+_DEAD_PEER = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
+
+
 def engine_of(
     url: str, busy_s: float, connect_s: float, *, pool: Pool, read_only: bool, frozen_s: float | None
 ) -> sa.Engine:
@@ -48,8 +53,9 @@ def engine_of(
         # another does is refused, instead of waiting for its turn (``lease.count``).
         arguments["isolation_level"] = "READ COMMITTED"
     try:
-        if not url.startswith("sqlite") and "connect_timeout" not in sa.make_url(url).query:
-            arguments["connect_args"] = {"connect_timeout": max(2, round(connect_s))}
+        if not url.startswith("sqlite"):
+            own, given = {"connect_timeout": max(2, round(connect_s)), **_DEAD_PEER}, sa.make_url(url).query
+            arguments["connect_args"] = {name: value for name, value in own.items() if name not in given}
         engine = sa.create_engine(url, json_serializer=to_text, json_deserializer=from_text, **arguments)
     except (ArgumentError, ImportError, ValueError) as error:  # ValueError: a port that is none
         raise UserError(

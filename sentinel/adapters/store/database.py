@@ -170,9 +170,13 @@ class Database:
             self._deadlines = Deadlines()
             if renewal_s is not None:
                 self._lease_engine = made(pool=Pool(_LEASE_KEPT, _LEASE_MORE, self._renewal_s))
+            for engine in {self.engine, self._readers, self._lease_engine}:
+                sa.event.listen(engine, "connect", self._deadlines.connected, insert=True)
         if not read_only:
             try:
                 with self._reported():
+                    with self._connected(self.engine, busy_s):
+                        pass  # made within its deadline; the migration, which may take longer, has it from the pool
                     migrate(self.engine, _LONG_FACTOR * busy_s)
             except BaseException:
                 self.engine.dispose()
@@ -275,7 +279,7 @@ class Database:
     @contextlib.contextmanager
     def _transaction(self, engine: sa.Engine, for_s: float) -> Iterator[sa.Connection]:
         """Up to its commit within ``for_s``. SQLite has a deadline of its own, for its lock."""
-        with self._reported(), engine.connect() as connection:
+        with self._reported(), self._connected(engine, for_s) as connection:
             if self._deadlines is None:
                 with connection.begin():
                     yield connection
@@ -284,15 +288,29 @@ class Database:
                 yield connection
 
     @contextlib.contextmanager
+    def _connected(self, engine: sa.Engine, for_s: float) -> Iterator[sa.Connection]:
+        """A connection of the pool; what a new one is asked first is answered within ``for_s``."""
+        if self._deadlines is None:
+            connection = engine.connect()
+        else:
+            with self._deadlines.opening(for_s) as was_shut_down:
+                try:
+                    connection = engine.connect()
+                except DBAPIError as error:
+                    if was_shut_down():
+                        raise _unanswered(for_s) from error
+                    raise
+        with connection:
+            yield connection
+
+    @contextlib.contextmanager
     def _overdue(self, for_s: float) -> Iterator[None]:
         began_s = time.monotonic()
         try:
             yield
         except DBAPIError as error:
             if error.connection_invalidated and time.monotonic() - began_s >= for_s:
-                raise Timeout(
-                    f"the database did not answer within {for_s:g} s", fix="is it reachable? [daemon] database_s"
-                ) from error
+                raise _unanswered(for_s) from error
             raise
 
     @property
@@ -325,6 +343,10 @@ class Database:
                     self._said.add(why)
                     self._log.warning("store-record-unreadable", reason=why, record=f"{value!r:.200}")
         return made
+
+
+def _unanswered(for_s: float) -> Timeout:
+    return Timeout(f"the database did not answer within {for_s:g} s", fix="is it reachable? [daemon] database_s")
 
 
 def _descriptor(connection: sa.Connection) -> int:

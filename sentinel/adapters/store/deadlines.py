@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 _LOOK_S = 0.2  # how often running transactions are looked at
 
@@ -27,11 +28,47 @@ class Deadlines:
         self._changed = threading.Condition()
         self._due: dict[object, tuple[float, int]] = {}  # when, and which file descriptor
         self._thread: threading.Thread | None = None
+        self._here = threading.local()  # ``opens``: what a connection that this thread makes is told to
 
     @contextlib.contextmanager
     def within(self, for_s: float, descriptor: int) -> Iterator[None]:
         """The connection behind ``descriptor`` is shut down if the block takes longer than ``for_s``."""
         key = object()
+        self._begin(key, for_s, descriptor)
+        try:
+            yield
+        finally:
+            self._end(key)
+
+    @contextlib.contextmanager
+    def opening(self, for_s: float) -> Iterator[Callable[[], bool]]:
+        """A connection that this thread makes in the block is shut down if the rest of the block takes more than ``for_s``.
+
+        A driver asks questions of its own before anybody has the connection; the pool says that it is made (``connected``).
+        Yields whether one was shut down.
+        """
+        kept: dict[object, int] = {}
+
+        def made(descriptor: int) -> None:
+            key = object()
+            kept[key] = os.dup(descriptor)  # whoever gives up closes the connection, and its number is given again
+            self._begin(key, for_s, kept[key])
+
+        self._here.opens = made
+        try:
+            yield lambda: not self._due.keys() >= kept.keys()
+        finally:
+            self._here.opens = None
+            for key, descriptor in kept.items():
+                self._end(key)
+                os.close(descriptor)
+
+    def connected(self, connection: Any, _record: object) -> None:
+        """For the event *connect* of SQLAlchemy's pools, before all others."""
+        if (made := getattr(self._here, "opens", None)) is not None:
+            made(connection.fileno())
+
+    def _begin(self, key: object, for_s: float, descriptor: int) -> None:
         with self._changed:
             self._due[key] = (self._seconds() + for_s, descriptor)
             if self._thread is None:
@@ -39,11 +76,10 @@ class Deadlines:
                 self._thread.start()
             elif len(self._due) == 1:
                 self._changed.notify()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._due.pop(key, None)
+
+    def _end(self, key: object) -> None:
+        with self._changed:
+            self._due.pop(key, None)
 
     def _watch(self) -> None:
         with self._changed:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
 
 import pytest
 import sqlalchemy as sa
 from in_memory.direct_store import DirectStore
 from servers.postgres import empty_database
 
-from sentinel.errors import Unavailable, UserError
+from sentinel.errors import Timeout, Unavailable, UserError
 
 
 @pytest.fixture
@@ -52,6 +57,42 @@ def test_one_that_can_hold_them_does(encoded: Callable[[str], str]) -> None:
     store.put("path", "シ/ckpt")
     assert store.get("path") == "シ/ckpt"
     store.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that lets everybody in and answers no question."""
+    pytest.importorskip("psycopg", reason="needs psycopg, the driver of PostgreSQL")
+    listening = socket.create_server(("127.0.0.1", 0))
+    kept = []
+
+    def lets_in() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                kept.append(connection)
+                connection.recv(4096)  # who asks for what; then: he may, UTF8, ready
+                for kind, said in ((b"R", bytes(4)), (b"S", b"client_encoding\0UTF8\0"), (b"Z", b"I")):
+                    connection.sendall(kind + struct.pack("!i", len(said) + 4) + said)
+
+    threading.Thread(target=lets_in, daemon=True).start()
+    yield f"postgresql+psycopg://a@127.0.0.1:{listening.getsockname()[1]}/a?sslmode=disable&gssencmode=disable"
+    for connection in (listening, *kept):
+        connection.close()
+
+
+def test_a_server_that_lets_in_and_answers_nothing_is_unavailable(silent: str) -> None:
+    said: Queue[Unavailable] = Queue()
+
+    def asks() -> None:
+        try:
+            DirectStore(silent, busy_s=0.2)
+        except Unavailable as error:
+            said.put(error)
+
+    threading.Thread(target=asks, daemon=True).start()
+    error = said.get(timeout=60)
+    assert isinstance(error, Timeout) and "did not answer within 0.2 s" in error.message, error
 
 
 def test_a_port_for_each_of_several_hosts_is_one_clear_error() -> None:
