@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sentinel.alerts import store_unwritable, store_writable_again
@@ -52,6 +53,7 @@ class StoreOutage:
         self._since: datetime | None = None
         self._heard = told or OutageTold(None, log)
         self._told: datetime | None = self._heard.since  # the beginning of the outage that people were told of
+        self._ending: asyncio.Future[None] | None = None  # done when the store has that it is over
         self._pending: dict[str, Notice] = {}  # by receiver: what it has not taken
         notice = self._heard.notice  # with its receiver, and whether that took it
         self._became = [(notice, receiver, True) for receiver in self._heard.receivers] if notice is not None else []
@@ -65,38 +67,55 @@ class StoreOutage:
         return {"since": self._since or (problem[0] if problem is not None else self._clock.now()), "reason": reason}
 
     async def look(self) -> None:
-        """Tell people once when it has lasted ``daemon.blind_s``, and once when it is over."""
-        seen, now, state = self.shown(), self._clock.now(), self._runner.state
+        """Tell people once when it has lasted ``daemon.blind_s``, and once when it is over.
+
+        It is over when the store has what is told of its end: one that fails anew before is the same outage.
+        """
+        seen, now = self.shown(), self._clock.now()
         self._since = seen["since"] if seen is not None else None
-        if seen is not None and self._told is None:
-            lasts = now - seen["since"] >= timedelta(seconds=state.settings.daemon.blind_s)
-            if lasts and not await self._another_acts():
-                self._told = seen["since"]
-                self._log.warning("store-outage", since=seen["since"].isoformat(), reason=seen["reason"])
-                notice = store_unwritable(seen["since"], seen["reason"], now)
-                self._pending |= dict.fromkeys(delivery.receivers(state, notice), notice)
-        elif seen is None and self._told is not None:
-            for receiver in list(self._pending):
-                self._give_up(receiver, self._pending[receiver].delivery.reason or "it was over before")
-            became, over = tuple(self._became), store_writable_again(self._told, now)
-            self._became, self._told = [], None
-            saved = self._runner.handle(StoreOutageTold(now, became, over))
-            saved.add_done_callback(self._kept)
+        untold = self._told is None or self._ending is not None
+        lasting = timedelta(seconds=self._runner.state.settings.daemon.blind_s)
+        if seen is None:
+            if not untold:
+                self._over(now)
+        elif untold and now - seen["since"] >= lasting and not await self._another_acts():
+            self._tell(seen, now)
         elif self._told is not None and await self._another_acts():
             self._over_elsewhere(now)
         await asyncio.gather(*(self._try(receiver) for receiver in list(self._pending)))
 
-    def _kept(self, saved: asyncio.Future[None]) -> None:
-        """The store has what is to be told of the end, unless it failed anew: then the file does."""
-        if not saved.cancelled() and saved.exception() is None:
-            self._heard.done()
+    def _tell(self, seen: dict[str, Any], now: datetime) -> None:
+        heard = self._heard.receivers if self._told is not None else ()
+        self._told, self._ending = self._told or seen["since"], None
+        self._log.warning("store-outage", since=seen["since"].isoformat(), reason=seen["reason"])
+        notice = store_unwritable(self._told, seen["reason"], now)
+        told = [receiver for receiver in delivery.receivers(self._runner.state, notice) if receiver not in heard]
+        self._pending |= dict.fromkeys(told, notice)
+
+    def _over(self, now: datetime) -> None:
+        assert self._told is not None, "asked while people know of an outage"
+        for receiver in list(self._pending):
+            self._give_up(receiver, self._pending[receiver].delivery.reason or "it was over before")
+        became, self._became = tuple(self._became), []
+        over = store_writable_again(self._told, now)
+        self._ending = self._runner.handle(StoreOutageTold(now, became, over), patient=True)
+        self._ending.add_done_callback(partial(self._kept, [receiver for _, receiver, _ in became]))
+
+    def _kept(self, receivers: Sequence[str], saved: asyncio.Future[None]) -> None:
+        """The store has what these are to be told of the end, unless the daemon stops before: then the file does."""
+        if saved.cancelled() or saved.exception() is not None:
+            return
+        for receiver in receivers:
+            self._heard.done(receiver)
+        if saved is self._ending:
+            self._told = self._ending = None
 
     def _over_elsewhere(self, now: datetime) -> None:
         """Another daemon acts, and this one cannot save it: whoever heard of the outage is told past the store."""
         assert self._told is not None, "asked while people know of an outage"
         over, state = store_writable_again(self._told, now), self._runner.state
         told = [receiver for receiver in self._heard.receivers if receiver in delivery.receivers(state, over)]
-        self._pending, self._became, self._told = dict.fromkeys(told, over), [], None
+        self._pending, self._became, self._told, self._ending = dict.fromkeys(told, over), [], None, None
 
     def _give_up(self, receiver: str, reason: str) -> None:
         notice = self._pending.pop(receiver)
