@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from sentinel.checkpoints.files import entry_at
 from sentinel.checkpoints.formats import by_name, marks, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import msgpack, orbax
 from sentinel.checkpoints.listed import below, loose, weights
@@ -196,7 +197,8 @@ def _is_numbered_save(path: Path) -> bool:
     names = {entry.name for entry in inside}
     # Older Orbax describes only its items: folders inside of the step.
     items = [Path(entry.path) for entry in inside[:16] if entry.is_dir(follow_symlinks=False)]
-    if any((item / orbax.ITEM).exists() or (item / orbax.STORE).exists() for item in items):
+    # What cannot be looked at there says nothing of the save beside it.
+    if any(entry_at(item / name) is not None for item in items for name in (orbax.ITEM, orbax.STORE)):
         return True
     return _is_checkpoint(names) or any(
         name.endswith((*torch_file.SUFFIXES, ".safetensors")) and step_of(name) is None for name in names

@@ -214,3 +214,18 @@ def test_a_nodes_own_part_of_accelerates_save(make):
         (path / f"random_states_{rank}.pkl").unlink()
     parts = listing(make.root / "run", "local", "node2", now_s=make.now_s)
     assert [part.format for part in parts] == ["accelerate"], parts
+
+
+def test_a_folder_in_a_numbered_save_that_cannot_be_looked_at_does_not_hide_it(make, monkeypatch):
+    make.write(make.root / "run/100/model.safetensors", b"x")
+    (make.root / "run/100/private").mkdir()
+    real = os.stat
+
+    def refuse(path, *args, **kwargs):
+        if "private/" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    found = find(make.root)
+    assert ([spot.place for spot in found.spots], found.notes) == ([str(make.root / "run/100")], [])
