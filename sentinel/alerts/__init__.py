@@ -1,6 +1,6 @@
 """Writes the notices: a thread per incident, from its verdict, plan and outcomes; and those of no incident."""
 
-from sentinel.alerts.audiences import for_operators, for_owner, severity_of
+from sentinel.alerts.audiences import for_operators, for_owner, severity_of, to_do_for_owner
 from sentinel.alerts.compose import compose
 from sentinel.alerts.job_log import appended, for_log
 from sentinel.alerts.node_repair import needs_repair
@@ -28,6 +28,7 @@ __all__ = [
     "store_unwritable",
     "store_writable_again",
     "thread_from",
+    "to_do_for_owner",
     "unreadable_state",
     "with_next",
 ]

@@ -243,6 +243,11 @@ def failed_by_itself(incident: Incident) -> bool:
     return any(state in ("failed", "out_of_memory", "timeout", "boot_fail", "deadline") for state in ends)
 
 
+def to_do_for_owner(facts: IncidentFacts) -> str:
+    """What the job's owner does, or who does it, where the verdict's advice is for operators; else empty."""
+    return _to_do(facts) if is_for_operators(facts.verdict) else ""
+
+
 def _to_do(facts: IncidentFacts) -> str:
     stage = stage_of(facts)
     if _waits(facts):

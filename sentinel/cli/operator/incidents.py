@@ -121,7 +121,7 @@ def _subject(seen: dict[str, Any]) -> None:
             say(f"{shown(node['node'])} is {shown(node['state'])}{drained_by(node)}.")
             for sentence in (*released_words(node), *return_words(node)):
                 say(sentence)
-            if (node["reason"] or "").startswith(OURS):
+            if (node["reason"] or "").startswith(OURS) and seen.get("to_do") is None:  # an operator asks
                 say(f"Next: when it is mended, sentinel release {shown(node['node'])}")
     elif asked.get("kind") == "node":
         say(f"Slurm has no node {shown(asked['name'])} any more.")
@@ -149,7 +149,9 @@ def _incident(seen: dict[str, Any]) -> None:
         say(f"Corrected by {shown(told['by'])}, {when(told['at'])}: {corrected_words(told)}{note}")
     if plan is not None:
         _plan(plan)
-    if row["state"] == IncidentState.HELD and row["job"] is not None:
+    if to_do := seen.get("to_do"):  # for who is no operator, where the advice is for these
+        say(f"Next: {shown(to_do)}")
+    elif row["state"] == IncidentState.HELD and row["job"] is not None:
         theirs = any((step["data"] or {}).get(HELD_BY_OTHERS) for step in seen["steps"])
         first = "whoever held it, not Sentinel, lets it start:" if theirs else "mend what is wrong, then"
         say(f"Next: {first} scontrol release {shown(row.get('job_spec') or row['job'])}")

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sentinel.adapters.store.store import Store
+from sentinel.alerts import IncidentFacts, to_do_for_owner
 from sentinel.daemon.api.histories import MOST_JOB, nodes_of
 from sentinel.errors import UserError
 from sentinel.model.approvals import asked, open_names, request_of
-from sentinel.model.records import OURS, Fleet, NodeView, Plan, Verdict, Wait
+from sentinel.model.records import (
+    OURS,
+    Fleet,
+    IncidentState,
+    NodeView,
+    Outcome,
+    Plan,
+    Result,
+    Step,
+    StepKind,
+    Verdict,
+    Wait,
+)
 from sentinel.text import whole_number
 from sentinel.wire import to_json
 
@@ -107,19 +121,42 @@ def kept_reason(words: str, incident: str) -> str:
     return f"{words} [incident {incident}]"
 
 
-def explained(store: Store, row: Row, fleet: Fleet | None) -> dict[str, Any]:
-    """All that is stored of one incident, and how scontrol must be told its job. Blocking."""
+def explained(store: Store, row: Row, fleet: Fleet | None, user: str | None = None) -> dict[str, Any]:
+    """All that is stored of one incident, and how scontrol must be told its job. Blocking.
+
+    Args:
+        user: who asks; None: an operator. Others read in ``to_do`` what is left to them of advice for operators.
+    """
     job = fleet.jobs.get(row["job"]) if fleet is not None else None
     incident, verdict, plan = store.incident(row["id"]), store.last_verdict(row["id"]), store.plan_of(row["id"])
+    steps, to_do = store.steps_of(row["id"]), None if user is None else ""
+    if user is not None and incident is not None and verdict is not None:
+        resolved = incident.state is IncidentState.CLOSED
+        facts = IncidentFacts(incident, verdict, plan, _outcomes(steps), job, resolved=resolved)
+        if to_do := to_do_for_owner(facts):
+            verdict = replace(verdict, advice="")
     return {
         "incident": shown_row(row, {row["id"]: plan.waits} if plan is not None else {})
         | {"job_spec": job.spec if job is not None else row["job"] and f"{row['job']}"},
         "verdict": to_json(verdict) if verdict else None,
         "plan": to_json(plan) if plan else None,
         "request": _request(plan, verdict),
-        "steps": [{name: to_json(step[name]) for name in _STEP_KEYS} for step in store.steps_of(row["id"])],
+        "to_do": to_do,
+        "steps": [{name: to_json(step[name]) for name in _STEP_KEYS} for step in steps],
         "evidence": to_json(incident.evidence) if incident else [],
     }
+
+
+def _outcomes(steps: Sequence[Row]) -> list[Outcome]:
+    known = set(StepKind)
+    return [
+        Outcome(
+            Step(StepKind(row["kind"]), node=row["node"], job=row["job"], attempt=row["attempt"]),
+            Result(row["result"]), row["finished_at"], row["reason"] or "", row["data"] or {},
+        )
+        for row in steps
+        if row["result"] and row["kind"] in known
+    ]  # fmt: skip
 
 
 def _request(plan: Plan | None, verdict: Verdict | None) -> dict[str, Any] | None:
@@ -135,6 +172,7 @@ NOTHING: Mapping[str, Any] = {
     "verdict": None,
     "plan": None,
     "request": None,
+    "to_do": None,
     "steps": [],
     "evidence": [],
 }

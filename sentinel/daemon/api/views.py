@@ -336,7 +336,7 @@ class Views:
         if "what" not in arguments:
             name = str(arguments.get("incident", ""))
             row = by_id(name, await asyncio.to_thread(self._search.beginning, name, user))
-            return await asyncio.to_thread(explained, self._store, row, self._live.fleet)
+            return await asyncio.to_thread(explained, self._store, row, self._live.fleet, user)
         what, attempts = str(arguments["what"]), []
         parts = await asyncio.to_thread(components, self._live, job := job_named(what), self._store)
         if job is not None:
@@ -345,12 +345,14 @@ class Views:
         rows = await asyncio.to_thread(self._search.named, what, parts, user, is_node=node is not None)
         asked = meant(what, rows, node=node, has_job=bool(attempts or slurm), parts=parts)
         refused = self._prologs.refusals.of(job, self._live) if attempts or slurm else []
-        return await self._answer(asked, node, attempts) | {"slurm": slurm, "refused": refused}
+        return await self._answer(asked, node, attempts, user) | {"slurm": slurm, "refused": refused}
 
-    async def _answer(self, asked: Meant, node: NodeView | None, attempts: list[dict[str, Any]]) -> dict[str, Any]:
-        fleet, first = self._live.fleet, dict(NOTHING)
+    async def _answer(
+        self, asked: Meant, node: NodeView | None, attempts: list[dict[str, Any]], user: str | None
+    ) -> dict[str, Any]:
+        fleet, first = self._live.fleet, {**NOTHING, "to_do": None if user is None else ""}
         if asked.found:
-            first = await asyncio.to_thread(explained, self._store, asked.found[0], fleet)
+            first = await asyncio.to_thread(explained, self._store, asked.found[0], fleet, user)
         answer = {"asked": {"kind": asked.kind, "name": asked.name}, **first, **others(asked)}
         if asked.kind == "node" and node is not None:
             scores = await self._board.read()

@@ -295,3 +295,12 @@ def test_a_held_job_says_how_it_goes_on(asked: Asked) -> None:
     assert "scontrol release 101_3" in asked.run("why", "last").output
     asked.views["why"] = why(incident=incident_row(state="closed"))
     assert "Next:" not in asked.run("why", "last").output
+
+
+def test_who_is_no_operator_reads_what_the_daemon_says_is_next_for_them(asked: Asked) -> None:
+    told = "The operators are told. To let it start: scontrol release 101."
+    asked.views["why"] = why(incident=incident_row(state="held"), verdict={"advice": ""}, to_do=told, node=node_row())
+    said = asked.run("why", "n1").output
+    assert said.count("Next: ") == 1 and f"Next: {told}" in said and "mend" not in said and "Advice" not in said
+    asked.views["why"] |= {"to_do": ""}
+    assert "Next: mend what is wrong, then scontrol release 101" in asked.run("why", "last").output
