@@ -134,7 +134,8 @@ def _how_it_is(facts: IncidentFacts) -> str:
     stage, step = stage_of(facts), _chosen(facts).get("step")
     if stage in (Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
         if _asked_for_job(facts):
-            return f"is not restarted{_why_so(facts, stage)}"
+            so = "is restarted when an operator approves it" if stage is Stage.ASKED else "is not restarted"
+            return f"{so}{_why_so(facts, stage)}"
         stage = reached(facts)  # what is asked leaves the job alone
         stage = Stage.HANDLED if stage is Stage.WAITING else stage
     begin = f" from step {step}" if step is not None else ""

@@ -43,6 +43,9 @@ async def test_nothing_is_done_before_it_is_approved_and_then_all_of_it(world: W
     assert drained(there) == set() and job.restarts == 0 and waits(there) == ["approval"]
     assert open_names(asked(open_plan(there))) == ("drain n1", f"restart {there.job}")
     assert sink.stages == ["asked"] and f"sentinel approve {open_plan(there).incident}" in sink.all[0].body
+    to_owner = str(sink.all[0].data["owner_text"])
+    assert "is restarted when an operator approves it: An operator is asked to approve" in to_owner
+    assert "is not restarted" not in to_owner and "The operators are asked." in to_owner
     await answer(daemon, note="go")
     assert drained(there) == {"n1"} and job.restarts == 1 and "n1" not in job.on
     assert sink.stages == ["asked", "restarting", "running again"] and there.store.open_plans() == []
