@@ -3,6 +3,7 @@ of its state is lost."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -11,7 +12,14 @@ from typing import Any
 from sentinel.model.records import JobView, stable_id
 
 CLOCKS_DIFFER = timedelta(minutes=5)  # the daemon's and slurmctld's, as far as nothing else is known
+_TASK = re.compile(r"([0-9]{1,10})_([0-9]{1,10})")
 _NOBODY = "nobody"  # what Slurm calls a user whose name the host of slurmctld cannot find just now
+
+
+def task_named(text: str) -> tuple[int, int] | None:
+    """The array and the number of the task that people name so, as squeue shows it (``440_2``); None: it names none."""
+    named = _TASK.fullmatch(text)
+    return (int(named[1]), int(named[2])) if named is not None else None
 
 
 def taken_along_id(incident: str, job: int, attempt: int) -> str:

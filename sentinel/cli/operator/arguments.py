@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -16,9 +15,9 @@ from click.shell_completion import CompletionItem
 
 from sentinel.cli.operator.daemon_client import CONFIG, view
 from sentinel.errors import FileError, SentinelError, UserError
+from sentinel.model.identity import task_named
 from sentinel.model.vocabulary import Cause
 
-_TASK = re.compile(r"[0-9]{1,10}_[0-9]{1,10}")
 COMPLETION_S = 1.0  # deadline for names: a person who presses Tab does not wait longer
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -54,7 +53,7 @@ class Job(Named):
         super().__init__("job", "jobs")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        if isinstance(value, int) or _TASK.fullmatch(value):
+        if isinstance(value, int) or task_named(value):
             return value  # type: ignore[no-any-return]
         if not value.isdecimal():
             self.fail(f"{value!r} is no id of a job; squeue lists them", param, ctx)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.history import as_corrected
 from sentinel.errors import ProtocolError, UserError
 from sentinel.model.hostlist import expand, fold
+from sentinel.model.identity import task_named
 from sentinel.model.records import Cause, IncidentState, NodeView, Scope
 
-_TASK = re.compile(r"([0-9]{1,10})_([0-9]{1,10})")  # of an array
 MOST_JOB = 2**32 - 1  # the high bits are the cluster's number in a federation
+_LONGEST_ID = 20  # digits
 _LONGEST_NAME = 255  # characters of a node's or a user's name that the store keeps
 _MOST_DAYS = 36500.0
 _LONGEST_LIST = 65536  # characters of a folded node list; Slurm's own lists of large clusters have thousands
@@ -85,13 +85,13 @@ def with_task_ids(arguments: dict[str, Any], live: ClusterView) -> dict[str, Any
     Only tasks that Slurm lists, or that this daemon saw, are known so: of earlier ones only the id is kept.
     """
     for name in ("job", "what"):
-        given = _TASK.fullmatch(text) if isinstance(text := arguments.get(name), str) else None
+        given = task_named(text) if isinstance(text := arguments.get(name), str) else None
         if given is None:
             continue
         fleet = live.fleet
         seen = [attempt.view for attempt in list(live.attempts.values())]  # copied: views read it in threads
         views = [*seen, *(fleet.jobs.values() if fleet is not None else ())]
-        found = {view.id for view in views if view.array == (int(given[1]), int(given[2]))}
+        found = {view.id for view in views if view.array == given}
         if found:
             arguments = {**arguments, name: max(found) if name == "job" else f"{max(found)}"}
     return arguments
@@ -190,6 +190,19 @@ def since_of(arguments: Mapping[str, Any]) -> datetime | None:
     if at is None or at.utcoffset() is None:
         raise UserError(f"{value!r:.40} is no time with a zone", fix="write it as 2026-03-01T03:00:00Z")
     return at
+
+
+def job_given(text: str) -> int | str:
+    """A job as a browser's request names it, for a view: its id, or a task of an array as it was given.
+
+    Raises:
+        UserError: neither.
+    """
+    if text.isdecimal() and len(text) <= _LONGEST_ID:
+        return int(text)
+    if task_named(text) is None:
+        raise UserError(f"{text!r:.40} is no id of a job", fix="squeue and sacct list them")
+    return text
 
 
 def job_of(arguments: Mapping[str, Any]) -> int | None:

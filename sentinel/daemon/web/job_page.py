@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sentinel.daemon.api.histories import job_given
 from sentinel.daemon.web.charts import Mark, curve
 from sentinel.errors import UserError
 
@@ -14,14 +15,13 @@ _NUMBERS = 20  # rows of the table with a curve's values
 
 
 async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
-    if not asked.name.isdecimal() or len(asked.name) > 20:
-        raise UserError(f"{asked.name!r:.40} is no id of a job", fix="squeue and sacct list them")
-    job = int(asked.name)
-    seen = await asked.view("jobs", job=job)
+    given = job_given(asked.name)
+    seen = await asked.view("jobs", job=given)
     attempts = newest_of_each(seen["attempts"])
     if not attempts:
-        return _without_attempts(job, seen)
+        return _without_attempts(given, seen)
     own = of_newest(attempts)
+    job = own[-1]["job"]
     curves = (await asked.view("curves", job=job))["curves"]
     drawn = [row for row in curves if row["points"]]
     restarts = [
@@ -47,14 +47,15 @@ async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
     }
 
 
-def _without_attempts(job: int, seen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _without_attempts(given: int | str, seen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """A job of which no attempt was seen, or is kept: its incidents, and how Slurm shows it.
 
     Raises:
         UserError: there is neither.
     """
     if not seen["incidents"] and seen["slurm"] is None:
-        raise UserError(f"nothing is known of job {job}", fix="squeue and sacct may know it")
+        raise UserError(f"nothing is known of job {given}", fix="squeue and sacct may know it")
+    job = seen["slurm"]["job"] if seen["slurm"] is not None else given
     return "job_without_attempts.html", {
         "job": job, "slurm": seen["slurm"], "refused": seen["refused"], "incidents": seen["incidents"],
     }  # fmt: skip

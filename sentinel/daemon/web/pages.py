@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sentinel.daemon.api.histories import node_list
+from sentinel.daemon.api.histories import job_given, node_list
 from sentinel.daemon.api.views import Place, Views
 from sentinel.daemon.incident_search import SEARCHED
 from sentinel.daemon.web import fleet_map, incident_page, job_page, plan_page, report_page
@@ -66,9 +66,7 @@ class Asked:
             name: value for name in names if (value := self.query.get(name, "").strip()[:_LONGEST])
         }
         if "job" in found:
-            if not found["job"].isdecimal() or len(found["job"]) > 20:
-                raise UserError(f"{found['job']!r:.40} is no id of a job", fix="squeue and sacct list them")
-            found["job"] = int(found["job"])
+            found["job"] = job_given(found["job"])
         if "since" in found:
             found["since"] = since_of(found["since"], self.now)
         if "open" in found:

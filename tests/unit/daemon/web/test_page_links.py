@@ -274,3 +274,18 @@ async def test_jobs_that_had_one_id_are_shown_each_by_itself(served: ServedPage)
     _, text, _ = await served.get("/jobs?since=90d&job=700")
     assert text.count('<th scope="row"><a href="/jobs/700">') == 2
     assert "<td>2</td><td>900</td>" in text and "<td>1</td><td>50</td>" in text
+
+
+async def test_a_task_of_an_array_is_found_as_squeue_names_it(served: ServedPage) -> None:
+    slurm = served.world.slurm
+    task = slurm.submit(nodes=1, user="ada", array=(440, 2))
+    await served.daemon.fleets.take()
+    status, text, _ = await served.get("/jobs/440_2", user="ada")
+    assert status == 200 and f"Job {task}" in text and text == (await served.get(f"/jobs/{task}", user="ada"))[1]
+    view = served.daemon.live.fleet.jobs[task]  # type: ignore[union-attr]
+    served.world.store.save_attempt(view, first_step=1, last_step=9, step_time_s=1.0)
+    assert f"<h1>Job {task}" in (await served.get("/jobs/440_2", user="ada"))[1]
+    status, text, _ = await served.get("/jobs?job=440_2", user="ada")
+    assert status == 200 and f'href="/jobs/{task}"' in text
+    for path, status in (("/jobs/440_3", 404), ("/jobs/440_", 404), ("/jobs?job=440_2_1", 422)):
+        assert (await served.get(path))[0] == status, path
