@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan
+from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, refuse_changed, scan
 from sentinel.checkpoints.formats import marks
 from sentinel.checkpoints.own_folders import (
     below,
@@ -244,6 +244,11 @@ def _copy_file(
                     if progress:
                         progress(len(piece))
                 os.fsync(fd)
+                try:
+                    refuse_changed(source, entry)
+                except NotKnown:
+                    os.unlink(half, dir_fd=folder)
+                    raise
                 if handle.size != entry.size or read_back(fd, handle.size) != crc:
                     os.unlink(half, dir_fd=folder)
                     raise Unavailable(

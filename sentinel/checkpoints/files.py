@@ -299,6 +299,16 @@ def opened(path: Path, name: str | None = None) -> Iterator[Handle]:
         os.close(fd)
 
 
+def refuse_changed(path: Path, entry: Entry) -> None:
+    """`NotKnown` where a file is no longer what was listed: what was read of it may be of two saves."""
+    try:
+        now = entry_of(os.lstat(path))
+    except OSError as error:
+        raise unread(error, visible(path.name)) from None
+    if now != entry:
+        raise NotKnown(f"{visible(path.name)} changed while it was copied (being written)")
+
+
 def read_small(path: Path, limit_bytes: int, name: str | None = None) -> bytes:
     """The whole of a file that is expected to be small. `NotKnown` where it is not."""
     with opened(path, name) as handle:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sentinel.checkpoints.copying import PIECE_BYTES, Copied, Pace, not_a_copy, order_of, read_back, same, write_all
-from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, scan
+from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, refuse_changed, scan
 from sentinel.checkpoints.own_folders import check_own, half_of, opened_half, own_store, require_parent
 from sentinel.errors import Denied, ProtocolError, Refused, Unavailable, UserError
 from sentinel.text import visible
@@ -79,6 +79,11 @@ def _send_file(
                     pace.spend(len(new))
                     if progress:
                         progress(len(new))
+            try:
+                refuse_changed(tree.path(name), tree.files[name])
+            except NotKnown:  # told, so that the other side keeps nothing of it
+                _say(to, {"crc": None})
+                raise
             _say(to, {"crc": crc})
             return handle.size - offset
     except NotKnown as error:
@@ -179,8 +184,11 @@ def _take(source: IO[bytes], folder: int, place: Path, entry: Entry, offset: int
             write_all(fd, piece, offset)
             offset += len(piece)
         os.fsync(fd)
-        if read_back(fd, entry.size) != _hear(source).get("crc"):
+        sent = _hear(source).get("crc")
+        if read_back(fd, entry.size) != sent:
             os.unlink(half, dir_fd=folder)
+            if sent is None:
+                raise Unavailable(f"{visible(str(place))}: changed while it was sent", fix="Run it again.")
             raise Unavailable(
                 f"{visible(str(place))}: what was read back differs from what was sent",
                 fix="Run it again; if it happens again, one of the two disks loses data.",

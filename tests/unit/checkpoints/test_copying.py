@@ -92,6 +92,30 @@ def test_a_disk_that_loses_bytes_is_noticed(source, shared, monkeypatch):
     assert not (shared / STEP).exists()
 
 
+def written_anew(path):
+    """In place, as long as before: what a trainer does that saves to the same path again."""
+    with path.open("r+b") as file:
+        file.write(b"?" * path.stat().st_size)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("name", ["__0_0.distcp", "__2_0.distcp"])
+def test_a_source_that_is_written_anew_meanwhile(make, source, shared, monkeypatch, name, in_place):
+    """Whether it is the file that is being copied or one that comes after it."""
+    monkeypatch.setattr(copying, "PIECE_BYTES", 256)
+    changed = []
+
+    def trainer(count):
+        if not changed:
+            changed.append(count)
+            written_anew(source / name)
+
+    with pytest.raises(Unavailable, match="changed"):
+        copy(source, shared, STEP, progress=trainer, in_place=in_place)
+    stage = shared / STEP if in_place else incoming(shared, STEP)
+    assert not (stage / name).exists() and not (stage / ".metadata").exists()
+
+
 def test_a_damaged_source_does_not_become_a_checkpoint(make, source, shared):
     shard = source / "__1_0.distcp"
     data = bytearray(shard.read_bytes())

@@ -20,7 +20,8 @@ from sentinel.errors import ProtocolError, Refused, SentinelError, Unavailable, 
 class Line:
     """A pipe there and a pipe back, with the receiver in a thread; the way there may break after so many bytes."""
 
-    def __init__(self, root, break_after=None, change=None):
+    def __init__(self, root, break_after=None, change=None, on_sent=None):
+        self.on_sent = on_sent
         there, self.to = (os.fdopen(fd, mode) for fd, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
         self.back, back = (os.fdopen(fd, mode) for fd, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
         self.error = None
@@ -41,7 +42,7 @@ class Line:
 
     def send(self, path):
         try:
-            return send(path, self.to, self.back)
+            return send(path, self.to, self.back, progress=self.on_sent)
         finally:
             self.to.close()
             self.thread.join()
@@ -117,6 +118,25 @@ def test_what_was_changed_on_the_way_gets_no_name(make):
     with pytest.raises(Unavailable, match="differs"):
         Line(make.root / "peer", change=True).send(path)
     assert not (make.root / "peer/step-5/.metadata").exists()
+    assert Line(make.root / "peer").send(path).complete
+    same(path, make.root / "peer/step-5")
+
+
+def test_what_the_trainer_writes_anew_meanwhile_gets_no_name(make, monkeypatch):
+    """At the same path, as long as before: half of the one save and half of the other."""
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 1024)
+    path = make.dcp("run/step-5", step=5, rows=64)
+
+    def trainer(count):
+        with (path / "__0_0.distcp").open("r+b") as file:
+            file.write(b"?" * (path / "__0_0.distcp").stat().st_size)
+
+    line = Line(make.root / "peer", on_sent=trainer)
+    with pytest.raises(Unavailable, match="changed"):
+        line.send(path)
+    assert isinstance(line.error, Unavailable)
+    assert sorted(file.name for file in (make.root / "peer/step-5").iterdir()) == []
+    make.age(path / "__0_0.distcp", 3600)
     assert Line(make.root / "peer").send(path).complete
     same(path, make.root / "peer/step-5")
 
