@@ -1,9 +1,9 @@
 """Copies checkpoints between tiers: local to global (drain), local to a peer's disk (replicate).
 
 Into a sibling of the target root first (``<root>/../.incoming/<run>/``, so that no framework finds half a checkpoint),
-shards before markers, each file read back and compared, times kept; then one rename. Nothing is ever overwritten. A copy
-that was broken off is taken up where it stopped. When the shards lie on several nodes each copies its own, and the one
-that completes the checkpoint renames it.
+shards before markers, each file read back and compared, times kept; then one rename. Nothing is ever overwritten; what is
+in its place already is read and compared, too. A copy that was broken off is taken up where it stopped. When the shards lie
+on several nodes each copies its own, and the one that completes the checkpoint renames it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ def copy(
     refuse_itself(source, final, ((tree.path(name), final if tree.single else final / name) for name in names))
     done = Copied(str(final))
     if os.path.lexists(final) and _has_all(final, tree, names):
-        done.complete, done.already = True, len(names)
+        for name in names:
+            _refuse_other_bytes(tree.path(name), final if tree.single else final / name, pace, progress)
+        done.complete, done.already, done.seconds = True, len(names), time.monotonic() - start
         return done
     try:
         with _folder_of(final, target_root, in_place) as (folder, shown):
@@ -136,6 +138,8 @@ def copy(
                         f"{visible(str(there))} exists with other contents: not overwritten",
                         fix="Move it aside with `sentinel checkpoints quarantine`, or copy elsewhere.",
                     )
+                if os.path.lexists(there):
+                    _refuse_other_bytes(tree.path(name), there, pace, progress)
                 with below(folder, inside.parts[:-1], make=True) as place:
                     if same(inside.name, tree.files[name], place):
                         done.already += 1
@@ -202,7 +206,7 @@ def _one_file(here: Path, there: Path) -> bool:
 
 
 def same(place: Path | str, entry: Entry, folder: int | None = None) -> bool:
-    """Whether this file was copied, and verified, before: files get their name only after that.
+    """Whether a file of this size and time is there: one of ours got its name only when it was verified.
 
     ``folder``: descriptor of the folder that ``place`` is the name of a file in.
     """
@@ -215,6 +219,30 @@ def same(place: Path | str, entry: Entry, folder: int | None = None) -> bool:
 
 def _has_all(final: Path, tree: Tree, names: Sequence[str]) -> bool:
     return all(same(final if tree.single else final / name, tree.files[name]) for name in names)
+
+
+def _refuse_other_bytes(source: Path, there: Path, pace: Pace, progress: Callable[[int], None] | None) -> None:
+    """`Refused` where what has the size and time of the source holds other bytes: who copied it verified nothing, or a page
+    was lost since."""
+    try:
+        with opened(source) as mine, opened(there) as theirs:
+            give_up_pages(theirs.fd)
+            for at in range(0, max(mine.size, theirs.size), PIECE_BYTES):
+                length = min(PIECE_BYTES, mine.size - at)
+                if mine.size != theirs.size or mine.read(at, length) != theirs.read(at, length):
+                    raise other_bytes(there, source)
+                pace.spend(length)
+                if progress:
+                    progress(length)
+    except NotKnown as error:
+        raise Unavailable(error.reason, fix="Run it again.") from error
+
+
+def other_bytes(there: Path, source: Path | str) -> Refused:
+    return Refused(
+        f"{visible(str(there))} holds other bytes than {visible(str(source))}, with its size and time: one is damaged",
+        fix="`sentinel checkpoints validate --level checksum` says which; move the damaged one aside.",
+    )
 
 
 def _copy_file(
@@ -273,12 +301,17 @@ def write_all(fd: int, piece: bytes, offset: int) -> None:
 
 def read_back(fd: int, size: int) -> int:
     """CRC-32 of what is on the disk: the pages that were just written are given up first."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    give_up_pages(fd)
     crc = 0
     for offset in range(0, size, PIECE_BYTES):
         crc = zlib.crc32(os.pread(fd, min(PIECE_BYTES, size - offset), offset), crc)
     return crc
+
+
+def give_up_pages(fd: int) -> None:
+    """So that what is read next comes from the disk."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _finish(folder: int, stage: Path, final: Path, done: Copied) -> None:

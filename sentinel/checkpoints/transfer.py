@@ -1,8 +1,9 @@
 """Copies a checkpoint to a node whose disk is mounted nowhere else, over two streams: one to it, one back.
 
 The sender names the files; the receiver says what it has, whole or in part; what is missing is sent, each file with its
-CRC-32, read back there, and given its name and times only then. Broken off and begun again, it goes on where it stopped.
-Nothing is overwritten. Both sides run as the same user; whatever comes over the stream is checked all the same.
+CRC-32, read back there, and given its name and times only then. Of what is there already the CRC-32 alone is sent, and
+compared. Broken off and begun again, it goes on where it stopped. Nothing is overwritten. Both sides run as the same user;
+whatever comes over the stream is checked all the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from sentinel.checkpoints.copying import PIECE_BYTES, Copied, Pace, not_a_copy, order_of, read_back, same, write_all
+from sentinel.checkpoints.copying import (
+    PIECE_BYTES,
+    Copied,
+    Pace,
+    not_a_copy,
+    order_of,
+    other_bytes,
+    read_back,
+    same,
+    write_all,
+)
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, refuse_changed, scan
 from sentinel.checkpoints.own_folders import check_own, half_of, opened_half, own_store, require_parent
 from sentinel.errors import Denied, ProtocolError, Refused, Unavailable, UserError
@@ -49,7 +60,10 @@ def send(
         have, parts = set(answer["have"]), dict(answer["parts"])
         done = Copied(str(answer["target"]), already=len(have))
         for name in names:
-            if name not in have:
+            if name in have:
+                _say(to, {"name": name, "crc": _sum(tree, name, pace, progress)})
+                _hear(back)
+            else:
                 done.bytes += _send_file(tree, name, int(parts.get(name, 0)), to, pace, progress)
                 done.files += _hear(back).get("done") == name
         _say(to, {"end": True})
@@ -90,6 +104,23 @@ def _send_file(
         raise Unavailable(error.reason, fix="Run it again: it goes on where it stopped.") from error
 
 
+def _sum(tree: Tree, name: str, pace: Pace, progress: Callable[[int], None] | None) -> int:
+    """CRC-32 of a file that the other side has."""
+    try:
+        with opened(tree.path(name), name) as handle:
+            crc = 0
+            for at in range(0, handle.size, PIECE_BYTES):
+                piece = handle.read(at, min(PIECE_BYTES, handle.size - at))
+                crc = zlib.crc32(piece, crc)
+                pace.spend(len(piece))
+                if progress:
+                    progress(len(piece))
+        refuse_changed(tree.path(name), tree.files[name])
+    except NotKnown as error:
+        raise Unavailable(error.reason, fix="Run it again.") from error
+    return crc
+
+
 def receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
     """The other side: puts what comes under ``root``. Errors are told to the sender and raised."""
     try:
@@ -112,10 +143,11 @@ def _receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
     first = told if isinstance(told, list) and len(told) == 3 else [""]
     if str(first[0]) in places and first[1:] == _identity(places[str(first[0])]):
         raise not_a_copy(target)
-    have, parts = [], {}
+    have: set[str] = set()
+    parts: dict[str, int] = {}
     for file, entry in files.items():
         if same(places[file], entry):
-            have.append(file)
+            have.add(file)
         elif os.path.lexists(places[file]):
             raise Refused(
                 f"{visible(str(places[file]))} exists with other contents: not overwritten",
@@ -123,9 +155,13 @@ def _receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
             )
         else:
             parts[file] = _begun(places[file], entry)
-    _say(back, {"target": str(target), "have": have, "parts": parts})
+    _say(back, {"target": str(target), "have": sorted(have), "parts": parts})
     while not (head := _hear(source)).get("end"):
         file = str(head.get("name"))
+        if file in have:
+            _refuse_other_bytes(places[file], file, head.get("crc"))
+            _say(back, {"done": file})
+            continue
         if file not in parts or head.get("offset") != parts[file]:
             raise ProtocolError("a file that was not announced")
         try:
@@ -169,6 +205,16 @@ def _begun(place: Path, entry: Entry) -> int:
     except FileNotFoundError:
         return 0
     return 0 if size > entry.size else size - size % PIECE_BYTES
+
+
+def _refuse_other_bytes(place: Path, file: str, crc: object) -> None:
+    """`Refused` where a file that is there holds other bytes than the sender's."""
+    try:
+        with opened(place) as handle:
+            if read_back(handle.fd, handle.size) != crc:
+                raise other_bytes(place, file)
+    except NotKnown as error:
+        raise Unavailable(error.reason, fix="Run it again.") from error
 
 
 def _take(source: IO[bytes], folder: int, place: Path, entry: Entry, offset: int) -> None:

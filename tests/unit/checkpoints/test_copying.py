@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -42,6 +43,27 @@ def test_again_copies_nothing(source, shared):
     copy(source, shared, STEP)
     again = copy(source, shared, STEP)
     assert (again.complete, again.files, again.bytes, again.already) == (True, 0, 0, 5)
+
+
+def lose_a_page(path):
+    """As storage does: size and times stay."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(status.st_size // 2)
+        file.write(bytes(64))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("damaged", ["copy", "source"])
+def test_what_is_there_already_is_read_before_it_counts_as_a_copy(source, shared, in_place, damaged):
+    shutil.copytree(source, shared / STEP)
+    assert copy(source, shared, STEP, in_place=in_place).already == 5
+    lose_a_page((shared / STEP if damaged == "copy" else source) / "__1_0.distcp")
+    before = {path.name: path.read_bytes() for path in (shared / STEP).iterdir()}
+    with pytest.raises(Refused, match=r"__1_0\.distcp holds other bytes"):
+        copy(source, shared, STEP, in_place=in_place)
+    assert {path.name: path.read_bytes() for path in (shared / STEP).iterdir()} == before
 
 
 def test_never_overwrites(make, source, shared):

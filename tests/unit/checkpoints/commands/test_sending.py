@@ -141,6 +141,21 @@ def test_what_the_trainer_writes_anew_meanwhile_gets_no_name(make, monkeypatch):
     same(path, make.root / "peer/step-5")
 
 
+def test_what_is_there_already_is_read_before_it_counts_as_a_copy(make):
+    """The storage of the peer lost a page: size and times stay."""
+    path = make.dcp("run/step-5", step=5)
+    assert Line(make.root / "peer").send(path).complete
+    there = make.root / "peer/step-5/__1_0.distcp"
+    status = there.stat()
+    with there.open("r+b") as file:
+        file.write(bytes(64))
+    os.utime(there, ns=(status.st_atime_ns, status.st_mtime_ns))
+    line = Line(make.root / "peer")
+    with pytest.raises(Refused, match=r"__1_0\.distcp holds other bytes"):
+        line.send(path)
+    assert isinstance(line.error, Refused)
+
+
 def test_nothing_is_overwritten(make):
     path = make.dcp("run/step-5", step=5)
     make.write(make.root / "peer/step-5/__0_0.distcp", b"another")
