@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sentinel.checkpoints.copies.earlier import of_an_earlier_save
 from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, refuse_changed, scan
 from sentinel.checkpoints.formats import marks
 from sentinel.checkpoints.own_folders import (
@@ -142,6 +143,7 @@ def copy(
                     _refuse_other_bytes(tree.path(name), there, pace, progress)
                 with below(folder, inside.parts[:-1], make=True) as place:
                     if same(inside.name, tree.files[name], place):
+                        _put_there_now(place, inside.name, tree.files[name])
                         done.already += 1
                         continue
                     done.bytes += _copy_file(tree.path(name), place, there, tree.files[name], pace, progress)
@@ -149,7 +151,7 @@ def copy(
             if in_place:
                 done.complete = True
             else:
-                _finish(folder, shown / final.name, final, done)
+                _finish(folder, shown / final.name, final, done, tree)
     except OSError as error:
         raise Denied(f"{visible(str(final))} cannot be written: {error.strerror}") from error
     done.seconds = time.monotonic() - start
@@ -287,9 +289,14 @@ def _copy_file(
                 os.close(fd)
     except NotKnown as error:
         raise Unavailable(error.reason, fix="Run it again: it goes on where it stopped.") from error
-    os.utime(half, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=folder, follow_symlinks=False)
+    _put_there_now(folder, half, entry)
     os.rename(half, name, src_dir_fd=folder, dst_dir_fd=folder)
     return copied
+
+
+def _put_there_now(folder: int, name: str, entry: Entry) -> None:
+    """Give a copy its times. Its ctime says since when it is known to be what lies at the source."""
+    os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=folder, follow_symlinks=False)
 
 
 def write_all(fd: int, piece: bytes, offset: int) -> None:
@@ -314,11 +321,12 @@ def give_up_pages(fd: int) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _finish(folder: int, stage: Path, final: Path, done: Copied) -> None:
+def _finish(folder: int, stage: Path, final: Path, done: Copied, mine: Tree) -> None:
     """Rename what is complete. What is not waits for the other nodes, unless every file is there and one's bytes are wrong.
 
     Args:
         folder: descriptor of the folder that ``stage`` is in.
+        mine: this node's part, as it was copied.
     """
     if not exists(folder, stage.name):  # another node was the last, and has renamed it
         done.complete = os.path.lexists(final)
@@ -326,6 +334,12 @@ def _finish(folder: int, stage: Path, final: Path, done: Copied) -> None:
     shape, answer = validate(stage, "structural"), validate(stage, "checksum")
     if shape.valid is not True:
         done.waiting_for = shape.reason
+        return
+    try:
+        done.waiting_for = of_an_earlier_save(mine, scan(stage), time.time())
+    except NotKnown as error:
+        done.waiting_for = error.reason
+    if done.waiting_for:
         return
     if answer.valid is False:
         done.damaged = answer.reason

@@ -42,7 +42,7 @@ _OPTIMIZER_DEPTH = 4  # of tables and lists in which trainers keep an optimizer
 _SAMPLES = 16  # places at which files without checksums are compared
 _SAMPLE_BYTES = 4096
 # The pause of one process between two files of one save: the time to write them at this rate, and a hang of the storage.
-_SLOW_BYTES_PER_S = 20e6
+SLOW_BYTES_PER_S = 20e6
 _HANG_S = 120.0
 RANKS_HANG_S = 900.0  # between ranks: the last may wait for storage that the others had already
 
@@ -101,7 +101,7 @@ def refuse_pause(tree: Tree, names: Iterable[str], hang_s: float = _HANG_S) -> N
     )
     for (before, old), (after, new) in pairwise(entries):
         pause_s = after.mtime_s - before.mtime_s
-        if pause_s > hang_s + after.size / _SLOW_BYTES_PER_S:
+        if pause_s > hang_s + after.size / SLOW_BYTES_PER_S:
             raise NotKnown(
                 f"{visible(old)} was written {pause_s:.0f} s before {visible(new)}: from an earlier save, or copied since"
             )
