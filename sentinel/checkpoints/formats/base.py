@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.checkpoints.files import BeingWritten, Broken, Entry, Foreign, NotKnown, Tree, opened
+from sentinel.checkpoints.files import BeingWritten, Broken, Entry, Foreign, NotKnown, Tree, entry_at, opened
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.reading import Held, Work
 from sentinel.checkpoints.records import Level
@@ -27,6 +28,11 @@ _COPY_BYTES_PER_S = 50e6  # of a slow one
 # A save that has not finished is "being written" while something in it changed this recently; storage that hangs for
 # longer makes it look abandoned, and it is then called invalid until its marker appears.
 FRESH_S = 120.0
+
+# Names of files that a rank wrote, those that count ranks from 1, and pieces of an array, which any rank may have written.
+_RANK = re.compile(r"(?:(?:rank|process|rng_state|random_states)[-_]?|(?:^|/)__)(\d{1,9})")
+_COUNTED_RANK = re.compile(r"(?:^|/)shard-(\d{1,9})-")
+_CHUNK = re.compile(r"(?:.*/)?(?:c/)?\d+(?:[./]\d+)*")
 
 StepReader = Callable[[str], int | None]
 
@@ -120,22 +126,46 @@ def unfinished(tree: Tree, ask: Ask, reason: str) -> Exception:
 def newer_than(tree: Tree, names: Iterable[str], marker: str) -> None:
     """Refuse shards that were written after the marker that says the save had finished (torn overwrite in place).
 
-    A program that was exported beside them is no shard, whatever its name; a copy gives times in an order of its own.
+    A program that was exported beside them is no shard, whatever its name; a copy gives times in an order of its own. Only
+    what the writer of the marker wrote is proven by its clock: of a node that may have another one the same lateness in a
+    save beside shows that its clock is ahead, and without that it is not known which of the two it is.
     """
     names = list(names)
-    limit = tree.files[marker].mtime_s + SKEW_S
-    for name in names:
-        late = tree.files[name].mtime_s - limit
-        if late <= 0 or _is_program(tree, name):
-            continue
-        if not times_of_a_copy(tree, [*names, marker]):
-            raise Broken(
-                f"{visible(name)} was written {late + SKEW_S:.0f} s after {visible(marker)}: overwritten in place"
-            )
-        if put_in := put_in_later(tree.files[other] for other in [*names, marker]):
-            raise NotKnown(
-                f"{visible(name)} was written {late + SKEW_S:.0f} s after {visible(marker)}, and {put_in}: two saves mixed?"
-            )
+    late_s = {name: tree.files[name].mtime_s - tree.files[marker].mtime_s for name in names}
+    late = [name for name in names if late_s[name] > SKEW_S and not _is_program(tree, name)]
+    copied = bool(late) and times_of_a_copy(tree, [*names, marker])
+    put_in = put_in_later(tree.files[name] for name in [*names, marker]) if copied else ""
+    for name in sorted(late, key=lambda name: not _by_one_clock(name, marker)):  # what proves something first
+        words = f"{visible(name)} was written {late_s[name]:.0f} s after {visible(marker)}"
+        if copied:
+            if put_in:
+                raise NotKnown(f"{words}, and {put_in}: two saves mixed?")
+        elif _by_one_clock(name, marker):
+            raise Broken(f"{words}: overwritten in place")
+        elif not _as_late_beside(tree, name, marker, late_s[name]):
+            raise NotKnown(f"{words}: overwritten in place, or by a clock that is ahead?")
+
+
+def _by_one_clock(name: str, marker: str) -> bool:
+    """Whether the process that wrote the marker wrote this file, as far as names tell: what names no rank is the first's."""
+    return _CHUNK.fullmatch(name) is None and _ranks_of(name) == _ranks_of(marker)
+
+
+def _ranks_of(name: str) -> set[int]:
+    """The ranks that a name speaks of."""
+    found = {int(number) for number in _RANK.findall(name)}
+    return found | {int(number) - 1 for number in _COUNTED_RANK.findall(name)} or {0}
+
+
+def _as_late_beside(tree: Tree, name: str, marker: str, late_s: float) -> bool:
+    """Whether the file is about as late in one of the saves beside: a clock is ahead in all of them."""
+    for folder in neighbours(tree.root, NEAREST):
+        theirs, ended = entry_at(folder / name), entry_at(folder / marker)
+        if theirs is not None and ended is not None:
+            beside_s = theirs.mtime_s - ended.mtime_s
+            if beside_s > SKEW_S and abs(beside_s - late_s) <= _COPY_HANG_S:
+                return True
+    return False
 
 
 def times_of_a_copy(tree: Tree, names: Iterable[str]) -> bool:
