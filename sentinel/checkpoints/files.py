@@ -20,6 +20,9 @@ from sentinel.text import visible
 
 # What file systems, editors, desktops and kernels leave behind in a folder: no part of a save, whenever it was written.
 LITTER = re.compile(r"\.nfs[0-9a-f]{8,}|\.fuse_hidden[0-9a-f]+|\.DS_Store|\._.+|Thumbs\.db|core\.\d+|.+~|\..+\.sw[op]")
+# Where rsync keeps what it puts in its place at the end of a copy (--delay-updates), or goes on with (--partial-dir, by the
+# name that its manual gives).
+_TRANSFERS = frozenset((".~tmp~", ".rsync-partial"))
 MAX_FILES = 300_000  # of one checkpoint; beyond it the answer is "not known"
 MAX_DEPTH = 6
 
@@ -101,6 +104,9 @@ class Tree:
     links: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)  # neither file, folder nor link
     copies: list[str] = field(default_factory=list)  # what no loader reads by its name
+    staged: dict[str, Entry] = field(
+        default_factory=dict
+    )  # what a copy has not put in its place, by the name it will have
     folders: set[str] = field(default_factory=set)
     folder_times: dict[str, float] = field(default_factory=dict)  # when a name was last added, removed or changed
     single: bool = False
@@ -210,6 +216,8 @@ def _walk(tree: Tree) -> None:
                 name = prefix + entry.name
                 if entry.is_symlink():
                     tree.links.append(name)
+                elif entry.name in _TRANSFERS and entry.is_dir(follow_symlinks=False):
+                    _list_staged(tree, prefix, entry.path)
                 elif entry.is_dir(follow_symlinks=False):
                     tree.folders.add(name)
                     tree.folder_times[name] = entry.stat(follow_symlinks=False).st_mtime
@@ -222,16 +230,30 @@ def _walk(tree: Tree) -> None:
                     tree.files[name] = entry_of(entry.stat(follow_symlinks=False))
                 else:
                     tree.odd.append(name)
-                if len(tree.files) + len(tree.folders) + len(tree.links) + len(tree.copies) > MAX_FILES:
+                listed = (tree.files, tree.folders, tree.links, tree.copies, tree.staged)
+                if sum(map(len, listed)) > MAX_FILES:
                     raise NotKnown(f"more than {MAX_FILES} files: too many to look at")
 
 
+def _list_staged(tree: Tree, prefix: str, folder: str) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                tree.staged[prefix + entry.name] = entry_of(entry.stat(follow_symlinks=False))
+
+
 def refuse_renamed(tree: Tree, of_ranks: Collection[str] = ()) -> None:
-    """`NotKnown` where a copy of a file is there, or what was set aside, and the file itself is not.
+    """`NotKnown` where a copy of a file is there, or what was set aside, and the file itself is not; and where rsync has not
+    put another one in its place yet.
 
     ``of_ranks``: files that are known to be none, though they are named so.
     """
     here = {*tree.files, *tree.links}
+    for name, new in sorted(tree.staged.items()):
+        old = tree.files.get(name)
+        if name not in here or (old is not None and (old.size, old.mtime_ns) != (new.size, new.mtime_ns)):
+            what = "another" if name in here else "it"
+            raise NotKnown(f"{visible(name)}: rsync has not put {what} in its place: a copy that did not end?")
     for name in (*tree.copies, *(file for file in tree.files if file not in of_ranks)):
         folder, slash, file = name.rpartition("/")
         original = copy_names.duplicate_of(file) or copy_names.set_aside_from(file)
