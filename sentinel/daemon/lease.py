@@ -20,6 +20,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -166,16 +167,26 @@ class Lease:
             self._log.warning("store-lost-content", reason=why, fix=LOST)
         self._newest = view.token
         silent_s = self._watch.holder_silent_s(view)
-        if silent_s < self.lease_s and not died_here(view.holder):
+        ours = view.holder == self._own.holder  # taken before, and then we got no answer
+        if silent_s < self.lease_s and not ours and not died_here(view.holder):
             return False
         if not self._store.take_lease(self._own.holder, view):
             return False
+        try:
+            self._took(view)
+        except SentinelError:
+            self._store.token = None  # else the next try, which takes it anew, would be of one that was superseded
+            raise
         self._until_s = began_s + _ACTING_FRACTION * self.lease_s
+        return True
+
+    def _took(self, view: LeaseView) -> None:
         gone = [row.holder for row in view.daemons if row.holder == view.holder != self._own.holder]
         gone += [peer.row.holder for peer in self.peers if peer.silent_s > 10 * self.lease_s or _gone(peer, self._own)]
-        self._store.forget_daemons(gone)
+        # Rows of who is gone change nothing: the next one that takes the lease removes them.
+        with suppress(Unavailable):
+            self._store.forget_daemons(gone)
         self._look()
-        return True
 
     def _look(self) -> LeaseView:
         self._own = replace(self._own, beats=self._own.beats + 1)

@@ -150,6 +150,26 @@ def test_a_stopped_transaction_holds_nobody_up(pair: tuple[DaemonProcess, Daemon
     frozen.close()
 
 
+def test_the_standby_takes_over_after_its_connections_were_lost(
+    pair: tuple[DaemonProcess, DaemonProcess], url: str
+) -> None:
+    """PostgreSQL was restarted while both ran: what lies idle in the standby is closed at the other end."""
+    first, second = pair
+    until(lambda: "sentinel_standbys 1.0" in first.get("/metrics"), "the active one to know of the other")
+    store = DirectStore(url)
+    with store._begin() as connection:
+        connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    store.close()
+    first.wait("ok")
+    first.process.kill()
+    first.process.wait()
+    second.wait("ok")
+    assert second.log.count("active daemon=") == 1
+
+
 def test_one_that_ends_gives_the_lease_back(pair: tuple[DaemonProcess, DaemonProcess]) -> None:
     first, second = pair
     first.process.send_signal(signal.SIGTERM)

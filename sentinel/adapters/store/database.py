@@ -181,6 +181,10 @@ class Database:
             except BaseException:
                 self.engine.dispose()
                 raise
+            if self.shared:
+                # Who stands by writes nothing for weeks. A connection that lies idle may be lost by then without a word, and
+                # the first thing that the active one saves would wait for it until its deadline.
+                self.engine.dispose()
 
     def close(self) -> None:
         self._closing.set()

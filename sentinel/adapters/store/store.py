@@ -430,7 +430,7 @@ class Store(Database):
             lease.leave(connection, holder, token)
 
     def forget_daemons(self, holders: Sequence[str]) -> None:
-        with self._begin() as connection:
+        with self._begin(about_lease=True) as connection:
             lease.forget(connection, list(holders))
 
     def forget(self, before: datetime, spared: Collection[str] = ()) -> int:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hanging_threads import all_threads_hang
@@ -54,7 +55,7 @@ class Connection:
         return self.database.view()
 
     def take_lease(self, holder: str, seen: LeaseView) -> bool:
-        self._reach()
+        self.require_lease()
         if (seen.holder, seen.token) != (self.database.holder, self.database.token):
             return False
         self.database.holder, self.database.token = holder, seen.token + 1
@@ -211,6 +212,26 @@ def test_a_database_that_is_away_for_all_makes_nobody_act_and_the_same_one_goes_
     assert first.acts and not first.gone
     turns(10, first, second)
     assert first.acts and not second.took
+
+
+@pytest.mark.parametrize("unanswered", ["forget_daemons", "look_at_lease"])
+def test_who_took_the_lease_and_then_got_no_answer_acts_all_the_same(
+    pair: tuple[Host, Host], database: Database, monkeypatch: pytest.MonkeyPatch, unanswered: str
+) -> None:
+    """It counts on in its row, so that nobody else would take over from it."""
+    _, second = pair
+    store: Any = second.lease._store
+    answer, failed = getattr(store, unanswered), list[bool]()
+
+    def fails_once(*given: Any) -> Any:
+        if store.token is not None and not failed:
+            failed.append(True)
+            raise Unavailable("server closed the connection unexpectedly")
+        return answer(*given)
+
+    monkeypatch.setattr(store, unanswered, fails_once)
+    turns(12, second)
+    assert failed and second.acts and database.holder == "b:1"
 
 
 def test_who_stands_by_says_that_an_older_database_answers(pair: tuple[Host, Host], database: Database) -> None:
