@@ -274,7 +274,7 @@ def _periodic(
     periodic.every(_PRUNE_S, partial(prune, base, runner), "pruning of the store", first_s=_PRUNE_FIRST_S)
     metrics = FleetMetrics(store, base.live, settings, base.telemetry, base.clock)
     periodic.every(METRICS_S, partial(asyncio.to_thread, metrics.read), "fleet metrics")
-    if (files := event_files(settings.daemon, runner.report, log)) is not None:
+    if (files := event_files(settings.daemon, runner, log)) is not None:
         periodic.every(EVENT_FILES_S, files.look, "event files")
     if syslog is not None:
         export = AuditExport(store, syslog, Path(settings.daemon.state) / COPIED)

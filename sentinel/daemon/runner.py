@@ -18,7 +18,7 @@ from typing import Any
 from sentinel.adapters.store.store import Store
 from sentinel.adapters.threads import Threads
 from sentinel.daemon.measure import measure
-from sentinel.daemon.unsaved import Unsaved, changes_of, named, next_batch
+from sentinel.daemon.unsaved import Unsaved, changes_of, named, next_batch, taken
 from sentinel.engine import Engine, Transition
 from sentinel.engine.audit import AUDITED, AuditTrail
 from sentinel.engine.events import (
@@ -130,15 +130,22 @@ class Runner:
             (self._log.warning if remark.warning else self._log.info)(remark.name, **fields)
         self._trail.note(event, transition, self.state)
         measure(transition, self.state, self._telemetry)
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start_timers(transition)
+        return self._save(transition, patient=patient)
+
+    def saved(self) -> asyncio.Future[None]:
+        """Done when the changes of all events so far are saved, however long that takes; fails when the daemon stops."""
+        return self._save(Transition(), patient=True)
+
+    def _save(self, transition: Transition, *, patient: bool) -> asyncio.Future[None]:
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not transition.changes and not transition.effects and not self._waiting and not self._is_saving():
             saved.set_result(None)
             return saved
         self._waiting.append(Unsaved(transition, saved, patient))
         if not self._is_saving():
             self._saving = asyncio.create_task(self._save_all())
-            self._saving.add_done_callback(_taken)
+            self._saving.add_done_callback(taken)
         return saved
 
     def _start_timers(self, transition: Transition) -> None:
@@ -389,9 +396,3 @@ class Runner:
     def has_run(self, job: int, attempt: int) -> bool:
         """See ``sentinel.actions.means.Progress``."""
         return self.state.cluster.has_run(job, attempt)
-
-
-def _taken(saving: asyncio.Task[None]) -> None:
-    """Take the error of what ended: those who wait for its transitions have it, and asyncio logs one that nobody takes."""
-    if not saving.cancelled():
-        saving.exception()

@@ -48,3 +48,9 @@ def changes_of(batch: list[Unsaved]) -> Batch:
 
 def named(*changes: Change) -> Batch:
     return Batch(changes, uuid.uuid4().hex)
+
+
+def taken(saving: asyncio.Task[None]) -> None:
+    """Take the error of what ended: those who wait for its transitions have it, and asyncio logs one that nobody takes."""
+    if not saving.cancelled():
+        saving.exception()

@@ -40,7 +40,7 @@ from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.perform import Effects
 from sentinel.daemon.effects.slurmd_probe import answers
 from sentinel.daemon.effects.user_files import UserFiles
-from sentinel.daemon.ingest.event_files import EventFiles, Report
+from sentinel.daemon.ingest.event_files import EventFiles
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.lost_convictions import LostConvictions
 from sentinel.daemon.ingest.priority import ConvictingEvidence
@@ -163,11 +163,14 @@ def engine_runner(
     return runner
 
 
-def event_files(settings: Daemon, report: Report, log: Log) -> EventFiles | None:
+def event_files(settings: Daemon, runner: Runner, log: Log) -> EventFiles | None:
     """Build the reader of event files; None if the settings name no folder for them."""
     if not settings.events:
         return None
-    return EventFiles(Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, report, log)
+    return EventFiles(
+        Path(settings.events), {0, os.getuid(), *settings.trusted_uids}, runner.report, log,
+        asked_about=lambda: runner.state.watch.job_ends.tries, saved=runner.saved,
+    )  # fmt: skip
 
 
 def operators_of(base: DaemonParts) -> set[int]:

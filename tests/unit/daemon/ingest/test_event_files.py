@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
+from in_memory.daemon import Daemon, incidents_of
+from in_memory.world import World
 
+from sentinel.config.settings import Daemon as DaemonSettings
 from sentinel.daemon.ingest.event_files import EventFiles
+from sentinel.daemon.wiring import event_files
 from sentinel.engine.events import ReportedEnd
+from sentinel.errors import Unavailable
 from sentinel.log import Log
 from sentinel.model.records import utc
 
@@ -23,11 +29,23 @@ class Scene:
         self.ends: dict[int, ReportedEnd] = {}
         self.stream = io.StringIO()
         whose = {os.getuid()} if trusted is None else trusted
-        self.box = EventFiles(self.folder, whose, self.report, Log(self.stream))
+        self.asked_about: set[int] = set()
+        self.saves: list[asyncio.Future[None]] = []
+        self.store_away = False
+        self.box = EventFiles(
+            self.folder, whose, self.report, Log(self.stream),
+            asked_about=lambda: self.asked_about, saved=self.saved,
+        )  # fmt: skip
 
     def report(self, event: str, jobs: Collection[int], ends: Mapping[int, ReportedEnd]) -> None:
         self.got.append((event, sorted(jobs)))
         self.ends.update(ends)
+
+    def saved(self) -> asyncio.Future[None]:
+        self.saves.append(asyncio.get_running_loop().create_future())
+        if not self.store_away:
+            self.saves[-1].set_result(None)
+        return self.saves[-1]
 
     def leave(self, *names: str) -> None:
         for name in names:
@@ -66,21 +84,42 @@ async def test_what_is_no_event_stays_and_is_said_once(tmp_path: Path, name: str
     assert there.stream.getvalue().count("event-refused") == 1
 
 
-async def test_one_file_that_stays_keeps_back_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those before it are gone from the folder: nobody would tell of them again."""
+async def test_one_file_that_cannot_be_removed_is_told_once_and_keeps_back_no_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = Scene(tmp_path)
     there.leave(*(f"job_ended.{job}.1" for job in range(1, 10)))
-    unlink = os.unlink
+    unlink = Path.unlink
 
-    def refuse(path: str) -> None:
-        if path.endswith("job_ended.5.1"):
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "job_ended.5.1":
             raise PermissionError(1, "Operation not permitted")
-        unlink(path)
+        unlink(path, missing_ok)
 
-    monkeypatch.setattr(os, "unlink", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
     await there.box.look()
-    assert there.got == [("job_ended", [1, 2, 3, 4, 6, 7, 8, 9])] and there.left() == ["job_ended.5.1"]
-    assert "Operation not permitted" in there.stream.getvalue()
+    await there.box.look()
+    assert there.got == [("job_ended", list(range(1, 10)))] and there.left() == ["job_ended.5.1"]
+    assert there.stream.getvalue().count("Operation not permitted") == 1
+
+
+async def test_a_file_stays_until_what_it_led_to_is_saved(tmp_path: Path) -> None:
+    there = Scene(tmp_path)
+    there.asked_about, there.store_away = {7}, True
+    there.leave("job_ended.7.r0e3s0.a", "job_ended.8.b")
+    await there.box.look()
+    await there.box.look()
+    assert there.got == [("job_ended", [7, 8])] and len(there.left()) == 2
+    there.saves[0].set_result(None)
+    await there.box.look()
+    assert there.left() == ["job_ended.7.r0e3s0.a"] and len(there.saves) == 1
+    there.asked_about = set()
+    await there.box.look()
+    there.saves[1].set_exception(Unavailable("the daemon is stopping"))
+    there.store_away = False
+    there.leave("job_ended.9.c")
+    await there.box.look()
+    assert there.got == [("job_ended", [7, 8]), ("job_ended", [9])] and there.left() == []
 
 
 async def test_a_link_is_no_event(tmp_path: Path) -> None:
@@ -118,3 +157,58 @@ async def test_a_folder_that_is_not_there_is_said_and_tried_again(tmp_path: Path
     there.leave("job_ended.7.1")
     await there.box.look()
     assert there.got == [("job_ended", [7])]
+
+
+@pytest.mark.parametrize("store_away", [False, True], ids=["before Slurm answered", "while the store was away"])
+async def test_a_daemon_that_ends_at_once_leaves_the_end_of_a_job_to_the_next_one(
+    world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store_away: bool
+) -> None:
+    """It failed while no daemon ran, and Slurm has forgotten it: that file is all that is left of it."""
+    there, folder = world(), tmp_path / "events"
+    folder.mkdir(mode=0o700)
+
+    async def started() -> tuple[Daemon, EventFiles]:
+        daemon = Daemon(there)
+        await daemon.start()
+        await daemon.quiet()
+        box = event_files(DaemonSettings(events=str(folder)), daemon.runner, Log(daemon.stream))
+        assert box is not None
+        return daemon, box
+
+    first, _ = await started()
+    first.runner.report("job_started", {there.job})
+    await first.quiet()
+    await first.runner.stop()
+    at = there.slurm.clock.now().timestamp()
+    there.slurm.end(there.job, exit_code=3)
+    there.slurm.purge(there.job)
+    there.slurm.clock.advance(400.0)
+    name = folder / f"job_ended.{there.job}.r0e3s0.abc"
+    name.touch()
+    os.utime(name, (at, at))
+
+    async def hangs(_: float) -> None:
+        await asyncio.Event().wait()
+
+    def away(_: object) -> None:
+        raise Unavailable("database or disk is full")
+
+    with monkeypatch.context() as outage:
+        second, box = await started()
+        if store_away:
+            outage.setattr(there.store, "commit", away)
+        else:
+            outage.setattr(second.fleets, "take_until_answered", hangs)
+        await box.look()
+        while store_away and second.runner.store_problem is None:
+            await asyncio.sleep(0)
+        await box.look()
+        await second.runner.stop()
+    assert not incidents_of(there.store)
+
+    third, box = await started()
+    await box.look()
+    await third.quiet()
+    await box.look()
+    assert [job for _, job, _ in incidents_of(there.store).values()] == [there.job]
+    assert not list(folder.iterdir())
