@@ -70,6 +70,7 @@ class Unavailable(SentinelError):
     usual_fix = "try again; sentinel doctor says what does not answer"
     after_s = 0.0  # the pause that the other side asks for before it is tried again
     unsure = False  # of a message: whether it may have arrived all the same
+    late = False  # of a message: it was sent whole, and no answer came in time
 
 
 class Timeout(Unavailable):

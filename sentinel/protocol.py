@@ -55,6 +55,7 @@ LONG_POLL_S = 25.0
 ELSEWHERE = 421  # HTTP status of a daemon that is not the active one: nothing was done, another address may answer
 NO_SESSION = 401  # HTTP status: ask for a new session
 ACTIVE, STANDBY, BLOCKED = "ok", "standby", "store cannot be written"  # what /healthz says
+TELLS = "Sentinel-Tells"  # header of that answer: this daemon tells people that the store cannot be written
 ENCRYPTED = "application/x-sentinel-munge"
 PART_BYTES = 256 << 10  # munged takes up to 1 MiB with all that is around it
 MOST_HEAD = 48  # bytes of what follows

@@ -48,8 +48,9 @@ from sentinel.daemon.ingest.trends import read_trends
 from sentinel.daemon.lease import RENEWAL_FRACTION, Lease, this_place
 from sentinel.daemon.outage import EVERY_S as OUTAGE_S
 from sentinel.daemon.outage import StoreOutage
+from sentinel.daemon.outage_standby import opened, waiting_daemon
 from sentinel.daemon.outage_told import FILE as TOLD_FILE
-from sentinel.daemon.outage_told import OutageTold, tell_while_standing_by
+from sentinel.daemon.outage_told import OutageTold
 from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.pruning import prune
 from sentinel.daemon.runner import Runner
@@ -98,14 +99,15 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
     """
     check_deadlines(settings)
     syslog = Syslog(settings.daemon.audit_syslog) if settings.daemon.audit_syslog else None
-    store = await asyncio.to_thread(_store, settings, log)
-    own = DaemonRow(holder(), own_address(settings.daemon), __version__, 0, datetime.now(UTC))
-    lease = Lease(store, own, settings.daemon.lease_s, log, superseded=superseded)
-    standby = StandbyServer(settings.daemon, lease, Telemetry(CollectorRegistry()), log)
     told = OutageTold(Path(settings.daemon.state) / TOLD_FILE, log)
-    telling = asyncio.create_task(tell_while_standing_by(told, settings, lease, log), name="end of an outage")
+    waiting = waiting_daemon(settings, told, SteadyClock(), log)
+    telling = asyncio.create_task(waiting.tell(), name="outage before acting")
     try:
-        await stand_by(lease, standby, log)
+        store = await opened(partial(_store, settings, log), waiting.answers, log)
+        own = DaemonRow(holder(), own_address(settings.daemon), __version__, 0, datetime.now(UTC))
+        lease = waiting.lease = Lease(store, own, settings.daemon.lease_s, log, superseded=superseded)
+        standby = StandbyServer(settings.daemon, lease, Telemetry(CollectorRegistry()), log)
+        await stand_by(lease, standby, log, waiting.answers)
     finally:
         telling.cancel()
     lease.keep(asyncio.get_running_loop())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+from collections.abc import Callable
 from typing import Protocol
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
@@ -17,7 +18,7 @@ from sentinel.daemon.api.transport import Listener
 from sentinel.daemon.lease import Lease
 from sentinel.errors import SentinelError, Unavailable, UserError
 from sentinel.log import Log
-from sentinel.protocol import ACTIVE, ELSEWHERE, STANDBY
+from sentinel.protocol import ACTIVE, ELSEWHERE, STANDBY, TELLS
 from sentinel.telemetry import EXPOSITION_TYPE, Telemetry
 
 _KNOWN = ("sentinel_active", "sentinel_build_info")  # a standby daemon's metrics; others are the active one's
@@ -94,15 +95,23 @@ def standing_by(lease: Lease) -> dict[str, str]:
     return {"error": f"standby: {where}", "fix": "name the addresses of all daemons in url, separated by commas"}
 
 
-async def stand_by(lease: Lease, server: StandbyServer, log: Log) -> None:
-    """Return when the lease is ours. ``server`` is started only if the lease cannot be taken at once."""
+async def stand_by(
+    lease: Lease, server: StandbyServer, log: Log, answers: Callable[[str], None] = lambda _: None
+) -> None:
+    """Return when the lease is ours. ``server`` is started only if the lease cannot be taken at once.
+
+    Args:
+        answers: called after each try with why the database does not answer; empty: it does.
+    """
     said, problem = "", ""
     while True:
         try:
             if await asyncio.to_thread(lease.try_to_take):
                 return
             problem = ""
+            answers("")
         except Unavailable as error:
+            answers(error.message)
             if error.message != problem:
                 problem = error.message
                 log.warning("standing-by-without-database", reason=problem, fix=error.fix)
@@ -115,25 +124,31 @@ async def stand_by(lease: Lease, server: StandbyServer, log: Log) -> None:
         await asyncio.sleep(lease.every_s / 2)
 
 
-async def another_acts(lease: Lease, settings: Daemon, deadline_s: float) -> bool:
+async def another_acts(lease: Lease | None, settings: Daemon, deadline_s: float, *, or_tells: bool = False) -> bool:
     """Whether another daemon of this database says that it is the active one. What is not known is no.
 
     That answer is not authenticated: whoever forges it keeps back the message that nothing is done, and changes nothing.
 
     Args:
+        lease: None: the database has not answered yet.
         deadline_s: of each answer; all are asked at once.
+        or_tells: also whether one says that it tells people that none acts.
     """
-    addresses = dict.fromkeys([*lease.other_addresses, *addresses_of(settings.url)])
-    return ACTIVE in await asyncio.gather(*(_health(one, settings.ca_file, deadline_s) for one in addresses))
+    known = lease.other_addresses if lease is not None else ()
+    addresses = dict.fromkeys([*known, *addresses_of(settings.url)])
+    said = await asyncio.gather(*(_health(one, settings.ca_file, deadline_s) for one in addresses))
+    return any(one == ACTIVE or (or_tells and tells) for one, tells in said)
 
 
-async def _health(address: str, ca_file: str, deadline_s: float) -> str:
-    """What the daemon there says of itself; empty: no answer. One without the lease does not call itself active."""
+async def _health(address: str, ca_file: str, deadline_s: float) -> tuple[str, bool]:
+    """What the daemon there says of itself (empty: no answer), and whether it tells people that the store cannot be written.
+    One without the lease does not call itself active."""
     with contextlib.suppress(ClientError, OSError, ValueError, TimeoutError, SentinelError):
         context = client_context(ca_file) if address.startswith("https:") else True
         async with (
             ClientSession(timeout=ClientTimeout(total=deadline_s)) as session,
             session.get(f"{address.rstrip('/')}/healthz", ssl=context, allow_redirects=False) as answer,
         ):
-            return (await answer.content.read(_MOST_HEALTH)).decode("utf-8", "replace").strip()
-    return ""
+            said = (await answer.content.read(_MOST_HEALTH)).decode("utf-8", "replace").strip()
+            return said, TELLS in answer.headers
+    return "", False

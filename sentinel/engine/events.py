@@ -97,7 +97,7 @@ class NoticeNotDelivered:
     """The receiver did not take it, or a part of its addresses did not.
 
     ``again``: another attempt may help. ``after_s``: the pause that it asks for. ``took``: addresses that have it.
-    ``unsure``: it may have arrived all the same.
+    ``unsure``: it may have arrived all the same. ``late``: so may it, where it is sent again until an answer comes.
     """
 
     at: datetime
@@ -108,6 +108,7 @@ class NoticeNotDelivered:
     after_s: float = 0.0
     took: tuple[str, ...] = ()
     unsure: bool = False
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,9 @@ class Chat:
         try:
             await self._threads.call(self._turn, self._deadline_s * _REQUESTS, self._send, notice)
         except TimeoutError as error:
-            raise Timeout(f"channel {self.name} did not answer in time") from error
+            silent = Timeout(f"channel {self.name} did not answer in time")
+            silent.late = True  # its thread goes on
+            raise silent from error
 
     def _send(self, notice: Notice) -> None:
         import apprise

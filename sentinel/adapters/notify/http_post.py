@@ -35,13 +35,18 @@ async def post(
         fix: what to do where trying again cannot help.
 
     Raises:
-        Timeout, Unavailable: trying again can help.
+        Timeout, Unavailable: trying again can help. ``late``: the request was sent.
         Refused: it cannot.
     """
-    timeout = aiohttp.ClientTimeout(total=deadline_s)
+    timeout, trace, sent = aiohttp.ClientTimeout(total=deadline_s), aiohttp.TraceConfig(), list[object]()
+
+    async def was_sent(_session: object, _context: object, what: object) -> None:
+        sent.append(what)
+
+    trace.on_request_chunk_sent.append(was_sent)
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            aiohttp.ClientSession(timeout=timeout, trace_configs=[trace]) as session,
             # A redirect would be followed with a GET: the message would be lost, and taken for delivered.
             session.post(url, data=body, headers=headers, allow_redirects=False) as answer,
         ):
@@ -57,7 +62,9 @@ async def post(
             if answer.status >= 400:
                 raise Refused(f"{what} {name} answered {answer.status}", fix=fix)
     except TimeoutError as error:
-        raise Timeout(f"{what} {name} did not answer in time") from error
+        silent = Timeout(f"{what} {name} did not answer in time")
+        silent.late = bool(sent)
+        raise silent from error
     except aiohttp.ClientSSLError as error:  # a ValueError where the certificate is not trusted; its errno is OpenSSL's
         raise Unavailable(f"{what} {name} cannot be reached: {str(error).replace(url, name)}") from None
     except (aiohttp.InvalidURL, ValueError):
@@ -65,7 +72,9 @@ async def post(
     except aiohttp.ClientError as error:
         number = error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
         reason = os.strerror(number) if number is not None and number > 0 else str(error).replace(url, name)
-        raise Unavailable(f"{what} {name} cannot be reached: {reason}") from None
+        lost = Unavailable(f"{what} {name} cannot be reached: {reason}")
+        lost.late = bool(sent)
+        raise lost from None
 
 
 def _seconds(text: str) -> float:

@@ -366,10 +366,12 @@ class Server:
         return web.Response(body=self._metrics_text, headers={"Content-Type": EXPOSITION_TYPE})
 
     async def _healthz(self, _request: web.BaseRequest) -> web.Response:
+        works = self._works()
+        tells = {} if works else {protocol.TELLS: "yes"}
         if not self._acts():
-            return web.Response(text=f"{protocol.STANDBY}\n")
-        if not self._works():  # a proxy or a monitor reads the status; why is shown to those who prove who they are
-            return web.Response(text=f"{protocol.BLOCKED}\n", status=503)
+            return web.Response(text=f"{protocol.STANDBY}\n", headers=tells)
+        if not works:  # a proxy or a monitor reads the status; why is shown to those who prove who they are
+            return web.Response(text=f"{protocol.BLOCKED}\n", status=503, headers=tells)
         return web.Response(text=f"{protocol.ACTIVE}\n")
 
 

@@ -200,8 +200,9 @@ class Effects:
                 await sink.repeat(effect.of, effect.notice.at)
         except Unavailable as error:
             return NoticeNotDelivered(
-                now(), effect.notice, effect.receiver, error.message, True, error.after_s, error.took, error.unsure
-            )
+                now(), effect.notice, effect.receiver, error.message, True, error.after_s, error.took, error.unsure,
+                error.late,
+            )  # fmt: skip
         except SentinelError as error:
             return NoticeNotDelivered(now(), effect.notice, effect.receiver, error.message, False, took=error.took)
         return NoticeDelivered(now(), effect.notice, effect.receiver)

@@ -134,6 +134,18 @@ async def test_receiver_that_does_not_answer_in_time(receiver: Receiver) -> None
         await Webhook(receiver.url, deadline_s=0.01).send(NOTICE)
 
 
+async def test_what_was_sent_and_not_answered_may_have_been_heard(receiver: Receiver) -> None:
+    receiver.silent.clear()
+    with pytest.raises(Timeout) as silent:
+        await Webhook(receiver.url, deadline_s=1.0).send(NOTICE)
+    gone = receiver.url
+    receiver.silent.set()
+    await receiver.runner.cleanup()
+    with pytest.raises(Unavailable) as away:
+        await Webhook(gone, deadline_s=60.0).send(NOTICE)
+    assert silent.value.late and not away.value.late
+
+
 async def test_receiver_that_is_not_there(receiver: Receiver) -> None:
     await receiver.runner.cleanup()
     with pytest.raises(Unavailable, match=r"cannot be reached: Connection refused$"):
