@@ -24,7 +24,7 @@ from sentinel.log import Log
 from sentinel.model.records import Notice
 from sentinel.ports import Clock, Sink
 
-_AGAIN_S = 2.0  # before the store is opened again
+_AGAIN_S = 2.0  # before a store that did not answer is asked again
 T = TypeVar("T")
 Elsewhere = Callable[[bool], Awaitable[bool]]
 
@@ -105,12 +105,11 @@ def waiting_daemon(settings: Settings, told: OutageTold, clock: Clock, log: Log)
     return OutageBeforeActing(settings, {sink.name: sink for sink in sinks}, told, clock, log)
 
 
-async def opened(make: Callable[[], T], answers: Callable[[str], None], log: Log, *, again_s: float = _AGAIN_S) -> T:
-    """The store, as soon as it answers. Raises what ``make`` raises but ``Unavailable``.
+async def once_store_answers(make: Callable[[], T], answers: Callable[[str], None], log: Log) -> T:
+    """What ``make`` returns, once it raises no ``Unavailable`` any more.
 
     Args:
         answers: called after each try with why it does not; empty: it does.
-        again_s: seconds between two tries.
     """
     said = ""
     while True:
@@ -121,7 +120,7 @@ async def opened(make: Callable[[], T], answers: Callable[[str], None], log: Log
             if error.message != said:
                 log.warning("waiting-for-store", reason=error.message, fix=error.fix)
             said = error.message
-            await asyncio.sleep(again_s)
+            await asyncio.sleep(_AGAIN_S)
         else:
             answers("")
             return made

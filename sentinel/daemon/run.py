@@ -48,7 +48,7 @@ from sentinel.daemon.ingest.trends import read_trends
 from sentinel.daemon.lease import RENEWAL_FRACTION, Lease, this_place
 from sentinel.daemon.outage import EVERY_S as OUTAGE_S
 from sentinel.daemon.outage import StoreOutage
-from sentinel.daemon.outage_standby import opened, waiting_daemon
+from sentinel.daemon.outage_standby import once_store_answers, waiting_daemon
 from sentinel.daemon.outage_told import FILE as TOLD_FILE
 from sentinel.daemon.outage_told import OutageTold
 from sentinel.daemon.periodic import Periodic
@@ -103,7 +103,7 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
     waiting = waiting_daemon(settings, told, SteadyClock(), log)
     telling = asyncio.create_task(waiting.tell(), name="outage before acting")
     try:
-        store = await opened(partial(_store, settings, log), waiting.answers, log)
+        store = await once_store_answers(partial(_store, settings, log), waiting.answers, log)
         own = DaemonRow(holder(), own_address(settings.daemon), __version__, 0, datetime.now(UTC))
         lease = waiting.lease = Lease(store, own, settings.daemon.lease_s, log, superseded=superseded)
         standby = StandbyServer(settings.daemon, lease, Telemetry(CollectorRegistry()), log)
@@ -158,14 +158,16 @@ async def _act(
     asyncio.get_running_loop().set_exception_handler(partial(_report_exhaustion, runner, clock))
     taking = await _first_snapshot(fleets, log)
     base.prologs.refusals.restore(await asyncio.to_thread(store.get, STORED, {}), clock.now(), live)
-    await runner.handle(Started(base.clock.now(), stored))
+    with suppress(Unavailable):  # it is saved before anything else; until then nothing is done, and people are told
+        await runner.handle(Started(base.clock.now(), stored))
     await standby.stop()
     await start_listening(server, settings.daemon.listen)
-    await asyncio.to_thread(_note_start, store, settings, clock.now())
+    noting = await _start_noted(store, settings, clock.now(), log)
     if page is not None:
         await page.start()
     await _serve(base, runner, known, signals, syslog, outage)
     taking.cancel()
+    noting.cancel()
     await _stop(runner, signals, page, server, store, clock)
 
 
@@ -186,6 +188,19 @@ async def _first_snapshot(fleets: FleetSnapshots, log: Log) -> asyncio.Task[None
     else:
         log.warning("carrying-on-without-slurm", reason=f"it has not answered within {_FIRST_SNAPSHOT_S:g} s")
     return taking
+
+
+async def _start_noted(store: Store, settings: Settings, now: datetime, log: Log) -> asyncio.Task[None]:
+    """Record the start. While the store takes nothing that goes on, and the daemon runs: one that ended told nobody."""
+    tried = asyncio.Event()
+    note = partial(_note_start, store, settings, now)
+    noting = asyncio.create_task(once_store_answers(note, lambda _: tried.set(), log), name="start noted")
+    first = asyncio.create_task(tried.wait())
+    await asyncio.wait({noting, first}, return_when=asyncio.FIRST_COMPLETED)
+    first.cancel()
+    if noting.done():
+        noting.result()
+    return noting
 
 
 async def _stop(

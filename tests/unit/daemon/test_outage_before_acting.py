@@ -15,8 +15,9 @@ from stories.store_outage import FULL, Case, Mailbox, events
 
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.config.settings import Settings
+from sentinel.daemon import outage_standby
 from sentinel.daemon.outage import EVERY_S
-from sentinel.daemon.outage_standby import OutageBeforeActing, opened, waiting_daemon
+from sentinel.daemon.outage_standby import OutageBeforeActing, once_store_answers, waiting_daemon
 from sentinel.daemon.outage_told import OutageTold
 from sentinel.errors import Unavailable, UserError
 from sentinel.log import Log
@@ -96,19 +97,21 @@ async def test_a_store_that_does_not_answer_is_opened_again_and_one_that_cannot_
 ) -> None:
     case, said, left = Case(world(), monkeypatch), list[str](), [Unavailable("refused")] * 3
 
+    monkeypatch.setattr(outage_standby, "_AGAIN_S", 0.0)
+
     def make() -> str:
         if left:
             raise left.pop()
         return "store"
 
-    assert await opened(make, said.append, Log(case.daemon.stream), again_s=0.0) == "store"
+    assert await once_store_answers(make, said.append, Log(case.daemon.stream)) == "store"
     assert said == ["refused"] * 3 + [""] and case.daemon.said.count("waiting-for-store") == 1
 
     def wrong() -> str:
         raise UserError("no database that Sentinel knows")
 
     with pytest.raises(UserError):
-        await asyncio.wait_for(opened(wrong, said.append, Log(case.daemon.stream)), 60.0)
+        await asyncio.wait_for(once_store_answers(wrong, said.append, Log(case.daemon.stream)), 60.0)
 
 
 def test_receivers_that_cannot_be_made_keep_no_daemon_from_standing_by(

@@ -6,13 +6,14 @@ import asyncio
 import errno
 import io
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from in_memory.daemon import Daemon
 from in_memory.world import World
 
 from sentinel.config.settings import Settings
-from sentinel.daemon import run
+from sentinel.daemon import outage_standby, run
 from sentinel.daemon.clock import SteadyClock
 from sentinel.daemon.run import _report_exhaustion, _stop
 from sentinel.daemon.standby import start_listening
@@ -107,6 +108,27 @@ async def test_a_slurm_that_refuses_is_said_once(world: Callable[..., World], mo
     monkeypatch.setattr(daemon.fleets, "take", fails)
     await run._first_snapshot(daemon.fleets, Log(log))
     assert "slurmctld refuses the connection" in log.getvalue() and daemon.live.fleet is None
+
+
+async def test_a_start_whose_note_is_not_taken_goes_on_and_is_noted_later(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is nearly full: who ended would be started again and again, and tell nobody."""
+    there, log = world(), io.StringIO()
+    commit, full = there.store.commit, [True]
+
+    def written(changes: Any) -> None:
+        if full:
+            raise Unavailable("database or disk is full")
+        commit(changes)
+
+    monkeypatch.setattr(there.store, "commit", written)
+    monkeypatch.setattr(outage_standby, "_AGAIN_S", 0.0)
+    noting = await run._start_noted(there.store, Settings(), there.slurm.clock.now(), Log(log))
+    assert not noting.done() and "disk is full" in log.getvalue()
+    full.clear()
+    await noting
+    assert [one.entry.action for one in there.store.audit()] == ["started"]
 
 
 class Part:
