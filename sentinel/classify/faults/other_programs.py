@@ -9,7 +9,7 @@ from dataclasses import replace
 from sentinel.classify.readings import Reading
 from sentinel.classify.roles import LEADING, LEADS, points_to
 from sentinel.classify.weights import FAMILIES
-from sentinel.config.rules import Form
+from sentinel.config.rules import Drain, Form
 from sentinel.model.records import Cause, Evidence
 from sentinel.model.vocabulary import WRITER
 
@@ -71,7 +71,7 @@ def _of_a_program(reading: Reading) -> bool:
 def _of_the_kernel_itself(reading: Reading) -> bool:
     """Whether a sentence that programs print stands in the kernel's own line: an option of a mount, a file of firmware."""
     own = reading.evidence.data.get(WRITER) == KERNEL and reading.form is Form.PROGRAM
-    return own and points_to(reading) in _SETTINGS
+    return own and reading.drain is Drain.NO and points_to(reading) in _SETTINGS
 
 
 def _may_speak_of_a_job(reading: Reading, tags: Set[str]) -> bool:

@@ -17,6 +17,8 @@ from sentinel.model.vocabulary import WRITER
 
 _CLOCK = r"\d\d:\d\d:\d\d(?:\.\d{1,9})?"  # dmesg --time-format iso alone writes a comma
 _DAY = rf"(?:[^\W\d_]{{2,4}}\.? )?{MONTH} [ \d]\d (?:\d{{4}} )?{_CLOCK}(?: \d{{4}})?"
+# As dmesg -T has it. With the year before the time it is of DCGM, or of a fabric manager.
+_CTIME = rf"(?:[^\W\d_]{{2,4}}\.? )?{MONTH} [ \d]\d {_CLOCK}(?: \d{{4}})?"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d| [A-Z]{3,5})?"
 _DATE = rf"(?:[A-Z][a-z]{{2}} )?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}{_ZONE}"
 _UPTIME = r"\[\s{0,12}(?P<up>\d{1,9}\.\d{1,9})\](?:\[\s{0,8}[TC]\d{1,8}\])?"
@@ -36,11 +38,11 @@ _SYSLOG = re.compile(
     r"(?P<tag>[A-Za-z(][\w./()@-]{0,47})(?P<pid>\[\d{1,10}\])?(?::| - - -) ?(?P<text>.*)$",
     re.S,
 )
-_BRACKETED = re.compile(rf"^(?:{_UPTIME}|\[{_DAY}\])\s+{_HOST} kernel: (?P<text>.*)$", re.S)
+_BRACKETED = re.compile(rf"^(?:{_UPTIME}|\[{_CTIME}\])\s+{_HOST} kernel: (?P<text>.*)$", re.S)
 _STAMPED = re.compile(
-    rf"^(?:{_UPTIME}|\[{_DAY}\]|\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{{1,9}}{_ZONE}) ?(?P<text>.*)$", re.S
+    rf"^(?:{_UPTIME}|\[{_CTIME}\]|\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{{1,9}}{_ZONE}) ?(?P<text>.*)$", re.S
 )
-_UPTIME_FIRST = re.compile(rf"^(?:{_UPTIME}|\[{_DAY}\]) ")
+_UPTIME_FIRST = re.compile(rf"^(?:{_UPTIME}|\[{_CTIME}\]) ")
 _TAGGED = re.compile(rf"^(?:{_HOST} )?kernel: (?P<text>.*)$", re.S)
 _SLURM = re.compile(
     r"^(?:slurm(?:ctld|d|stepd|dbd)(?:[-\[(][^\]\s]{0,80}?[\])]?)?: )?"

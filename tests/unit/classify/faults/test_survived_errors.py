@@ -77,8 +77,6 @@ def test_an_agent_that_finds_the_store_gone_as_it_leaves_is_no_failure(word: str
 @pytest.mark.parametrize(
     "line",
     [
-        "slurmstepd-n1: error: Job 7 hit memory limit at least once during execution. This may or may not result in some "
-        "failure.",
         "srun: error: n1: tasks 0-7: Out Of Memory",
         "srun: error: n1: task 3: Out Of Memory",
     ],
