@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel import inert_pickle
 from sentinel.checkpoints.files import BeingWritten, Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
-from sentinel.checkpoints.parsing import pickle_names, zips
+from sentinel.checkpoints.parsing import pickle_names, scalars, zips
 from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, Role, looks_of, storages_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
 from sentinel.checkpoints.parsing.tensors import (
@@ -23,7 +22,6 @@ from sentinel.checkpoints.parsing.tensors import (
     SHAPES,
     Pickled,
     Storage,
-    Tensor,
     limits,
     read_storage_reference,
 )
@@ -172,7 +170,7 @@ def file_role(name: str) -> Role:
 
 
 def number_in(tree: Tree, file: TorchFile, value: object) -> float | None:
-    """A plain number, or the one in a tensor of a single float32 or int64; None for anything else.
+    """A plain number, or the one in a tensor of a single float32, int32 or int64; None for anything else.
 
     Raises:
         NotKnown: it counts no steps: it is not finite, or beyond what a float counts one by one.
@@ -181,13 +179,12 @@ def number_in(tree: Tree, file: TorchFile, value: object) -> float | None:
         return counted(file.name, value)
     if not isinstance(value, Opaque) or file.opened is None:
         return None
-    tensor = next((t for t in file.opened.pickled.tensors if _is(value, t)), None)
-    layout = {"float32": "<f", "int64": "<q"}.get(tensor.dtype) if tensor else None
-    record = file.opened.archive.get(f"data/{tensor.storage.key}") if tensor else None
-    if tensor is None or layout is None or record is None or record.size < struct.calcsize(layout):
+    place = scalars.place_of(file.opened, value)
+    if place is None:
         return None
+    layout, at = place
     with opened(tree.path(file.name), file.name) as handle:
-        return counted(file.name, struct.unpack(layout, handle.read(record.data, struct.calcsize(layout)))[0])
+        return counted(file.name, layout.unpack(handle.read(at, layout.size))[0])
 
 
 def counted(name: str, number: float) -> float:
@@ -195,11 +192,6 @@ def counted(name: str, number: float) -> float:
     if not abs(number) <= _MOST_STEPS:  # also where it is not a number
         raise NotKnown(f"{visible(name)} counts steps by a number that no training reaches: damaged?")
     return float(number)
-
-
-def _is(value: Opaque, tensor: Tensor) -> bool:
-    args = value.args
-    return isinstance(args, tuple) and bool(args) and args[0] is tensor.storage and not any(tensor.size)
 
 
 def optimizer_step(tree: Tree, file: TorchFile, *path: str) -> float | None:

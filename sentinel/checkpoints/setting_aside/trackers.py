@@ -1,8 +1,8 @@
 """What the files say that name a run's checkpoints, when one that they name is moved aside.
 
-Megatron-LM, DeepSpeed and mmengine (detectron2) resume from what a tracker names, and do not start where that is gone. Ray
-Train does not start where one of the checkpoints in its list is gone. A tracker is made to name the chosen checkpoint, and
-the list to hold what stays. Where neither can be, what they name has to stay where it is.
+Megatron-LM, Megatron-Bridge, DeepSpeed and mmengine (detectron2) resume from what a tracker names, and do not start where
+that is gone; verl begins anew. Ray Train does not start where one of the checkpoints in its list is gone. A tracker is made
+to name the chosen checkpoint, and the list to hold what stays. Where neither can be, what they name has to stay where it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from sentinel.checkpoints.parsing import json_files
 from sentinel.errors import Denied
 from sentinel.text import visible
 
-_TRACKER_BYTES = 4096
 _LIST_BYTES = 64 << 20  # Ray's holds the metrics of every checkpoint that it keeps
 
 
@@ -62,21 +61,32 @@ def naming(source: int, moved: Collection[Path], chosen: Path | None) -> Iterato
             for tracker in (*tracked.TRACKERS.values(), registered.LIST):
                 if tracker in gone:
                     continue
-                text = read(fd, tracker, _LIST_BYTES if tracker == registered.LIST else _TRACKER_BYTES)
-                told = None if text is None else _told(tracker, text, gone, name)
+                text = read(fd, tracker, _LIST_BYTES if tracker == registered.LIST else tracked.LIMIT_BYTES)
+                told = None if text is None else _told(fd, tracker, text, gone, name)
                 if text is not None and told is not None:
                     named, after, then = told
                     yield Named(folder / tracker, tuple(folder / one for one in named), text, after, then)
 
 
-def _told(tracker: str, text: bytes, gone: Collection[str], chosen: str) -> tuple[list[str], bytes | None, str] | None:
+def _told(
+    folder: int, tracker: str, text: bytes, gone: Collection[str], chosen: str
+) -> tuple[list[str], bytes | None, str] | None:
     """What of ``gone`` the file names, what it is to say, and what it names then; None where it names none of it."""
     if tracker == registered.LIST:
         return _without(text, gone, chosen)
-    named = tracked.named_by_text(tracker, text)
-    if named is None or named not in gone:
+    named = tracked.named_by_text(tracker, text, gone)
+    if named is None:
         return None
-    return [named], tracked.text_naming(tracker, text, chosen) if chosen else None, chosen
+    return [named], text_naming(folder, tracker, text, chosen) if chosen else None, chosen
+
+
+def text_naming(folder: int, tracker: str, before: bytes, chosen: str) -> bytes | None:
+    """What a tracker in an open folder that says this says to name what is beside it; None where it can name none such."""
+    state = None
+    if tracker == tracked.BRIDGE:
+        with contextlib.suppress(OSError), below(folder, (chosen,)) as inside:
+            state = read(inside, tracked.BRIDGES_STATE, tracked.LIMIT_BYTES)
+    return tracked.text_naming(tracker, before, chosen, state)
 
 
 def _without(text: bytes, gone: Collection[str], chosen: str) -> tuple[list[str], bytes | None, str] | None:
@@ -135,15 +145,17 @@ def read(folder: int, name: str, limit_bytes: int = _LIST_BYTES) -> bytes | None
     return None
 
 
-def write(folder: int, name: str, text: bytes, shown: Path) -> None:
+def write(folder: int, name: str, text: bytes, shown: Path, *, mode: int = 0o600) -> None:
     """Put a file in the place of the one of that name, at once: a tracker that is not there begins a run anew.
+
+    Args:
+        mode: of the file where there was none; else it keeps its own.
 
     Raises:
         Denied: it cannot be written; the one that is there stays.
     """
     temporary = f".{name}.{os.getpid()}.tmp"
     try:
-        mode = 0o600
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)  # of an earlier process of this number
         with contextlib.suppress(FileNotFoundError):

@@ -16,6 +16,7 @@ from sentinel.checkpoints import quarantine as aside
 from sentinel.checkpoints.fleet_parts import later_than
 from sentinel.checkpoints.formats import tracked
 from sentinel.checkpoints.inventory import find, listing
+from sentinel.checkpoints.setting_aside import pointing
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.cli.checkpoints.deadline import GIVE_UP_AFTER, bounded
 from sentinel.cli.operator.arguments import ExistingPath, GivenPath
@@ -146,7 +147,9 @@ def _check(root: Path, chosen: Sequence[Path], point_to: int | None, save: Path 
         aside.inside_of(root.absolute(), path)
         if not os.path.lexists(path) and str(_plain(path)) not in earlier:
             raise UserError(f"{visible(str(path))} is not there", fix="Nothing was moved. Name checkpoints that exist.")
-    pointed = [] if point_to is None else [(format, tracked.folder_for(root, format, point_to)) for format in _of(root)]
+    pointed = (
+        [] if point_to is None else [(format, pointing.folder_for(root, format, point_to)) for format in _of(root)]
+    )
     if point_to is not None and not pointed:
         raise UserError(
             f"{visible(str(root))} has no tracker", fix="Leave --point-to out: its framework goes by the folders."
@@ -181,5 +184,5 @@ def _of(root: Path) -> list[str]:
 
 def _point(root: Path, step: int) -> None:
     for format in _of(root):
-        pointed = tracked.point_to(root, format, step)
+        pointed = pointing.point_to(root, format, step)
         click.echo(f"{visible(pointed.tracker)}: {visible(pointed.before)} -> {pointed.after}", err=True)

@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.agent.probes.quarantine import move_aside
 from sentinel.checkpoints import quarantine as q
-from sentinel.checkpoints.formats import tracked
+from sentinel.checkpoints.setting_aside import pointing
 from sentinel.errors import FileError, Refused, UserError
 
 
@@ -121,13 +121,13 @@ def test_trackers(tmp_path):
     (tmp_path / "iter_0000100").mkdir()
     (tmp_path / "global_step100").mkdir()
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("200\n")
-    pointed = tracked.point_to(tmp_path, "megatron", 100)
+    pointed = pointing.point_to(tmp_path, "megatron", 100)
     assert pointed.before == "200\n" and Path(pointed.tracker).read_text() == "100"
-    assert Path(tracked.point_to(tmp_path, "deepspeed", 100).tracker).read_text() == "global_step100"
-    assert tracked.point_to(tmp_path, "hf_trainer", 100).tracker == ""
+    assert Path(pointing.point_to(tmp_path, "deepspeed", 100).tracker).read_text() == "global_step100"
+    assert pointing.point_to(tmp_path, "hf_trainer", 100).tracker == ""
     assert not list(tmp_path.glob(".*tmp"))
     with pytest.raises(UserError, match="no iter_0000300"):
-        tracked.point_to(tmp_path, "megatron", 300)
+        pointing.point_to(tmp_path, "megatron", 300)
 
 
 def link(run, name, text):

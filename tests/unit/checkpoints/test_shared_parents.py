@@ -14,7 +14,7 @@ from sentinel.agent.probes import quarantine as probe
 from sentinel.checkpoints import copying, transfer
 from sentinel.checkpoints import own_folders as own
 from sentinel.checkpoints import quarantine as q
-from sentinel.checkpoints.formats import tracked
+from sentinel.checkpoints.setting_aside import pointing
 from sentinel.checkpoints.transfer import _check_target, receive
 from sentinel.errors import Denied, FileError, Refused, SentinelError
 
@@ -190,7 +190,7 @@ def test_a_tracker_is_not_written_through_a_prepared_link(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / f"root/.latest_checkpointed_iteration.txt.{os.getpid()}.tmp").symlink_to(victim)
-    tracked.point_to(tmp_path / "root", "megatron", 100)
+    pointing.point_to(tmp_path / "root", "megatron", 100)
     assert victim.read_text() == "mine"
     assert (tmp_path / "root/latest_checkpointed_iteration.txt").read_text() == "100"
 

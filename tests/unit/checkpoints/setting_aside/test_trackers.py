@@ -12,6 +12,7 @@ from saves.commands import run as command
 from sentinel.agent.probes.quarantine import answer, move_aside
 from sentinel.checkpoints import quarantine as q
 from sentinel.checkpoints.setting_aside import trackers
+from sentinel.checkpoints.validate import validate
 from sentinel.errors import UserError
 
 LIST = "checkpoint_manager_snapshot.json"
@@ -107,6 +108,16 @@ def megatron(make):
     return make.root / "run"
 
 
+def verl(make):
+    """verl gives the number alone in a file of Megatron-LM's name, and has folders of its own name."""
+    for step in (10, 20, 30):
+        state, payloads = make.state(step)
+        path = make.root / f"run/global_step_{step}/actor/optim_world_size_1_rank_0.pt"
+        make.write(path, make.torch_file({"state": state}, payloads))
+    (make.root / "run/latest_checkpointed_iteration.txt").write_text("30")
+    return make.root / "run"
+
+
 def deepspeed(make):
     for step in (10, 20, 30):
         make.deepspeed(f"run/global_step{step}", step=step)
@@ -114,9 +125,15 @@ def deepspeed(make):
     return make.root / "run"
 
 
+def test_of_verls_run_the_folder_is_to_be_named(make):
+    told = validate(verl(make), "structural")
+    assert told.valid is None and "global_step_30" in told.reason
+
+
 TRACKED = {
     "mmengine": (mmengine, "last_checkpoint", "iter_{}.pth", "iter_20.pth"),
     "megatron": (megatron, "latest_checkpointed_iteration.txt", "iter_00000{}", "20"),
+    "verl": (verl, "latest_checkpointed_iteration.txt", "global_step_{}", "20"),
     "deepspeed": (deepspeed, "latest", "global_step{}", "global_step20"),
 }
 
