@@ -52,6 +52,7 @@ NAME = "dcp"
 _SHARD = re.compile(r"__(\d+)_(\d+)\.distcp")
 _TEMPORARY = re.compile(r"(\.|__\d+\.)metadata\.tmp")
 _RANK_METADATA = re.compile(r"__(\d+)\.metadata")
+_SHARDED_OBJECT = re.compile(r".+/shard_\d+(\.\d+)*_\d+(\.\d+)*")  # as megatron-core names an object by its place
 _BYTES_LOOKED_AT = 256  # pieces that are bytes of which a structural check reads what they would import
 _COVERAGE_NAMES = 64  # tensors whose coverage a part reports for the join
 
@@ -91,6 +92,12 @@ def _read(tree: Tree, name: str) -> Metadata:
 def objects(tree: Tree) -> set[str]:
     """The names of what ``.metadata`` lists that is no tensor."""
     return _read(tree, ".metadata").blobs
+
+
+def is_torch_dist(tree: Tree) -> bool:
+    """Whether ``.metadata`` says that megatron-core's own backend made it, which saves through torch's."""
+    metadata = _read(tree, ".metadata")
+    return metadata.of_megatron or any(_SHARDED_OBJECT.fullmatch(name) for name in metadata.blobs)
 
 
 def _check_plain(tree: Tree, ask: Ask) -> Finding:

@@ -71,16 +71,16 @@ def check_common(tree: Tree, ask: Ask) -> None:
     """What is not sharded (arguments, iteration, optimizer groups) must be there: every load begins with it.
 
     megatron-core up to 0.16 reads ``common.pt``, which nothing in the save names; later it is an object in ``.metadata``.
+    Nor does it load what lacks the marker, which copies in the order of the names bring after the shards.
 
     Raises:
         Broken, NotKnown: a save of Megatron's that has neither.
     """
-    if (
-        ask.part
-        or COMMON in tree.files
-        or MARKER not in tree.files
-        or _backend(tree, ask) not in ("torch_dist", "zarr")
-    ):
+    if ask.part:
+        return
+    if MARKER not in tree.files and ".metadata" in tree.files and dcp.is_torch_dist(tree):
+        raise unfinished(tree, ask, f"{MARKER} is missing, which torch_dist writes last: the save did not finish")
+    if COMMON in tree.files or MARKER not in tree.files or _backend(tree, ask) not in ("torch_dist", "zarr"):
         return
     if ".metadata" not in tree.files or not any(name.partition("/")[0] == _COMMON_INSIDE for name in dcp.objects(tree)):
         raise unfinished(
@@ -120,6 +120,7 @@ def _marker(tree: Tree, ask: Ask) -> bool:
         beside = next((folder.name for folder in neighbours(tree.root, 1) if is_file(folder / MARKER)), "")
         if beside and _FOLDER.fullmatch(tree.root.name):
             raise unfinished(tree, ask, f"{MARKER} is missing, which {visible(beside)} has: the save did not finish")
+        check_common(tree, ask)
         return False
     if _backend(tree, ask) not in ("torch_dist", "zarr", "fsdp_dtensor", "torch_dcp"):
         raise Broken(f"{MARKER} names no known backend: {visible(str(_backend(tree, ask)))}")

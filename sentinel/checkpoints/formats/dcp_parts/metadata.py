@@ -65,6 +65,7 @@ class Metadata:
     blobs: set[str] = field(default_factory=set)
     pieces: Pieces = field(default_factory=Pieces)
     saved_step: int | None = None  # in the name of the folder that it was saved to
+    of_megatron: bool = False  # it holds what only megatron-core's own backend, torch_dist, adds to torch's
 
     def files(self) -> Files:
         """The items of every file, in the order of the file."""
@@ -103,6 +104,7 @@ def read_metadata(handle: Handle) -> Metadata:
             raise Broken(f"{what}: says nothing about where the pieces are")
         _dict(value.get("storage_data"), what)
         gathered.match(metadata, what)
+        metadata.of_megatron = value.name == "MCoreMetadata" or value.find("mcore_data") is not None
         metadata.saved_step = _saved_step(value.find("storage_meta"), what)
         planner = value.find("planner_data")
         if isinstance(planner, dict):

@@ -8,6 +8,8 @@ import pytest
 
 from sentinel.checkpoints.validate import validate
 
+PLAIN = ("torch.distributed.checkpoint.metadata", "Metadata")
+MCORE = ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata")
 WHOLE = {
     "sharded_backend": "torch_dist",
     "sharded_backend_version": 1,
@@ -69,3 +71,31 @@ def test_what_an_older_version_wrote(make):
     path = saves(make, (100,))[0]
     make.json(path / "metadata.json", {"sharded_backend": "torch_dist"}, 2)
     assert ask(make, path).valid is True
+
+
+def of_torch_dist(make, path, sign):
+    """``.metadata`` as megatron-core writes it: its own class, or an object that is named by its place."""
+    piece, data = make.item((8, 4)), make.torch_file(7)
+    make.write(path / "__0_0.distcp", piece)
+    make.write(path / "__1_0.distcp", data)
+    name = "rng_state/shard_0.0_1.2" if sign == "object" else "rng_state"
+    stored = [("model.w", (0, 0), "__0_0.distcp", 0, len(piece)), (name, None, "__1_0.distcp", 0, len(data))]
+    make.metadata_type = MCORE if sign == "class" else PLAIN
+    text = make.metadata({"model.w": ("float32", (8, 4), [((0, 0), (8, 4))])}, [name], stored)
+    make.write(path / ".metadata", text, 1)
+
+
+@pytest.mark.parametrize("sign", ["object", "class", ""])
+@pytest.mark.parametrize("below", ["", "/weights"])
+def test_a_copy_that_broke_off_before_the_marker(make, sign, below):
+    """In the order of the names ``common.pt`` and ``metadata.json`` come after the shards; no other save is beside it."""
+    path = make.root / f"run/iter_0000200{below}"
+    of_torch_dist(make, path, sign)
+    if below:
+        make.json(path.parent / "context/model.json", {"layers": 2})
+    answer = ask(make, path.parent if below else path)
+    assert answer.valid is (not sign), answer  # what Megatron's torch_dcp writes has no marker
+    assert ("metadata.json is missing" in answer.reason) is bool(sign)
+    make.json(path / "metadata.json", WHOLE, 2)
+    make.write(path / "common.pt", make.torch_file({"iteration": 200}, prefix="common"))
+    assert ask(make, path.parent if below else path).valid is True
