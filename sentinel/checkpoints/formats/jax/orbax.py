@@ -32,6 +32,8 @@ _TABLE = "metadata"  # of an item that is JSON: the position in the data, settin
 STRINGS = "_strings.json"  # of a tree, beside its arrays
 _SHARDING = "_sharding"  # without it arrays are read only by who says how they are to be sharded
 _MARKERS = (ROOT, ITEM, COMMITTED, STORE, _SHARDING)
+_OF_TREES = ("StandardCheckpointHandler", "PyTreeCheckpointHandler", "StandardHandler", "PyTreeHandler")
+_BEGINNINGS = (ITEM, STORE, "checkpoint")  # one of them is in the folder of every tree; the last is of old versions
 _JSON_BYTES = 64 << 20
 
 owners_by_name = no_owners
@@ -53,6 +55,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         raise unfinished(tree, ask, f"{visible(temporary)}: Orbax had not committed it")
     _as_beside(tree, ask)
     _json(tree, ask)
+    _refuse_lacking_items(tree, ask)
     items = sorted({_item_of(name) for name in tree.files if _item_of(name) is not None}, key=str)
     if not items:
         raise unfinished(tree, ask, "no item in it: the save did not finish")
@@ -90,7 +93,7 @@ def _as_beside(tree: Tree, ask: Ask) -> None:
                 f"{entry.name}/" for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()
             ]
             theirs = [f"{item}{name}" for item in inside for name in _MARKERS if (folder / item / name).exists()]
-            # Which items a step has is the program's to say; one that it has is whole.
+            # Which items a step has is the program's to say, and its description's; one that it has is whole.
             shared = [item for item in inside[1:] if item.rstrip("/") in tree.folders]
             theirs += [f"{item}{_TABLE}" for item in shared if (folder / item / _TABLE).is_file()]
         except OSError:
@@ -98,6 +101,23 @@ def _as_beside(tree: Tree, ask: Ask) -> None:
         lacking = sorted(set(theirs) - set(tree.files))
         if lacking:
             raise unfinished(tree, ask, f"{visible(lacking[0])} is missing, which {visible(folder.name)} has")
+
+
+def _refuse_lacking_items(tree: Tree, ask: Ask) -> None:
+    """Each item that the step's description names has a folder, and in it what Orbax's own handlers always write.
+
+    Before the description came to name them, and for a step that is one item, there is nothing to ask for.
+    """
+    told = json_files.read(tree, ROOT, _JSON_BYTES) if ROOT in tree.files else {}
+    handlers = told.get("item_handlers") if isinstance(told, dict) else None
+    for item, handler in sorted(handlers.items()) if isinstance(handlers, dict) else ():
+        inside = {name.removeprefix(f"{item}/") for name in tree.files if name.startswith(f"{item}/")} - {COMMITTED}
+        of_orbax = isinstance(handler, str) and handler.startswith("orbax.")
+        is_tree = of_orbax and handler.rpartition(".")[2] in _OF_TREES
+        if not inside and (of_orbax or item not in tree.folders):
+            raise unfinished(tree, ask, f"the item {visible(item)} is missing, which {ROOT} names")
+        if is_tree and inside.isdisjoint(_BEGINNINGS):
+            raise unfinished(tree, ask, f"{visible(item)}/{ITEM} is missing, and {ROOT} names that item")
 
 
 def _item_of(name: str) -> str | None:

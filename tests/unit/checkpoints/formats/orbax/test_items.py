@@ -1,0 +1,82 @@
+"""The items of a step: ``_CHECKPOINT_METADATA``, which a copy in the order of the names brings first, names them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sentinel.checkpoints.validate import validate
+
+NOW_S = 2_000_000_000.0
+RECORDED = Path(__file__).parents[1] / "recorded"
+
+
+def step_of(version, tmp_path):
+    """The only step of a run that Orbax itself wrote: items ``extra`` (JSON) and ``state``."""
+    with tarfile.open(RECORDED / f"orbax-{version}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    shutil.rmtree(tmp_path / "manager/10")
+    return tmp_path / "manager/20"
+
+
+def ask(path):
+    return validate(path, "structural", now_s=NOW_S)
+
+
+@pytest.mark.parametrize("item", ["extra", "state"])
+@pytest.mark.parametrize("left", ["nothing", "its folder", "its first file"])
+def test_an_item_that_did_not_come(tmp_path, item, left):
+    step = step_of("0.12.8", tmp_path)
+    assert ask(step).valid is True
+    shutil.rmtree(step / item)
+    if left != "nothing":
+        (step / item).mkdir()
+    if left == "its first file":
+        (step / item / "commit_success.txt").write_text("x")
+        os.utime(step / item / "commit_success.txt", (1e9, 1e9))
+    answer = ask(step)
+    assert answer.valid is False, answer
+    if item == "extra":  # of the other one nothing is left that any item is known by
+        assert "extra is missing, which _CHECKPOINT_METADATA names" in answer.reason
+
+
+def test_the_state_of_which_only_the_sharding_came(tmp_path):
+    step = step_of("0.12.8", tmp_path)
+    shutil.copytree(step / "state", step / "more")
+    described = json.loads((step / "_CHECKPOINT_METADATA").read_text())
+    described["item_handlers"]["more"] = described["item_handlers"]["state"]
+    rewrite(step / "_CHECKPOINT_METADATA", described)
+    assert ask(step).valid is True
+    for file in [file for file in (step / "more").rglob("*") if file.is_file() and file.name != "_sharding"]:
+        file.unlink()
+    answer = ask(step)
+    assert answer.valid is False and "more/_METADATA is missing" in answer.reason, answer
+
+
+def test_the_handler_of_a_program_may_write_no_file(tmp_path):
+    step = step_of("0.12.8", tmp_path)
+    described = json.loads((step / "_CHECKPOINT_METADATA").read_text())
+    described["item_handlers"] |= {"mine": "train.handlers.MyHandler", "theirs": None}
+    rewrite(step / "_CHECKPOINT_METADATA", described)
+    for item in ("mine", "theirs"):
+        assert f"the item {item} is missing" in ask(step).reason
+        (step / item).mkdir()
+    assert ask(step).valid is True
+
+
+def test_what_names_no_items(tmp_path):
+    """Before, Orbax described no items; which a step has is the program's to say."""
+    step = step_of("0.6.4", tmp_path)
+    shutil.rmtree(step / "extra")
+    assert ask(step).valid is True
+
+
+def rewrite(file, told):
+    then = file.stat().st_mtime
+    file.write_text(json.dumps(told))
+    os.utime(file, (then, then))
