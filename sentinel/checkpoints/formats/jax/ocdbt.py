@@ -38,6 +38,7 @@ class Span:
     offset: int
     length: int
     value: bool = False  # what somebody stored, not a node of the tree
+    key: bytes = b""  # of a value
 
 
 class _Body:
@@ -86,14 +87,26 @@ class _Body:
             found.append((base + before[:own].decode("utf-8", "surrogateescape"), base + path))
         return found
 
+    def keys(self, start: bytes, prefixes: list[int], suffixes: list[int]) -> list[bytes]:
+        """Each shares its first bytes with the one before; all of a node begin with ``start``, which is not repeated."""
+        found: list[bytes] = []
+        before = b""
+        for prefix, suffix in zip(prefixes, suffixes, strict=False):
+            before = before[:prefix] + self.take(suffix)
+            found.append(start + before)
+        return found
+
     def file(self, table: list[tuple[str, str]], index: int) -> tuple[str, str]:
         if index >= len(table):
             raise Broken(f"{self.what}: refers to a file that it does not name")
         return table[index]
 
 
-def spans(tree: Tree, manifest: str = "manifest.ocdbt") -> Iterator[Span]:
-    """Every stretch that the newest version of the store in that folder refers to; each node is checked on the way."""
+def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, bytes] | None = None) -> Iterator[Span]:
+    """Every stretch that the newest version of the store in that folder refers to; each node is checked on the way.
+
+    ``inline`` is filled with the values that lie in the nodes themselves, by their keys.
+    """
     with opened(tree.path(manifest), manifest) as handle:
         body = _Body(_unpacked(handle.read(0, handle.size), _MANIFEST, visible(manifest)), visible(manifest))
     body.take(16)  # of the store
@@ -111,7 +124,9 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt") -> Iterator[Span]:
     heights = list(body.take(count))
     places = [body.numbers(count) for _ in range(3)]
     base, file = body.file(table, places[0][-1])
-    pending = [(Span(file, places[1][-1], places[2][-1]), base, heights[-1])]
+    pending = [
+        (Span(file, places[1][-1], places[2][-1]), base, heights[-1])
+    ]  # a node's key: what those in it begin with
     looked = 0
     while pending:
         span, base, height = pending.pop()
@@ -119,14 +134,16 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt") -> Iterator[Span]:
         if looked > _MOST_NODES:
             raise NotKnown(f"{body.what}: more than {_MOST_NODES} nodes")
         yield span
-        for below, inner, deeper in _node(tree, span, base, height):
+        for below, inner, deeper in _node(tree, span, base, height, inline):
             if deeper < 0:
                 yield below
             else:
                 pending.append((below, inner, deeper))
 
 
-def _node(tree: Tree, span: Span, base: str, height: int) -> Iterator[tuple[Span, str, int]]:
+def _node(
+    tree: Tree, span: Span, base: str, height: int, inline: dict[bytes, bytes] | None
+) -> Iterator[tuple[Span, str, int]]:
     """(stretch, base path, height of the node there; -1 for a value) of all that one node refers to."""
     what = visible(span.file)
     check_span(tree, span)
@@ -136,22 +153,26 @@ def _node(tree: Tree, span: Span, base: str, height: int) -> Iterator[tuple[Span
         raise Broken(f"{what}: a node of another height than its parent says")
     table = body.files(base)
     count = body.number()
-    body.numbers(count - 1)
+    prefixes = [0, *body.numbers(count - 1)]
     suffixes = body.numbers(count)
     if height:
-        body.numbers(count)
-        body.take(sum(suffixes))
+        shared = body.numbers(count)
+        keys = body.keys(span.key, prefixes, suffixes)
         files, offsets, lengths = (body.numbers(count) for _ in range(3))
-        for file, offset, length in zip(files, offsets, lengths, strict=True):
+        for key, common, file, offset, length in zip(keys, shared, files, offsets, lengths, strict=True):
             inner, path = body.file(table, file)
-            yield Span(path, offset, length), inner, height - 1
+            yield Span(path, offset, length, key=span.key + key[len(span.key) :][:common]), inner, height - 1
         return
-    body.take(sum(suffixes))
+    keys = body.keys(span.key, prefixes, suffixes)
     lengths = body.numbers(count)
-    outside = [length for length, kind in zip(lengths, body.take(count), strict=True) if kind == 1]
+    kinds = body.take(count)
+    outside = [(key, length) for key, length, kind in zip(keys, lengths, kinds, strict=True) if kind == 1]
     files, offsets = body.numbers(len(outside)), body.numbers(len(outside))
-    for file, offset, length in zip(files, offsets, outside, strict=True):
-        yield Span(body.file(table, file)[1], offset, length, value=True), base, -1
+    for file, offset, (key, length) in zip(files, offsets, outside, strict=True):
+        yield Span(body.file(table, file)[1], offset, length, value=True, key=key), base, -1
+    for key, length, kind in zip(keys, lengths, kinds, strict=True):
+        if kind != 1 and inline is not None:
+            inline[key] = body.take(length)
 
 
 def check_span(tree: Tree, span: Span) -> None:

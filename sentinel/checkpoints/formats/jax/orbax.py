@@ -8,11 +8,12 @@ or in zarr. Neither records a checksum of the values, which are inflated from le
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save
-from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, no_owners, refuse_links, unfinished
-from sentinel.checkpoints.formats.jax import inflating, ocdbt, zarr
+from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, refuse_links, unfinished
+from sentinel.checkpoints.formats.jax import chunks, inflating, ocdbt, zarr
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.records import level_at_least
@@ -36,7 +37,10 @@ _OF_TREES = ("StandardCheckpointHandler", "PyTreeCheckpointHandler", "StandardHa
 _BEGINNINGS = (ITEM, STORE, "checkpoint")  # one of them is in the folder of every tree; the last is of old versions
 _JSON_BYTES = 64 << 20
 
-owners_by_name = no_owners
+
+def owners_by_name(tree: Tree) -> frozenset[int]:
+    """The processes whose stores are there."""
+    return frozenset(int(match.group(2)) for name in tree.files if (match := _PROCESS.fullmatch(name)))
 
 
 def recognise(tree: Tree) -> bool:
@@ -69,7 +73,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
             if item
             else Tree(tree.root, dict(tree.files), folders=set(tree.folders), folder_times=tree.folder_times)
         )
-        values = _check_item(inner, ask, item or tree.root.name)
+        values, arrays = _check_item(inner, ask, item or tree.root.name)
+        _count(tree, ask, finding, item or tree.root.name, arrays)
         if level_at_least(ask.level, "checksum"):
             finding.works = [*finding.works, *inflating.works(inner, values)]
     written = [name for name in tree.files if not name.rpartition("/")[2].startswith(".sentinel")]
@@ -80,6 +85,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         if marker in tree.files:
             newer_than(tree, data, marker)
     one_save.refuse_older(tree, data, COMMITTED if COMMITTED in tree.files else None)
+    if not finding.whole:
+        finding.owners = owners_by_name(tree)
     finding.unsummed = sorted(data)
     finding.unread = "arrays of Orbax"
     return finding
@@ -147,8 +154,20 @@ def _json(tree: Tree, ask: Ask) -> None:
             raise unfinished(tree, ask, f"{visible(name)} is empty")
 
 
-def _check_item(tree: Tree, ask: Ask, shown: str) -> list[ocdbt.Span]:
-    """The stretches in which the item's arrays are kept."""
+def _count(tree: Tree, ask: Ask, finding: Finding, item: str, arrays: Mapping[str, chunks.Stored]) -> None:
+    """What of the item's arrays is there: on a node's own disk a part of them, of which others may hold the rest."""
+    lacking = next((name for name, array in sorted(arrays.items()) if array.have < array.need), None)
+    if ask.part:
+        finding.whole = finding.whole and lacking is None
+        finding.coverage |= {f"{key}@{item}": held for key, held in chunks.coverage(arrays).items()}
+    elif lacking is not None:
+        have, need = arrays[lacking].have, arrays[lacking].need
+        counted = f"of the array {visible(lacking)} {have} of {need} chunks are there"
+        raise unfinished(tree, ask, f"{visible(item)}: {counted}: one node's part of the save?")
+
+
+def _check_item(tree: Tree, ask: Ask, shown: str) -> tuple[list[ocdbt.Span], dict[str, chunks.Stored]]:
+    """The stretches in which the item's arrays are kept, and of which arrays how much."""
     what = visible(shown)
     described = ITEM in tree.files
     told = json_files.read(tree, ITEM, _JSON_BYTES) if described else {}
@@ -157,14 +176,17 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> list[ocdbt.Span]:
     uses_store = isinstance(told, dict) and told.get("use_ocdbt") is True
     if STORE in tree.files:
         values = []
-        for span in ocdbt.spans(tree):
+        inline: dict[bytes, bytes] = {}
+        for span in ocdbt.spans(tree, inline=inline):
             ocdbt.check_span(tree, span)
             if span.value and span.length:
                 values.append(span)
         ocdbt.check_not_zeros(tree, values)
         ocdbt.check_tails(tree, values)
         _processes(tree, ask)
-        return values
+        # Else chunks of nothing but zeros are not stored at all.
+        every = isinstance(told, dict) and told.get("store_array_data_equal_to_fill_value") is True
+        return values, chunks.stored(tree, values, inline, _array_names(told)) if every else {}
     if uses_store:
         raise unfinished(tree, ask, f"{what}: {STORE} is missing: the processes' stores were not merged")
     folders = zarr.arrays(tree)
@@ -175,8 +197,8 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> list[ocdbt.Span]:
     if missing:
         raise unfinished(tree, ask, f"{what}: the array {visible(missing[0])} is missing")
     all_stored = isinstance(told, dict) and bool(told.get("store_array_data_equal_to_fill_value"))
-    chunks = [name for folder in folders for name in zarr.check(tree, folder, all_stored=all_stored)]
-    return [ocdbt.Span(name, 0, tree.files[name].size, value=True) for name in chunks]
+    files = [name for folder in folders for name in zarr.check(tree, folder, all_stored=all_stored)]
+    return [ocdbt.Span(name, 0, tree.files[name].size, value=True) for name in files], {}
 
 
 def _has_strings(told: object) -> bool:

@@ -65,6 +65,22 @@ def check(tree: Tree, folder: str, *, all_stored: bool) -> list[str]:
     return chunks
 
 
+def chunk_names(told: object, *, version: int) -> list[str]:
+    """The names of the chunks of an array that is described so, below the array's own.
+
+    Raises:
+        ValueError: that describes no array. NotKnown: it has more chunks than are looked at.
+    """
+    try:
+        if not isinstance(told, dict):
+            raise ValueError("no table")
+        shape = _lengths(told["shape"])
+        names, _ = (_version2 if version == 2 else _version3)(told, shape)
+        return list(names)
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError("describes no array") from error
+
+
 def _check_chunk(tree: Tree, name: str, size: int, plain_bytes: int | None) -> None:
     if plain_bytes is not None:
         if size != plain_bytes:
