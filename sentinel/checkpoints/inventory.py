@@ -212,6 +212,7 @@ def _is_checkpoint(names: set[str]) -> bool:
         or any(marks.LIBRARIES.fullmatch(name) for name in names)
         or bool({orbax.ROOT, orbax.ITEM} & names)
         or {"weights", "context"} <= names
+        or torch_file.OF_SPEECHBRAIN in names
         or any(name.startswith("__") and name.endswith(".distcp") for name in names)
         or any(known.pattern.search(name) for known in by_name.UNCHECKED for name in names)
     )

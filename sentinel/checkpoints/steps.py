@@ -23,8 +23,9 @@ _NUMBER = re.compile(
     r"|(\d+)(?:\.(?:pt|pth|ckpt)(?:\.tar)?)?",
     re.IGNORECASE,
 )
-# Ray Train names its folders by the time: checkpoint_2026-11-23_04-48-15.123456. Without the century it fits 18 digits.
-_TIME = re.compile(r"checkpoint_\d\d(\d\d)-(\d\d)-(\d\d)_(\d\d)-(\d\d)-(\d\d)\.(\d{6})")
+# Ray Train names its folders by the time: checkpoint_2026-11-23_04-48-15.123456, SpeechBrain CKPT+2026-11-23+04-48-15+00.
+# Without the century they fit 18 digits.
+_TIME = re.compile(r"(?:checkpoint_|CKPT\+)\d\d(\d\d)-(\d\d)-(\d\d)[_+](\d\d)-(\d\d)-(\d\d)(?:\.(\d{6})|\+(\d{2}))")
 _DIGITS = 18
 STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
 # What trainers call it besides, where the file's name states no step, and the tables in which it is then.
@@ -60,7 +61,7 @@ def number_of(name: str) -> int | None:
     if step_of(name) is not None:
         return None
     if time := _TIME.fullmatch(name):
-        return int("".join(time.groups()))
+        return int("".join(time.groups("")))
     match = _NUMBER.fullmatch(name)
     return _number({match.group(1) or match.group(2)}) if match else None
 

@@ -32,6 +32,7 @@ from sentinel.text import visible
 
 NAME = "torch"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+OF_SPEECHBRAIN = "CKPT.yaml"  # in the folder of each of its saves, whose files are all called .ckpt: counters are text
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_START = b"\x80\x02\x8a\x0a"
 _LEGACY_HEAD_BYTES = 48 << 20
@@ -306,6 +307,8 @@ def is_torch(tree: Tree, name: str) -> bool:
         return True
     lost, named = not head.strip(b"\0"), _RANK_AT_END.sub("", name)
     if named.endswith((".pt", ".pth", ".ckpt")):
+        if name.endswith(".ckpt") and head.isascii() and head[:1].isalnum() and _is_of_speechbrain(tree, name):
+            return False
         if not lost and head[:1] != b"\x80":
             raise NotKnown(f"{visible(name)} does not begin as a file of torch.save")
         return True
@@ -313,6 +316,10 @@ def is_torch(tree: Tree, name: str) -> bool:
         start = "starts with zeros" if head else "empty"
         raise NotKnown(f"{visible(name)}: {start}: a torch file that lost its content, or none")
     return False
+
+
+def _is_of_speechbrain(tree: Tree, name: str) -> bool:
+    return f"{name.rpartition('/')[0]}/{OF_SPEECHBRAIN}".lstrip("/") in tree.files
 
 
 def recognise(tree: Tree) -> bool:
