@@ -4,10 +4,10 @@ Never inside the checkpoint root: torchtitan's and Megatron's patterns find ``st
 latter crashes on it. What is moved goes to a sibling of the root, ``<root>/../.quarantine/<run>/``, by rename on the same
 file system, and nothing is ever deleted. Every move is written to a journal before it is made: killed at any moment and
 called again it ends in the same state, and `undo` takes it all back. A symbolic link to what is moved (``latest.pt``)
-names the chosen checkpoint then, or is moved, too: by one to nothing scripts begin anew, over saves that are whole. A
-tracker names the chosen one, and Ray Train's list holds what stays (``sentinel.checkpoints.setting_aside.trackers``). The
-journal is obeyed only where nobody else can have written it (``sentinel.checkpoints.own_folders``), and only for moves
-between the root and its quarantine.
+names the chosen checkpoint then, or is moved, too: by one to nothing scripts begin anew, over saves that are whole. In the
+place of a file that programs resume from by its name is a copy of the chosen one then. A tracker names it, and Ray Train's
+list holds what stays (``sentinel.checkpoints.setting_aside.trackers``). The journal is obeyed only where nobody else can
+have written it (``sentinel.checkpoints.own_folders``), and only for moves between the root and its quarantine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
-from sentinel.checkpoints.setting_aside import journal, telling, trackers
+from sentinel.checkpoints.setting_aside import journal, standing_in, telling, trackers
 from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, NoSpace, store_of
 from sentinel.errors import Denied, Refused, UserError
 from sentinel.text import visible
@@ -84,11 +84,13 @@ def quarantine(
     now_s: float | None = None,
     opened: int | None = None,
     chosen: Path | None = None,
+    left: dict[Path, str] | None = None,
 ) -> list[Move]:
     """Move these paths, which lie below ``root``, into its quarantine. Returns what was moved, also by an earlier call.
 
     ``opened``: a descriptor of the root, where what lies in it was looked at by one. ``chosen``: the checkpoint that links
-    and trackers beside what is moved are to name.
+    and trackers beside what is moved are to name. ``left``: is filled with what stays in its place, since a program resumes
+    from it by its name and no copy of the chosen one can be made, and what names it.
 
     Raises `UserError` for a path that is not below the root, `Denied` without the right to rename, `Refused` where the
     quarantine is not ours alone or on another file system. Whatever was moved before the error stays moved and is in the
@@ -108,14 +110,55 @@ def quarantine(
         planned = {move.source: move for move in journal.read(base, store)}
         # Before the moves: ended between the two, a tracker names what is there.
         told = telling.anew(base, source, store, relative, planned, chosen, reason, now)
+        named = telling.inside(base, chosen)
+        resumed = [inside for inside in relative if standing_in.is_wanted(inside, named) and named not in relative]
         moved = [
             _move_aside(base, source, store, inside, planned.get(str(base / inside)), reason, now)
             for inside in relative
+            if inside not in resumed
         ]
+        for inside in resumed:  # last: copying takes its time, and may not end
+            assert named is not None
+            move = _exchange(base, source, store, inside, named, planned.get(str(base / inside)), reason, now, left)
+            moved += [move] if move is not None else []
         gone = {move.source for move in moved}
         earlier = [move for move in planned.values() if move.wrote and move.link in gone]
         told += [move for move in earlier if move.source not in {anew.source for anew in told}]
         return moved + told + _links_aside(base, source, store, moved, planned, chosen, now)
+
+
+def _exchange(
+    base: Path,
+    source: int,
+    store: int,
+    inside: Path,
+    chosen: Path,
+    known: Move | None,
+    reason: str,
+    now: float,
+    left: dict[Path, str] | None,
+) -> Move | None:
+    """Move a file aside and put a copy of the chosen one in its place; None where it is left, since none can be made.
+
+    Raises:
+        Denied: without the right to; or none can be made, and nobody is to be told what is left.
+    """
+    if known is not None and known.points_to and not known.link and standing_in.is_there(source, inside, chosen):
+        return known  # by an earlier call
+    try:
+        standing_in.prepare(source, inside, chosen)
+    except OSError as error:
+        if left is None:
+            shown = f"{visible(str(base / chosen))} cannot be copied to {visible(str(base / inside))}"
+            raise Denied(f"{shown}: {error.strerror or error}", fix="Free some space there.") from error
+        left[base / inside] = standing_in.BY_ITS_NAME
+        return None
+    move = _move_aside(base, source, store, inside, known, reason, now, ("", chosen.name))
+    try:
+        standing_in.put(source, inside)
+    except OSError as error:
+        raise Denied(f"{visible(move.source)} cannot be made: {error.strerror}") from error
+    return move
 
 
 def kept_by_trackers(
@@ -283,7 +326,9 @@ def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
     if move.wrote:
         back = telling.back(source, store, inside, place, move)
     elif exists_below(store, place):
-        if move.points_to:
+        if move.points_to and not move.link:
+            standing_in.take_away(source, inside, inside.with_name(move.points_to))
+        elif move.points_to:
             _remove_link(source, inside, move.points_to)
         if exists_below(source, inside):
             raise Refused(

@@ -43,7 +43,9 @@ def move_aside(
         if left is not None:
             left |= kept
         asked = [path for path in asked if path not in kept]
-        return quarantine(root, asked, reason=reason, opened=opened, chosen=chosen) if asked or not kept else []
+        if not asked and kept:
+            return []
+        return quarantine(root, asked, reason=reason, opened=opened, chosen=chosen, left=left)
 
 
 def asked_for(root: Path, paths: list[str], steps: list[int | None] | None, opened: int) -> list[Path]:
@@ -96,6 +98,8 @@ def answer(arguments: Mapping[str, Any]) -> dict[str, object]:
         return {"error": str(error)}
     result: dict[str, object] = {"moved": [[move.source, move.target] for move in moves if not move.link]}
     result["links"] = [[move.source, move.points_to] for move in moves if move.link and not move.wrote]
-    result["trackers"] = [[move.source, move.points_to] for move in moves if move.wrote]
+    result["trackers"] = [
+        [move.source, move.points_to] for move in moves if move.wrote or (move.points_to and not move.link)
+    ]
     result["left"] = [[str(path), tracker] for path, tracker in left.items()]
     return {"result": result}

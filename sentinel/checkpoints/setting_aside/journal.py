@@ -32,8 +32,9 @@ _JOURNAL_BYTES = 64 << 20  # read at most; a move has a line of a few hundred
 @dataclass(frozen=True, slots=True)
 class Move:
     """One rename, from ``source`` to ``target``; ``link``: of a symbolic link, the path that it named; ``points_to``: what
-    the link in its place says, empty where there is none. ``wrote``: of a file that named ``link`` and was written anew,
-    the digest of what it says then, and ``points_to`` what it names; ``target`` is what it was."""
+    the link in its place says, empty where there is none; of a file, the one beside it of which a copy is in its place.
+    ``wrote``: of a file that named ``link`` and was written anew, the digest of what it says then, and ``points_to`` what it
+    names; ``target`` is what it was."""
 
     source: str
     target: str

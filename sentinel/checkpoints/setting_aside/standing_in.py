@@ -1,0 +1,106 @@
+"""Puts a copy of the chosen save where a file was moved away by whose name alone a program resumes.
+
+Lightning's ``last.ckpt``, fairseq's ``checkpoint_last.pt``, timm's ``last.pth.tar`` are each the state of a save that lies
+beside them. With none the program begins anew, over saves that are whole, and says little about it. A link would not do: the
+program's next save would be written through it, over the chosen one; a second name of that likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from pathlib import Path
+
+from sentinel.checkpoints.own_folders import below, exists, half_of
+
+BY_ITS_NAME = "the program itself"  # what names such a file
+_LAST = re.compile(r"(?P<start>(?:checkpoint[-_])?)last(?:-v\d+)?(?P<end>\.(?:ckpt|pt|pth|pth\.tar))")
+_PIECE_BYTES = 16 << 20
+
+
+def is_wanted(inside: Path, chosen: Path | None) -> bool:
+    """Whether a program resumes by that file's name alone, and the chosen save is such a file beside it."""
+    match = _LAST.fullmatch(inside.name)
+    if match is None or chosen is None or chosen.parent != inside.parent or _LAST.fullmatch(chosen.name):
+        return False
+    return chosen.name.startswith(match["start"][:-1]) and chosen.name.endswith(match["end"])
+
+
+def is_there(source: int, inside: Path, chosen: Path) -> bool:
+    """Whether the file there is a copy of the chosen one, as its size and times tell."""
+    try:
+        with below(source, inside.parts[:-1]) as folder:
+            told = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in (inside.name, chosen.name)]
+    except OSError:
+        return False
+    (mine, theirs), regular = told, all(stat.S_ISREG(one.st_mode) for one in told)
+    return regular and (mine.st_size, mine.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
+
+
+def prepare(source: int, inside: Path, chosen: Path) -> None:
+    """Copy the chosen save to a name beside the file's, before that is moved; what a killed call left is written anew.
+
+    Raises:
+        OSError: it cannot be copied, for want of space too; nothing is left of it.
+    """
+    half = half_of(inside.name)
+    with below(source, inside.parts[:-1]) as folder:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(half, dir_fd=folder)
+        fd = os.open(chosen.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            _copy(fd, folder, half)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(half, dir_fd=folder)
+            raise
+        finally:
+            os.close(fd)
+
+
+def _copy(fd: int, folder: int, half: str) -> None:
+    before = os.fstat(fd)
+    if not stat.S_ISREG(before.st_mode):
+        raise OSError("no regular file")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    out = os.open(half, flags, before.st_mode & 0o777, dir_fd=folder)
+    try:
+        at = 0
+        while at < before.st_size:
+            count = os.sendfile(out, fd, at, min(_PIECE_BYTES, before.st_size - at))
+            if not count:
+                break
+            at += count
+        os.fsync(out)
+        after = os.fstat(fd)
+        if (at, after.st_mtime_ns) != (after.st_size, before.st_mtime_ns):
+            raise OSError("it changes")
+        os.utime(out, ns=(before.st_mtime_ns, before.st_mtime_ns))
+    finally:
+        os.close(out)
+
+
+def put(source: int, inside: Path) -> None:
+    """Give the copy its name, unless somebody has written another file there since.
+
+    Raises:
+        OSError: without the right to.
+    """
+    half = half_of(inside.name)
+    with below(source, inside.parts[:-1]) as folder:
+        try:
+            os.link(half, inside.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except OSError:  # also where a file system has no second names
+            if not exists(folder, inside.name):
+                os.rename(half, inside.name, src_dir_fd=folder, dst_dir_fd=folder)
+                return
+        os.unlink(half, dir_fd=folder)
+
+
+def take_away(source: int, inside: Path, chosen: Path) -> None:
+    """Remove the copy; another file that has been written there since stays."""
+    if is_there(source, inside, chosen):
+        with contextlib.suppress(OSError), below(source, inside.parts[:-1]) as folder:
+            os.unlink(inside.name, dir_fd=folder)
