@@ -6,31 +6,20 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
-from in_memory.daemon import SETTINGS, Daemon, FakeSink
+from delivery_attempts import Attempts, channel, notice, settings_with
+from in_memory.daemon import Daemon, FakeSink
 from in_memory.world import World
 from made_records import AT, ended, incident, plan, verdict
 
-from sentinel.config.alerts import Alerts, Channel
-from sentinel.engine import Transition, delivery, recovery
+from sentinel.config.alerts import Alerts
+from sentinel.engine import recovery
 from sentinel.engine.delivery import due, is_for
-from sentinel.engine.events import NoticeDelivered, NoticeNotDelivered, TimerDue
-from sentinel.engine.state import State
-from sentinel.engine.transition import DeliverNotice, StartTimer
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Delivery, IncidentState, Notice
 
 Worlds = Callable[..., World]
-
-
-def channel(**what: Any) -> Channel:
-    return Channel(**{"kind": "webhook", "url": "x", **what})
-
-
-def notice(at: datetime = AT, severity: str = "warning", **data: Any) -> Notice:
-    return Notice("note", "inc1", at, "a title", "a body", {"severity": severity, "stage": "handled", **data})
 
 
 def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
@@ -87,14 +76,9 @@ async def _tell(daemon: Daemon, *names: str) -> None:
         await daemon.runner.timer_due(recovery.notice_timer(name))
 
 
-def _settings(attempts: int = 4, **what: Any) -> Any:
-    alerts = Alerts(channels={"mine": channel(**what)}, attempts=attempts)
-    return dataclasses.replace(SETTINGS, alerts=alerts)
-
-
 async def test_what_came_within_a_digest_is_one_message_also_after_a_start(world: Worlds) -> None:
     there, sink = world(), FakeSink("mine")
-    settings = _settings(digest_s=600.0, at_once="none")
+    settings = settings_with(digest_s=600.0, at_once="none")
     daemon = Daemon(there, [sink], settings=settings)
     await _tell(daemon, "inc1", "inc2")
     await daemon.runner.stop()  # before its time
@@ -112,7 +96,7 @@ class Refuses(FakeSink):
 
 async def test_attempts_have_growing_pauses_and_an_end_that_is_stored(world: Worlds) -> None:
     there, sink = world(), FakeSink("mine", fails=99)
-    daemon = Daemon(there, [sink], settings=_settings())
+    daemon = Daemon(there, [sink], settings=settings_with())
     began = there.slurm.clock.now()
     await _tell(daemon, "inc1")
     await daemon.quiet()
@@ -121,7 +105,7 @@ async def test_attempts_have_growing_pauses_and_an_end_that_is_stored(world: Wor
     assert receiver == "mine" and kept.delivery == Delivery(4, "mine does not answer", True, None)
     assert "notice-given-up" in daemon.said
     sink.fails = 0
-    again = Daemon(there, [sink], settings=_settings())
+    again = Daemon(there, [sink], settings=settings_with())
     await again.start()
     await again.quiet()
     assert len(sink.got) == 1 and there.store.undelivered() == [], "a dead letter is tried once more after a start"
@@ -136,7 +120,7 @@ async def test_a_receiver_may_ask_for_a_pause(world: Worlds, asked_s: float, pau
             raise error
 
     there = world()
-    daemon = Daemon(there, [Busy("mine")], settings=_settings(attempts=2))
+    daemon = Daemon(there, [Busy("mine")], settings=settings_with(attempts=2))
     began = there.slurm.clock.now()
     await _tell(daemon, "inc1")
     await daemon.quiet()
@@ -155,7 +139,7 @@ async def test_a_receiver_that_was_away_for_an_hour_gets_what_was_told_at_its_be
 
 async def test_what_is_refused_is_a_dead_letter_at_once(world: Worlds) -> None:
     there = world()
-    daemon = Daemon(there, [Refuses("mine")], settings=_settings())
+    daemon = Daemon(there, [Refuses("mine")], settings=settings_with())
     await _tell(daemon, "inc1")
     await daemon.quiet()
     ((kept, _),) = there.store.undelivered()
@@ -166,7 +150,7 @@ async def test_old_dead_letters_are_no_news(world: Worlds) -> None:
     there, sink = world(), FakeSink("mine")
     old = dataclasses.replace(notice(there.slurm.clock.now() - timedelta(days=2)), incident="")
     there.store.record_notice(old, "mine", False)
-    daemon = Daemon(there, [sink], settings=_settings())
+    daemon = Daemon(there, [sink], settings=settings_with())
     await daemon.start()
     await daemon.quiet()
     assert sink.got == [] and len(there.store.undelivered()) == 1
@@ -192,7 +176,7 @@ async def test_a_stop_waits_for_deliveries_under_way_and_for_none_that_hangs(
     world: Worlds, monkeypatch: pytest.MonkeyPatch, hangs: bool, deadline_s: float, most_s: float
 ) -> None:
     monkeypatch.setattr("sentinel.daemon.runner._LAST_DELIVERIES_S", most_s)
-    there, sink, settings = world(), Slow(), _settings()
+    there, sink, settings = world(), Slow(), settings_with()
     alerts = dataclasses.replace(settings.alerts, deadline_s=deadline_s)
     daemon = Daemon(there, [sink], settings=dataclasses.replace(settings, alerts=alerts))
     await _tell(daemon, "inc1")
@@ -203,51 +187,6 @@ async def test_a_stop_waits_for_deliveries_under_way_and_for_none_that_hangs(
     await asyncio.wait_for(stopping, 30.0)
     assert len(sink.all) == (0 if hangs else 1), "what can be delivered is"
     assert len(there.store.undelivered()) == (1 if hangs else 0), "and what was not is the next daemon's"
-
-
-class Attempts:
-    """The engine's deliveries to the receiver ``mine``, step by step: what is under way, and the timers that run."""
-
-    def __init__(self, there: World, attempts: int = 12, **what: Any) -> None:
-        self.daemon = Daemon(there, [FakeSink("mine")])
-        self.daemon.state.settings = _settings(attempts, **what)
-        self.now = AT
-        self.state: State = self.daemon.state
-        self.under_way: list[DeliverNotice] = []
-        self.timers: dict[str, datetime] = {}
-        self.told: list[str] = []
-
-    def say(self, number: int, severity: str = "info", **data: Any) -> None:
-        given = {"message": number, "stage": f"stage{number}", **data}
-        made = dataclasses.replace(notice(AT + timedelta(seconds=number), severity, **given), id=f"m{number}")
-        out = Transition()
-        delivery.begin(self.state, out, made, "mine")
-        self._took(out)
-
-    def ends(self, taken: bool, *, again: bool = True, **what: Any) -> None:
-        """The attempt that began first."""
-        one = self.under_way.pop(0)
-        if taken:
-            self.told.append(one.notice.id if one.notice.data["stage"] != "digest" else str(one.notice.body))
-            event: Any = NoticeDelivered(self.now, one.notice, "mine")
-        else:
-            event = NoticeNotDelivered(self.now, one.notice, "mine", "502", again, **what)
-        self._took(self.daemon.runner.engine.handle(event))
-
-    def pause_ends(self) -> None:
-        timers, self.timers = self.timers, {}
-        for name, at in timers.items():
-            self.now = max(self.now, at)
-            self._took(self.daemon.runner.engine.handle(TimerDue(at, name)))
-
-    def _took(self, out: Transition) -> None:
-        self.under_way += [effect for effect in out.effects if isinstance(effect, DeliverNotice)]
-        self.timers |= {effect.id: effect.due for effect in out.effects if isinstance(effect, StartTimer)}
-        self.daemon.store.commit(out.changes)
-
-    @property
-    def missing(self) -> list[str]:
-        return sorted(one.id for one, _ in self.daemon.world.store.undelivered())
 
 
 async def test_a_receiver_that_is_back_hears_how_it_is_now_and_nothing_of_before(world: Worlds) -> None:
@@ -344,7 +283,7 @@ async def test_a_dead_letter_is_no_news_once_a_later_message_of_its_thread_was_t
         for thread in ({}, {"since": "then"}):
             one = dataclasses.replace(notice(at, message=number, **thread), id=f"{number}{len(thread)}")
             there.store.record_notice(dataclasses.replace(one, incident="" if thread else "inc1"), "mine", delivered)
-    daemon = Daemon(there, [sink], settings=_settings())
+    daemon = Daemon(there, [sink], settings=settings_with())
     await daemon.start()
     await daemon.quiet()
     assert sink.all == []
@@ -355,7 +294,7 @@ async def test_a_start_tells_of_a_thread_how_it_is_now(world: Worlds) -> None:
     for number in (2, 1):
         one = notice(there.slurm.clock.now() + timedelta(seconds=number), message=number)
         there.store.record_notice(dataclasses.replace(one, id=f"m{number}"), "mine", False)
-    daemon = Daemon(there, [sink], settings=_settings())
+    daemon = Daemon(there, [sink], settings=settings_with())
     await daemon.start()
     await daemon.quiet()
     assert [one.id for one in sink.all] == ["m2"] and there.store.undelivered() == []
@@ -387,7 +326,7 @@ async def test_what_may_have_arrived_is_sent_once_more_and_not_a_dozen_times(wor
         case.pause_ends()
     assert bool(case.under_way) is (before == 1)
     sink = FakeSink("mine", fails=1000)
-    daemon = Daemon(there, [sink], settings=_settings())
+    daemon = Daemon(there, [sink], settings=settings_with())
     await daemon.start()
     await daemon.quiet()
     ((kept, _),) = there.store.undelivered()
