@@ -27,7 +27,7 @@ AGAIN = "deliver"  # timers: deliver:KEY
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0, 120.0, 300.0, 600.0)  # before the next attempt; the last one repeats
 _MOST_PAUSE_S = 3600.0  # that a receiver may ask for: what is told later helps nobody
 _MOST_UNSURE = 2  # attempts at what may have arrived: one too many is better than none, and twelve are not
-_STALE = timedelta(days=1)  # what was not delivered for so long is no news: a start does not send it
+_STALE = timedelta(days=1)  # what was not delivered so long after it was due is no news: a start does not send it
 
 
 def is_for(channel: Channel | None, notice: Notice) -> bool:
@@ -168,8 +168,9 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
             _stands(state, notice, receiver)
     threads: dict[str, tuple[str, list[Notice]]] = {}
     for notice, receiver in sorted(undelivered, key=lambda one: one[0].at):
-        news = now - notice.at < _STALE and not notice.data.get(OVER) and notice.delivery.unsure < _MOST_UNSURE
-        if receiver in state.receivers and news:
+        if receiver not in state.receivers or notice.data.get(OVER) or notice.delivery.unsure >= _MOST_UNSURE:
+            continue
+        if now - due(state.channel(receiver), notice) < _STALE:
             fresh = dataclasses.replace(
                 notice, delivery=Delivery(took=notice.delivery.took, unsure=notice.delivery.unsure)
             )

@@ -13,6 +13,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.accounts import name_of, uids_of
 from sentinel.detect.seen import NodeSeen
+from sentinel.engine.delivery import due
 from sentinel.engine.ledger import Ledger, LedgerRow
 from sentinel.engine.notices import BREAKERS_TOLD
 from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_drains
@@ -135,11 +136,14 @@ def own_state(settings: Settings, store: Store, fleet: Fleet | None, user: str |
         "operators_unknown": uids_of(settings.daemon.operators)[1],
         "spares": _spares(settings.recovery.spares, fleet),
         "undelivered": [
-            {"receiver": name, "at": one.at, "given_up": one.delivery.given_up, "reason": one.delivery.reason}
+            {
+                "receiver": name, "at": due(settings.alerts.channels.get(name), one),
+                "given_up": one.delivery.given_up, "reason": one.delivery.reason,
+            }
             for one, name, delivered in store.notices(since=_FAR_FUTURE, most=_UNDELIVERED, user=user)
             if one.delivery.tries and not delivered
         ],
-    }
+    }  # fmt: skip
 
 
 def _spares(reservation: str, fleet: Fleet | None) -> dict[str, Any] | None:

@@ -156,6 +156,24 @@ async def test_old_dead_letters_are_no_news(world: Worlds) -> None:
     assert sink.got == [] and len(there.store.undelivered()) == 1
 
 
+@pytest.mark.parametrize(("days", "sent"), [(2.0, True), (6.5, True), (7.5, True), (8.5, False)])
+async def test_what_waits_for_a_long_digest_is_news_until_a_day_after_that(
+    world: Worlds, days: float, sent: bool
+) -> None:
+    there, sink = world(), FakeSink("mine")
+    clock, settings = there.slurm.clock, settings_with(digest_s=7 * 86_400.0)
+    told = dataclasses.replace(notice(clock.now(), "info"), incident="")
+    begun = due(settings.alerts.channels["mine"], told) - timedelta(days=7)
+    told = dataclasses.replace(told, at=begun)
+    there.store.record_notice(told, "mine", False)
+    clock.at = begun + timedelta(days=days)
+    daemon = Daemon(there, [sink], settings=settings)
+    await daemon.start()
+    await daemon.quiet()
+    assert (len(sink.all), len(there.store.undelivered())) == ((1, 0) if sent else (0, 1))
+    assert not sent or clock.now() >= begun + timedelta(days=7)
+
+
 class Slow(FakeSink):
     """Takes a message once it may: ``may``."""
 

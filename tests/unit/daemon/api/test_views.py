@@ -8,7 +8,7 @@ import os
 import pwd
 import tracemalloc
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
 from in_memory.world import World
 from made_records import AT, evidence, incident, job, later, plan, step
 
+from sentinel.config.alerts import Alerts, Channel
 from sentinel.daemon.api.status import settings_digest
+from sentinel.engine.delivery import due
 from sentinel.errors import SentinelError, Unavailable, UserError
 from sentinel.model.records import Delivery, IncidentState, Kind, NodeView, Notice, Outcome, Result, Source, StepKind
 
@@ -320,6 +322,16 @@ async def test_doctor_tells_what_became_of_messages_about_ones_own_jobs(world: W
     for uid, seen in OWN:
         told = (await shown("doctor", uid))["undelivered"]
         assert {row["reason"] for row in told} == {f"of {name}" for name in seen}
+
+
+async def test_doctor_counts_the_age_of_a_message_from_when_it_was_due(world: Worlds) -> None:
+    """Until then it waits for its digest, and a day more a start sends it."""
+    weekly = Alerts(channels={"ops": Channel(kind="webhook", url="x", digest_s=7 * 86_400.0)})
+    shown = Shown(world(), dataclasses.replace(SETTINGS, alerts=weekly))
+    failed = Notice("n", "aaa1", AT, "failed", "", {"severity": "info"}, delivery=Delivery(tries=3, given_up=True))
+    shown.world.store.record_notice(failed, "ops", delivered=False)
+    (row,) = (await shown("doctor"))["undelivered"]
+    assert datetime.fromisoformat(row["at"]) == due(weekly.channels["ops"], failed)
 
 
 async def test_doctor_tells_whether_the_resume_folder_can_be_written(world: Worlds, tmp_path: Path) -> None:
