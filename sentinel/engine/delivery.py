@@ -130,28 +130,53 @@ def _begin(state: State, out: Transition, notices: Sequence[Notice], receiver: s
         return
     waits = state.deliveries.pop(key, None)
     of = (*(waits.of if waits is not None else ()), *notices)
-    if due(channel, newest) <= newest.at:
+    at = _due_after(channel, of)
+    if at <= newest.at:
         held = state.held_back.get(receiver, [])
         earlier = [notice for notice in held if notice.thread == newest.thread]
         if earlier:
             state.held_back[receiver] = [notice for notice in held if notice.thread != newest.thread]
         _attempt(state, out, DeliverNotice(key, newest, receiver, (*earlier, *of)))
-    elif waits is not None:  # what is tried again anyhow need not tell what is over
-        before = dataclasses.replace(waits.notice.delivery, took=(), unsure=0)  # of another message
-        state.deliveries[key] = DeliverNotice(key, dataclasses.replace(newest, delivery=before), receiver, of)
+    elif waits is not None:  # what is over need not be told before; the attempts at it are not those at the newest
+        for notice in waits.of:
+            tried = dataclasses.replace(notice, delivery=dataclasses.replace(notice.delivery, next_at=at))
+            out.save(NoticeChanged(tried, receiver, delivered=False))
+        _wait(state, out, DeliverNotice(key, newest, receiver, of), at)
     else:
         _hold(state, out, notices, receiver)
 
 
+def _due_after(channel: Channel | None, of: Sequence[Notice]) -> datetime:
+    """When the newest of these messages of a thread goes out: as ``due``, or at once where it is about a request beside
+    a stage that was to be told at once."""
+    *untold, newest = of
+    beside = newest.data.get("beside")
+    if beside and any(one.data.get("stage") == beside and due(channel, one) <= one.at for one in untold):
+        return newest.at
+    return due(channel, newest)
+
+
+def _wait(state: State, out: Transition, effect: DeliverNotice, at: datetime) -> None:
+    """Try it at this time."""
+    delivery = dataclasses.replace(effect.notice.delivery, next_at=at)
+    notice = dataclasses.replace(effect.notice, delivery=delivery)
+    state.deliveries[effect.id] = dataclasses.replace(effect, notice=notice)
+    out.do(StartTimer(f"{AGAIN}:{effect.id}", at))
+
+
 def _hold(state: State, out: Transition, notices: Sequence[Notice], receiver: str) -> None:
-    channel, held = state.channel(receiver), state.held_back.setdefault(receiver, [])
+    held = state.held_back.setdefault(receiver, [])
     held.extend(notices)
-    out.do(StartTimer(f"{DIGEST}:{receiver}", min(_when(channel, one) for one in held)))
+    out.do(StartTimer(f"{DIGEST}:{receiver}", min(_times(state.channel(receiver), held).values())))
 
 
-def _when(channel: Channel | None, notice: Notice) -> datetime:
-    """When a message that is held goes out: as ``due``, or, where that was tried, after the pause."""
-    return notice.delivery.next_at or due(channel, notice)
+def _times(channel: Channel | None, held: Sequence[Notice]) -> dict[str, datetime]:
+    """By thread, when what is held of it goes out: as ``due`` of its newest message, which tells of the others, or, where
+    that was tried, after the pause."""
+    newest: dict[str, Notice] = {}
+    for notice in held:
+        newest[notice.thread] = max(newest.get(notice.thread, notice), notice, key=lambda one: one.order)
+    return {thread: notice.delivery.next_at or due(channel, notice) for thread, notice in newest.items()}
 
 
 def _under_way(state: State, key: str) -> bool:
@@ -182,7 +207,8 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
 def digest_due(state: State, out: Transition, receiver: str, now: datetime) -> None:
     """The receiver's interval is over: what came in it is one message, for owners one for each of them."""
     channel, held = state.channel(receiver), state.held_back.pop(receiver, [])
-    ready = {notice.thread for notice in held if _when(channel, notice) <= now}  # with what is newer in them
+    times = _times(channel, held)
+    ready = {thread for thread, at in times.items() if at <= now}
     later = [notice for notice in held if notice.thread not in ready]
     owners = channel is not None and channel.audience == "owners"
     groups: dict[object, list[Notice]] = {}
@@ -197,7 +223,7 @@ def digest_due(state: State, out: Transition, receiver: str, now: datetime) -> N
         _attempt(state, out, _gathered(state, notices, receiver, now))
     if later:
         state.held_back[receiver] = later
-        out.do(StartTimer(f"{DIGEST}:{receiver}", min(_when(channel, notice) for notice in later)))
+        out.do(StartTimer(f"{DIGEST}:{receiver}", min(times[notice.thread] for notice in later)))
 
 
 def _gathered(state: State, notices: Sequence[Notice], receiver: str, now: datetime) -> DeliverNotice:
@@ -287,8 +313,8 @@ def not_delivered(state: State, out: Transition, event: NoticeNotDelivered) -> N
         _hold(state, out, again, event.receiver)
     elif again:
         newest = dataclasses.replace(effect.notice, delivery=again[-1].delivery)
-        state.deliveries[effect.id] = DeliverNotice(effect.id, newest, event.receiver, tuple(again))
-        out.do(StartTimer(f"{AGAIN}:{effect.id}", again[-1].delivery.next_at or event.at))
+        again_at = again[-1].delivery.next_at or event.at
+        _wait(state, out, DeliverNotice(effect.id, newest, event.receiver, tuple(again)), again_at)
     for waiting in _let_go(state, effect):
         _begin(state, out, waiting, event.receiver)
 

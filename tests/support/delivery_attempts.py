@@ -16,7 +16,9 @@ from sentinel.engine import Transition, delivery
 from sentinel.engine.events import NoticeDelivered, NoticeNotDelivered, TimerDue
 from sentinel.engine.state import State
 from sentinel.engine.transition import DeliverNotice, StartTimer
+from sentinel.model.changes import NoticeChanged
 from sentinel.model.records import Notice
+from sentinel.model.stored import Stored
 
 
 def channel(**what: Any) -> Channel:
@@ -47,8 +49,10 @@ class Attempts:
 
     def say(self, number: int, severity: str = "info", **data: Any) -> None:
         given = {"message": number, "stage": f"stage{number}", **data}
-        made = dataclasses.replace(notice(AT + timedelta(seconds=number), severity, **given), id=f"m{number}")
+        at = max(self.now, AT + timedelta(seconds=number))
+        made = dataclasses.replace(notice(at, severity, **given), id=f"m{number}")
         out = Transition()
+        out.save(NoticeChanged(made, "mine", delivered=False))
         delivery.begin(self.state, out, made, "mine")
         self._took(out)
 
@@ -61,6 +65,15 @@ class Attempts:
         else:
             event = NoticeNotDelivered(self.now, one.notice, "mine", "502", again, **what)
         self._took(self.daemon.runner.engine.handle(event))
+
+    def starts_again(self) -> None:
+        """As the next daemon, with what the store has."""
+        self.state.deliveries.clear()
+        self.under_way, self.timers = [], {}
+        out = Transition()
+        stored = Stored(undelivered=tuple(self.daemon.world.store.undelivered()))
+        delivery.carry_on(self.state, out, stored, self.now)
+        self._took(out)
 
     def pause_ends(self) -> None:
         timers, self.timers = self.timers, {}

@@ -255,7 +255,7 @@ async def test_what_was_urgent_and_is_over_when_the_receiver_is_back_is_not_told
     case.say(1, "critical")
     case.ends(taken=False)
     case.say(2)
-    assert case.under_way == [], "it waits for nothing but the pause"
+    assert case.under_way == [], "it has its own time"
     case.pause_ends()
     case.ends(taken=True)
     case.pause_ends()

@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from delivery_attempts import Attempts
 from in_memory.daemon import SETTINGS, Daemon, FakeSink
 from in_memory.world import World
-from made_records import ended, evidence, incident, plan, step, verdict
+from made_records import AT, ended, evidence, incident, plan, step, verdict
 
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.config.settings import Settings
@@ -223,3 +224,59 @@ async def test_a_message_of_a_clock_that_was_ahead_hides_no_later_one_of_its_thr
     await daemon.start()
     await daemon.quiet()
     assert [one.id for one in sink.all] == ["m2"]
+
+
+QUIET: dict[str, Any] = {"attempts": 4, "quiet": "11:00-20:00"}  # AT is within them
+
+
+async def test_what_waits_for_the_end_of_quiet_hours_has_its_own_attempts_from_then(world: Worlds) -> None:
+    """Although one before it was urgent, and tried in vain: it need not be told as it was."""
+    case = Attempts(world(), **QUIET)
+    case.say(1, "critical")
+    for _ in range(2):
+        case.ends(taken=False)
+        case.pause_ends()
+    case.ends(taken=False)
+    case.say(2)
+    for attempt in range(4):
+        assert case.under_way == []
+        case.pause_ends()
+        assert case.now >= AT.replace(hour=20) and case.under_way[0].notice.id == "m2", attempt
+        case.ends(taken=attempt == 3)
+    assert (case.told, case.timers, case.missing) == (["m2"], {}, [])
+
+
+async def test_a_start_in_quiet_hours_tells_at_their_end_what_is_not_urgent_any_more(world: Worlds) -> None:
+    case = Attempts(world(), **QUIET)
+    case.say(1, "critical")
+    case.ends(taken=False)
+    case.say(2)
+    case.starts_again()
+    assert case.under_way == []
+    case.pause_ends()
+    assert case.now == AT.replace(hour=20)
+    case.ends(taken=True)
+    assert case.missing == []
+
+
+async def test_what_is_urgent_still_beside_a_request_does_not_wait_for_the_end_of_quiet_hours(world: Worlds) -> None:
+    case = Attempts(world(), **QUIET)
+    case.say(1, "critical", stage="failed")
+    case.ends(taken=False)
+    case.say(2, "warning", stage="asked", beside="failed")
+    assert [one.notice.id for one in case.under_way] == ["m2"]
+    case.ends(taken=True)
+    case.say(3, "warning", stage="lapsed", beside="failed")
+    assert case.under_way == [], "they know that it failed"
+
+
+async def test_what_comes_after_a_digest_that_failed_is_not_tried_before_it_is_due(world: Worlds) -> None:
+    case = Attempts(world(), digest_s=3600.0)
+    case.say(1)
+    case.say(2)
+    case.pause_ends()
+    case.ends(taken=False)
+    case.say(3)
+    case.pause_ends()
+    assert case.now == AT.replace(hour=14)
+    assert {one.id for one in case.under_way[0].of} == {"m1", "m2", "m3"}
