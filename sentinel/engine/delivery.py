@@ -26,7 +26,7 @@ DIGEST = "digest"  # timers: digest:RECEIVER
 AGAIN = "deliver"  # timers: deliver:KEY
 _PAUSES_S = (0.5, 2.0, 10.0, 30.0, 120.0, 300.0, 600.0)  # before the next attempt; the last one repeats
 _MOST_PAUSE_S = 3600.0  # that a receiver may ask for: what is told later helps nobody
-_MOST_UNSURE = 2  # attempts at what may have arrived: one too many is better than none, and twelve are not
+MOST_UNSURE = 2  # attempts at what may have arrived: one too many is better than none, and twelve are not
 _STALE = timedelta(days=1)  # what was not delivered so long after it was due is no news: a start does not send it
 
 
@@ -193,7 +193,7 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
             _stands(state, notice, receiver)
     threads: dict[str, tuple[str, list[Notice]]] = {}
     for notice, receiver in sorted(undelivered, key=lambda one: one[0].at):
-        if receiver not in state.receivers or notice.data.get(OVER) or notice.delivery.unsure >= _MOST_UNSURE:
+        if receiver not in state.receivers or notice.data.get(OVER) or notice.delivery.unsure >= MOST_UNSURE:
             continue
         if now - due(state.channel(receiver), notice) < _STALE:
             fresh = dataclasses.replace(
@@ -326,7 +326,7 @@ def after_failure(before: Delivery, event: NoticeNotDelivered, attempts: int) ->
         attempts: in all, after which it is given up.
     """
     tries, unsure = before.tries + 1, before.unsure + event.unsure
-    given_up = not event.again or tries >= attempts or unsure >= _MOST_UNSURE
+    given_up = not event.again or tries >= attempts or unsure >= MOST_UNSURE
     took = tuple(dict.fromkeys([*before.took, *event.took]))
     return Delivery(tries, event.reason, given_up, took=took, unsure=unsure)
 

@@ -15,7 +15,7 @@ class Delivery:
     reason: str = ""  # why the last one failed
     given_up: bool = False  # a dead letter: no further attempt before the next start
     next_at: datetime | None = None  # of the next attempt
-    took: tuple[str, ...] = ()  # addresses, of several of one receiver, that have it
+    took: tuple[str, ...] = ()  # addresses, of several of one receiver, that have it: the receiver's own words for them
     unsure: int = 0  # attempts after which it is not known whether it arrived
 
 

@@ -6,23 +6,21 @@ The agent of a node reads the file, as that user; its content is checked against
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from sentinel.adapters.notify.channels import channel
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.config.alerts import Alerts
 from sentinel.config.user_messages import channels_of
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.engine.delivery import is_for
-from sentinel.errors import Refused, Unavailable, UserError
+from sentinel.engine.delivery import MOST_UNSURE, is_for
+from sentinel.errors import Refused, SentinelError, Unavailable, UserError
 from sentinel.log import Log
 from sentinel.model.orders import MOST_MESSAGES_FILE, ReadMessagesFile
-from sentinel.model.records import Notice
+from sentinel.model.records import Notice, stable_id
 from sentinel.ports import Orders
 from sentinel.text import visible
 
 _NODES = 3  # nodes asked for the file: the job's own, else any connected one, which may mount the user's home
-_REMEMBERED = 1000  # partly delivered messages that are remembered
+_SILENT = "?"  # in what is kept of an address: so often it may have got the message, and did not say so
 
 
 class UserFiles:
@@ -37,9 +35,13 @@ class UserFiles:
         self._live = live
         self._threads = threads
         self._log = log
-        self._took: OrderedDict[str, set[str]] = OrderedDict()  # message id -> addresses that have it already
 
     async def send(self, notice: Notice) -> None:
+        """
+        Raises:
+            Unavailable, Refused: not all of the user's addresses have it. ``took`` says which do and which may, by
+                digests, since an address is a secret.
+        """
         user, job = str(notice.data.get("user") or ""), self._job_of(notice)
         text = await self._file(user, job)
         if text is None:
@@ -50,27 +52,34 @@ class UserFiles:
         except UserError as error:
             self._log.info("messages-file-not-taken", user=user, reason=error.message)
             raise Refused(f"the file of {user}: {error.message}", fix=error.fix) from error
-        took = self._took.setdefault(notice.id, set())
+        took = list(notice.delivery.took)
         later: Unavailable | None = None
-        never: Refused | None = None
+        unsure: Unavailable | None = None
+        never: SentinelError | None = None
         for one in asked:
-            address = one.url or one.to[0]
+            address = stable_id(one.url or one.to[0])[:16]
             if address in took or not (is_for(one, notice) or notice.data.get("event") == "test"):
+                continue
+            silences = sum(mark.startswith(f"{address}{_SILENT}") for mark in took)
+            if silences >= MOST_UNSURE:
+                unsure = unsure or _may_have_arrived(user)
                 continue
             try:
                 await channel(self.name, one, self._alerts, self._threads, user).send(notice)
             except Unavailable as error:
-                later = error
-            except Refused as error:
+                if error.unsure:
+                    unsure = error
+                    took.append(f"{address}{_SILENT}{silences + 1}")
+                else:
+                    later = error
+            except SentinelError as error:
                 never = error
             else:
-                took.add(address)
-        if later is None:
-            self._took.pop(notice.id, None)
-        while len(self._took) > _REMEMBERED:
-            self._took.popitem(last=False)
-        if later is not None or never is not None:
-            raise later or never  # type: ignore[misc]
+                took.append(address)
+        failed = later or unsure or never  # that one may have it ends the attempts only where no other waits for it
+        if failed is not None:
+            failed.took = tuple(took)
+            raise failed
 
     def _job_of(self, notice: Notice) -> int:
         """A job of the user whose file is to be read; any of the user's jobs for a test message.
@@ -122,3 +131,9 @@ class UserFiles:
         every = [name for name, seen in self._live.nodes.items() if seen.state == "heard"]
         heard = set(every)
         return list(dict.fromkeys([*(node for node in own if node in heard), *every]))[:_NODES]
+
+
+def _may_have_arrived(user: str) -> Unavailable:
+    error = Unavailable(f"an address in the file of {user} did not say whether it took the message")
+    error.unsure = True
+    return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,10 +16,11 @@ from sentinel.adapters.notify import mail
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.daemon.effects.user_files import UserFiles
-from sentinel.engine.delivery import is_for, trial
+from sentinel.engine.delivery import after_failure, is_for, trial
+from sentinel.engine.events import NoticeNotDelivered
 from sentinel.errors import Refused, Unavailable
 from sentinel.log import Log
-from sentinel.model.records import Notice
+from sentinel.model.records import Delivery, Notice
 
 SITE = Channel(kind="users", audience="owners", mail_domains=["example.org"])
 
@@ -45,10 +47,12 @@ class Post:
     """Takes the place of the mail server: who got which text; addresses in ``fails`` raise."""
 
     def __init__(self) -> None:
+        self.asked: list[str] = []
         self.got: list[tuple[str, str, str]] = []
         self.fails: dict[str, Exception] = {}
 
     def take(self, made: Any) -> None:
+        self.asked.append(made["To"])
         if error := self.fails.get(made["To"]):
             raise error
         self.got.append((made["To"], made["Subject"], made.get_content()))
@@ -140,14 +144,56 @@ async def test_other_nodes_are_asked_and_a_few_only(post: Post) -> None:
         await sink(Agents(file(), away=("n3", "n4", "n9"))).send(notice())
 
 
+class Engine:
+    """What is kept of a message between its attempts."""
+
+    def __init__(self, agents: Agents) -> None:
+        self.agents, self.became = agents, Delivery()
+
+    async def tries(self) -> None:
+        """Once, by a daemon that was started just now: what is known of earlier attempts is what is stored."""
+        try:
+            await sink(self.agents).send(dataclasses.replace(notice(), delivery=self.became))
+        except (Unavailable, Refused) as error:
+            again, unsure = isinstance(error, Unavailable), isinstance(error, Unavailable) and error.unsure
+            event = NoticeNotDelivered(AT, notice(), "own", error.message, again, took=error.took, unsure=unsure)
+            self.became = after_failure(self.became, event, attempts=13)
+        else:
+            self.became = Delivery(self.became.tries + 1)
+
+
 async def test_who_has_a_message_does_not_get_it_again_when_it_is_tried_for_others(post: Post) -> None:
-    made = sink(Agents(file('mail = ["ada@example.org", "team@example.org", "gone@example.org"]')))
+    made = Engine(Agents(file('mail = ["ada@example.org", "team@example.org", "gone@example.org"]')))
     post.fails = {"team@example.org": Unavailable("later"), "gone@example.org": Refused("never")}
-    with pytest.raises(Unavailable):
-        await made.send(notice())
+    await made.tries()
+    assert not made.became.given_up and "example" not in str(made.became.took), "an address is a secret"
     post.fails = {}
-    await made.send(notice())
+    await made.tries()
     assert [to for to, _, _ in post.got] == ["ada@example.org", "team@example.org", "gone@example.org"]
+
+
+async def test_who_may_have_a_message_gets_it_once_more_whatever_the_others_do(post: Post) -> None:
+    made = Engine(Agents(file('mail = ["ada@example.org", "team@example.org"]')))
+    silent, away = Unavailable("silent after the whole mail"), Unavailable("cannot be reached")
+    silent.unsure = True
+    post.fails = {"ada@example.org": silent, "team@example.org": away}
+    while not made.became.given_up:
+        await made.tries()
+    assert made.became.tries == 13 and made.became.reason == "cannot be reached"
+    assert post.asked.count("ada@example.org") == 2 and post.asked.count("team@example.org") == 13
+
+
+async def test_a_message_that_all_may_have_is_given_up_and_says_so(post: Post) -> None:
+    made = Engine(Agents(file('mail = ["ada@example.org", "team@example.org"]')))
+    silent = Unavailable("silent after the whole mail")
+    silent.unsure = True
+    post.fails = {"ada@example.org": silent, "team@example.org": Unavailable("cannot be reached")}
+    await made.tries()
+    del post.fails["team@example.org"]
+    while not made.became.given_up:
+        await made.tries()
+    assert "did not say whether it took" in made.became.reason
+    assert post.asked.count("ada@example.org") == 2 and len(post.got) == 1
 
 
 async def test_a_test_message_asks_by_a_job_of_that_user(post: Post) -> None:
