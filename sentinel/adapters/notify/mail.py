@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import format_datetime, getaddresses
 from functools import cache
-from typing import Any
+from typing import Any, BinaryIO
 
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.markup import Markup, escaped
@@ -78,6 +78,20 @@ class _Deadline:
         return any(server.content_sent for server in self.opened)
 
 
+class _WholeLines:
+    """What the server says, line by line. Half a line is the end of it: smtplib would take that for an answer."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def readline(self, most: int) -> bytes:
+        line = self._file.readline(most)
+        return line if line.endswith(b"\n") or len(line) >= most else b""
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class _Plain(smtplib.SMTP):
     content_sent = False
 
@@ -85,6 +99,11 @@ class _Plain(smtplib.SMTP):
         deadline.opened.append(self)
         self._deadline, self._accept_s = deadline, accept_s
         super().__init__(*arguments, **named)
+
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None and self.sock is not None:
+            self.file = _WholeLines(self.sock.makefile("rb"))
+        return super().getreply()
 
     def send(self, s: Any) -> None:
         super().send(s)
@@ -189,10 +208,6 @@ class Mail:
         deadline = _Deadline(self._deadline_s * _EXCHANGES)
         try:
             self._exchange(mail, to or [address for _, address in getaddresses([mail["To"]])], deadline)
-        except Refused:
-            if deadline.late.is_set():  # the half of a line was taken for an answer
-                raise self._silent(deadline, Timeout("the mail server did not answer in time")) from None
-            raise
         finally:
             deadline.end()
 
@@ -214,11 +229,16 @@ class Mail:
         except smtplib.SMTPRecipientsRefused as error:
             self._refused(error.recipients, ())
         except smtplib.SMTPResponseException as error:
+            if deadline.content_sent and not 400 <= error.smtp_code < 600:  # it does not say that it was not taken
+                what = Unavailable(f"{self._server.host} answered what is no answer")
+                raise self._silent(deadline, what) from error
             self._answered(error.smtp_code, error.smtp_error)
         except (smtplib.SMTPNotSupportedError, ssl.SSLCertVerificationError) as error:
             fix = "correct [alerts.mail] security and server"
             raise Refused(f"channel {self.name}: {self._server.host}: {error!s:.200}", fix=fix) from error
         except (OSError, smtplib.SMTPException) as error:
+            if deadline.late.is_set():
+                raise self._silent(deadline, Timeout("the mail server did not answer in time")) from error
             raise self._silent(deadline, Unavailable(f"{self._server.host}: {error!s:.200}")) from error
         else:
             self._refused(refused, tuple(address for address in to if address not in refused))

@@ -252,6 +252,52 @@ async def test_a_mail_that_may_have_been_taken_is_told_from_one_that_was_not(thr
     assert not other.value.unsure
 
 
+def _serves_until(listener: socket.socket, verb: bytes, last: bytes) -> None:
+    """One connection: answers as it should until this command (CONTENT: the whole mail), then with this, and closes."""
+    connection, _ = listener.accept()
+    with connection, connection.makefile("rwb", 0) as lines, contextlib.suppress(OSError):
+        heard, now = b"GREETING", b"220 here\r\n"
+        while heard != verb:
+            lines.write(now)
+            if heard == b"DATA":
+                while lines.readline().strip() != b".":
+                    pass
+                heard, now = b"CONTENT", b"250 ok\r\n"
+            else:
+                heard = lines.readline()[:4].strip().upper()
+                now = b"354 go on\r\n" if heard == b"DATA" else b"250 ok\r\n"
+        lines.write(last)
+        connection.shutdown(socket.SHUT_WR)
+        lines.read()  # its end: else what was not read yet resets the connection
+
+
+@pytest.mark.parametrize(
+    ("verb", "last", "unsure"),
+    [
+        (b"GREETING", b"22", False),
+        (b"MAIL", b"2", False),
+        (b"RCPT", b"25", False),
+        (b"RCPT", b"550 no such", False),
+        (b"DATA", b"35", False),
+        (b"CONTENT", b"25", True),
+        (b"CONTENT", b"", True),
+        (b"CONTENT", b"250 o", True),
+        (b"CONTENT", b"55", True),
+        (b"CONTENT", b"2xx what\r\n", True),
+    ],
+)
+async def test_half_an_answer_is_none(threads: Any, verb: bytes, last: bytes, unsure: bool) -> None:
+    """Of a server, or a balancer before it, that is stopped in the middle of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_serves_until, args=(listener, verb, last))
+        thread.start()
+        server = MailServer("127.0.0.1", listener.getsockname()[1], sender="s@alps.example")
+        with pytest.raises(Unavailable) as caught:
+            await mail(server, ["ops@alps.example"], threads).send(notice())
+        thread.join()
+    assert caught.value.unsure is unsure
+
+
 async def test_a_server_may_scan_a_mail_for_longer_than_it_takes_to_answer_otherwise(
     threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
