@@ -3,6 +3,8 @@
 That is settled in every incident, also in one that only waited to drain the node as well, and however long ago the incident
 was closed that did. What is said later is a new failure, unless it is known to have happened before: clocks of nodes differ,
 and a node may be heard again only after its return.
+
+The same is settled of a drained node that Slurm has no more: the next of its name may be another machine.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Settled:
 @dataclass
 class PutBack:
     out: dict[str, Out] = field(default_factory=dict)
-    settled: dict[str, Settled] = field(default_factory=dict)  # by node that was put back
+    settled: dict[str, Settled] = field(default_factory=dict)  # by node that was put back, or that Slurm had no more
 
     def settles(self, node: str, said: Mapping[str, datetime | None]) -> bool:
         """Whether all these reports are of before the node was put back; it may be out again by now.
@@ -57,8 +59,19 @@ class PutBack:
             name in known.said or (at is not None and at <= known.at - _CLOCKS_DIFFER) for name, at in said.items()
         )
 
+    def is_over(self, node: str, at: datetime) -> bool:
+        """Whether a drain of ``at`` ended otherwise than by slurmctld's forgetting it: the node was put back after it, or
+        Slurm had no such node any more, and one of that name is another machine, or was added by people again."""
+        known = self.settled.get(node)
+        return known is not None and known.at > at
+
     def snapshot_taken(
-        self, out: Transition, fleet: Fleet, said: Mapping[str, Collection[str]], concerned: Collection[str]
+        self,
+        out: Transition,
+        fleet: Fleet,
+        said: Mapping[str, Collection[str]],
+        concerned: Collection[str],
+        gone: Collection[str] = (),
     ) -> None:
         """Note what changed, and save it for the next daemon.
 
@@ -67,13 +80,15 @@ class PutBack:
         Args:
             said: by node, of those that are drained or were: ids of the reports against it in any incident.
             concerned: nodes that any incident names; what is settled of others is forgotten.
+            gone: nodes that Sentinel had drained, perhaps seen by no snapshot, and that Slurm surely has no more.
         """
         news = False
-        for name in [*self.out, *(name for name in drained_by_us(fleet) if name not in self.out)]:
+        for name in dict.fromkeys((*self.out, *drained_by_us(fleet), *gone)):
             view, known = fleet.nodes.get(name), self.out.get(name)
             if view is None:
                 if not fleet.may_have_node(name):
-                    news = self.out.pop(name, None) is not None or news
+                    self.out.pop(name, None)
+                    self.settled[name], news = Settled(fleet.at, frozenset(said.get(name, ()))), True
             elif view.drained:  # also if people have written another reason
                 since = known.since if known is not None else fleet.at
                 since = since if since is not None and fleet.at - since <= SAVED else None

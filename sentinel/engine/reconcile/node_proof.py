@@ -240,12 +240,28 @@ def returned(state: State, incident: Incident, nodes: Iterable[str]) -> frozense
 
 def see_put_back(state: State, out: Transition, fleet: Fleet) -> None:
     """Note which nodes are drained by Sentinel, and which somebody has put back into service."""
-    followed = {*state.put_back.out, *drained_by_us(fleet)}
+    gone = _gone(state, fleet)
+    followed = {*state.put_back.out, *drained_by_us(fleet), *gone}
     if not followed and not state.put_back.settled:
         return
     concerned = {name for incident in state.incidents.values() for name in incident.nodes}
     concerned |= {name for verdict in state.verdicts.values() for name in verdict.drain}
-    state.put_back.snapshot_taken(out, fleet, _said(state, state.incidents.values(), followed), concerned)
+    said = _said(state, state.incidents.values(), followed)
+    state.put_back.snapshot_taken(out, fleet, said, concerned, gone)
+
+
+def _gone(state: State, fleet: Fleet) -> set[str]:
+    """Nodes that a plan took out of service and that Slurm has no more, as it is not noted yet."""
+    found = set()
+    for plan in state.plans.values():
+        for step in (step for step in plan.to_do if step.kind in NODE_STEPS and step.node not in fleet.nodes):
+            outcome, node = state.ledger.outcome(plan.incident, step), step.node or ""
+            done = outcome is not None and outcome.result is Result.DONE and fleet.at > outcome.at
+            if outcome is None or not done or fleet.may_have_node(node):
+                continue
+            if not state.put_back.is_over(node, outcome.at):
+                found.add(node)
+    return found
 
 
 def _said(state: State, incidents: Iterable[Incident], nodes: Collection[str]) -> dict[str, dict[str, datetime | None]]:
@@ -288,7 +304,7 @@ def _taken_out_and_back(state: State, incident: Incident) -> frozenset[str]:
         if outcome is None or outcome.result is not Result.DONE or fleet is None or view is None:
             continue
         ours = not outcome.reason and not state.was_saved(step.key(incident.id), outcome)
-        if not view.drained and fleet.at > outcome.at and not ours:
+        if not view.drained and fleet.at > outcome.at and (not ours or state.put_back.is_over(view.name, outcome.at)):
             back.add(view.name)
     return frozenset(back)
 

@@ -150,7 +150,7 @@ def _lost_drains(state: State, plan: Plan, fleet: Fleet, now: datetime) -> dict[
         key = step.key(plan.incident)
         released = seen is not None and seen.released_at is not None and seen.released_at > outcome.at
         returned = state.returns.proves(step.node, outcome.at) is True
-        released = released or returned
+        released = released or returned or state.put_back.is_over(step.node, outcome.at)
         if node is not None and not node.drained and not released and not state.was_saved(key, outcome):
             lost[step.node] = step.kind
     return lost

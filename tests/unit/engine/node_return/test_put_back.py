@@ -56,6 +56,21 @@ def test_what_happened_before_the_last_look_is_settled_although_it_is_reported_l
     assert not known.settles("n1", known_of("late")), "whose clock is not known"
 
 
+@pytest.mark.parametrize("seen_s", [None, 5.0, 40.0])  # until when snapshots show the drain
+def test_what_was_said_of_a_drained_node_that_slurm_has_no_more_is_settled(seen_s: float | None) -> None:
+    known = PutBack()
+    for at_s in (0.0, seen_s) if seen_s is not None else ():
+        shown(known, at_s, OURS, "a")
+    out = Transition()
+    without = dataclasses.replace(fleet([node("n2")], []), at=AT + timedelta(seconds=50.0))
+    known.snapshot_taken(out, without, {"n1": frozenset({"a"})}, ("n1",), ("n1",))
+    (saved,) = [one.value for one in out.changes if isinstance(one, SettingChanged)]
+    for daemon in (known, read(saved)):
+        assert shown(daemon, 60.0, None, "a", "new") == [], "another machine registers with its name"
+        assert daemon.settles("n1", known_of("a")) and not daemon.settles("n1", known_of("a", "new"))
+        assert daemon.is_over("n1", AT) and not daemon.is_over("n1", AT + timedelta(seconds=55.0))
+
+
 @pytest.mark.parametrize("reason", ["cable swap", "NHC: check_fs"])
 def test_a_drain_of_somebody_else_settles_nothing(reason: str) -> None:
     known = PutBack()

@@ -191,3 +191,28 @@ async def test_slurmctld_that_kept_a_later_drain_kept_the_one_before_it(
     for _ in range(3):
         await daemon.pass_time(20.0)
     assert drained() == ({"n6"} if kept else {"n5", "n6"}), daemon.said
+
+
+@pytest.mark.parametrize("daemons", [1, 2])
+@pytest.mark.parametrize("drained_s", [2.0, 60.0])
+async def test_another_machine_of_the_same_name_is_not_drained_for_the_one_that_slurm_has_no_more(
+    world: Worlds, drained_s: float, daemons: int
+) -> None:
+    """A dynamic node that was deleted and made anew: its drain went with it, and no start of slurmctld lost it."""
+    there = world()
+    daemon = Daemon(there)
+    await fail(daemon, lost_gpu("n4"))
+    await daemon.pass_time(drained_s)
+    successor = there.slurm.nodes.pop("n4")
+    successor.drained, successor.reason = False, ""
+    await daemon.pass_time(20.0)
+    there.slurm.save_state()
+    there.slurm.crash()
+    if daemons == 2:
+        daemon = Daemon(there)
+        await daemon.start()
+    there.slurm.nodes["n4"] = successor
+    await daemon.pass_time(20.0)
+    assert not there.slurm.nodes["n4"].drained, daemon.said
+    await fail(daemon, lost_gpu("n4", at_s=(there.slurm.clock.now() - AT).total_seconds()))
+    assert there.slurm.nodes["n4"].drained, "what is said of it since is of this machine"
