@@ -14,7 +14,7 @@ from sentinel.classify.slowdown import slowdown
 from sentinel.config.convictions import RECOVERY_ACTIONS, Remedy, action_name
 from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
-from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT, LIMIT_NEAR, PREEMPTED
+from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT, LIMIT_NEAR, PARTITION_GONE, PREEMPTED
 
 C = Cause
 WARNED = 0.6
@@ -226,6 +226,8 @@ def _ended(evidence: Evidence) -> Reading | None:
         role = (
             Role.SYMPTOM if state.startswith("CANCEL") else Role.CAUSE
         )  # what broke before it is why it was cancelled
+    elif evidence.data.get(PARTITION_GONE):  # which Slurm calls the failure of a node
+        weights, role = {C.SCHEDULER_PREEMPT_OR_TIMELIMIT: 4.0}, Role.CAUSE
     elif state.startswith(("NODE_FAIL", "BOOT_FAIL")):
         weights, role = {C.NODE_FAILURE: 3.5}, Role.CAUSE
     elif state.startswith("OUT_OF_ME"):

@@ -34,7 +34,7 @@ from sentinel.classify.weights import (
     with_rivals,
     with_siblings,
 )
-from sentinel.classify.who_ended_it import failed_before
+from sentinel.classify.who_ended_it import failed_before, for_want_of_a_partition
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import (
     Alternative,
@@ -72,7 +72,7 @@ def classify(incident: Incident, *, history: History = EMPTY, rules: Rules, now:
     readings = order(reading for reading in read_all if reading is not None)
     readings = outlived(passed(of_modules(services_weakened(readings, incident.evidence))), incident)
     readings, of_single_nodes = out_together(readings, rules)
-    readings = failed_before(readings, rules)
+    readings = failed_before(for_want_of_a_partition(readings), rules)
     told = [reading for reading in readings if reading.key != BROKEN_OFF]
     verdict = _judge(incident, told, history, rules, now)
     if verdict.cause is C.UNKNOWN and len(told) < len(readings):  # where nothing else names a cause

@@ -15,7 +15,7 @@ from sentinel.classify.readings import WARNED, Reading, lines_below, of_context,
 from sentinel.classify.roles import CLOCKS_S, LEADING, LEADS, points_to
 from sentinel.config.rules import Form, Role, Rules
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
-from sentinel.model.vocabulary import PREEMPTED, PREEMPTED_AT
+from sentinel.model.vocabulary import PARTITION_GONE, PREEMPTED, PREEMPTED_AT
 from sentinel.text import whole_number
 
 C = Cause
@@ -27,6 +27,7 @@ _MOST_RANKS = 4  # that count for this: of more the others went on meanwhile
 _FARTHEST = 120  # lines from one record to the next
 _AGAIN = 2  # records that are a repetition
 _AGAIN_ELSEWHERE = 5  # the same in a log without Slurm's word, whose end is not known: of most lines nothing is kept
+_CALLED_NODE_FAILURE = re.compile(r"\*\*\* (?:JOB|STEP) \S{1,60} ON .{1,80} DUE TO NODE FAILURE")
 _LOSS = re.compile(r"(?i)loss\w{0,8}['\"]?(?: is)?\s{0,3}[:=]?\s{0,3}-?(?:nan|inf)\b|\bnan or inf found\b")
 # Not the training's, which PPO calls the value's, too.
 _OTHER_LOSS = re.compile(r"(?i)\b(?:eval|val(?!ue)|test|aux|best)\w{0,12}[ _.-]{0,2}(?:\w{1,12}[ _.-])?loss")
@@ -43,6 +44,18 @@ _SIGNALS = frozenset({"interrupt", "signal-term", _STOPS})  # rules
 _ENDED = re.compile(r"\bKeyboardInterrupt\b|(?:^|\d )Terminated(?: |$)")
 # What workers that are killed with it say, too, and peers of which the connection closes.
 _AFTER_AN_END = (C.NCCL_HANG_UNKNOWN, C.DATALOADER, C.APP_OOM_HOST, C.NETWORK_BOOTSTRAP, C.NETWORK_FABRIC)
+
+
+def for_want_of_a_partition(readings: Sequence[Reading]) -> list[Reading]:
+    """``readings``; where Slurm ended the job because its partition is gone, slurmstepd's word of a failed node is Slurm's
+    own word for that, and accuses no node."""
+    if not any(r.key == _JOB_ENDED and r.evidence.data.get(PARTITION_GONE) for r in readings):
+        return list(readings)
+    weights, note = {C.SCHEDULER_PREEMPT_OR_TIMELIMIT: 1.0}, "Slurm's word, as its partition is gone"
+    return [
+        of_context(r.evidence, r.key, weights, note) if _CALLED_NODE_FAILURE.search(r.evidence.text) else r
+        for r in readings
+    ]
 
 
 def failed_before(readings: Sequence[Reading], rules: Rules) -> list[Reading]:

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sentinel.model.records import Evidence, JobView, Kind, Source, Where, stable_id
-from sentinel.model.vocabulary import END_NOT_SEEN, LIMIT_NEAR, PREEMPTED, PREEMPTED_AT
+from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source, Where, stable_id
+from sentinel.model.vocabulary import END_NOT_SEEN, LIMIT_NEAR, PARTITION_GONE, PREEMPTED, PREEMPTED_AT
 
 STATE_PREEMPTED = "preempted"  # of an attempt that Slurm preempted, as Slurm calls it, also where it requeued the job
 STATE_REQUEUED = "requeued"  # by a person, or for what Slurm does not tell
 # slurmstepd, in the job's log.
 _SAYS_PREEMPTED = re.compile(r"\*\*\* (?:JOB|STEP) \S{1,40} ON .{1,80} DUE TO PREEMPTION")
+_PARTITION_DOWN = "PartitionDown"  # Slurm's reason
+_OUT = frozenset({"not_responding", "fail"})  # flags of a node
 _SEEN_LATELY = timedelta(minutes=10)  # an end between two looks so close is known well enough to count the work
 
 
@@ -34,12 +36,34 @@ def without_record(job: JobView, state: str, ended_at: datetime, looked_at: date
     return replace(job, state=state if lately else END_NOT_SEEN, ended_at=ended_at)
 
 
-def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance: Sequence[str] = ()) -> Evidence:
+def partition_gone(job: JobView, nodes: Sequence[str], fleet: Fleet) -> str:
+    """The partition for want of which Slurm ended the attempt, that was taken out or renamed; empty: none, or not known.
+
+    Slurm calls that a node failure. From 26.05 on its reason tells them apart; before, that no node is in the partition any
+    more. Where a node of the attempt may be out, that may be why.
+
+    Args:
+        nodes: those of the attempt, as far as known.
+    """
+    views = [fleet.nodes.get(name) for name in nodes]
+    if job.state != "node_fail" or not job.partition or not views:
+        return ""
+    if any(view is None or view.state == "down" or not _OUT.isdisjoint(view.flags) for view in views):
+        return ""
+    unread = any(item.what == "node" for item in fleet.unread)
+    empty = not unread and not any(job.partition in view.partitions for view in fleet.nodes.values())
+    return job.partition if job.reason == _PARTITION_DOWN or empty else ""
+
+
+def job_ended(
+    job: JobView, now: datetime, *, nodes: Sequence[str], maintenance: Sequence[str] = (), partition: str = ""
+) -> Evidence:
     """Evidence that an attempt ended, with the same id from an event and from reconciliation.
 
     Args:
         nodes: those of the attempt, as far as known.
         maintenance: those of them on which people work, in a maintenance reservation.
+        partition: the one for want of which Slurm ended it (``partition_gone``).
     """
     preempted_at, is_called_so = _preempted(job), job.state == STATE_PREEMPTED
     called_otherwise = preempted_at is not None and not is_called_so
@@ -53,7 +77,8 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
         where=Where(job=job.id, attempt=job.restarts),
         text=f"job {job.id} ended as {job.state}, exit code {job.exit_code}, signal {job.exit_signal}"
         f"{', as its time limit neared' if limit_neared else ''}"
-        f"{', after Slurm preempted it' if called_otherwise else ''}",
+        f"{', after Slurm preempted it' if called_otherwise else ''}"
+        f"{f', as partition {partition} is gone' if partition else ''}",
         data={
             "state": job.state,
             "exit_code": job.exit_code,
@@ -64,6 +89,7 @@ def job_ended(job: JobView, now: datetime, *, nodes: Sequence[str], maintenance:
             **({PREEMPTED_AT: preempted_at.timestamp()} if preempted_at is not None else {}),
             **({"maintenance": ",".join(maintenance)} if maintenance else {}),
             **({LIMIT_NEAR: True} if limit_neared else {}),
+            **({PARTITION_GONE: partition} if partition else {}),
         },
     )
 

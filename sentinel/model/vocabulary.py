@@ -280,6 +280,7 @@ DRAIN_LOST = "drain_lost"  # a flag of ours: Slurm ended our drain as it switche
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})
 PREEMPTED = "preempted"  # data of a job's end: Slurm had preempted it, whatever state it gave it then: true
 LIMIT_NEAR = "limit_near"  # data of a job's end: it was when Slurm tells a job that its time is nearly over: true
+PARTITION_GONE = "partition_gone"  # data of a job's end: the partition for want of which Slurm ended it, by name
 PREEMPTED_AT = "preempted_at_s"  # beside it: when Slurm preempted the job, in Unix time
 LOG_LINE = "log_line"  # data of evidence: the line of its log, where records of several lines moved what is below them
 WRITER = (

@@ -23,6 +23,7 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
+from sentinel.model.vocabulary import PARTITION_GONE
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.drains import nodes_under, switches
 from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
@@ -70,7 +71,7 @@ def job_steps(
     if incident.job is None:
         return JobSteps()
     if verdict.restart is Restart.NONE:
-        return JobSteps(words=_stays_over(job, verdict, situation.last_save))
+        return JobSteps(words=_stays_over(job, verdict, incident, situation.last_save))
     if job is None:
         return JobSteps(words=f"Slurm no longer knows job {incident.job}: it cannot be restarted.")
     least = max(act_confidence, limits.stop_confidence)
@@ -84,7 +85,7 @@ def job_steps(
     return found
 
 
-def _stays_over(job: JobView | None, verdict: Verdict, last_save: int | None) -> str:
+def _stays_over(job: JobView | None, verdict: Verdict, incident: Incident, last_save: int | None) -> str:
     """What people do about a job that Slurm ended, and did not put back; empty: nothing.
 
     It calls it failed where its program ended with an error. Whether what is preempted comes back is the site's to say
@@ -92,6 +93,10 @@ def _stays_over(job: JobView | None, verdict: Verdict, last_save: int | None) ->
     """
     if job is not None and job.state == "preempted":
         return preempted_words(job, verdict, last_save)
+    gone = next((partition for item in incident.evidence if (partition := item.data.get(PARTITION_GONE))), None)
+    if job is not None and job.state == "node_fail" and gone is not None:
+        why = f"Slurm ended job {job.id} because its partition {gone} is gone (taken out of slurm.conf, or renamed)"
+        return f"{why}: no node is to blame, and Slurm does not requeue it; submit it again, to another partition."
     if job is None or job.state != "failed" or verdict.cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT:
         return ""
     again = f"scontrol requeue {job.spec} does" if _may_be_put_back(job) else "submit it again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from sentinel.detect.job_end import earlier_id, failed_attempt, job_ended
+from sentinel.detect.job_end import earlier_id, failed_attempt, job_ended, partition_gone
 from sentinel.detect.own_host import of_own_clock
 from sentinel.detect.seen import AttemptSeen
 from sentinel.engine import grouping
@@ -83,9 +83,12 @@ def _look_at_own_clock(state: State, out: Transition) -> None:
 
 
 def ended(state: State, job: JobView, now: datetime) -> Evidence:
-    """Evidence that this attempt ended, and which of its nodes are in a maintenance reservation."""
+    """Evidence that this attempt ended, which of its nodes are in a maintenance reservation, and whether its partition is
+    gone."""
     nodes = state.cluster.nodes_of(job.id, job.restarts)
-    return job_ended(job, now, nodes=nodes, maintenance=[name for name in nodes if left_to_people(state, name)])
+    people = [name for name in nodes if left_to_people(state, name)]
+    partition = partition_gone(job, nodes, state.cluster.fleet) if state.cluster.fleet is not None else ""
+    return job_ended(job, now, nodes=nodes, maintenance=people, partition=partition)
 
 
 def left_to_people(state: State, node: str) -> bool:
