@@ -38,6 +38,7 @@ _MOST_COMPONENTS = 128  # of a heterogeneous job (MAX_HET_JOB_COMPS of Slurm)
 CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by its user, no operator need act
 # A job cancelled while it completes keeps the hold of our requeue in Slurm, even if somebody requeues it later.
 LEFT_HOLD: dict[str, Scalar] = {**CANCELLED, "left_hold": True}
+OVER: dict[str, Scalar] = {"over": True}  # outcome data: the job has ended, and Slurm requeues it no more
 GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs again without our help
 SUSPENDED = "suspended"  # key of outcome data: somebody had suspended the job that is held since
 FORGOTTEN: dict[str, Scalar] = {"forgotten": True}  # outcome data: slurmctld forgot that the attempt had begun
@@ -49,6 +50,33 @@ async def requeue_hold(task: Task, means: Means) -> Outcome:
 
     Slurm may requeue it at the same moment (NODE_FAIL): then it is pending already and only gets deferred.
     """
+    try:
+        return await _requeue_hold(task, means)
+    except Refused as no:
+        return await _over_or_refused(task, means, no)
+
+
+async def hold(task: Task, means: Means) -> Outcome:
+    """Hold the job for a person, with the reason in its admin comment; it keeps its id."""
+    try:
+        return await _hold(task, means)
+    except Refused as no:
+        return await _over_or_refused(task, means, no)
+
+
+async def _over_or_refused(task: Task, means: Means, no: Refused) -> Outcome:
+    """The outcome where Slurm does not stop a job that has ended: nobody holds it, and nobody can release it.
+
+    Raises:
+        Refused: ``no``, of any other job.
+    """
+    job = await means.job(task) if not isinstance(no, RefusedForNow) else None
+    if job is None or job.ended_at is None:
+        raise no
+    return means.failed(task, f"{no}", OVER)
+
+
+async def _requeue_hold(task: Task, means: Means) -> Outcome:
     job = await _settled(task, means)
     if job is None:
         return means.failed(task, f"Slurm no longer knows job {task.job} (purged after MinJobAge)")
@@ -339,8 +367,7 @@ async def _stayed_as_it_was(task: Task, means: Means) -> bool:
     return before is not None and await means.slurmctld_started_since(before.at) is False
 
 
-async def hold(task: Task, means: Means) -> Outcome:
-    """Hold the job for a person, with the reason in its admin comment; it keeps its id."""
+async def _hold(task: Task, means: Means) -> Outcome:
     before = means.ledger.outcome(task.incident.id, task.step)
     job = await _settled(task, means)
     if job is None:

@@ -375,7 +375,7 @@ def _finish(state: State, out: Transition, incident: Incident, plan: Plan, now: 
     last = next(failed, None) or (outcomes[-1] if outcomes else None)  # in the plan's order, not in the order of time
     reached = IncidentState.CLOSED
     if last is not None and (last.result is Result.FAILED or last.step.kind is StepKind.HOLD):
-        over = last.data.get("cancelled") or last.data.get("goes_on") or last.data.get("recovered_by")
+        over = any(last.data.get(name) for name in ("cancelled", "goes_on", "recovered_by", "over"))
         reached = IncidentState.CLOSED if over else IncidentState.HELD
     restart_s = None
     if last is not None and last.step.kind is StepKind.CONFIRM and last.result is Result.DONE:

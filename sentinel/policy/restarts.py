@@ -11,7 +11,6 @@ from sentinel.config.settings import Limits
 from sentinel.model.records import (
     INTERRUPTIONS,
     OURS,
-    Cause,
     Incident,
     JobView,
     Kind,
@@ -23,9 +22,9 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
-from sentinel.model.vocabulary import PARTITION_GONE
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.drains import nodes_under, switches
+from sentinel.policy.ended import ended_for_good, preempted_words, stays_over
 from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
@@ -71,7 +70,7 @@ def job_steps(
     if incident.job is None:
         return JobSteps()
     if verdict.restart is Restart.NONE:
-        return JobSteps(words=_stays_over(job, verdict, incident, situation.last_save))
+        return JobSteps(words=stays_over(job, verdict, incident, situation.last_save))
     if job is None:
         return JobSteps(words=f"Slurm no longer knows job {incident.job}: it cannot be restarted.")
     least = max(act_confidence, limits.stop_confidence)
@@ -83,43 +82,6 @@ def job_steps(
     if stop is not None and (wait := too_many_stops(stop, situation, limits, now)) is not None:
         return JobSteps((), wait, found.words)
     return found
-
-
-def _stays_over(job: JobView | None, verdict: Verdict, incident: Incident, last_save: int | None) -> str:
-    """What people do about a job that Slurm ended, and did not put back; empty: nothing.
-
-    It calls it failed where its program ended with an error. Whether what is preempted comes back is the site's to say
-    (PreemptMode), and no comment's: a comment asks to be restarted after what breaks.
-    """
-    if job is not None and job.state == "preempted":
-        return preempted_words(job, verdict, last_save)
-    gone = next((partition for item in incident.evidence if (partition := item.data.get(PARTITION_GONE))), None)
-    if job is not None and job.state == "node_fail" and gone is not None:
-        why = f"Slurm ended job {job.id} because its partition {gone} is gone (taken out of slurm.conf, or renamed)"
-        return f"{why}: no node is to blame, and Slurm does not requeue it; submit it again, to another partition."
-    if job is None or job.state != "failed" or verdict.cause is not Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT:
-        return ""
-    again = f"scontrol requeue {job.spec} does" if _may_be_put_back(job) else "submit it again"
-    ended = f"Slurm ended job {job.id} on purpose (preemption, a limit, a request)"
-    return f"{ended}: neither Slurm nor Sentinel puts it back by itself; {again}."
-
-
-def preempted_words(job: JobView, verdict: Verdict, last_save: int | None) -> str:
-    """Why a job that Slurm calls preempted has ended, and how it comes back.
-
-    Args:
-        last_save: the step of the newest of its saves that was seen.
-    """
-    blamed = verdict.drain or verdict.suspect or verdict.drain_recommended  # for what was wrong before
-    nobody = "" if blamed else ": no node is to blame"
-    why = f"Slurm preempted job {job.id} by the site's rules and did not requeue it{nobody}"
-    again = f"scontrol requeue {job.spec} puts it back" if _may_be_put_back(job) else "submit it again"
-    saved = f"; the newest save that was seen is of step {last_save}" if last_save is not None else ""
-    return f"{why}. To go on, {again}; its script resumes from its newest checkpoint by itself{saved}."
-
-
-def _may_be_put_back(job: JobView) -> bool:
-    return job.batch is not False and bool(job.requeue)
 
 
 def _why_not(
@@ -144,6 +106,8 @@ def _why_not(
         return f"Job {job.id} was cancelled."
     if job.state == "preempted":  # whatever was wrong before: that it is over is the site's rule
         return preempted_words(job, verdict, situation.last_save)
+    if words := ended_for_good(job):
+        return words
     if situation.recovered_by:
         return f"Job {job.id} is taken care of already, by incident {situation.recovered_by}."
     if job.state == "pending" and job.held and not exit_held:

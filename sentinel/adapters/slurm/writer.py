@@ -227,7 +227,7 @@ class Writer:
                 return False
             if no.answer is Answer.DISABLED:
                 fix = "submit it again; a job that Sentinel may restart must not be submitted with --no-requeue"
-                raise Refused(f"job {spec} has ended and was submitted with Requeue=0", fix=fix) from no
+                raise Refused(f"job {spec} has ended with Requeue=0", fix=fix) from no
             if no.answer is Answer.NOT_BATCH:
                 raise Refused(f"job {spec} is interactive (salloc or srun); Slurm requeues batch jobs only") from no
             raise _refusal(spec, no) from no

@@ -16,7 +16,7 @@ from sentinel.cli.operator.incident_table import incident_table, state_words, te
 from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table, say_refusals
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
-from sentinel.model.records import OURS, Cause, IncidentState, Kind, Source, StepKind
+from sentinel.model.records import OURS, STOPS, Cause, IncidentState, Kind, Result, Source, StepKind
 from sentinel.model.vocabulary import (
     END_NOT_SEEN,
     ENDED_AS_ASKED,
@@ -151,7 +151,7 @@ def _incident(seen: dict[str, Any]) -> None:
         _plan(plan)
     if to_do := seen.get("to_do"):  # for who is no operator, where the advice is for these
         say(f"Next: {shown(to_do)}")
-    elif row["state"] == IncidentState.HELD and row["job"] is not None:
+    elif row["state"] == IncidentState.HELD and row["job"] is not None and any(map(_left_held, seen["steps"])):
         theirs = any((step["data"] or {}).get(HELD_BY_OTHERS) for step in seen["steps"])
         first = "whoever held it, not Sentinel, lets it start:" if theirs else "mend what is wrong, then"
         say(f"Next: {first} scontrol release {shown(row.get('job_spec') or row['job'])}")
@@ -160,6 +160,14 @@ def _incident(seen: dict[str, Any]) -> None:
         steps = [(_at(s["intended_at"]), words_of(s), result_words(s["result"]), s["reason"]) for s in seen["steps"]]
         table(f"Done ({_zone(seen['steps'][0]['intended_at'])})", columns, steps, whole=("began", "result"))
     _kept(seen["evidence"])
+
+
+def _left_held(step: dict[str, Any]) -> bool:
+    """Whether the step held the job, or found it held. Of one that could not be stopped there is nothing to release."""
+    data = step["data"] or {}
+    return bool(data.get("held") or data.get(HELD_BY_OTHERS)) or (
+        step["kind"] in STOPS and step["result"] == Result.DONE
+    )
 
 
 def _at(time: Any) -> str:

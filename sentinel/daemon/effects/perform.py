@@ -116,7 +116,7 @@ class Effects:
         except RefusedForNow as error:
             outcome = means.refused_for_now(task, error.message, before)
         except SentinelError as error:
-            outcome = means.failed(task, error.message)
+            outcome = means.failed(task, f"{error}")
         if outcome.result is Result.FAILED and task.step.kind not in OPTIONAL_STEPS:
             try:
                 await leave_held(task, means)

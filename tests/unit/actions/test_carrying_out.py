@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from in_memory.actions import do, means, task
-from in_memory.daemon import Daemon
+from in_memory.daemon import Daemon, states
 from in_memory.world import ECC, FakeCheckpoints, World
 from made_records import AT, ended, incident, plan
 
@@ -54,12 +54,15 @@ async def test_failed_stop_ends_the_plan_before_anything_else(world: Worlds) -> 
     assert _results(await _carry(there, made)) == [("requeue_hold", "failed")]  # nor after a start
 
 
-async def test_refusal_of_slurm_is_a_failure_and_not_tried_again(world: Worlds) -> None:
+@pytest.mark.parametrize("kind", [StepKind.HOLD, StepKind.REQUEUE_HOLD])
+async def test_refusal_of_slurm_is_a_failure_and_not_tried_again(world: Worlds, kind: StepKind) -> None:
     there = world()
     there.slurm.jobs[there.job].requeue = False
     there.slurm.end(there.job, exit_code=1)
-    rows = await _carry(there, plan(Step(StepKind.HOLD, job=there.job, attempt=0)))
-    assert _results(rows) == [("hold", "failed")] and "Requeue=0" in rows[0]["reason"]
+    rows = await _carry(there, plan(Step(kind, job=there.job, attempt=0)))
+    assert _results(rows) == [(kind, "failed")] and "has ended with Requeue=0" in rows[0]["reason"]
+    assert "submit it again" in rows[0]["reason"]
+    assert states(there) == ["closed"], "nobody can release it"
 
 
 async def test_choice_that_names_no_checkpoint_is_done(world: Worlds) -> None:

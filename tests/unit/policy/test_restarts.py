@@ -147,6 +147,18 @@ def test_no_requeue_is_respected_unless_the_job_itself_asks_and_then_said() -> N
     assert kinds(plan) == RESTART and "made requeueable" in plan.explanation
 
 
+@pytest.mark.parametrize("state", ["node_fail", "failed", "timeout"])
+@pytest.mark.parametrize("restart", [Restart.RESUME, Restart.HOLD])
+def test_a_job_that_has_ended_with_requeue_0_is_neither_held_nor_restarted(state: str, restart: Restart) -> None:
+    """In a finished job nothing can be changed: Slurm requeues it no more."""
+    ended = dataclasses.replace(job(state=state), requeue=False, ended_at=AT)
+    plan = decide(dataclasses.replace(verdict(drain=("n1",)), restart=restart), job=ended)
+    assert kinds(plan) == [StepKind.DRAIN] and "made requeueable" not in plan.explanation
+    assert "has ended with Requeue=0" in plan.explanation and "submit it again" in plan.explanation
+    ended = dataclasses.replace(ended, requeue=True)
+    assert StepKind.DRAIN in kinds(plan := decide(verdict(drain=("n1",)), job=ended)) and len(plan.steps) > 1
+
+
 def test_site_may_restart_jobs_that_did_not_ask() -> None:
     assert kinds(decide(verdict(), intent=Intent(), opt_in=False)) == RESTART
 

@@ -285,15 +285,16 @@ def test_what_an_operator_said_stands_beside_the_verdict(asked: Asked) -> None:
 
 
 def test_a_held_job_says_how_it_goes_on(asked: Asked) -> None:
-    asked.views["why"] = why(incident=incident_row(state="held"))
+    held = {**why()["steps"][0], "kind": "hold", "node": None, "job": 101, "result": "done"}
+    asked.views["why"] = why(incident=incident_row(state="held"), steps=[*why()["steps"], held])
     assert "Next: mend what is wrong, then scontrol release 101" in asked.run("why", "last").output
     theirs = [{**step, "data": {"held_by_others": True}} for step in why()["steps"]]
     asked.views["why"] = why(incident=incident_row(state="held"), steps=theirs)
     said = asked.run("why", "last").output
     assert "whoever held it, not Sentinel, lets it start: scontrol release 101" in said and "mend what" not in said
-    asked.views["why"] = why(incident=incident_row(state="held") | {"job_spec": "101_3"})
+    asked.views["why"] = why(incident=incident_row(state="held") | {"job_spec": "101_3"}, steps=[held])
     assert "scontrol release 101_3" in asked.run("why", "last").output
-    asked.views["why"] = why(incident=incident_row(state="closed"))
+    asked.views["why"] = why(incident=incident_row(state="closed"), steps=[held])
     assert "Next:" not in asked.run("why", "last").output
 
 
@@ -304,3 +305,10 @@ def test_who_is_no_operator_reads_what_the_daemon_says_is_next_for_them(asked: A
     assert said.count("Next: ") == 1 and f"Next: {told}" in said and "mend" not in said and "Advice" not in said
     asked.views["why"] |= {"to_do": ""}
     assert "Next: mend what is wrong, then scontrol release 101" in asked.run("why", "last").output
+
+
+@pytest.mark.parametrize("kind", ["requeue_hold", "hold"])
+def test_of_a_job_that_no_step_left_held_no_release_is_asked(asked: Asked, kind: str) -> None:
+    refused = {**why()["steps"][0], "kind": kind, "node": None, "job": 101, "result": "failed", "data": {}}
+    asked.views["why"] = why(incident=incident_row(state="held"), steps=[*why()["steps"], refused])
+    assert "scontrol release" not in asked.run("why", "last").output
