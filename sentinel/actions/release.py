@@ -6,9 +6,10 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.actions.comments import BESIDE
+from sentinel.actions.held_meanwhile import held_meanwhile
 from sentinel.actions.means import Means
 from sentinel.actions.next_attempt import exclude
-from sentinel.actions.requeue import held_meanwhile, is_deferred, is_far, overtaken, waits, was_cancelled
+from sentinel.actions.requeue import is_deferred, is_far, overtaken, waits, was_cancelled
 from sentinel.actions.resume_point import write_again
 from sentinel.errors import Unavailable
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Outcome, Result, StepKind, Task

@@ -11,6 +11,7 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from sentinel.actions.comments import beside
+from sentinel.actions.held_meanwhile import SUSPENDED, held_meanwhile
 from sentinel.actions.left_alone import began_after_all, goes_on, runs_without_broken_nodes, was_done
 from sentinel.actions.means import Means
 from sentinel.errors import Refused, RefusedForNow, Unavailable
@@ -26,7 +27,6 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
-from sentinel.model.vocabulary import HELD_BY_OTHERS, HELD_BY_SLURM, NEVER_STARTS
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
@@ -40,7 +40,6 @@ CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by
 LEFT_HOLD: dict[str, Scalar] = {**CANCELLED, "left_hold": True}
 OVER: dict[str, Scalar] = {"over": True}  # outcome data: the job has ended, and Slurm requeues it no more
 GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs again without our help
-SUSPENDED = "suspended"  # key of outcome data: somebody had suspended the job that is held since
 FORGOTTEN: dict[str, Scalar] = {"forgotten": True}  # outcome data: slurmctld forgot that the attempt had begun
 DONE_BEFORE: dict[str, Scalar] = {"goes_on": True, "done_before": True}  # ... or had finished, and only its epilogs ran
 
@@ -329,19 +328,6 @@ async def _components_wait(job: JobView, means: Means) -> bool:
         if part.state == "completing":
             return False
     return True
-
-
-def held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
-    if job.reason == NEVER_STARTS:
-        words = (
-            f"Slurm holds job {task.job}: no nodes that it may get can ever run it as it is asked for ({NEVER_STARTS})"
-        )
-        return means.failed(task, words, {"held": True, HELD_BY_SLURM: True})
-    if means.earlier(task, StepKind.REQUEUE_HOLD).get(SUSPENDED):
-        words = f"an operator had suspended job {task.job}: it stays held; scontrol release {job.spec} starts it"
-        return means.failed(task, words, {"held": True})
-    words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
-    return means.failed(task, words, {"held": True, HELD_BY_OTHERS: True})
 
 
 async def leave_held(task: Task, means: Means) -> None:

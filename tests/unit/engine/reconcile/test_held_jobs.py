@@ -141,3 +141,29 @@ async def test_a_late_word_leaves_a_job_alone_that_somebody_has_released_or_hold
     await daemon.observe([dataclasses.replace(lost_gpu("n1", at_s=59.0), seen_at=there.slurm.clock.now())])
     await daemon.quiet()
     assert job.held and job.restarts == 1 and drained(there) == {"n1"}, daemon.said
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("ReservationDeleted", "its reservation is over, and released it runs outside of it"),
+        ("JobHoldMaxRequeue", "its start failed too often"),
+    ],
+)
+async def test_a_waiting_job_that_slurm_itself_holds_is_held_by_nobody(world: Worlds, reason: str, words: str) -> None:
+    there, sink = silent(world(nodes=2)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    await fail(daemon, lost_gpu("n1"))
+    job = there.slurm.jobs[there.job]
+    await daemon.pass_time(20.0)
+    assert states(there) == ["watching"] and job.state == "PENDING", "it waits for a node"
+    there.slurm.person_holds(there.job)
+    job.held_by = reason
+    await daemon.pass_time(20.0)
+    assert states(there) == ["held"] and outcomes(there)[0].startswith(f"Slurm holds job {there.job}: {words}")
+    told = str(sink.all[-1].data["owner_text"])
+    assert "somebody else" not in told and "Whoever" not in told and f"scontrol release {there.job}" in told
+    there.slurm.nodes["n1"].drained = False
+    there.slurm.person_releases(there.job)
+    await daemon.pass_time(20.0)
+    assert states(there) != ["held"], daemon.said
