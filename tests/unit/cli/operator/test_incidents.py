@@ -303,7 +303,8 @@ def test_who_is_no_operator_reads_what_the_daemon_says_is_next_for_them(asked: A
     asked.views["why"] = why(incident=incident_row(state="held"), verdict={"advice": ""}, to_do=told, node=node_row())
     said = asked.run("why", "n1").output
     assert said.count("Next: ") == 1 and f"Next: {told}" in said and "mend" not in said and "Advice" not in said
-    asked.views["why"] |= {"to_do": ""}
+    held = {**why()["steps"][0], "kind": "requeue_hold", "node": None, "job": 101, "data": {}}
+    asked.views["why"] |= {"to_do": "", "steps": [held]}
     assert "Next: mend what is wrong, then scontrol release 101" in asked.run("why", "last").output
 
 
