@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from math import exp, isfinite, log
 
-from sentinel.classify.history import APPLICATION, History, PastFailure, without_repeats
+from sentinel.classify.history import History, PastFailure, without_repeats
 from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope, Trust
@@ -22,6 +22,7 @@ C = Cause
 # Words that a program's own mistake and a failing GPU print alike.
 AMBIGUOUS = frozenset({"cuda-illegal-access", "cuda-unspecified", "cuda-unknown", "nan", "oom-gpu", "xid-soft"})
 SOFT = frozenset({C.USER_CODE, C.APP_OOM_GPU, C.NUMERICAL_NAN, C.UNKNOWN})
+OF_A_GPU = frozenset({*GPU_CAUSES, C.GPU_THERMAL_POWER})
 # Causes that many jobs have in common when something shared breaks.
 SHARED = frozenset({C.FILESYSTEM_STORAGE, C.NETWORK_FABRIC, C.GPU_THERMAL_POWER})
 AT_ONCE = timedelta(minutes=5)
@@ -94,18 +95,21 @@ def _node_again(
     incident: Incident, readings: Sequence[Reading], history: History, rules: Rules, now: datetime
 ) -> list[Reading]:
     """Failures of several jobs on one node, and not of other GPUs of it, point to the node. Bad numbers have their own rule
-    unless a part failed."""
+    unless a part failed, and memory that is used up is any program's: both need a machine's own word."""
     kinds = ambiguous(readings, rules)
     node = _one_node(incident, [r for group in kinds.values() for r in group])
     if node is None or not kinds:
         return []
     units = _units(r for group in kinds.values() for r in group)
     past = [p for p in history.under_other_jobs(node, incident.job, now) if not _another_unit(p, units)]
-    hard = [p for p in past if p.blamed and p.cause not in APPLICATION and p.cause is not C.NUMERICAL_NAN]
+    # A hang, a start without its peers or failing storage names a node and says nothing of its GPU.
+    hard = [p for p in past if p.blamed and p.cause in OF_A_GPU]
     machine = [p for p in hard if not p.users_words]
     soft = [p for p in past if p.cause in SOFT or (p in hard and p.users_words)]
     jobs = {p.user or p.job for p in soft}  # one user's jobs may all print the same: users count, where they are known
-    if not machine and (len(jobs) < 2 or set(kinds) == {"nan"} or _one_users_program(soft, node, history, now)):
+    if len(jobs) < 2 or kinds.keys() <= {"nan", "oom-gpu"} or _one_users_program(soft, node, history, now):
+        soft, jobs = [], set()
+    if not machine and not soft:
         return []
     group = next(iter(kinds.values()))
     weight = min(2.0 + 0.5 * (len(machine) + len(jobs)), 3.5)
@@ -114,7 +118,8 @@ def _node_again(
         if p.cause in GPU_CAUSES:
             counted[p.cause] = weight + 0.5
     counted.update({C.USER_CODE: -2.0, C.APP_OOM_GPU: -2.0, C.NUMERICAL_NAN: -2.0})
-    note = f"{node} failed {len(machine) + len(soft)} times in 30 days under other jobs"
+    times = len(machine) + len(soft)
+    note = f"{node} failed {times} time{'s' if times > 1 else ''} in 30 days under other jobs"
     return [of_context(group[0].evidence, "node-again", counted, note, Scope.GPU)]
 
 

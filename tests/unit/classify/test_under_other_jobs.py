@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from shipped import shipped_rules
 
 from sentinel.classify import History, PastFailure, classify, node_scores
-from sentinel.model.records import Cause, Evidence, Incident, Kind, Source, Verdict, Where
+from sentinel.model.records import Cause, Evidence, Incident, Kind, Restart, Source, Verdict, Where
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = shipped_rules()
@@ -69,3 +70,46 @@ def test_one_burst_is_one_failure_in_scores_and_rates() -> None:
     (score,) = node_scores(History(tuple(apart)), NOW)
     assert score.failures == 3
     assert not any("rates of" in ground.note for ground in judged(burst(30)).grounds)
+
+
+OUT_OF_MEMORY = Evidence(
+    "e1", NOW, NOW, Source.JOB_LOG, "oom-gpu", Where(node="n1", job=7), rule="oom-gpu-bare", line=33,
+    text="RuntimeError: CUDA error: out of memory",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("users_words", [False, True])
+@pytest.mark.parametrize(
+    "cause",
+    [Cause.NCCL_HANG_UNKNOWN, Cause.NETWORK_BOOTSTRAP, Cause.NETWORK_FABRIC, Cause.FILESYSTEM_STORAGE,
+     Cause.NODE_OS_OR_HOST],
+)  # fmt: skip
+def test_a_failure_that_says_nothing_of_a_gpu_makes_no_later_one_the_gpu_s(cause: Cause, users_words: bool) -> None:
+    past = [
+        dataclasses.replace(
+            lost(NOW - timedelta(days=n), job=n, gpu=None), cause=cause, user=user, users_words=users_words
+        )
+        for n, user in ((1, "ada"), (20, "bob"))
+    ]
+    for item, own in ((xid(13), Cause.USER_CODE), (OUT_OF_MEMORY, Cause.APP_OOM_GPU)):
+        verdict = judged(past, item=item)
+        assert (verdict.cause, verdict.suspect, verdict.restart) == (own, (), Restart.HOLD), verdict
+
+
+def test_memory_that_is_used_up_is_the_gpu_s_only_by_a_machine_s_own_word() -> None:
+    programs = [
+        dataclasses.replace(lost(NOW - timedelta(days=n), job=n), cause=Cause.APP_OOM_GPU, user=user, blamed=False)
+        for n, user in ((1, "ada"), (2, "bob"), (3, "eve"))
+    ]
+    assert judged(programs, item=OUT_OF_MEMORY).cause is Cause.APP_OOM_GPU
+    assert judged(programs).suspect == ("n1",)  # what a failing GPU prints as well
+    assert judged([lost(NOW - timedelta(days=9))], item=OUT_OF_MEMORY).suspect == ("n1",)
+
+
+def test_what_one_user_s_programs_failed_by_is_not_counted_beside_the_machine_s_failures() -> None:
+    own = [
+        dataclasses.replace(lost(NOW - timedelta(days=n), job=n), cause=Cause.USER_CODE, user="ada", blamed=False)
+        for n in (1, 2, 3)
+    ]
+    verdict = judged([lost(NOW - timedelta(days=9)), *own])
+    assert "n1 failed 1 time in 30 days under other jobs" in [ground.note for ground in verdict.grounds]
