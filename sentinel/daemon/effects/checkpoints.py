@@ -280,7 +280,8 @@ class FleetCheckpoints:
         told = [one for answer in answers if not isinstance(answer, BaseException) for one in answer]
         left = {path for one in told for path in left_of(one)}
         moved = [part for parts in moves.values() for part in parts if part.path not in left]
-        said = [words_of(moved), *said, *sorted({words for one in told for words in words_of_links(one)})]
+        check = Check.of(task.verdict.onset_step, self._recovery.checkpoint_level)
+        said = [words_of(moved, check), *said, *sorted({words for one in told for words in words_of_links(one)})]
         return {"moved": len({part.path for part in moved}), "explanation": "; ".join(filter(None, said))}
 
     def _not_moved(self, task: Task, why: str) -> Unavailable | Refused:
@@ -298,8 +299,7 @@ class FleetCheckpoints:
     # --- asking the nodes ---------------------------------------------------------------------------------------------
 
     async def _look(self, task: Task, job: JobView, intent: Intent, nodes: Sequence[str]) -> Seen:
-        onset = task.verdict.onset_step
-        check = Check("content" if onset is not None else self._recovery.checkpoint_level, onset)
+        check = Check.of(task.verdict.onset_step, self._recovery.checkpoint_level)
         local = [
             self._listings.of(
                 job, node, [Root("local", root.replace("%N", node)) for root in intent.local_roots], check

@@ -24,6 +24,11 @@ class Check:
     level: str
     before_step: int | None
 
+    @classmethod
+    def of(cls, onset: int | None, level: str) -> Check:
+        """After bad numbers from step ``onset`` on the content counts, else what the site asks for."""
+        return cls(level if onset is None else "content", onset)
+
 
 class FolderListings:
     """``deadline_s``: for the answer of one node."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from shlex import quote
 
 from sentinel.checkpoints.fleet_parts import later_than
-from sentinel.checkpoints.records import Candidate, Part
+from sentinel.checkpoints.records import Candidate, Part, level_at_least
+from sentinel.daemon.effects.folder_listings import Check
 from sentinel.daemon.effects.other_runs import OtherFolder, may_be_anothers
 from sentinel.model.intent import Intent
 from sentinel.model.records import Scalar
 from sentinel.text import visible
 
 _MOST_LINKS = 8  # told of one node
+_MOST_NAMED = 5  # checkpoints
+_MOST_ROOTS = 2
 
 
 def unusable(parts: Sequence[Part], candidates: Sequence[Candidate], chosen: Mapping[str, Scalar]) -> list[Part]:
@@ -41,18 +45,36 @@ def without_anothers(
     return moves, sorted(left)
 
 
-def words_of(parts: Sequence[Part]) -> str:
-    """What was moved. A checkpoint that was found whole is not called damaged, and may be wanted back."""
+def words_of(parts: Sequence[Part], check: Check) -> str:
+    """What was moved. A checkpoint that was found whole is not called damaged, and may be wanted back; but none that holds
+    bad numbers, or was not looked at as thoroughly as was asked."""
     moved = sorted({part.path for part in parts})
     if not moved:
         return ""
-    words = f"quarantined {len(moved)}: " + ", ".join(moved[:5])
-    whole = {(part.root, part.path) for part in parts if part.valid and part.tier == "global"}
-    if not whole:
-        return words
-    roots = ", ".join(sorted({root for root, _ in whole})[:2])
-    back = f"`sentinel checkpoints quarantine {roots} --undo` brings them back"
-    return f"{words}; {len(whole)} of them were found valid: {back}"
+    said = [f"quarantined {len(moved)}: " + ", ".join(moved[:_MOST_NAMED])]
+    onset = check.before_step
+    bad = {part.path for part in parts if onset is not None and (part.step is None or part.step >= onset)}
+    late = {part.path for part in parts if part.path in bad and part.step is not None}
+    if late:
+        said.append(f"{len(late)} of them were saved at or after step {onset}, where the numbers went bad")
+    whole: dict[str, set[str]] = {}
+    for part in parts:
+        if part.valid and part.tier == "global" and part.path not in bad and level_at_least(part.level, check.level):
+            whole.setdefault(part.root, set()).add(part.path)
+    if whole:
+        said.append(f"{len(set().union(*whole.values()))} of them were found valid: {_back(whole)}")
+    return "; ".join(said)
+
+
+def _back(whole: Mapping[str, Collection[str]]) -> str:
+    """How they come back. They are named: what else is set aside there, now or before, stays where it is."""
+    commands = [
+        f"`sentinel checkpoints quarantine {quote(root)} {' '.join(map(quote, sorted(paths)[:_MOST_NAMED]))} --undo`"
+        for root, paths in sorted(whole.items())[:_MOST_ROOTS]
+    ]
+    return " and ".join(commands) + (
+        " brings back what it names" if len(commands) == 1 else " bring back what they name"
+    )
 
 
 def words_of_links(answer: object) -> list[str]:

@@ -246,7 +246,8 @@ async def test_one_attempt_without_a_step_leaves_nothing_out(world: Worlds, time
     assert case.orders.moved == ([("n1", [f"{GLOBAL}/step-300"])] if times == 2 else [])  # type: ignore[attr-defined]
     if times == 2:
         assert "attempts 0 and 1, found valid" in str(found["explanation"])
-        assert f"`sentinel checkpoints quarantine {GLOBAL} --undo` brings them back" in moved["explanation"]
+        command = f"`sentinel checkpoints quarantine {GLOBAL} {GLOBAL}/step-300 --undo`"
+        assert f"1 of them were found valid: {command} brings back what it names" in moved["explanation"]
 
 
 async def test_a_local_checkpoint_is_left_out_on_all_nodes(world: Worlds) -> None:

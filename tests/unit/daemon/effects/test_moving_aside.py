@@ -17,8 +17,10 @@ from in_memory.checkpoints import (
 )
 from in_memory.watch import Seconds
 from in_memory.world import World
+from made_records import verdict
 
 from sentinel.errors import Refused, Unavailable
+from sentinel.model.records import Cause
 
 Worlds = Callable[..., World]
 
@@ -78,6 +80,32 @@ async def test_what_becomes_of_links_is_told(world: Worlds) -> None:
     case = await failed(world(), Linked(shared(200), shared(300, valid=False)), comment=SHARED)
     told = (await case.quarantine(await case.choose()))["explanation"]
     assert f"the link {GLOBAL}/latest now names step-200" in told and f"the link {GLOBAL}/best was moved, too" in told
+
+
+async def test_no_save_with_bad_numbers_is_offered_back(world: Worlds) -> None:
+    """Those from the onset on are not read, so that 'valid' says only that they are complete."""
+    late = [shared(step, level="structural") for step in (253, 300)]
+    unread = replace(shared(400, level="structural"), step=None)
+    orders = Nodes(shared(200, level="content"), shared(240, level="content"), *late, unread)
+    case = await failed(world(), orders, comment=SHARED)
+    bad = verdict(Cause.NUMERICAL_NAN, onset_step=253)
+    assert (await case.choose(bad))["step"] == 240
+    told = (await case.quarantine({"path": f"{GLOBAL}/step-240", "step": 240}, bad))["explanation"]
+    assert "2 of them were saved at or after step 253, where the numbers went bad" in told, told
+    assert "found valid" not in told and "--undo" not in told
+
+    told = (await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200}, bad))["explanation"]
+    assert "1 of them were found valid" in told, told
+    assert told.endswith(
+        f"`sentinel checkpoints quarantine {GLOBAL} {GLOBAL}/step-240 --undo` brings back what it names"
+    )
+
+
+async def test_what_was_looked_at_less_thoroughly_than_asked_is_not_called_valid(world: Worlds) -> None:
+    saves = [shared(step, level="structural") for step in (200, 300)]
+    case = await failed(world(), Nodes(*saves), comment=SHARED, checkpoint_level="checksum")
+    await case.choose()
+    assert "found valid" not in (await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200}))["explanation"]
 
 
 async def test_without_a_choice_only_broken_ones_are_moved(world: Worlds) -> None:
