@@ -161,7 +161,13 @@ def main() -> None:
     except SentinelError as error:
         _say_error(error)
         sys.exit(error.exit_status)
-    except OSError as error:  # what commands read and write themselves comes as an error of ours: this is the output
+    except OSError as error:
+        if isinstance(error.filename, str | bytes):  # of a path that a command only looked at: whether it is there
+            path = os.fsdecode(error.filename)
+            fix = "check the path, or run it as an account that may look there: the files' owner, or the daemon's"
+            _say_error(FileError(path, f"cannot be read: {error.strerror}", fix=fix))
+            sys.exit(FileError.exit_status)
+        # What commands read and write themselves comes as an error of ours, and a path's has its name: this is the output.
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is flushed into it at the exit

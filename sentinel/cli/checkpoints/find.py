@@ -37,7 +37,7 @@ from sentinel.cli.checkpoints.named import rejected_among, require_nodes
 from sentinel.cli.checkpoints.nodes import Spread, expand_nodes, local_folders, this_host
 from sentinel.cli.checkpoints.progress_bar import bar, bytes_of
 from sentinel.cli.checkpoints.show import echo_decision, part_line, show_decision, show_validity
-from sentinel.cli.operator.arguments import ABOVE_ZERO, Finite, GivenPath, GivenText, missing
+from sentinel.cli.operator.arguments import ABOVE_ZERO, Finite, GivenPath, GivenText, require_there
 from sentinel.cli.operator.output import say, unbroken
 from sentinel.errors import Refused, UserError
 from sentinel.text import visible
@@ -155,7 +155,7 @@ def _require_one(folders: Sequence[Path]) -> None:
         FileError: none of the folders is there.
     """
     if not any(os.path.lexists(folder) for folder in folders):
-        raise missing(folders[0])
+        require_there(folders[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ def validate(
         say(f"{_UNREAD} Add --level checksum to read them.")
     gone = [path for path in paths if nodes is None and share is None and not os.path.lexists(path)]
     if gone:
-        raise missing(gone[0])
+        require_there(gone[0])
     if bad:
         raise Refused(f"{bad} of {len(paths)} not proven valid at level {level}", fix="The reasons are above.")
 

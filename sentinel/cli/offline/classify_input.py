@@ -182,10 +182,15 @@ def _files(path: Path, problems: list[str], left_out: list[str] | None = None) -
     if str(path) == "-":
         yield path
         return
-    if not path.exists():
-        problems.append(f"{path}: no such file or folder")
+    try:
+        if not path.exists():
+            problems.append(f"{path}: no such file or folder")
+            return
+        is_folder = path.is_dir()
+    except OSError as error:
+        problems.append(_unreadable(path, error))
         return
-    if not path.is_dir():
+    if not is_folder:
         yield path
         return
     others: list[str] = [] if left_out is None else left_out

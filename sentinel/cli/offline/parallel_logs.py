@@ -62,8 +62,11 @@ def may_be_parted(file: Path) -> bool:
 
 def together(paths: Sequence[Path]) -> bool:
     """Whether several paths are so long that they are worth processes of their own."""
-    files = [path for path in paths if path.is_file()]
-    return len(files) == len(paths) > 1 and sum(path.stat().st_size for path in files) >= LEAST_TOGETHER
+    try:
+        files = [path for path in paths if path.is_file()]
+        return len(files) == len(paths) > 1 and sum(path.stat().st_size for path in files) >= LEAST_TOGETHER
+    except OSError:  # one may not be looked at; the others are read one after the other
+        return False
 
 
 def read_parts(log: Log, signatures: Signatures, now: datetime) -> list[Evidence]:

@@ -105,13 +105,23 @@ class ExistingPath(GivenPath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = super().convert(value, param, ctx)
-        if not os.path.lexists(path):
-            raise missing(path)
+        require_there(path)
         return path
 
 
-def missing(path: Path) -> FileError:
-    return FileError(path, "is not there", fix=f"check the path; a relative one begins at {Path.cwd()}")
+def require_there(path: Path) -> None:
+    """
+    Raises:
+        FileError: nothing is there, or one may not look whether it is.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        fix = f"check the path; a relative one begins at {Path.cwd()}"
+        raise FileError(path, "is not there", fix=fix) from None
+    except OSError as error:
+        fix = "check the path and the rights of the folders above it"
+        raise FileError(path, f"cannot be read: {error.strerror}", fix=fix) from error
 
 
 def rules_option(words: str) -> Callable[[F], F]:

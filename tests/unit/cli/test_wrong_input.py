@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -49,6 +52,55 @@ def test_what_is_not_there_is_status_2_and_named(run, words: str) -> None:
     said = out if words.startswith("classify nowhere") else err
     assert NOWHERE in said or "no attempt of a job" in said
     assert len(said.splitlines()) >= 2, "an error without a fix"
+
+
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A path below a folder into which one may not look; also for root, who may look into all."""
+    inside = str(tmp_path / "closed" / "nowhere")
+
+    def guarded(name: str) -> None:
+        inner = getattr(os, name)
+
+        def call(path: Any, *given: Any, **named: Any) -> Any:
+            if isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(inside):
+                raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+            return inner(path, *given, **named)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("stat", "lstat", "open", "scandir", "listdir"):
+        guarded(name)
+    return Path(inside)
+
+
+LOOKED_INTO = [words for words in MISSING if not words.startswith(("install", "uninstall"))]
+
+
+@pytest.mark.parametrize("words", LOOKED_INTO)
+def test_what_may_not_be_looked_at_is_status_2_and_not_called_missing(run, words: str, closed: Path) -> None:
+    status, out, err = run(*words.replace(NOWHERE, str(closed)).split())
+    said = out + err
+    assert (status, "Traceback" in said) == (2, False), said
+    if " store" not in words and " --logs" not in words:  # of which another argument is wrong as well
+        assert str(closed) in said and "Permission denied" in said and "is not there" not in said, said
+
+
+@pytest.mark.parametrize("words", LOOKED_INTO)
+def test_a_name_that_no_file_can_have_is_status_2(run, words: str) -> None:
+    status, out, err = run(*words.replace(NOWHERE, "x" * 300).split())
+    assert (status, "Traceback" in out + err) == (2, False), out + err
+
+
+def test_of_several_logs_those_that_may_be_read_are_judged(run, closed: Path) -> None:
+    status, out, _ = run("classify", str(closed), "log")
+    assert status == 2 and "Permission denied" in out and "gpu_fallen_off_bus" in out
+
+
+def test_the_default_store_that_only_the_daemon_s_account_may_read(run, closed: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(f'cluster = "c"\n[daemon]\nstate = "{closed}"\n')
+    status, _, err = run("bundle", "last", "--config", "s.toml")
+    assert status == 2 and str(closed) in err and "account" in err
 
 
 def test_every_command_that_takes_a_path_is_in_the_table() -> None:
