@@ -108,7 +108,9 @@ def _repair(row: dict[str, Any]) -> None:
     for reason in row["reasons"]:
         say(f"Why: {shown(reason)}", "  ")
     if row["incident"]:
-        say(f"More: sentinel why {shown(row['incident'])}", "  ")
+        # A daemon of an earlier release does not tell who may read it.
+        who = "More" if row.get("readable", True) else "More, for operators"
+        say(f"{who}: sentinel why {shown(row['incident'])}", "  ")
 
 
 def _listing(rows: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ import click
 from sentinel.cli.operator.arguments import ABOVE_ZERO, asked_filters, filter_options, filter_words
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.fleet import rate
-from sentinel.cli.operator.incident_table import incident_table, tell_cut
+from sentinel.cli.operator.incident_table import incident_table, no_incident, tell_cut
 from sentinel.cli.operator.output import (
     ago,
     causes_words,
@@ -61,7 +61,7 @@ def history(days: float, by: str | None, config: Path, as_json: bool, **filters:
     which = filter_words(chosen) + ("" if "since" in chosen else f" in the last {days:g} days")
     count = len(seen["incidents"])
     if not count:
-        echo(f"No incident{which}.")
+        echo(f"{no_incident(seen)}{which}.")
         return
     echo(f"{'The newest ' if seen['cut'] else ''}{counted(count, 'incident')}{which}")
     tell_cut(seen)

@@ -34,6 +34,11 @@ def tell_cut(seen: Mapping[str, Any], what: str = "incidents", *, beside: bool =
         echo(f"There are more {what} than are read at once: the oldest are missing.", err=beside)
 
 
+def no_incident(seen: Mapping[str, Any], kind: str = "") -> str:
+    """``No incident``, or that none is of the jobs of who asks, where those of others are not shown."""
+    return f"No {kind}incident" + (" of your jobs" if seen.get("own_only") else "")
+
+
 def state_words(row: dict[str, Any]) -> str:
     """The incident's state, and what it waits for where it waits."""
     kinds = ", ".join(dict.fromkeys(shown(wait["kind"]) for wait in row.get("waits") or ()))

@@ -12,7 +12,7 @@ from sentinel.cli.operator.arguments import INCIDENT, SUBJECT, asked_filters, fi
 from sentinel.cli.operator.corrections import corrected_words
 from sentinel.cli.operator.daemon_client import config_option, view
 from sentinel.cli.operator.fleet import describe, drained_by, released_words, return_words
-from sentinel.cli.operator.incident_table import incident_table, state_words, tell_cut
+from sentinel.cli.operator.incident_table import incident_table, no_incident, state_words, tell_cut
 from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table, say_refusals
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
 from sentinel.model.approvals import ASKING
@@ -70,7 +70,7 @@ def incidents(incident: str | None, whole: bool, config: Path, as_json: bool, **
         print_json(seen["incidents"])
         return
     if not seen["incidents"]:
-        echo(f"No incident{filter_words(chosen)}{'; sentinel incidents lists all of them' if chosen else ''}.")
+        echo(f"{no_incident(seen)}{filter_words(chosen)}{'; sentinel incidents lists all of them' if chosen else ''}.")
         return
     incident_table("", seen["incidents"])
 
@@ -116,7 +116,7 @@ def _subject(seen: dict[str, Any]) -> None:
     if node := seen.get("node"):
         if seen["incident"] is None:
             describe(node)
-            say("No incident names this node.")
+            say(f"{no_incident(seen)} names this node.")
         else:
             say(f"{shown(node['node'])} is {shown(node['state'])}{drained_by(node)}.")
             for sentence in (*released_words(node), *return_words(node)):

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sentinel.cli.operator.daemon_client import config_option, view
-from sentinel.cli.operator.incident_table import incident_table, tell_cut
+from sentinel.cli.operator.incident_table import incident_table, no_incident, tell_cut
 from sentinel.cli.operator.output import (
     ago,
     clock,
@@ -152,7 +152,7 @@ def _incidents(seen: dict[str, Any]) -> None:
         incident_table("Open incidents", seen["open_incidents"], still_open=True)
         tell_cut({"cut": seen.get("open_cut")}, "open incidents")
     else:
-        echo("No open incident.")
+        echo(f"{no_incident(seen, 'open ')}.")
     others = [row for row in seen["recent_incidents"] if row["id"] not in still_open]
     if others:
         incident_table("Latest of the others" if still_open else "Latest", others)

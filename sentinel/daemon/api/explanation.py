@@ -51,7 +51,13 @@ class Meant:
 
 
 def meant(
-    what: str, rows: Sequence[Row], *, node: NodeView | None, has_job: bool, parts: Collection[int] = ()
+    what: str,
+    rows: Sequence[Row],
+    *,
+    node: NodeView | None,
+    has_job: bool,
+    parts: Collection[int] = (),
+    user: str | None = None,
 ) -> Meant:
     """The incidents that ``what`` means, among those that the person may see.
 
@@ -60,13 +66,15 @@ def meant(
         node: the node of that name, if Slurm has one.
         has_job: whether attempts of a job with that id are known.
         parts: the components of a heterogeneous job; after the job's own incidents come theirs.
+        user: sees incidents of this user's jobs only; None: all.
 
     Raises:
         UserError: nothing is known by that name, or the beginning of an id fits several.
     """
     if what == LAST:
         if not rows:
-            raise UserError("there is no incident yet", fix="sentinel status shows what is seen")
+            whose = "" if user is None else " of your jobs"
+            raise UserError(f"there is no incident{whose} yet", fix="sentinel status shows what is seen")
         return Meant(LAST, rows[0]["id"], rows[:1])
     if (number := job_named(what)) is not None:
         of_job = [row for row in rows if row["job"] in {number, *parts}]
@@ -78,6 +86,7 @@ def meant(
         return Meant("node", what, _blamed_first(what, of_node, node))
     if not any(what and row["id"].startswith(what) for row in rows):
         fix = "sentinel incidents, nodes and jobs list them"
+        fix += "" if user is None else "; incidents and jobs of others are shown to operators only"
         raise UserError(f"{what!r:.80} is not known as an incident, a node or a job", fix=fix)
     return Meant("incident", what, [by_id(what, rows)])
 

@@ -9,20 +9,23 @@ from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.explanation import drained_for
 from sentinel.daemon.api.scores import Scores
 from sentinel.daemon.api.status import shown_state
+from sentinel.daemon.incident_search import IncidentSearch
 from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Trust, Verdict
 from sentinel.wire import to_json
 
 _TEXTS = 3  # lines of evidence quoted per node
 
 
-def repairs(store: Store, fleet: Fleet, scores: Scores, *, all_texts: bool) -> list[dict[str, Any]]:
+def repairs(store: Store, fleet: Fleet, scores: Scores, *, user: str | None) -> list[dict[str, Any]]:
     """Drained nodes first, then those that fail more often than others or whose error counters age. Blocking.
 
-    ``all_texts``: also quote texts of jobs; without it only texts of the machines themselves, which anybody may read.
+    ``user``: texts of the machines themselves only, which anybody may read, and ``readable`` says whether this user may see
+    the incident; None: all, and texts of jobs too.
     """
-    rows = [
-        _drained(store, node, scores, all_texts) for node in fleet.nodes.values() if node.drained and _is_ours(node)
-    ]
+    drained = [node for node in fleet.nodes.values() if node.drained and _is_ours(node)]
+    rows = [_drained(store, node, scores, user is None) for node in drained]
+    seen = IncidentSearch(store).visible({row["incident"] for row in rows if row["incident"]}, user)
+    rows = [row | {"readable": row["incident"] in seen} for row in rows]
     named = {row["node"] for row in rows}
     for suspect in scores.suspects(name for name in fleet.nodes if name not in named):
         rows.append(_row(fleet.nodes[suspect["node"]], "suspect") | {"reasons": suspect["reasons"]})
@@ -37,6 +40,7 @@ def _row(node: NodeView, why: str) -> dict[str, Any]:
     return {
         "node": node.name, "why": why, "state": shown_state(node), "incident": None, "since": None, "cause": None,
         "gpu": None, "gpu_uuid": None, "serial": None, "advice": "", "evidence": [], "reasons": [],
+        "readable": False,
     }  # fmt: skip
 
 

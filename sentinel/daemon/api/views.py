@@ -1,7 +1,6 @@
 """Makes the views (JSON) that the command line and the web page show. Read-only.
 
-Researchers see incidents and attempts of their own jobs; operators (``[daemon] operators``, root, the daemon's uid) see
-all.
+Researchers see incidents and attempts of their own jobs; operators (``[daemon] operators``, root, the daemon's uid) all.
 """
 
 from __future__ import annotations
@@ -140,7 +139,8 @@ class Views:
         if make is None:
             raise UserError(f"no view {view!r}", fix="upgrade the daemon or the command line: their releases differ")
         async with place or nullcontext():
-            return await make(arguments, user)
+            made = await make(arguments, user)
+        return made if user is None else {**made, "own_only": True}
 
     async def _status(self, fleet: Fleet | None, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         nodes = list(fleet.nodes.values()) if fleet else []
@@ -312,7 +312,7 @@ class Views:
 
     async def _repairs(self, fleet: Fleet, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         scores = await self._board.read()
-        return {"repairs": await asyncio.to_thread(repairs, self._store, fleet, scores, all_texts=user is None)}
+        return {"repairs": await asyncio.to_thread(repairs, self._store, fleet, scores, user=user)}
 
     async def _names(self, _arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         """Names for shell completion: nodes, and the jobs and incidents that the person may see."""
@@ -343,7 +343,7 @@ class Views:
             attempts = await asyncio.to_thread(self._attempts.read, job=job, user=user)
         slurm = self._attempts.in_slurm(job, user) if not attempts else None
         rows = await asyncio.to_thread(self._search.named, what, parts, user, is_node=node is not None)
-        asked = meant(what, rows, node=node, has_job=bool(attempts or slurm), parts=parts)
+        asked = meant(what, rows, node=node, has_job=bool(attempts or slurm), parts=parts, user=user)
         refused = self._prologs.refusals.of(job, self._live) if attempts or slurm else []
         return await self._answer(asked, node, attempts, user) | {"slurm": slurm, "refused": refused}
 

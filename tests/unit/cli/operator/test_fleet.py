@@ -171,6 +171,8 @@ def test_which_node_to_pull(asked: Asked) -> None:
     assert objects(asked.run("repairs", "--json").output) == [REPAIR, suspect]
     asked.views["repairs"] = {"repairs": [REPAIR | {"serial": None, "gpu_uuid": None}]}
     assert "Serial number not known\n" in asked.run("repairs").output
+    asked.views["repairs"] = {"repairs": [REPAIR | {"readable": False}], "own_only": True}
+    assert "More, for operators: sentinel why 0f3a9c" in asked.run("repairs").output
     asked.views["repairs"] = {"repairs": []}
     assert asked.run("repairs").output.startswith("Nothing to repair")
 

@@ -120,6 +120,8 @@ def test_quiet_history(asked: Asked) -> None:
     assert asked.run("history", "--days", "7").output == "No incident in the last 7 days.\n"
     assert asked.run("history", "--node", "n9").output == "No incident of node n9 in the last 30 days.\n"
     assert asked.run("history", "--json").output == ""
+    asked.views["history"]["own_only"] = True
+    assert asked.run("history", "--days", "7").output == "No incident of your jobs in the last 7 days.\n"
 
 
 def test_hostile_keys(asked: Asked) -> None:

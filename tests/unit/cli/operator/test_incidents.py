@@ -188,6 +188,8 @@ def test_no_incident(asked: Asked) -> None:
     assert asked.run("incidents").output == "No incident.\n"
     assert asked.run("incidents", "--job", "9").output.startswith("No incident of job 9;")
     assert asked.run("incidents", "--json").output == ""
+    asked.views["incidents"]["own_only"] = True
+    assert asked.run("incidents").output == "No incident of your jobs.\n"
 
 
 # --- a node, a job, the last one -----------------------------------------------------------------------------------------
@@ -248,6 +250,8 @@ def test_why_of_a_node_that_a_person_drained(asked: Asked) -> None:
     assert said.startswith("n1: drained (not by Sentinel: fan broken)") and said.endswith(
         "No incident names this node.\n"
     )
+    asked.views["why"] |= {"own_only": True}
+    assert asked.run("why", "n1").output.endswith("No incident of your jobs names this node.\n")
 
 
 def test_why_of_a_node_that_slurm_has_no_more(asked: Asked) -> None:

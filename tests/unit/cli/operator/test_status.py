@@ -50,6 +50,8 @@ def test_quiet_status(asked: Asked) -> None:
         "No open incident.",
     ]
     assert asked.seen == [("status", {})] and objects(asked.run("status", "--json").output) == [STATUS]
+    asked.views["status"] = STATUS | {"own_only": True}
+    assert asked.run("status").output.endswith("No open incident of your jobs.\n")
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(300.0, "300.0 s ahead of"), (-4.5, "4.5 s behind")])

@@ -61,7 +61,9 @@ async def test_own_attempts_or_all(world: Worlds, uid: int, seen: set[str]) -> N
 @pytest.mark.parametrize("view", ["incidents", "jobs"])
 async def test_naming_anothers_job_shows_nothing(world: Worlds, view: str) -> None:
     shown = Shown(world())
-    assert not any((await shown(view, ADA, job=202)).values()) and any((await shown(view, BOB, job=202)).values())
+    seen = {uid: dict(await shown(view, uid, job=202)) for uid in (ADA, BOB)}
+    assert all(one.pop("own_only") for one in seen.values())
+    assert not any(seen[ADA].values()) and any(seen[BOB].values())
 
 
 async def test_history_of_others_is_in_no_group(world: Worlds) -> None:
