@@ -25,6 +25,7 @@ _DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
 _SERVER = re.compile(r"[a-z][a-z0-9]*://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:\d{1,5})?/")
 # Apprise's services whose host no address can change: what a user writes there reaches no machine of the site's.
 ONE_ADDRESS = ("slack", "discord", "tgram", "pagerduty", "opsgenie", "pover", "pbul", "webex")
+OWNER = "{user}"  # in an address: the account of the job's owner
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
 
@@ -115,7 +116,11 @@ class Channel:
         for address in self.to:
             if not _ADDRESS.fullmatch(address):
                 raise InvalidSetting("to", f"{address!r} is no address", 'write "name@example.org"')
-            if "{user}" in address and self.audience != "owners":
+            if set(address.replace(OWNER, "")) & set("{}"):
+                raise InvalidSetting(
+                    "to", f"{address!r} has braces that stand for nothing", f"only {OWNER} is filled in"
+                )
+            if OWNER in address and self.audience != "owners":
                 raise InvalidSetting("to", f"{address!r} is for owners of jobs", 'set audience = "owners"')
 
     def _users(self) -> None:

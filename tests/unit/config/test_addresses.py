@@ -23,6 +23,16 @@ def channel(kind: str, url: str) -> str:
     return CHANNEL.format(kind=kind, url=url)
 
 
+def mail(audience: str, address: str) -> str:
+    return f'[alerts.channels.x]\nkind = "mail"\naudience = "{audience}"\nto = ["{address}"]'
+
+
+def test_the_account_of_the_owner_may_stand_anywhere_in_an_address(tmp_path: Path) -> None:
+    for address in ("{user}@example.org", "hpc+{user}@example.org"):
+        made = loaded(tmp_path, mail("owners", address))
+        assert isinstance(made, Settings) and made.alerts.channels["x"].to == [address]
+
+
 @pytest.mark.parametrize(
     ("text", "key", "line"),
     [
@@ -48,6 +58,9 @@ def channel(kind: str, url: str) -> str:
         (channel("webhook", "ftp://x"), "alerts.channels.x.url", 3),
         (channel("alertmanager", "alertmanager:9093"), "alerts.channels.x.url", 3),
         (channel("apprise", "no scheme"), "alerts.channels.x.url", 3),
+        (mail("owners", "{usr}@example.org"), "alerts.channels.x.to", 4),
+        (mail("owners", "{user}@{cluster}.example.org"), "alerts.channels.x.to", 4),
+        (mail("operators", "ops}@example.org"), "alerts.channels.x.to", 4),
         ('[prometheus]\nurl = "prometheus:9090"', "prometheus.url", 2),
         ('[page]\nlisten = "9479"', "page.listen", 2),
         ('[page]\nlisten = "unix:run/page.sock"', "page.listen", 2),
