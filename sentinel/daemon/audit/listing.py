@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.histories import since_of
-from sentinel.errors import ProtocolError, Refused, UserError
+from sentinel.errors import Denied, ProtocolError, Refused, UserError
 from sentinel.model.audit import ChainedEntry
 from sentinel.wire import to_json
 
@@ -20,11 +20,12 @@ async def audit(store: Store, arguments: Mapping[str, Any], user: str | None) ->
     """Entries, the oldest first, and the number before which there may be more; or the result of a check of the chain.
 
     Raises:
-        UserError: the caller is no operator, or an argument is wrong.
+        Denied: the caller is no operator.
+        UserError: an argument is wrong.
         Refused: an entry cannot be read.
     """
     if user is not None:
-        raise UserError("only operators see the audit", fix="see [daemon] operators")
+        raise Denied("only operators see the audit", fix="see [daemon] operators")
     if arguments.get("verify"):
         return {"checked": to_json(await asyncio.to_thread(store.check_audit))}
     since, after = since_of(arguments), arguments.get("after", 0)

@@ -21,7 +21,7 @@ from sentinel.adapters.store import tables
 from sentinel.adapters.syslog import Syslog
 from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.listing import PAGE
-from sentinel.errors import ProtocolError, Unavailable, UserError
+from sentinel.errors import Denied, ProtocolError, Unavailable, UserError
 from sentinel.model.audit import EXPORTED, EXPORTED_DIGEST, FIRST, REWRITTEN, AuditEntry, Stage
 from sentinel.model.changes import Audited, Change
 
@@ -51,7 +51,7 @@ async def test_operators_see_it_page_by_page_and_researchers_do_not(world: World
     since = await shown("audit", since=later(PAGE).isoformat())
     assert len(since["entries"]) == 10
     assert (await shown("audit", verify=True))["checked"]["entries"] == PAGE + 10
-    with pytest.raises(UserError, match="only operators"):
+    with pytest.raises(Denied, match="only operators"):
         await shown("audit", uid=ADA)
 
 
