@@ -243,7 +243,7 @@ def training_share(
     together: bool = False,
 ) -> dict[str, float]:
     """By partition: productive GPU time (new steps) as a share of that time and the time lost to failures, of what is known.
-    One in which jobs failed and nothing of these failures' cost is known is left out.
+    One in which jobs failed, or may have, and nothing of these failures' cost is known is left out.
 
     Args:
         attempts: those that ran in a period, each with the seconds that it ran in it (``worked_s``).
@@ -260,14 +260,16 @@ def training_share(
     redone: dict[str, float] = {}
     down: dict[str, float] = {}
     known: dict[str, bool] = {}  # whether anything of the cost of its failures is
+    else_known = True  # of a partition of which no failure is known: one of an unknown partition may be its
     for loss in found:
-        name = loss.partition if loss.partition is not None else partition_of.get(loss.incident["job"], "")
-        name = "" if together else name
+        named = loss.partition if loss.partition is not None else partition_of.get(loss.incident["job"])
+        name = "" if together else named or ""
+        else_known = else_known and named is not None
         known[name] = known.get(name, False) or loss.in_part
         redone[name] = redone.get(name, 0.0) + HOUR_S * loss.over(loss.redone_s)
         down[name] = down.get(name, 0.0) + HOUR_S * loss.over(loss.down_s)
     return {
         name: max(0.0, gpu_s - redone.get(name, 0.0)) / (gpu_s + down.get(name, 0.0))
         for name, gpu_s in ran.items()
-        if gpu_s > 0 and known.get(name, True)
+        if gpu_s > 0 and known.get(name, else_known)
     }

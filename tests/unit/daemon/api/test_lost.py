@@ -10,7 +10,7 @@ import pytest
 from made_records import later
 
 from sentinel.daemon.api.histories import FailureFilter, groups
-from sentinel.daemon.api.lost import NO_NODE, grouped, losses, untold_ends
+from sentinel.daemon.api.lost import NO_NODE, grouped, losses, training_share, untold_ends
 
 GPUS = 8
 
@@ -177,3 +177,14 @@ def test_a_heterogeneous_job_that_was_ended_on_purpose_counts_once(told: Sequenc
 def test_a_heterogeneous_job_whose_parts_end_at_the_turn_of_two_periods_counts_in_one() -> None:
     parts = [ran(1, het=1, state="timeout", ended_at=later(-1.0)), ran(2, het=1, state="timeout", ended_at=later(1.0))]
     assert [untold_ends(parts, (), later(at_s), later(at_s + 60.0)) for at_s in (-60.0, 0.0)] == [0, 1]
+
+
+def test_failures_of_which_the_partition_is_not_known_may_be_of_each() -> None:
+    day = 86_400.0
+    attempts = [(ran(partition="gpu"), day), (ran(job=2, partition="old"), day)]
+    known = failed(job=2)
+    found = cost([known, failed(job=3)], [row for row, _ in attempts], i2_0=later(600.0))
+    shares = training_share(attempts, found, gpus)
+    assert list(shares) == ["old"] and shares["old"] < 1.0  # what is known of one is told, as of all together
+    assert training_share(attempts, cost([failed(job=3)], []), gpus, together=True) == {}
+    assert training_share(attempts, [], gpus) == {"gpu": 1.0, "old": 1.0}
