@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -87,6 +88,7 @@ class NodeScore:
     reasons: tuple[str, ...] = ()
     others: float = 0.0  # rate of all other nodes together
     last_at: datetime | None = None
+    told: int = 0  # further failures that only users' programs tell of: they count against no node
     burst_s: float | None = None  # time within which the newest BURST failures came; None: fewer
 
     @property
@@ -105,12 +107,9 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
     differ, and one failure on a new node says little. Failures of the application do not count against a node,
     nor do those that only a program's words speak for: whoever prints an Xid in every job would make lemons.
     """
-    blamed = [
-        past
-        for past in history.recent(now)
-        if past.node is not None and past.blamed and not past.users_words and past.cause not in APPLICATION
-    ]
-    against = each_once(without_repeats(blamed))
+    hosted = [p for p in history.recent(now) if p.node is not None and p.blamed and p.cause not in APPLICATION]
+    against = each_once(without_repeats([past for past in hosted if not past.users_words]))
+    told = Counter(past.node for past in each_once(without_repeats([past for past in hosted if past.users_words])))
     pasts: dict[str, list[PastFailure]] = {}
     for past in sorted(against, key=lambda past: past.at):
         pasts.setdefault(past.node or "", []).append(past)
@@ -137,6 +136,7 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
                 reasons=_reasons(own, {past.job for past in own if past.job is not None}, burst_s),
                 others=others,
                 last_at=own[-1].at if own else None,
+                told=told[node],
                 burst_s=burst_s,
             )
         )

@@ -252,7 +252,8 @@ def score_words(score: dict[str, Any]) -> list[str]:
     last = f"; the last {when(score['last_at'])}" if score["last_at"] else ""
     why = f" ({shown('; '.join(score['reasons']))})" if score["reasons"] else ""
     failed = counted(score["failures"], "failure") if score["failures"] else "No failure"
-    first = f"{lemon}{failed} in {work}{last}{why}."
+    told = f" (and {score['told']} that only programs' words tell of)" if score.get("told") else ""
+    first = f"{lemon}{failed}{told} in {work}{last}{why}."
     if score["per_month"] is None:
         others = f"{score['others_busy_days']:.1f} so far"
         answer = f"Not known: that takes a day of its own work and 30 of others' ({others})."

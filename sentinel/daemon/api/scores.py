@@ -125,6 +125,7 @@ def _score(score: NodeScore, others_days: float) -> dict[str, Any]:
     known = answer != "not known"
     return {
         "failures": score.failures,
+        "told": score.told,
         "busy_days": round(score.busy_days, 3),
         "others_busy_days": round(others_days, 3),
         "compared": answer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -129,3 +130,14 @@ def test_two_failures_of_one_part_are_rarer_than_two_of_any() -> None:
     busy = {f"n{i}": 14 * DAY_S for i in range(400)} | dict.fromkeys(("part0", "part1", "part2", "any"), 14 * DAY_S)
     found = {score.node for score in node_scores(History(tuple(failures), busy), NOW) if score.lemon}
     assert found == {"part0", "part1", "part2"}
+
+
+def test_what_only_programs_tell_of_is_counted_beside_the_failures() -> None:
+    def failure(job: int, **changes: Any) -> PastFailure:
+        at = NOW - timedelta(hours=job)
+        return PastFailure(at, Cause.NCCL_HANG_UNKNOWN, node="n1", job=job, **changes)
+
+    code = PastFailure(NOW, Cause.USER_CODE, node="n1", job=9, users_words=True)
+    known = (failure(1), failure(2, users_words=True), failure(3, users_words=True, blamed=False), code)
+    (score,) = node_scores(History(known, {"n1": 20 * DAY_S}), NOW)
+    assert (score.failures, score.told, score.reasons) == (1, 1, ("1 x nccl_hang_unknown",))

@@ -113,6 +113,11 @@ def test_a_rate_from_minutes_of_work_is_not_told(asked: Asked) -> None:
     young = score(failures=1, busy_days=0.01, others_busy_days=0.2, **UNKNOWN)
     asked.views["nodes"] = {"nodes": [node_row(score=month)], "incidents": []}
     assert "3 failures in 29.0 days of work" in asked.run("nodes", "n1").output
+    told = {"nodes": [node_row(score=score(told=2))], "incidents": []}
+    asked.views["nodes"] = told
+    assert (
+        "4 failures (and 2 that only programs' words tell of) in 28.0 days of work" in asked.run("nodes", "n1").output
+    )
     asked.views["nodes"] = {"nodes": [node_row(score=young, failures_30d=1)], "incidents": []}
     told = asked.run("nodes", "n1").output
     assert "1 failure in 14 min of work" in told and "in a month" not in told
