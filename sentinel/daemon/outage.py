@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sentinel.alerts import store_unwritable, store_writable_again
@@ -39,6 +40,7 @@ class Outage(ABC):
         self._blind = timedelta(seconds=blind_s)
         self._since: datetime | None = None
         self._told: datetime | None = messages.heard.since  # the beginning of the outage that people were told of
+        self._ending: asyncio.Future[None] | None = None  # done when the store has that it is over
 
     @abstractmethod
     def shown(self) -> dict[str, Any] | None:
@@ -46,7 +48,7 @@ class Outage(ABC):
 
     @abstractmethod
     def _over(self, since: datetime, now: datetime) -> bool:
-        """Tell that the outage is over of which people were told; returns False to be called again."""
+        """Tell that the outage is over of which people were told; returns False where that is not known yet."""
 
     @abstractmethod
     async def _another_acts(self) -> bool:
@@ -57,20 +59,24 @@ class Outage(ABC):
         return await self._another_acts()
 
     async def look(self) -> None:
-        """Tell people once when it has lasted ``blind_s``, and once when it is over."""
-        seen, now = self.shown(), self._clock.now()
+        """Tell people once when it has lasted ``blind_s``, and once when it is over.
+
+        It is over when the store has what is told of its end: one that fails anew before is the same outage.
+        """
+        seen, now, told = self.shown(), self._clock.now(), self._told
         self._since = seen["since"] if seen is not None else None
-        if seen is not None and self._told is None:
-            if now - seen["since"] >= self._blind and not await self._another_tells():
-                self._told = seen["since"]
-                self._log.warning("store-outage", since=seen["since"].isoformat(), reason=seen["reason"])
-                self._messages.begin(store_unwritable(seen["since"], seen["reason"], now))
-        elif seen is None and self._told is not None:
-            if self._over(self._told, now):
+        untold = told is None or self._ending is not None
+        if seen is None:
+            if told is not None and self._ending is None and self._over(told, now):
                 self._told = None
-        elif self._told is not None and await self._another_acts():
-            self._over_elsewhere(self._told, now)
-            self._told = None
+        elif untold and now - seen["since"] >= self._blind and not await self._another_tells():
+            began: datetime = self._told or seen["since"]
+            self._told, self._ending = began, None
+            self._log.warning("store-outage", since=seen["since"].isoformat(), reason=seen["reason"])
+            self._messages.begin(store_unwritable(began, seen["reason"], now))
+        elif told is not None and await self._another_acts():
+            self._over_elsewhere(told, now)
+            self._told = self._ending = None
         await self._messages.look()
 
     def _over_elsewhere(self, since: datetime, now: datetime) -> None:
@@ -111,15 +117,18 @@ class StoreOutage(Outage):
         return {"since": self._since or (problem[0] if problem is not None else self._clock.now()), "reason": reason}
 
     def _over(self, since: datetime, now: datetime) -> bool:
-        over = store_writable_again(since, now)
-        saved = self._runner.handle(StoreOutageTold(now, self._messages.became(), over))
-        saved.add_done_callback(self._kept)
-        return True
+        over, heard = store_writable_again(since, now), self._messages.heard.receivers
+        self._ending = self._runner.handle(StoreOutageTold(now, self._messages.became(), over), patient=True)
+        self._ending.add_done_callback(partial(self._kept, heard))
+        return False
 
-    def _kept(self, saved: asyncio.Future[None]) -> None:
-        """The store has what is to be told of the end, unless it failed anew: then the file does."""
-        if not saved.cancelled() and saved.exception() is None:
-            self._messages.heard.done()
+    def _kept(self, heard: Sequence[str], saved: asyncio.Future[None]) -> None:
+        """The store has what these are to be told of the end, unless the daemon stops before: then the file does."""
+        if saved.cancelled() or saved.exception() is not None:
+            return
+        self._messages.heard.done(*heard)
+        if saved is self._ending:
+            self._told = self._ending = None
 
     async def _another_acts(self) -> bool:
         return await self._acts_elsewhere()

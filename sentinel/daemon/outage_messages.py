@@ -55,7 +55,9 @@ class OutageMessages:
         return bool(self._pending)
 
     def begin(self, notice: Notice) -> None:
-        self._pending |= dict.fromkeys(self._for(notice), notice)
+        """Whoever has it already, of a store that fails anew before the outage is over, does not get it again."""
+        had = self.heard.of(notice)
+        self._pending |= dict.fromkeys((one for one in self._for(notice) if one not in had), notice)
 
     def end(self, over: Notice) -> None:
         """Whoever heard of the outage is told past the store that it is over. Who need not hear that is forgotten."""

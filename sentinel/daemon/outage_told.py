@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from datetime import datetime
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class OutageTold:
     def __init__(self, path: Path | None, log: Log) -> None:
         """``path``: None: no file."""
         self._path, self._log = path, log
+        self._changing = threading.Lock()  # what a thread adds is not lost to what the event loop takes away
         self.notice: Notice | None = None
         self.receivers: tuple[str, ...] = ()
         if path is not None:
@@ -37,16 +39,21 @@ class OutageTold:
         """The beginning of the outage that people were told of; None: they need not be told of an end."""
         return time_from(self.notice.data.get("since")) if self.notice is not None and self.receivers else None
 
+    def of(self, notice: Notice) -> tuple[str, ...]:
+        """Who has this message, or may have it."""
+        return self.receivers if self.notice is not None and self.notice.id == notice.id else ()
+
     def took(self, notice: Notice, *receivers: str) -> None:
         """These have the message, or may have it."""
-        before = self.receivers if self.notice is not None and self.notice.id == notice.id else ()
-        self.notice, self.receivers = notice, tuple(dict.fromkeys([*before, *receivers]))
-        self._write()
+        with self._changing:
+            self.notice, self.receivers = notice, tuple(dict.fromkeys([*self.of(notice), *receivers]))
+            self._write()
 
     def done(self, *receivers: str) -> None:
-        """These need not hear that it is over; none named: all of them know it, or will from the store."""
-        self.receivers = tuple(one for one in self.receivers if receivers and one not in receivers)
-        self._write()
+        """These need not hear that it is over, or will from the store."""
+        with self._changing:
+            self.receivers = tuple(one for one in self.receivers if one not in receivers)
+            self._write()
 
     def _read(self, path: Path) -> None:
         try:

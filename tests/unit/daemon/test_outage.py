@@ -218,6 +218,35 @@ async def test_a_process_that_is_replaced_leaves_to_the_next_one_whom_to_tell_of
     assert not file.exists() and {one.data["since"] for one in pager.all} == {pager.all[0].data["since"]}
 
 
+async def test_a_store_that_fails_anew_before_it_has_the_end_is_one_outage(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pager, deaf, file = FakeSink("pager"), FakeSink("deaf", fails=1000), tmp_path / "told.json"
+    case = Case(world(), monkeypatch, pager, deaf, file=file)
+    began, case.full = case.clock.now(), True
+    assert not await case.daemon.observe([XID])
+    await case.looks(100.0)
+    case.full = False
+    await case.daemon.quiet()
+    assert case.outage.shown() is None
+    case.full, deaf.fails = True, 0
+    await case.looks(5.0)
+    while case.outage.shown() is None:
+        await asyncio.sleep(0)
+    await case.looks(200.0)
+    assert (events(pager), events(deaf)) == (["blind"], ["blind"])
+    kept = OutageTold(file, Log(case.daemon.stream))  # for the next process, if this one is killed now
+    assert (kept.since, set(kept.receivers)) == (began, {"pager", "deaf"})
+    case.full = False
+    await case.daemon.quiet()
+    assert OutageTold(file, Log(case.daemon.stream)).receivers == ("deaf",), "the store has the end for the other one"
+    for _ in range(3):
+        await case.looks(5.0)
+        await case.daemon.quiet()
+    assert (events(pager), events(deaf)) == (["blind", "sees_again"], ["blind", "sees_again"])
+    assert not file.exists() and len({one.data["since"] for one in (*pager.all, *deaf.all) if not one.incident}) == 1
+
+
 async def test_only_the_daemon_s_account_reads_what_was_told(
     world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
