@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sentinel.classify.exceptions.explained_by_program import backend_failed, came_true, empty, if_both, interpreted
+from sentinel.classify.faults.agreement import widely_told
 from sentinel.classify.history import History
 from sentinel.classify.ranks.op_counts import differing_calls
 from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
@@ -152,7 +153,7 @@ def _many_nodes(
     """Many nodes with one shared fault are one cluster incident."""
     added = []
     for cause in sorted(SHARED):
-        group = [r for r in readings if r.weights.get(cause, 0.0) >= 1.5]
+        group = widely_told([r for r in readings if r.weights.get(cause, 0.0) >= 1.5])
         nodes, _ = _units(group)
         if len(nodes) >= 3:
             note = f"on {len(nodes)} nodes at once: one shared fault"

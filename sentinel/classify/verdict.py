@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sentinel.classify.calibration import calibrated
 from sentinel.classify.context import context
-from sentinel.classify.faults.agreement import agreeing
+from sentinel.classify.faults.agreement import agreeing, widely_told
 from sentinel.classify.faults.independent import with_others
 from sentinel.classify.faults.kernel import of_modules
 from sentinel.classify.faults.other_programs import services_weakened
@@ -147,12 +147,13 @@ def _verdict(
 
 
 def _scope(cause: Cause, usual: Scope, support: Sequence[Weighed], every: Sequence[Reading]) -> Scope:
+    told = widely_told(every)
     if cause in {C.FILESYSTEM_STORAGE, C.NETWORK_FABRIC, C.GPU_THERMAL_POWER}:
-        nodes = {r.evidence.where.node for r in every if r.evidence.where.node}
+        nodes = {r.evidence.where.node for r in told if r.evidence.where.node}
         if len(nodes) >= MANY_NODES:
             return Scope.CLUSTER
     for item in sorted(support, key=lambda item: item.reading.role is not Role.CONTEXT):
-        if item.reading.scope is not None:
+        if item.reading.scope is not None and item.reading in told:
             return item.reading.scope
     return usual
 

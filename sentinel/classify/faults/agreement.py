@@ -1,10 +1,12 @@
-"""Finds nodes on which two words that each only advise a drain agree: two events, not one that was told twice."""
+"""Finds nodes on which two words that each only advise a drain agree: two events, not one that was told twice; and whose
+words say how many nodes share a fault."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sentinel.classify.readings import Reading
+from sentinel.config.rules import Drain
 from sentinel.model.records import Trust
 from sentinel.model.vocabulary import OPEN_ENGINE
 
@@ -35,6 +37,16 @@ def agreeing(readings: Iterable[Reading]) -> list[str]:
         if reading.evidence.data.get(OPEN_ENGINE) is not True:
             heard.add(node)
     return [node for node, lines in said.items() if node in heard and _two(set(map(frozenset, lines.values())))]
+
+
+def widely_told(readings: Sequence[Reading]) -> Sequence[Reading]:
+    """Those that tell how many share a fault: where machines' own words convict a node, these words alone.
+
+    A program may print any node's name, and the peers of a broken one print that they lost it: neither acquits it.
+    """
+    own = [reading for reading in readings if reading.evidence.trust is Trust.SYSTEM]
+    convicted = any(reading.drain is Drain.YES and reading.evidence.where.node for reading in own) or agreeing(own)
+    return own if convicted else readings
 
 
 def _two(words: Iterable[frozenset[str]]) -> bool:

@@ -11,6 +11,7 @@ from sentinel.classify import History, PastFailure
 from sentinel.classify.out_together import nodes_of
 from sentinel.model.records import (
     Cause,
+    Evidence,
     Kind,
     Restart,
     Scope,
@@ -135,3 +136,41 @@ def test_storage_that_fails_elsewhere_too_or_once_is_what_nodes_share(past: tupl
     verdict = judge(log(IO_ERROR, node="n3"), history=History(past))
     assert (verdict.cause, verdict.suspect) == (Cause.FILESYSTEM_STORAGE, ())
     assert verdict.restart is Restart.RESUME
+
+
+BROKEN_HCA = "mlx5_core 0000:9b:00.0: device's health compromised - reached miss count"
+TO_PEER = (
+    "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4711> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
+)
+
+
+def in_kernel(node: str, line: str = BROKEN_HCA) -> list[Evidence]:
+    return log(line, node=node, source=Source.KERNEL)
+
+
+@pytest.mark.parametrize("peers", [(2,), (2, 3), (2, 3, 4, 5, 6)])
+def test_what_programs_print_on_other_nodes_acquits_no_node_that_its_own_kernel_convicts(
+    peers: tuple[int, ...],
+) -> None:
+    printed = [log(TO_PEER, node=f"n{i}", at=1.0) for i in peers]
+    verdict = judge(in_kernel("n1"), *printed)
+    assert (verdict.cause, verdict.drain, verdict.drain_recommended) == (Cause.NETWORK_FABRIC, ("n1",), True)
+    assert verdict.scope is not Scope.CLUSTER
+    alone = judge(*printed)  # where nothing else speaks, the scope is what they say
+    assert (alone.scope is Scope.CLUSTER, alone.drain) == (len(peers) >= 3, ())
+
+
+def test_a_line_about_the_fabric_that_a_program_prints_acquits_no_node_either() -> None:
+    verdict = judge(in_kernel("n1"), *(log("switch leaf-07 went down at 12:01", node=f"n{i}") for i in (2, 3)))
+    assert verdict.drain == ("n1",), verdict
+
+
+def test_nodes_whose_own_kernels_convict_them_together_are_one_fault_of_what_they_share() -> None:
+    verdict = judge(*(in_kernel(f"n{i}") for i in (1, 2, 3)))
+    assert (verdict.scope, verdict.drain) == (Scope.CLUSTER, ())
+
+
+def test_one_line_that_only_suspects_its_node_leaves_the_count_to_what_programs_print() -> None:
+    down = in_kernel("n1", "mlx5_core 0000:9b:00.0: Port: 1 Link DOWN")
+    verdict = judge(down, *(log(TO_PEER, node=f"n{i}", at=1.0) for i in (2, 3)))
+    assert (verdict.scope, verdict.drain) == (Scope.CLUSTER, ())
