@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from math import exp, isfinite, log
 
+from sentinel.classify.faults.agreement import widely_told
 from sentinel.classify.history import History, PastFailure, without_repeats
 from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.config.rules import Drain, Role, Rules
@@ -270,21 +271,35 @@ def _same_step(one: int | None, other: int | None) -> bool:
 def _many_jobs_at_once(
     incident: Incident, readings: Sequence[Reading], history: History, now: datetime
 ) -> list[Reading]:
-    """The same shared fault under many jobs within minutes is one fault of the cluster."""
+    """The same shared fault under many jobs within minutes is one fault of the cluster.
+
+    Words of programs count by user, and not at all where the machine's own words convict a node.
+    """
     added = []
     for cause in sorted(SHARED):
         group = [r for r in readings if r.weights.get(cause, 0.0) >= 1.5]
         if not group:
             continue
-        jobs = {
-            p.job
+        told = widely_told(group)
+        others = [
+            p
             for p in history.recent(now)
             if p.cause is cause and p.job not in (None, incident.job) and now - p.at <= AT_ONCE
-        }
-        if len(jobs) + 1 >= MANY_JOBS:
-            note = f"{len(jobs)} other jobs failed of the same within {AT_ONCE.total_seconds() / 60:g} minutes"
-            added.append(of_context(group[0].evidence, f"jobs-{cause}", {cause: 1.5}, note, Scope.CLUSTER))
+            if told is group or not p.users_words
+        ]
+        if len(voices(others)) + 1 >= MANY_JOBS:
+            jobs = len({p.job for p in others})
+            note = f"{jobs} other jobs failed of the same within {AT_ONCE.total_seconds() / 60:g} minutes"
+            added.append(of_context(told[0].evidence, f"jobs-{cause}", {cause: 1.5}, note, Scope.CLUSTER))
     return added
+
+
+def voices(failures: Collection[PastFailure]) -> set[str | int | None]:
+    """Who tells of them: each job in which a machine said it, and each user whose programs printed it: one user's jobs may
+    all print the same. A job of which the user is not known counts by itself."""
+    of_machines = {p.job for p in failures if not p.users_words}
+    owners = {p.job: p.user for p in failures if p.user}
+    return of_machines | {owners.get(p.job, p.job) for p in failures if p.job not in of_machines}
 
 
 def _ageing(incident: Incident, readings: Sequence[Reading], history: History, rules: Rules) -> list[Reading]:

@@ -173,11 +173,12 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     incident = located(incidents.attach(state.incidents[incident_id], answers, now), state.cluster)
     state.put(incident)
     look = partial(looks, now=now)
-    alike = failing_alike(incident, state.incidents, state.verdicts, list(state.judging), look)
+    cluster = ClusterNow(state, fleet, now, look, without=incident_id)
+    alike = failing_alike(incident, state.incidents, state.verdicts, list(state.judging), look, cluster.owner)
     history = state.past.failures(without=incident_id)
     nodes = state.cluster.nodes_of(incident.job, incident.attempt)
     history = dataclasses.replace(history, failures=(*history.failures, *alike), nodes=tuple(nodes))
-    situation = situation_of(incident, ClusterNow(state, fleet, now, look, without=incident_id))
+    situation = situation_of(incident, cluster)
     made = decide(incident, situation, history=history, rules=state.rules, settings=state.settings, now=now)
     log_settle_s = state.settings.judgement.log_settle_s
     if first and not made.verdict.drain and log_may_still_come(incident, log_settle_s, now):

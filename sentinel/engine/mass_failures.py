@@ -13,6 +13,7 @@ from sentinel.classify import PastFailure, classify
 from sentinel.classify.recurrence import SHARED
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Limits
+from sentinel.model.changes import of_users_words
 from sentinel.model.records import Cause, Incident, Kind, Verdict
 
 _LOOKS = 4096  # preliminary verdicts kept
@@ -43,21 +44,32 @@ def failing_alike(
     verdicts: Mapping[str, Verdict],
     waiting: Iterable[str],
     first_look: Callable[[Incident], Verdict],
+    owner: Callable[[Incident], str],
 ) -> tuple[PastFailure, ...]:
     """Failures of other jobs' incidents, by their verdict or, while they wait for one, by their preliminary verdict.
 
     Needed besides the history, which does not contain incidents that are being judged now.
+
+    Args:
+        owner: whose job an incident is of; empty: not known.
     """
     others = [other for other in incidents.values() if other.job is not None and other.job != incident.job]
-    causes = {other.id: verdicts[other.id].cause for other in others if other.id in verdicts}
+    judged = {other.id: verdicts[other.id] for other in others if other.id in verdicts}
     names = set(waiting)
-    undecided = [other for other in others if other.id in names and other.id not in causes]
+    undecided = [other for other in others if other.id in names and other.id not in judged]
     if undecided and first_look(incident).cause in SHARED:  # each look costs a judgement
-        causes.update({other.id: first_look(other).cause for other in undecided[:_MOST_COMPARED]})
+        judged.update({other.id: first_look(other) for other in undecided[:_MOST_COMPARED]})
     return tuple(
-        PastFailure(at=other.opened_at, cause=causes[other.id], job=other.job, incident=other.id)
+        PastFailure(
+            at=other.opened_at,
+            cause=verdict.cause,
+            job=other.job,
+            user=owner(other) or None,
+            incident=other.id,
+            users_words=of_users_words(verdict),
+        )
         for other in others
-        if causes.get(other.id, Cause.UNKNOWN) is not Cause.UNKNOWN
+        if (verdict := judged.get(other.id)) is not None and verdict.cause is not Cause.UNKNOWN
     )
 
 

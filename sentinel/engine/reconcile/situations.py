@@ -109,9 +109,9 @@ class ClusterNow:
         """Those that were called hung within the window of when this incident's job was, and their users."""
         window = timedelta(seconds=self.state.settings.limits.hung_window_s)
         at = called_hung(incident) or self.now
-        return {job: self._user(self._hung[job]) for job, when in self.hung_jobs.items() if abs(when - at) <= window}
+        return {job: self.owner(self._hung[job]) for job, when in self.hung_jobs.items() if abs(when - at) <= window}
 
-    def _user(self, incident: Incident) -> str:
+    def owner(self, incident: Incident) -> str:
         """Whose job the incident is of; empty: not known."""
         view = self.state.cluster.job(self.snapshot, incident.job, incident.attempt)
         return view.user if view is not None else self.state.past.owner(incident.id) or ""

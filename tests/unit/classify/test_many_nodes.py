@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -174,3 +175,44 @@ def test_one_line_that_only_suspects_its_node_leaves_the_count_to_what_programs_
     down = in_kernel("n1", "mlx5_core 0000:9b:00.0: Port: 1 Link DOWN")
     verdict = judge(down, *(log(TO_PEER, node=f"n{i}", at=1.0) for i in (2, 3)))
     assert (verdict.scope, verdict.drain) == (Scope.CLUSTER, ())
+
+
+def at_once(*users: str | None, users_words: bool = True) -> History:
+    """Other jobs, each of which failed of the network within the last minutes."""
+    at = NOW + timedelta(minutes=58)  # two minutes before the verdict
+    failures = (
+        PastFailure(at, Cause.NETWORK_FABRIC, job=900 + i, user=user, incident=f"o{i}", users_words=users_words)
+        for i, user in enumerate(users)
+    )
+    return History(tuple(failures))
+
+
+@pytest.mark.parametrize(
+    ("history", "shared"),
+    [
+        (at_once("eve", "eve", "eve", "eve"), False),  # one user is one voice, however many jobs there are
+        (at_once("eve", "bob"), True),
+        (at_once("eve", None), True),  # whose it was is not known
+        (at_once("eve", "eve", users_words=False), True),  # machines said it
+    ],
+)
+def test_words_of_programs_count_by_user_where_many_jobs_fail_at_once(history: History, shared: bool) -> None:
+    verdict = judge(log(TO_PEER, node="n2"), history=history)
+    assert (verdict.scope is Scope.CLUSTER) is shared, verdict
+    down = judge(
+        in_kernel("n1", "infiniband mlx5_0: create_qp:2774:(pid 123): Create QP type 2 failed"), history=history
+    )
+    assert (down.scope is Scope.CLUSTER) is shared, down
+
+
+def test_a_job_counts_once_where_it_is_known_by_two_records() -> None:
+    one = PastFailure(NOW + timedelta(minutes=58), Cause.NETWORK_FABRIC, job=9, user="eve", users_words=True)
+    past = (one, replace(one, user=None), replace(one, users_words=False))
+    for some in (past[:2], past):
+        assert judge(log(TO_PEER, node="n2"), history=History(some)).scope is not Scope.CLUSTER
+
+
+def test_jobs_whose_programs_speak_acquit_no_node_that_its_own_kernel_convicts() -> None:
+    assert judge(in_kernel("n1"), history=at_once("eve", "bob", "joe")).drain == ("n1",)
+    of_machines = judge(in_kernel("n1"), history=at_once("eve", "bob", users_words=False))
+    assert (of_machines.scope, of_machines.drain) == (Scope.CLUSTER, ())

@@ -13,7 +13,7 @@ from made_records import AT, ended, evidence, incident, later, verdict
 from sentinel.config.settings import Limits
 from sentinel.engine import mass_failures
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike, failing_together, hung_together
-from sentinel.model.records import Cause, Incident, Kind, Verdict
+from sentinel.model.records import Cause, Ground, Incident, Kind, Source, Verdict
 
 XID = {"xid": 79, "pci": "0000:3b:00"}
 LIMITS = Limits(breaker_nodes=3, breaker_window_s=60.0)
@@ -52,14 +52,20 @@ def test_a_verdict_is_not_looked_at_again_and_old_news_does_not_count() -> None:
 
 def test_other_jobs_count_as_judged_or_as_they_look_while_they_wait() -> None:
     incidents = {name: incident(id=name, job=job) for name, job in (("me", 1), ("a", 2), ("b", 3), ("c", 1), ("d", 4))}
-    judged = {"a": verdict(Cause.NETWORK_FABRIC)}
+    printed = Ground(evidence(source=Source.JOB_LOG, node="n1"), 2.0)
+    judged = {"a": dataclasses.replace(verdict(Cause.NETWORK_FABRIC), grounds=(printed,))}
 
     def look(seen: Incident) -> Verdict:
         return verdict(Cause.UNKNOWN if seen.id == "d" else Cause.FILESYSTEM_STORAGE)
 
-    found = failing_alike(incidents["me"], incidents, judged, ["me", "b", "c", "d"], look)
-    assert [(past.job, past.cause) for past in found] == [(2, Cause.NETWORK_FABRIC), (3, Cause.FILESYSTEM_STORAGE)]
-    alone = failing_alike(incidents["me"], incidents, judged, ["b"], lambda _: verdict(Cause.USER_CODE))
+    def owner(seen: Incident) -> str:
+        return {"a": "ada"}.get(seen.id, "")
+
+    found = failing_alike(incidents["me"], incidents, judged, ["me", "b", "c", "d"], look, owner)
+    assert [(past.job, past.cause, past.user, past.users_words) for past in found] == [
+        (2, Cause.NETWORK_FABRIC, "ada", True), (3, Cause.FILESYSTEM_STORAGE, None, False),
+    ]  # fmt: skip
+    alone = failing_alike(incidents["me"], incidents, judged, ["b"], lambda _: verdict(Cause.USER_CODE), owner)
     assert [past.job for past in alone] == [2]  # what cannot be shared looks at nobody
 
 

@@ -209,6 +209,28 @@ async def test_ports_of_two_jobs_are_two_links(world: Worlds) -> None:
     assert await port_down(Failing(world(nodes=8)), 2, 3) == [("network_fabric", "link")] * 2
 
 
+TO_PEER = "n3:4711:4790 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4711> with status=12 opcode=0 len=0"
+
+
+@pytest.mark.parametrize(("users", "scope"), [(("eve", "eve", "eve"), "link"), (("eve", "bob", "joe"), "cluster")])
+async def test_failures_that_programs_print_at_once_are_the_fabric_s_where_several_users_meet_them(
+    world: Worlds, users: tuple[str, ...], scope: str
+) -> None:
+    """Also while they are all judged: none of them is history yet."""
+    there = Failing(world(nodes=8))
+    slurm = there.world.slurm
+    jobs = [slurm.submit(nodes=1, required=(f"n{n}",), user=user, comment="") for n, user in enumerate(users, 1)]
+    await there.daemon.fleets.take()
+    at_s = slurm.clock.now().timestamp() - evidence().at.timestamp()
+    for job in jobs:
+        slurm.end(job, exit_code=1)
+    said = [item for n, job in enumerate(jobs, 1) for item in there.said((TO_PEER,), job, 0, f"n{n}")]
+    await there.daemon.observe([*said, *(ended(job, at_s=at_s) for job in jobs)])
+    await there.daemon.quiet()
+    rows = [row for job in jobs for row in there.world.store.incident_rows(job=job)]
+    assert [(row["cause"], row["scope"]) for row in rows] == [("network_fabric", scope)] * 3
+
+
 NAN = "[rank0]: step {step} | loss nan | step time 0.4 s"
 
 
