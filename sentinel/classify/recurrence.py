@@ -320,7 +320,7 @@ def _ageing(incident: Incident, readings: Sequence[Reading], history: History, r
 def _rates(readings: Sequence[Reading], history: History, rules: Rules, now: datetime) -> list[Reading]:
     """How often each cause is met here beside how often it is met elsewhere (the rules' priors): a cluster like others gets
     nothing added, a few failures move little, and no rate says more than one line of evidence."""
-    causes = Counter({p.incident or id(p): p.cause for p in without_repeats(history.recent(now))}.values())
+    causes = _met(without_repeats(history.recent(now)))
     failures = causes.total()
     if failures < LEAST_FAILURES:
         return []
@@ -332,3 +332,18 @@ def _rates(readings: Sequence[Reading], history: History, rules: Rules, now: dat
         share = (causes[cause] + RATE_STRENGTH * usual) / (failures + RATE_STRENGTH)
         weights[cause] = max(-MOST_RATE, min(MOST_RATE, 0.5 * log(share / usual)))
     return [of_context(readings[0].evidence, "own-rates", weights, f"rates of {failures} failures here", None)]
+
+
+def _met(failures: Sequence[PastFailure]) -> Counter[Cause]:
+    """How often each cause was met. Of what one user's programs do or print, once more than all else of that cause counts:
+    many failed jobs of one user then move nobody's verdict by more than as many of others would."""
+    by_cause: dict[Cause, Counter[str]] = {}
+    for past in {past.incident or id(past): past for past in failures}.values():
+        program = past.users_words or past.cause in APPLICATION
+        by_cause.setdefault(past.cause, Counter())[(past.user or "") if program else ""] += 1
+    met: Counter[Cause] = Counter()
+    for cause, told in by_cause.items():
+        most = max((count for user, count in told.items() if user), default=0)
+        others = told.total() - most
+        met[cause] = others + min(most, others + 1)
+    return met

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from math import log as log_of
 
 import pytest
 from judged_lines import NOW, judge, log, seen
@@ -216,3 +217,50 @@ def test_jobs_whose_programs_speak_acquit_no_node_that_its_own_kernel_convicts()
     assert judge(in_kernel("n1"), history=at_once("eve", "bob", "joe")).drain == ("n1",)
     of_machines = judge(in_kernel("n1"), history=at_once("eve", "bob", users_words=False))
     assert (of_machines.scope, of_machines.drain) == (Scope.CLUSTER, ())
+
+
+REFUSED_QP = log(
+    "infiniband mlx5_0: create_qp:2774:(pid 123): Create QP type 2 failed", node="n1", source=Source.KERNEL
+)
+
+
+def met(*told: tuple[int, Cause, str | None], users_words: bool = True) -> History:
+    """So many failed jobs of a cause and a user each, an hour apart."""
+    each = [(cause, user) for count, cause, user in told for _ in range(count)]
+    failures = (
+        PastFailure(NOW - timedelta(hours=i), cause, job=900 + i, user=user, incident=f"r{i}", users_words=users_words)
+        for i, (cause, user) in enumerate(each)
+    )
+    return History(tuple(failures))
+
+
+def odds(history: History) -> float:
+    """Natural-log odds of the verdict on ``REFUSED_QP``."""
+    confidence = judge(REFUSED_QP, history=history).confidence
+    return log_of(confidence / (1.0 - confidence))
+
+
+OTHERS = tuple(
+    (count, cause, user)
+    for count, cause in ((2, Cause.NETWORK_FABRIC), (10, Cause.USER_CODE), (4, Cause.APP_OOM_GPU))
+    for user in ("ada", "bob")
+)
+
+
+def test_what_several_users_or_machines_met_moves_a_verdict() -> None:
+    usual = odds(History())
+    assert odds(met(*OTHERS)) > usual
+    assert odds(met((20, Cause.NETWORK_FABRIC, "eve"), users_words=False)) > usual  # machines said it
+    assert odds(met((20, Cause.NETWORK_FABRIC, None))) > usual  # whose they were is not known
+
+
+@pytest.mark.parametrize(
+    ("cause", "users_words"), [(Cause.NETWORK_FABRIC, True), (Cause.USER_CODE, True), (Cause.USER_CODE, False)]
+)
+@pytest.mark.parametrize("count", [20, 300])
+def test_one_user_s_failed_jobs_move_no_verdict_alone_and_little_beside_others(
+    cause: Cause, count: int, users_words: bool
+) -> None:
+    mass = (count, cause, "eve")
+    assert odds(met(mass, users_words=users_words)) == odds(History())
+    assert abs(odds(met(*OTHERS, mass, users_words=users_words)) - odds(met(*OTHERS, users_words=users_words))) < 0.4
