@@ -50,6 +50,7 @@ class History:
     busy_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     trends: tuple[Trend, ...] = ()  # of counters that age
     nodes: tuple[str, ...] = ()  # of the attempt that is judged
+    user: str | None = None  # who owns the job that is judged; None: not known
     # One verdict asks several times, of thousands of failures.
     _recent: dict[datetime, tuple[PastFailure, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False

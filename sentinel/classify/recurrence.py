@@ -190,7 +190,7 @@ def _storage_again(incident: Incident, readings: Sequence[Reading], history: His
     lately = [p for p in history.recent(now) if p.cause is C.FILESYSTEM_STORAGE and p.at >= earliest]
     before = [p for p in lately if p.job == incident.job and p.attempt != incident.attempt]
     since = min((p.at for p in before if p.node == node), default=None)
-    if since is None or any(p.node != node and p.at >= since for p in lately):
+    if since is None or _heard([p for p in lately if p.node != node and p.at >= since], incident, history):
         return []
     weights = {C.NODE_OS_OR_HOST: 3.4, C.FILESYSTEM_STORAGE: -3.0}  # as for a directory that only the node itself has
     note = f"storage failed on {node} in an earlier attempt of this job, and since then on no other node"
@@ -226,8 +226,9 @@ def _numbers_again(incident: Incident, readings: Sequence[Reading], history: His
         weights = {C.NUMERICAL_NAN: weight, **dict.fromkeys(GPU_CAUSES, -weight)}
         note = f"bad numbers at step {same[0].step} {moved[0] if moved else 'again'}: the program or its data"
         return [of_context(first, NUMBERS_MOVED if moved else "numbers-same-step", weights, note, Scope.APPLICATION)]
-    here, common = [p for p in earlier if node is not None and p.node == node], ""
-    if node is None and (found := _in_common(earlier, history.nodes)) is not None:
+    here, common = _heard([p for p in earlier if node is not None and p.node == node], incident, history), ""
+    wide = _heard([p for p in earlier if p.node is None and p.nodes], incident, history)
+    if node is None and (found := _in_common(wide, history.nodes)) is not None:
         node, here = found
         common = ", the one machine that all of them had"
     if not here or node is None or _one_users_program([p for p in here if p.job != incident.job], node, history, now):
@@ -257,7 +258,7 @@ def _elsewhere(past: PastFailure, node: str | None, nodes: Sequence[str]) -> str
 def _in_common(earlier: Sequence[PastFailure], nodes: Sequence[str]) -> tuple[str, list[PastFailure]] | None:
     """The one machine of this attempt that was part of every other one whose numbers went bad, where no rank is known. Two
     of them at least: two allocations of a small cluster often have a machine in common."""
-    wide = {(p.job, p.at if p.attempt is None else p.attempt): p for p in earlier if p.nodes and p.node is None}
+    wide = {(p.job, p.at if p.attempt is None else p.attempt): p for p in earlier}
     if len(wide) < LEAST_COMMON or not nodes:
         return None
     common = set(nodes).intersection(*(p.nodes for p in wide.values()))
@@ -287,19 +288,31 @@ def _many_jobs_at_once(
             if p.cause is cause and p.job not in (None, incident.job) and now - p.at <= AT_ONCE
             if told is group or not p.users_words
         ]
-        if len(voices(others)) + 1 >= MANY_JOBS:
+        if len(voices(others, history.user)) + 1 >= MANY_JOBS:
             jobs = len({p.job for p in others})
             note = f"{jobs} other jobs failed of the same within {AT_ONCE.total_seconds() / 60:g} minutes"
             added.append(of_context(told[0].evidence, f"jobs-{cause}", {cause: 1.5}, note, Scope.CLUSTER))
     return added
 
 
-def voices(failures: Collection[PastFailure]) -> set[str | int | None]:
-    """Who tells of them: each job in which a machine said it, and each user whose programs printed it: one user's jobs may
-    all print the same. A job of which the user is not known counts by itself."""
+def voices(failures: Collection[PastFailure], user: str | None) -> set[str | int | None]:
+    """Who tells of them: each job in which a machine said it, and each other user whose programs printed it, since one
+    user's jobs may all print the same. A job of ``user``, whose own job is judged, or of a user who is not known, counts by
+    itself."""
     of_machines = {p.job for p in failures if not p.users_words}
-    owners = {p.job: p.user for p in failures if p.user}
-    return of_machines | {owners.get(p.job, p.job) for p in failures if p.job not in of_machines}
+    others = {p.job: p.user for p in failures if p.user not in (None, user)}
+    return of_machines | {others.get(p.job, p.job) for p in failures if p.job not in of_machines}
+
+
+def _heard(failures: Sequence[PastFailure], incident: Incident, history: History) -> Sequence[PastFailure]:
+    """Those that count for this job: what a machine said, what its own user's programs printed, and what other users'
+    printed where they are as many as make it one fault of ``MANY_JOBS``. One other user may print anything."""
+
+    def own(past: PastFailure) -> bool:
+        return not past.users_words or past.job == incident.job or (past.user is not None and past.user == history.user)
+
+    others = [past for past in failures if not own(past)]
+    return failures if len(voices(others, None)) + 1 >= MANY_JOBS else [past for past in failures if own(past)]
 
 
 def _ageing(incident: Incident, readings: Sequence[Reading], history: History, rules: Rules) -> list[Reading]:

@@ -176,8 +176,8 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     cluster = ClusterNow(state, fleet, now, look, without=incident_id)
     alike = failing_alike(incident, state.incidents, state.verdicts, list(state.judging), look, cluster.owner)
     history = state.past.failures(without=incident_id)
-    nodes = state.cluster.nodes_of(incident.job, incident.attempt)
-    history = dataclasses.replace(history, failures=(*history.failures, *alike), nodes=tuple(nodes))
+    nodes, user = state.cluster.nodes_of(incident.job, incident.attempt), cluster.owner(incident) or None
+    history = dataclasses.replace(history, failures=(*history.failures, *alike), nodes=tuple(nodes), user=user)
     situation = situation_of(incident, cluster)
     made = decide(incident, situation, history=history, rules=state.rules, settings=state.settings, now=now)
     log_settle_s = state.settings.judgement.log_settle_s

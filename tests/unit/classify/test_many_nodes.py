@@ -140,6 +140,27 @@ def test_storage_that_fails_elsewhere_too_or_once_is_what_nodes_share(past: tupl
     assert verdict.restart is Restart.RESUME
 
 
+@pytest.mark.parametrize(
+    ("users", "cause"),
+    [
+        (("eve",), Cause.NODE_OS_OR_HOST),
+        (("eve", "eve"), Cause.NODE_OS_OR_HOST),
+        (("eve", "bob"), Cause.FILESYSTEM_STORAGE),
+    ],
+)
+def test_storage_errors_that_one_other_user_s_programs_print_elsewhere_are_not_what_nodes_share(
+    users: tuple[str, ...], cause: Cause
+) -> None:
+    elsewhere = (
+        replace(storage(f"n{4 + i}", job=8 + i, minutes=4.0), user=user, users_words=True)
+        for i, user in enumerate(users)
+    )
+    history = History((storage("n3"), *elsewhere))
+    assert judge(log(IO_ERROR, node="n3"), history=history).cause is cause
+    own = replace(history, user="eve")
+    assert judge(log(IO_ERROR, node="n3"), history=own).cause is Cause.FILESYSTEM_STORAGE
+
+
 BROKEN_HCA = "mlx5_core 0000:9b:00.0: device's health compromised - reached miss count"
 TO_PEER = (
     "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4711> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
@@ -204,6 +225,13 @@ def test_words_of_programs_count_by_user_where_many_jobs_fail_at_once(history: H
         in_kernel("n1", "infiniband mlx5_0: create_qp:2774:(pid 123): Create QP type 2 failed"), history=history
     )
     assert (down.scope is Scope.CLUSTER) is shared, down
+
+
+def test_words_of_the_own_user_s_programs_count_by_job() -> None:
+    """They change the verdicts of that user's jobs alone; an account that many share is one user."""
+    own = replace(at_once("eve", "eve"), user="eve")
+    assert judge(log(TO_PEER, node="n2"), history=own).scope is Scope.CLUSTER
+    assert judge(in_kernel("n1"), history=own).drain == ("n1",)
 
 
 def test_a_job_counts_once_where_it_is_known_by_two_records() -> None:

@@ -64,6 +64,42 @@ def test_one_machine_that_all_had_is_a_suspect() -> None:
     assert (verdict.suspect, verdict.drain, verdict.restart) == (("n2",), (), Restart.RESUME_EXCLUDING)
 
 
+@pytest.mark.parametrize(
+    ("others", "suspect"),
+    [
+        (("eve",), ()),
+        (("eve", "eve", "eve"), ()),  # users count, not jobs
+        (("eve", "bob"), ("n2",)),
+        ((None, None), ("n2",)),  # whose they were is not known
+    ],
+)
+def test_one_other_user_s_words_on_a_machine_make_it_no_suspect(
+    others: tuple[str | None, ...], suspect: tuple[str, ...]
+) -> None:
+    seen = [
+        dataclasses.replace(past(90, job=900 + i, at_s=-60.0 * i), node="n2", user=user, users_words=True)
+        for i, user in enumerate(others)
+    ]
+    happened = incident(*on_n2(250), job=101, attempt=1)  # type: ignore[arg-type]
+    history = History(failures=tuple(seen), nodes=("n1", "n2"))
+    assert classify(happened, history=history, rules=RULES, now=later(0.0)).suspect == suspect
+    wide = [dataclasses.replace(one, node=None, nodes=("n2", f"m{i}")) for i, one in enumerate(seen)]
+    assert judged(250, *wide).suspect == (suspect if len(others) > 1 else ())
+
+
+def on_n2(step: int) -> tuple[object, ...]:
+    """``bad``, by a rank whose node is known."""
+    return tuple(dataclasses.replace(item, where=dataclasses.replace(item.where, node="n2")) for item in bad(step))  # type: ignore
+
+
+def test_a_machine_s_own_words_or_the_own_job_s_need_no_second_user() -> None:
+    before = dataclasses.replace(past(90), node="n2")
+    happened = incident(*on_n2(250), job=101, attempt=1)  # type: ignore[arg-type]
+    for one in (dataclasses.replace(before, users_words=True), dataclasses.replace(before, job=7, user="eve")):
+        history = History(failures=(one,), nodes=("n1", "n2"))
+        assert classify(happened, history=history, rules=RULES, now=later(0.0)).suspect == ("n2",)
+
+
 def test_two_incidents_of_one_attempt_are_one_failure() -> None:
     told, crashed = past(250, "n2", "n3"), past(250, "n2", "n3", at_s=-1800.0)
     assert judged(700, told, crashed).suspect == ()

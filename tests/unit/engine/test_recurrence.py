@@ -212,9 +212,16 @@ async def test_ports_of_two_jobs_are_two_links(world: Worlds) -> None:
 TO_PEER = "n3:4711:4790 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4711> with status=12 opcode=0 len=0"
 
 
-@pytest.mark.parametrize(("users", "scope"), [(("eve", "eve", "eve"), "link"), (("eve", "bob", "joe"), "cluster")])
+@pytest.mark.parametrize(
+    ("users", "scopes"),
+    [
+        (("eve", "eve", "ada"), ("cluster", "cluster", "link")),  # of their own user's jobs they may say so
+        (("eve", "bob", "ada"), ("cluster", "cluster", "cluster")),
+        (("eve", "eve", "eve"), ("cluster", "cluster", "cluster")),
+    ],
+)
 async def test_failures_that_programs_print_at_once_are_the_fabric_s_where_several_users_meet_them(
-    world: Worlds, users: tuple[str, ...], scope: str
+    world: Worlds, users: tuple[str, ...], scopes: tuple[str, ...]
 ) -> None:
     """Also while they are all judged: none of them is history yet."""
     there = Failing(world(nodes=8))
@@ -228,7 +235,7 @@ async def test_failures_that_programs_print_at_once_are_the_fabric_s_where_sever
     await there.daemon.observe([*said, *(ended(job, at_s=at_s) for job in jobs)])
     await there.daemon.quiet()
     rows = [row for job in jobs for row in there.world.store.incident_rows(job=job)]
-    assert [(row["cause"], row["scope"]) for row in rows] == [("network_fabric", scope)] * 3
+    assert [(row["cause"], row["scope"]) for row in rows] == [("network_fabric", scope) for scope in scopes]
 
 
 NAN = "[rank0]: step {step} | loss nan | step time 0.4 s"
@@ -241,8 +248,10 @@ async def test_bad_numbers_for_the_first_time_accuse_no_node(world: Worlds) -> N
 
 async def test_bad_numbers_that_follow_a_node_make_it_a_suspect(world: Worlds) -> None:
     there = Failing(world(nodes=4))
-    first = await there.job(NAN.format(step=250), user="bob")
-    there.world.slurm.cancel(first["job"])
+    for user in ("bob", "joe"):
+        first = await there.job(NAN.format(step=250), user=user)
+        assert first["scope"] == "application"  # one other user may have printed anything
+        there.world.slurm.cancel(first["job"])
     there.restart()
     row = await there.job(NAN.format(step=9400), user="ada")
     assert (row["cause"], row["scope"], row["culprit_nodes"]) == ("numerical_nan", "gpu", ["n1"]), row
