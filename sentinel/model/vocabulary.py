@@ -77,6 +77,8 @@ class Trust(StrEnum):
 # Key of ``Evidence.data``, True where a DCGM host engine told it in which every user of the node may write values: it
 # convicts with an agreeing word from elsewhere only.
 OPEN_ENGINE = "open_engine"
+# The same of a kernel's line that any user of the node may have caused, as well as a fault of the host's.
+ANY_USER = "any_user"
 
 
 class Source(StrEnum):

@@ -11,7 +11,7 @@ from sentinel.model.approvals import Answer
 from sentinel.model.intent import NOTHING, Intent
 from sentinel.model.records import Cause, Fleet, Ground, Incident, JobView, Kind, NodeView, Source, Trust, Verdict, Wait
 from sentinel.model.spares import Spares
-from sentinel.model.vocabulary import OPEN_ENGINE
+from sentinel.model.vocabulary import ANY_USER, OPEN_ENGINE
 
 NO_NODE = "no-node"  # kind of the wait of a job for which too few good nodes are left
 SILENCE = "silence"  # ground of a stop, in its step's data: a running job printed nothing
@@ -143,10 +143,8 @@ def from_open_engine(verdict: Verdict) -> bool:
 
 def by_any_user(verdict: Verdict) -> bool:
     """Whether a line of a machine's log speaks for it that any user of the node can cause, as of a damaged image."""
-    return any(
-        ground.weight > 0 and ground.evidence.source in _MACHINES and ground.evidence.trust is Trust.USER
-        for ground in verdict.grounds
-    )
+    told = (g.evidence for g in verdict.grounds if g.weight > 0 and g.evidence.source in _MACHINES)
+    return any(item.trust is Trust.USER or item.data.get(ANY_USER) is True for item in told)
 
 
 def _by_open_engine(ground: Ground) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from sentinel.classify.readings import Reading
 from sentinel.config.rules import Drain
 from sentinel.model.records import Trust
-from sentinel.model.vocabulary import OPEN_ENGINE
+from sentinel.model.vocabulary import ANY_USER, OPEN_ENGINE
 
 # Rules that know what different parts of the kernel say of one event, each. A reset that works, or storage that answers
 # again, is told later than they are.
@@ -25,7 +25,7 @@ def agreeing(readings: Iterable[Reading]) -> list[str]:
     """Nodes of which two lines, or readings of telemetry, speak for a drain: no rule knows both, and they are not known to
     tell of one event.
 
-    One of them at least is not by an engine of DCGM in which any user of the node may write.
+    One of them at least no user of the node can have caused, as by an engine of DCGM in which any may write.
     """
     said: dict[str, dict[object, set[str]]] = {}  # by node and line what was read from it
     heard: set[str] = set()
@@ -34,7 +34,7 @@ def agreeing(readings: Iterable[Reading]) -> list[str]:
         if node is None or reading.evidence.trust is not Trust.SYSTEM or not reading.drain.convicts:
             continue
         said.setdefault(node, {}).setdefault(_line(reading), set()).add(_EVENT_OF.get(reading.key, reading.key))
-        if reading.evidence.data.get(OPEN_ENGINE) is not True:
+        if not any(reading.evidence.data.get(mark) is True for mark in (OPEN_ENGINE, ANY_USER)):
             heard.add(node)
     return [node for node, lines in said.items() if node in heard and _two(set(map(frozenset, lines.values())))]
 

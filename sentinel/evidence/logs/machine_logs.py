@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 
 from sentinel.evidence.logs.prefixes import MONTH, uptime_of
-from sentinel.evidence.logs.user_names import by_any_user, of_an_image, without_names
+from sentinel.evidence.logs.user_names import by_any_user, of_an_image, perhaps_by_any_user, without_names
 from sentinel.model.records import Scalar, Source
 from sentinel.model.vocabulary import WRITER
 
@@ -80,7 +80,8 @@ class KernelLine:
 class Said:
     """A line taken apart: ``head`` stands before ``text``; ``message`` is the text without names that users choose.
 
-    ``by_any_user``: any user of the node can cause it; ``of_image``: it tells of a mounted file, not of a disk.
+    ``by_any_user``: any user of the node can cause it; ``perhaps``: and so can a fault of the host's; ``of_image``: it tells
+    of a mounted file, not of a disk.
     """
 
     head: str
@@ -90,6 +91,7 @@ class Said:
     own: bool
     by_any_user: bool = False
     of_image: bool = False
+    perhaps: bool = False
 
 
 def kernel_line(raw: str) -> KernelLine:
@@ -161,7 +163,8 @@ def said(source: Source, raw: str, *, bare: bool = False) -> Said:
         message = without_names(line.text)
         image = of_an_image(message)
         users = image or by_any_user(message)
-        return Said(raw[: len(raw) - len(line.text)], line.text, message, line.node, line.own, users, image)
+        head, perhaps = raw[: len(raw) - len(line.text)], perhaps_by_any_user(message)
+        return Said(head, line.text, message, line.node, line.own, users, image, perhaps)
     form, tag = (_SLURM, _SLURM_TAG) if source is Source.SLURM else (_DCGM, _DCGM_TAG)
     syslog = _SYSLOG.match(raw) if not bare else None
     if syslog is not None and not tag.match(syslog["tag"]):

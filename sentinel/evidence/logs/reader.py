@@ -329,7 +329,7 @@ class LogReader:
     def _made(self, said: _LineHit) -> Evidence:
         hit, where, data, now = said.hit, said.where, said.data, said.now
         text, rule = said.text.decode("utf-8", "replace"), hit.compiled.rule
-        data = {**data, **of_its_form(self._source, hit.head)}
+        data = {**data, **of_its_form(self._source, hit.head), **hit.data}
         if said.log_line is not None:
             data = {**data, LOG_LINE: said.log_line}
         at = time_of(hit.head, zoned=not self._own_times)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from sentinel.config.rules import Drain, Form, Rule, Rules
@@ -12,7 +12,8 @@ from sentinel.evidence.logs.machine_logs import said
 from sentinel.evidence.logs.screen.line_templates import LineTemplates
 from sentinel.evidence.logs.screen.prefilter import PlainScreen, Screen
 from sentinel.evidence.logs.timers import TIMERS
-from sentinel.model.records import Kind, Source, Trust
+from sentinel.model.records import Kind, Scalar, Source, Trust
+from sentinel.model.vocabulary import ANY_USER
 
 OWN_LINE = (
     8192  # bytes of a line of a machine's own log that are read; the kernel's end at 1024, Slurm's lists are longer
@@ -81,6 +82,7 @@ class Hit:
     head: str
     node: str | None
     trust: Trust
+    data: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
 
 
 def not_silenced(hits: list[Hit]) -> list[Hit]:
@@ -176,4 +178,4 @@ def own_hits(
                 continue
             searched, given = message, Trust.USER if told.by_any_user else trust
         if match := first_match(compiled, searched, own=True):
-            yield Hit(compiled, match, searched, told.head, told.node, given)
+            yield Hit(compiled, match, searched, told.head, told.node, given, {ANY_USER: True} if told.perhaps else {})

@@ -76,12 +76,20 @@ _IMAGE = re.compile(
     r"JBD2: (?:\w{1,16},? |-\d{1,3} ){0,12}(?:for|on) loop\d|loop\d{0,4}: |SQUASHFS error: |device-mapper: verity: 7:\d"
 )
 # What is true of a user's own library, of a network namespace of a user's own, or of limits that one user's processes reach.
-# "JBD2: recovery failed" names no device; a disk's has its own line of ext4 behind it.
+# "JBD2: recovery failed" names no device; a disk's has its own line of ext4 behind it. dm-N may be an encrypted image; a
+# disk under a volume has its own line.
 _ANY_USER = re.compile(
     r"NVRM: API mismatch: |JBD2: recovery failed|bond\d{1,4}: |nf_conntrack: |neighbour: \w{2,8}_cache: |"
     r"ipv[46]: Neighbou?r table |IPv6: \S{1,24}: IPv6 duplicate address |\S{1,16}: received packet on \S{1,16} with own |"
-    r"VFS: file-max limit |TCP: (?:out of memory|too many orphaned)"
+    r"VFS: file-max limit |TCP: (?:out of memory|too many orphaned)|"
+    r"Buffer I/O error on dev(?:ice)? dm-\d|"
+    r"(?:mlx5_core [^\n]{1,60}: )?mlx5_cmd_(?:out_err|check):\d{1,5}:\(pid \d{1,10}\): [^\n]{1,60} failed, "
+    r"status (?:limits exceeded|no resources|bad resource)|"
+    r"(?:infiniband )?mlx5_\d{1,3}: create_qp:\d{1,5}:\(pid \d{1,10}\): Create QP type \d{1,3} failed"
 )
+# A task hangs where a disk or a server does not answer, and where a file server of a user's own does not (FUSE, in a user
+# namespace). No name tells one from the other: a program may be called as a thread of the kernel is.
+_HUNG = re.compile(r'INFO: task _:\d{1,10} blocked for more |"echo 0 > /proc/sys/kernel/hung_task_timeout_secs" ')
 
 
 def of_an_image(message: str) -> bool:
@@ -92,6 +100,12 @@ def of_an_image(message: str) -> bool:
 def by_any_user(message: str) -> bool:
     """Whether any user of the node can cause what the kernel says here, with no fault of the host's; of images see above."""
     return _ANY_USER.match(message) is not None
+
+
+def perhaps_by_any_user(message: str) -> bool:
+    """Whether any user of the node can cause it, and broken parts of the host do as well: it says something beside a line of
+    the host's own, and little by itself."""
+    return _HUNG.match(message) is not None
 
 
 def without_names(message: str) -> str:

@@ -77,6 +77,20 @@ OTHERS = (
     "IPv6: eth0: IPv6 duplicate address fe80::1 used by 02:00:00:00:00:01 detected!",
     "VFS: file-max limit 1048576 reached",
     "TCP: out of memory -- consider tuning tcp_mem",
+    "Buffer I/O error on dev dm-2, logical block 0, async page read",
+    "mlx5_core 0000:05:00.0: mlx5_cmd_out_err:835:(pid 1836): CREATE_QP(0x500) op_mod(0x0) failed, status limits "
+    "exceeded(0x8), syndrome (0x1), err(-12)",
+    "mlx5_core 0000:05:00.0: mlx5_cmd_out_err:835:(pid 1836): CREATE_MKEY(0x200) op_mod(0x0) failed, status bad resource "
+    "state(0x9), syndrome (0x1), err(-22)",
+    "mlx5_core 0000:05:00.0: mlx5_cmd_check:795:(pid 1836): CREATE_QP(0x500) op_mod(0x0) failed, status no resources(0xf), "
+    "syndrome (0x1)",
+    "infiniband mlx5_0: create_qp:2774:(pid 123): Create QP type 2 failed",
+)
+
+HUNG = (
+    "INFO: task python3:4242 blocked for more than 120 seconds.",
+    "INFO: task kworker/u8:1:77 blocked for more than 241 seconds.",
+    '"echo 0 > /proc/sys/kernel/hung_task_timeout_secs" disables this message.',
 )
 
 
@@ -107,6 +121,18 @@ def test_it_is_a_users_claim_and_stops_no_running_job(message: str) -> None:
     verdict = judged(*found)
     assert verdict.drain == () and (not verdict.suspect or of_users_words(verdict))
     assert decided(verdict, *found).steps == ()
+
+
+@pytest.mark.parametrize("message", HUNG)
+def test_a_task_that_hangs_may_be_a_users_own_doing_until_the_host_says_more(message: str) -> None:
+    """Any user can leave a task waiting for a file server of the user's own; a disk that fails leaves tasks waiting, too."""
+    users = said(message, "Buffer I/O error on dev dm-2, logical block 0, async page read")
+    for found in (said(message), users):
+        verdict = judged(*found)
+        assert (verdict.drain, of_users_words(verdict)) == ((), True)
+        assert decided(verdict, *found).steps == ()
+    broken = judged(*said(message, "I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0"))
+    assert (broken.drain, of_users_words(broken)) == (("n1",), False)
 
 
 @pytest.mark.parametrize("message", OF_IMAGES)
