@@ -6,6 +6,7 @@ Each query runs in a thread with its own deadlines; the answer is what has arriv
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -27,6 +28,8 @@ from sentinel.evidence.nccl.flight_recorder_wire import to_wire
 from sentinel.evidence.nccl.ras import slim
 
 RAS = "localhost:28028"
+WORKER = "TORCH_WORKER_SERVER_SOCKET"  # variable of a rank: where its debug endpoints listen
+_MFD_EXEC = 0x10  # linux/memfd.h, since 6.3
 RAS_BYTES = 24 << 20  # largest RAS report (2,048 GPUs, indented JSON); a quarter of it is sent on
 ANSWER_BYTES = 8 << 20
 STACK_BYTES = 16_000
@@ -73,12 +76,13 @@ def main() -> None:
     arguments = begin()
     uid, node = arguments["uid"], str(arguments.get("node", ""))
     ranks = [Rank(*item) for item in environments(int(arguments["job"]), node=node, uid=uid)]
-    become(uid, arguments.get("gid"))
     answers = Answers()
+    py_spy = _copy_of_py_spy(ranks, answers)
+    become(uid, arguments.get("gid"))
     until_s = time.monotonic() + float(arguments["deadline_s"]) - SPARE_S
     gap_s = float(arguments.get("gap_s", 3.0))
     threads = [threading.Thread(target=_part, args=(part, answers), daemon=True) for part in parts(
-        ranks[:MOST_RANKS], answers, until_s, gap_s, ras=bool(arguments.get("ras"))
+        ranks[:MOST_RANKS], answers, until_s, gap_s, ras=bool(arguments.get("ras")), py_spy=py_spy
     )]  # fmt: skip
     for thread in threads:
         thread.start()
@@ -96,19 +100,18 @@ def _part(part: Callable[[], None], answers: Answers) -> None:
 
 
 def parts(
-    ranks: Sequence[Rank], answers: Answers, until_s: float, gap_s: float, *, ras: bool
+    ranks: Sequence[Rank], answers: Answers, until_s: float, gap_s: float, *, ras: bool, py_spy: int | None = None
 ) -> list[Callable[[], None]]:
-    """The queries that these ranks support, each as a function without arguments."""
+    """The queries that these ranks support, each as a function without arguments. ``py_spy``: see ``private_copy``."""
     made: list[Callable[[], None]] = []
     if ras:  # RAS answers for all nodes of a job; two jobs on a node share its port unless configured
         address = next(
             (rank.environment["NCCL_RAS_ADDR"] for rank in ranks if "NCCL_RAS_ADDR" in rank.environment), RAS
         )
         made.append(lambda: poll_twice(address, answers, until_s, gap_s))
-    py_spy = shutil.which("py-spy")
     for rank in ranks:
         made.append(lambda rank=rank: ask_recorder(rank, answers, until_s))  # type: ignore[misc]
-        worker = rank.environment.get("TORCH_WORKER_SERVER_SOCKET", "")
+        worker = rank.environment.get(WORKER, "")
         if worker:
             made.append(lambda rank=rank, worker=worker: ask_worker(rank, worker, answers, until_s))  # type: ignore[misc]
         elif py_spy is not None:
@@ -284,15 +287,66 @@ def post(path: str, handler: str, until_s: float) -> bytes:
     return body
 
 
-def ask_py_spy(rank: Rank, command: str, answers: Answers, until_s: float) -> None:
-    """Read the stack of the rank's main thread with py-spy, without stopping the process (``--nonblocking``)."""
-    done = subprocess.run(
-        [command, "dump", "--nonblocking", "--pid", str(rank.pid)],
+def _copy_of_py_spy(ranks: Sequence[Rank], answers: Answers) -> int | None:
+    """Made while this process is root; None: it is not installed, not needed or cannot be had."""
+    command = shutil.which("py-spy")
+    if command is None or all(rank.environment.get(WORKER) for rank in ranks):
+        return None
+    try:
+        return private_copy(command)
+    except (OSError, ValueError) as error:
+        answers.note(f"py-spy is not asked: {error}")
+        return None
+
+
+def private_copy(command: str) -> int:
+    """Descriptor of a copy of a program, in memory, that may be executed and not read.
+
+    A program that is executed runs in the agent's control group. One that its user can read that user can also trace, and
+    so make it do anything outside of the job; one that cannot be read the kernel lets root alone trace.
+
+    Raises:
+        OSError: it cannot be copied. ValueError: it is a script, which the kernel lets its interpreter read.
+    """
+    with open(command, "rb") as program:  # noqa: PTH123
+        if program.read(4) != b"\x7fELF":
+            raise ValueError(f"{command} is no program of machine code")
+        program.seek(0)
+        try:
+            copy = os.memfd_create("program", os.MFD_CLOEXEC | _MFD_EXEC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # Linux before 6.3 knows no such flag, and needs none
+                raise
+            copy = os.memfd_create("program", os.MFD_CLOEXEC)
+        with os.fdopen(copy, "wb", closefd=False) as stream:
+            shutil.copyfileobj(program, stream)
+        os.fchmod(copy, 0o111)
+    return copy
+
+
+def run_private(copy: int, arguments: Sequence[str], until_s: float) -> subprocess.CompletedProcess[bytes]:
+    """Run the program of ``private_copy``.
+
+    Raises:
+        OSError, SubprocessError: it cannot be started, or was late and is ended.
+    """
+    return subprocess.run(
+        arguments,
+        executable=f"/proc/self/fd/{copy}",
+        pass_fds=[copy],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_left(until_s),
         check=False,
     )
+
+
+def ask_py_spy(rank: Rank, copy: int, answers: Answers, until_s: float) -> None:
+    """Read the stack of the rank's main thread with py-spy, without stopping the process (``--nonblocking``).
+
+    ``copy``: of py-spy, see ``private_copy``.
+    """
+    done = run_private(copy, ["py-spy", "dump", "--nonblocking", "--pid", str(rank.pid)], until_s)
     if done.returncode:
         answers.note(f"py-spy, rank {rank.rank}: {done.stderr.decode('utf-8', 'replace').strip()[-200:]}")
         return

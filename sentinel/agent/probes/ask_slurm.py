@@ -195,6 +195,9 @@ def main() -> None:
     try:
         if "run_dir" in arguments:
             say({"job_file": write_job_file(Path(arguments["run_dir"]), job, arguments["node"], *how)})
+        elif "named_on" in arguments:
+            named = named_roots(job, arguments["named_on"], *how)
+            say({"named": None if named is None else sorted(named)})
         else:
             say({"owner": owner(job, *how)})
     except (OSError, ValueError, subprocess.SubprocessError) as error:

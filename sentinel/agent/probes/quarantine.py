@@ -2,8 +2,8 @@
 
 Idempotent: repeating it gives the same state and answer.
 
-The daemon is not trusted with what the job named: slurmctld is asked for the job's comment. Where it does not answer, the
-order counts: a checkpoint can be moved back, and a broken one that stays in its place may be loaded.
+The daemon is not trusted with what the job named: the agent asks slurmctld for the job's comment. Where it does not
+answer, the order counts: a checkpoint can be moved back, and a broken one that stays in its place may be loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.agent.probes.ask_slurm import named_roots
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.own_folders import exists_below, opened_folder
 from sentinel.checkpoints.quarantine import Move, kept_by_trackers, paths_of, quarantine, read_journal
@@ -74,16 +73,18 @@ def asked_for(root: Path, paths: list[str], steps: list[int | None] | None, open
 
 def require_named(arguments: Mapping[str, Any]) -> None:
     """
+    Args:
+        arguments: ``named``: the folders that the job names, as the agent asked Slurm; none: that is not known.
+
     Raises:
         Refused: Slurm says that the job does not name the root.
     """
-    if not arguments.get("squeue"):  # the site does not let agents ask
-        return
-    job, deadline_s = int(arguments["job"]), min(float(arguments["squeue_s"]), float(arguments["deadline_s"]) / 2)
-    named = named_roots(job, arguments["node"], arguments["squeue"], arguments["conf"], deadline_s)
+    named = arguments.get("named")
     if named is not None and arguments["root"].rstrip("/") not in named:
         root = visible(arguments["root"])
-        raise Refused(f"job {job} does not name {root} in its comment", fix="move it aside with sentinel quarantine")
+        raise Refused(
+            f"job {arguments['job']} does not name {root} in its comment", fix="move it aside with sentinel quarantine"
+        )
 
 
 def answer(arguments: Mapping[str, Any]) -> dict[str, object]:

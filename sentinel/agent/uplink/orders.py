@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.client import DaemonClient
 from sentinel.agent.process.children import Children, Ending, Program
 from sentinel.agent.process.job_owners import Owner, Owners
-from sentinel.agent.process.probe_programs import ASK_SLURM, INVENTORY
+from sentinel.agent.process.probe_programs import INVENTORY
 from sentinel.agent.process.retries import Retries
 from sentinel.agent.process.state_files import restore, save
 from sentinel.agent.settings import Slurm
+from sentinel.agent.uplink.slurm_first import Then, slurm_first
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.log import Log
 from sentinel.model.orders import (
     AS_USER,
-    LEAST_DEADLINE_S,
     AskJob,
     Diagnose,
     MoveAside,
@@ -182,7 +180,7 @@ class Orders:
         elif isinstance(request, (AskJob, WriteToLog)) or not self._slurm.squeue:
             self._refuse(identity, request.kind, not_here(request.job))
         else:
-            self._ask_slurm(found, request.job)
+            self._ask_owner(found, request.job)
 
     def _refuse(self, identity: str, kind: OrderKind | None, reason: str) -> None:
         self.refused += 1
@@ -190,43 +188,34 @@ class Orders:
         self._finish(identity, kind, False, None, reason)
 
     def _begin_as(self, order: Order, owner: Owner) -> None:
+        def begin(order: Order, told: Mapping[str, Any], _reason: str) -> None:
+            self._begin(order, owner, told.get("named"))
+
         if owner.uid == 0:
             reason = f"job {_job_of(order)} is root's: nothing of a job is read or moved as root"
             self._refuse(order.id, order.request.kind, reason)
+        elif isinstance(order.request, MoveAside) and self._slurm.squeue:
+            self._ask_slurm(order, order.request.job, {"named_on": self.node}, begin)
         else:
             self._begin(order, owner)
 
-    def _ask_slurm(self, order: Order, job: int) -> None:
+    def _ask_owner(self, order: Order, job: int) -> None:
         """Start an order about a job that did not run here lately, after asking slurmctld for its owner."""
-        began_s = time.monotonic()
-        answers: list[dict[str, Any]] = []
-        deadline_s = min(self._slurm.deadline_s, order.deadline_s)
 
-        def ended(ending: Ending) -> None:
-            told = answers[-1] if answers else {}
-            found = told.get("owner")
-            left_s = order.deadline_s - (time.monotonic() - began_s)
-            if isinstance(found, dict):
-                owner = Owner(found["uid"], found["gid"])
-                self._begin_as(replace(order, deadline_s=max(left_s, LEAST_DEADLINE_S)), owner)
+        def begin(order: Order, told: Mapping[str, Any], reason: str) -> None:
+            if isinstance(found := told.get("owner"), dict):
+                self._begin_as(order, Owner(found["uid"], found["gid"]))
                 return
-            reason = f"no answer within {deadline_s:g} s" if ending.silent else str(told.get("error", ending.stderr))
             words = f"{not_here(job)}, and whose it is Slurm does not tell: {reason.strip()[:300]}"
             self._refuse(order.id, order.request.kind, words)
 
-        program = self._program(
-            f"owner:{order.id}",
-            ASK_SLURM,
-            {"job": job, "squeue": self._slurm.squeue, "conf": self._slurm.conf, "deadline_s": deadline_s},
-            silent_s=deadline_s + 1.0,
-            total_s=deadline_s + 1.0,
-            on_message=answers.append,
-            on_end=ended,
-        )
-        if not self._children.start(program):
+        self._ask_slurm(order, job, {}, begin)
+
+    def _ask_slurm(self, order: Order, job: int, asked: Mapping[str, object], then: Then) -> None:
+        if not self._children.start(slurm_first(order, job, asked, then, self._slurm, self._program)):
             self._finish(order.id, order.request.kind, False, None, STOPPING)
 
-    def _begin(self, order: Order, owner: Owner | None) -> None:
+    def _begin(self, order: Order, owner: Owner | None, named: list[str] | None = None) -> None:
         identity, request, deadline_s = order.id, order.request, order.deadline_s
         kind, answers = request.kind, list[dict[str, Any]]()
         if isinstance(request, Diagnose) and request.yields:
@@ -258,7 +247,7 @@ class Orders:
         if isinstance(request, WriteToLog):
             own["log"] = self._owners.log_of(request.job, request.attempt)
         if isinstance(request, MoveAside):
-            own |= {"squeue": self._slurm.squeue, "conf": self._slurm.conf, "squeue_s": self._slurm.deadline_s}
+            own["named"] = named
         program = self._program(
             f"order:{identity}",
             PROGRAMS[kind],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from sentinel.agent.probes.ask_job import (
     parts,
     poll_ras,
     poll_twice,
+    private_copy,
 )
 from sentinel.evidence.nccl.debug_endpoints import read_py_spy, read_stack
 from sentinel.evidence.nccl.ras import read_ras
@@ -218,6 +220,58 @@ def test_only_one_node_asks_ras() -> None:
     assert with_ras == without + 1
 
 
+STARTS = """
+import sys, time
+from sentinel.agent.probes import become
+from sentinel.agent.probes.ask_job import private_copy, run_private
+uid = int(sys.argv[1])
+copy = private_copy(sys.argv[2])
+become(uid, uid)
+run_private(copy, [sys.argv[2], "600"], time.monotonic() + 600)
+"""
+
+
+def test_what_it_runs_as_the_jobs_user_that_user_can_neither_trace_nor_look_into() -> None:
+    """Such a program is in the agent's control group, with every device of the node: it must stay the agent's."""
+    sleep = str(Path(shutil.which("sleep") or "/bin/sleep").resolve())
+    uid = os.geteuid() or 64777
+    with subprocess.Popen([sys.executable, "-c", STARTS, str(uid), sleep]) as asks:
+        try:
+            until_s = time.monotonic() + 60
+            while not (started := [pid for pid in children(asks.pid) if argument(pid) == sleep]):
+                assert asks.poll() is None and time.monotonic() < until_s
+                time.sleep(0.05)
+            status = Path(f"/proc/{started[0]}/status")
+            assert f"Uid:\t{uid}\t" in status.read_text()
+            assert status.stat().st_uid == 0  # what is not its own user's to trace is root's there
+            os.kill(started[0], signal.SIGKILL)
+        finally:
+            asks.kill()
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(place.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(place.parent.name))
+    return found
+
+
+def argument(pid: int) -> str:
+    """The first word of the command line; it is a copy of the parent's until the program is executed."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+    return ""
+
+
+def test_of_a_script_no_private_copy_is_made(tmp_path: Path) -> None:
+    script = tmp_path / "py-spy"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(ValueError, match="no program of machine code"):
+        private_copy(str(script))
+
+
 PROGRAM = "import time\ndef stuck_in_loader():\n    time.sleep(600)\nstuck_in_loader()\n"
 
 
@@ -244,7 +298,9 @@ def test_py_spy_reads_a_process_that_goes_on(sleeper: subprocess.Popen[Any], sto
     if stopped:
         sleeper.send_signal(signal.SIGSTOP)
     answers = Answers()
-    ask_py_spy(Rank(sleeper.pid, 5, {}), command, answers, soon())
+    copy = private_copy(command)
+    ask_py_spy(Rank(sleeper.pid, 5, {}), copy, answers, soon())
+    os.close(copy)
     if any("ermission" in note for note in answers.notes):
         pytest.skip("optional: ptrace is not allowed here")
     stack = read_py_spy(answers.stacks[0]["text"].encode())

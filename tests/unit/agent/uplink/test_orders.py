@@ -94,6 +94,15 @@ def end(
     started.on_end(Ending(started.name, status, silent, stderr, "D in rpc_wait" if silent else ""))
 
 
+def begun(bench: Bench) -> Program:
+    """What carries the order out, once Slurm was asked what has to be known before."""
+    while bench.programs[-1].command == ["sentinel.agent.probes.ask_slurm"]:
+        asked = bench.programs[-1]
+        end(asked, {"named": ["/a"]} if "named_on" in asked.arguments else {"owner": {"uid": 1002, "gid": 102}})
+        assert bench.programs[-1] is not asked
+    return bench.programs[-1]
+
+
 def test_an_order_runs_in_a_child_with_its_deadline(make: Any, bench: Bench) -> None:
     orders, client = make()
     orders.take(order())
@@ -291,9 +300,9 @@ def test_what_is_the_agents_own_comes_last(make: Any, bench: Bench, kind: OrderK
     """Also if a key of an order should one day have the name of a setting."""
     orders, _ = make()
     orders.take(order(kind=str(kind)))
-    (started,) = bench.programs
-    own = {**OWN[kind], "node": "n1", "deadline_s": 9, "order": "o1"}
-    assert {name: started.arguments[name] for name in own} == own
+    started = begun(bench)
+    own = {**OWN[kind], "node": "n1", "deadline_s": started.arguments["deadline_s"], "order": "o1"}
+    assert {name: started.arguments[name] for name in own} == own and 0 < own["deadline_s"] <= 9
     assert not set(own) & set(ARGUMENTS[str(kind)])
 
 
@@ -301,7 +310,7 @@ def test_what_is_the_agents_own_comes_last(make: Any, bench: Bench, kind: OrderK
 def test_files_are_touched_as_whom_roots_own_record_names(make: Any, bench: Bench, kind: str) -> None:
     orders, _ = make()
     orders.take(order(kind=kind))
-    (started,) = bench.programs
+    started = begun(bench)
     assert (started.arguments["uid"], started.arguments["gid"]) == (1000, 100)
 
 
@@ -327,10 +336,34 @@ def test_whose_a_job_is_that_was_never_here_slurm_says(make: Any, bench: Bench, 
     (asked,) = bench.programs
     assert asked.command == ["sentinel.agent.probes.ask_slurm"]
     assert asked.arguments == {"job": 77, "squeue": "squeue", "conf": "/etc/slurm.conf", "deadline_s": 3.0}
-    end(asked, {"owner": {"uid": 1002, "gid": 102}})
-    begun = bench.programs[1]
-    assert (begun.arguments["uid"], begun.arguments["gid"], begun.arguments["job"]) == (1002, 102, 77)
-    assert 0 < begun.arguments["deadline_s"] <= 9
+    started = begun(bench)
+    assert (started.arguments["uid"], started.arguments["gid"], started.arguments["job"]) == (1002, 102, 77)
+    assert 0 < started.arguments["deadline_s"] <= 9
+
+
+@pytest.mark.parametrize(
+    ("messages", "named"),
+    [([{"named": ["/a"]}], ["/a"]), ([{"named": None}], None), ([{"error": "no"}], None), ([], None)],
+)
+def test_which_folders_a_job_names_is_asked_as_root_before_anything_runs_as_the_user(
+    make: Any, bench: Bench, messages: list[dict[str, Any]], named: list[str] | None
+) -> None:
+    """What the agent executes as a user that user may take over."""
+    orders, _ = make()
+    orders.take(order(kind="quarantine"))
+    (asked,) = bench.programs
+    assert asked.command == ["sentinel.agent.probes.ask_slurm"] and "uid" not in asked.arguments
+    assert (asked.arguments["job"], asked.arguments["named_on"], asked.arguments["deadline_s"]) == (5, "n1", 3.0)
+    end(asked, *messages)
+    started = bench.programs[1].arguments
+    assert (started["uid"], started["named"]) == (1000, named)
+    assert not {"squeue", "conf"} & set(started) and 0 < started["deadline_s"] <= 9
+
+
+def test_where_slurm_may_not_be_asked_what_an_order_names_counts(make: Any, bench: Bench) -> None:
+    make(squeue="")[0].take(order(kind="quarantine"))
+    (started,) = bench.programs
+    assert (started.arguments["uid"], started.arguments["named"]) == (1000, None)
 
 
 @pytest.mark.parametrize(
