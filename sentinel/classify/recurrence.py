@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from math import exp, isfinite, log
 
 from sentinel.classify.faults.agreement import widely_told
-from sentinel.classify.history import History, PastFailure, without_repeats
+from sentinel.classify.history import APPLICATION, History, PastFailure, without_repeats
 from sentinel.classify.readings import GPU_CAUSES, Reading, of_context
 from sentinel.config.rules import Drain, Role, Rules
 from sentinel.model.records import Cause, Incident, Kind, Scope, Trust
