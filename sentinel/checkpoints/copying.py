@@ -126,7 +126,8 @@ def copy(
     done = Copied(str(final))
     if os.path.lexists(final) and _has_all(final, tree, names):
         for name in names:
-            _refuse_other_bytes(tree.path(name), final if tree.single else final / name, pace, progress)
+            there = final if tree.single else final / name
+            _refuse_other_bytes(tree.path(name), there, tree.files[name], pace, progress)
         done.complete, done.already, done.seconds = True, len(names), time.monotonic() - start
         return done
     try:
@@ -140,7 +141,7 @@ def copy(
                         fix="Move it aside with `sentinel checkpoints quarantine`, or copy elsewhere.",
                     )
                 if os.path.lexists(there):
-                    _refuse_other_bytes(tree.path(name), there, pace, progress)
+                    _refuse_other_bytes(tree.path(name), there, tree.files[name], pace, progress)
                 with below(folder, inside.parts[:-1], make=True) as place:
                     if same(inside.name, tree.files[name], place):
                         _put_there_now(place, inside.name, tree.files[name])
@@ -223,19 +224,25 @@ def _has_all(final: Path, tree: Tree, names: Sequence[str]) -> bool:
     return all(same(final if tree.single else final / name, tree.files[name]) for name in names)
 
 
-def _refuse_other_bytes(source: Path, there: Path, pace: Pace, progress: Callable[[int], None] | None) -> None:
+def _refuse_other_bytes(
+    source: Path, there: Path, entry: Entry, pace: Pace, progress: Callable[[int], None] | None
+) -> None:
     """`Refused` where what has the size and time of the source holds other bytes: who copied it verified nothing, or a page
     was lost since."""
     try:
         with opened(source) as mine, opened(there) as theirs:
             give_up_pages(theirs.fd)
-            for at in range(0, max(mine.size, theirs.size), PIECE_BYTES):
+            alike = mine.size == theirs.size
+            for at in range(0, mine.size if alike else 0, PIECE_BYTES):
                 length = min(PIECE_BYTES, mine.size - at)
-                if mine.size != theirs.size or mine.read(at, length) != theirs.read(at, length):
-                    raise other_bytes(there, source)
+                if not (alike := mine.read(at, length) == theirs.read(at, length)):
+                    break
                 pace.spend(length)
                 if progress:
                     progress(length)
+        refuse_changed(source, entry)
+        if not alike:
+            raise other_bytes(there, source)
     except NotKnown as error:
         raise Unavailable(error.reason, fix="Run it again.") from error
 

@@ -138,6 +138,15 @@ def test_a_source_that_is_written_anew_meanwhile(make, source, shared, monkeypat
     assert not (stage / name).exists() and not (stage / ".metadata").exists()
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_source_that_is_written_anew_while_its_copy_is_read(source, shared, monkeypatch, in_place):
+    """Neither of the two is damaged: nobody is to move one aside."""
+    monkeypatch.setattr(copying, "PIECE_BYTES", 256)
+    shutil.copytree(source, shared / STEP)
+    with pytest.raises(Unavailable, match="changed"):
+        copy(source, shared, STEP, progress=lambda count: written_anew(source / "__0_0.distcp"), in_place=in_place)
+
+
 def test_a_damaged_source_does_not_become_a_checkpoint(make, source, shared):
     shard = source / "__1_0.distcp"
     data = bytearray(shard.read_bytes())
