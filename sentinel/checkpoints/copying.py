@@ -338,12 +338,13 @@ def _finish(folder: int, stage: Path, final: Path, done: Copied, mine: Tree) -> 
     if not exists(folder, stage.name):  # another node was the last, and has renamed it
         done.complete = os.path.lexists(final)
         return
+    now_s = time.time()  # reading a large save takes minutes, in which nothing that was copied gets older
     shape, answer = validate(stage, "structural"), validate(stage, "checksum")
     if shape.valid is not True:
         done.waiting_for = shape.reason
         return
     try:
-        done.waiting_for = of_an_earlier_save(mine, scan(stage), time.time())
+        done.waiting_for = of_an_earlier_save(mine, scan(stage), now_s)
     except NotKnown as error:
         done.waiting_for = error.reason
     if done.waiting_for:

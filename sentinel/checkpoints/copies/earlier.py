@@ -23,7 +23,7 @@ def of_an_earlier_save(mine: Tree, together: Tree, now_s: float) -> str:
     Args:
         mine: this node's part at its source.
         together: what all nodes put in up to now, this one just now.
-        now_s: this node's time; the place where it is put together may have a clock of its own.
+        now_s: this node's time when it had put its part in; the place where it is put together may have a clock of its own.
     """
     kinds: dict[str, list[Entry]] = {}
     for name, entry in mine.files.items():

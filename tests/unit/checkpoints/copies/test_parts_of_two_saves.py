@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.checkpoints import files
+from sentinel.checkpoints import copying, files
 from sentinel.checkpoints.copying import copy, incoming
 
 STEP = Path("step-10")
@@ -77,6 +77,23 @@ def test_what_was_copied_of_a_save_of_the_run_before_its_restart(halves, shared,
     assert not (shared / STEP).exists()
     assert copy(node1, shared, STEP).complete
     assert (shared / STEP / "__3_0.distcp").read_bytes() == (node1 / "__3_0.distcp").read_bytes()
+
+
+def test_that_a_large_save_takes_long_to_validate_makes_its_files_no_older(halves, shared, copied_ago, monkeypatch):
+    copy(halves("first", 900)[1], shared, STEP)
+    copied_ago(incoming(shared, STEP), 800)
+    node0, _ = halves("second", 600)
+    now, took = time.time, []
+
+    def validate(*asked):
+        took.append(600.0)
+        return of_stage(*asked)
+
+    of_stage = copying.validate
+    monkeypatch.setattr(copying, "validate", validate)
+    monkeypatch.setattr(time, "time", lambda: now() + sum(took))
+    done = copy(node0, shared, STEP)
+    assert not done.complete and "__2_0.distcp was copied" in done.waiting_for, done
 
 
 def test_a_half_of_the_first_save_that_is_copied_after_the_second(halves, shared):
