@@ -41,8 +41,8 @@ class Notice:
         return self.incident or str(self.data.get("since") or self.id)
 
     @property
-    def order(self) -> tuple[int, datetime]:
+    def order(self) -> tuple[int, bool, datetime]:
         """Of the messages of one thread the newest has the highest, also where the clock was set back between two. It says
-        nothing of messages of several threads."""
-        number = self.data.get("message")
-        return number if isinstance(number, int) else 0, self.at
+        nothing of messages of several threads. Those of an outage have no numbers: the one that it is over is the last."""
+        number, over = self.data.get("message"), not self.incident and bool(self.data.get("final"))
+        return number if isinstance(number, int) else 0, over, self.at

@@ -105,7 +105,7 @@ def without_overtaken(
     undelivered: Iterable[tuple[Notice, str]], delivered: Iterable[tuple[Notice, str]]
 ) -> tuple[tuple[Notice, str], ...]:
     """Messages, each with its receiver, that are news still: it has got no later one of the thread."""
-    newest: dict[tuple[str, str], tuple[int, datetime]] = {}
+    newest: dict[tuple[str, str], tuple[int, bool, datetime]] = {}
     for notice, receiver in delivered:
         key = (notice.thread, receiver)
         newest[key] = max(newest.get(key, notice.order), notice.order)

@@ -13,6 +13,7 @@ from in_memory.daemon import SETTINGS, Daemon, FakeSink
 from in_memory.world import World
 from made_records import AT, ended, evidence, incident, plan, step, verdict
 
+from sentinel.alerts import store_unwritable, store_writable_again
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.config.settings import Settings
 from sentinel.engine import recovery
@@ -280,3 +281,15 @@ async def test_what_comes_after_a_digest_that_failed_is_not_tried_before_it_is_d
     case.pause_ends()
     assert case.now == AT.replace(hour=14)
     assert {one.id for one in case.under_way[0].of} == {"m1", "m2", "m3"}
+
+
+async def test_the_end_of_an_outage_is_told_at_a_start_though_the_clock_was_set_back_meanwhile(world: Worlds) -> None:
+    there, sink = world(), FakeSink("mine")
+    now = there.slurm.clock.now()
+    since = now - timedelta(minutes=5)
+    there.store.record_notice(store_unwritable(since, "no space", now + timedelta(days=1)), "mine", delivered=True)
+    there.store.record_notice(over := store_writable_again(since, now), "mine", delivered=False)
+    daemon = Daemon(there, [sink], settings=with_channels(mine={}))
+    await daemon.start()
+    await daemon.quiet()
+    assert [one.id for one in sink.all] == [over.id]
