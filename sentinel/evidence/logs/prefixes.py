@@ -39,8 +39,10 @@ _RANK = re.compile(
 )
 _RANK_LATER = re.compile(r"\[default(\d{1,6})\]:")  # torchrun's, behind another time or a container's name
 _NCCL = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.-]{0,63}):\d{1,8}:\d{1,8} (?:\[\d{1,2}\]|NCCL)")
-# The month of syslog's time, as the locale of whoever asked the journal for it writes it (nov, févr., Mär, 11月).
-MONTH = r"(?:[^\W\d_]{3,5}\.?|\d{1,2}[月월])"
+# The month of syslog's time, as the locale of whoever asked the journal for it writes it (nov, févr., Mär, 11月); not what a
+# training counts before the time of day (Epoch 12 10:03:22 train loss: 0.3).
+_COUNTED = r"(?i:epoch|steps?|iter|batch|round|fold|phase|pass|rank|task|job|run|node|loss|line|info)"
+MONTH = rf"(?!{_COUNTED}\b)(?:[^\W\d_]{{3,5}}\.?|\d{{1,2}}[月월])"
 _MONTH = rb"(?:[A-Za-z\x80-\xf4]{3,9}\.?|\d{1,2}(?:\xe6\x9c\x88|\xec\x9b\x94))"
 _SYSLOG = re.compile(
     rf"^(?:<\d+>)?(?:{MONTH} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,16}})"

@@ -106,3 +106,16 @@ def test_a_sentence_of_programs_in_the_kernel_s_own_line_tells_of_no_job() -> No
     line = 'cgroup: cgroup2: unknown option "nsdelegate"'
     assert judge(line).cause is Cause.USER_CONFIG
     assert judge(f"[    5.276452] {line}").cause is Cause.UNKNOWN
+
+
+@pytest.mark.parametrize("word", ["Epoch", "epoch", "step", "Iter", "batch"])
+def test_a_count_and_a_time_before_what_a_training_prints_is_no_date_of_a_syslog(word: str) -> None:
+    said = (
+        "train loss: 0.31",
+        "eval accuracy: 0.84",
+        "save path: /scratch/run",
+        "train RuntimeError: CUDA out of memory",
+    )
+    lines = [f"{word} 12 10:03:2{n} {text}" for n, text in enumerate(said)]
+    assert [writer_of(line) for line in lines] == [None] * 4
+    assert judge(*lines).cause is Cause.APP_OOM_GPU
