@@ -336,7 +336,7 @@ class Views:
         if "what" not in arguments:
             name = str(arguments.get("incident", ""))
             row = by_id(name, await asyncio.to_thread(self._search.beginning, name, user))
-            return await asyncio.to_thread(explained, self._store, row, self._live.fleet, user)
+            return await asyncio.to_thread(explained, self._store, row, self._live.fleet, user or arguments.get("asks"))
         what, attempts = str(arguments["what"]), []
         parts = await asyncio.to_thread(components, self._live, job := job_named(what), self._store)
         if job is not None:

@@ -16,7 +16,8 @@ _EVIDENCE = 100  # most evidence in a timeline; evidence that decided the verdic
 
 
 async def make(asked: Asked) -> tuple[str, dict[str, Any]]:
-    seen = await asked.view("why", incident=asked.name)
+    asks = None if asked.viewer.operator else asked.viewer.name  # also where everybody sees everything
+    seen = await asked.view("why", incident=asked.name, asks=asks)
     return "incident.html", {**seen, "events": timeline(seen), "more": max(0, len(seen["evidence"]) - _EVIDENCE)}
 
 

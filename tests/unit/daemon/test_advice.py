@@ -63,6 +63,15 @@ async def test_the_page_says_so_too(world: Worlds) -> None:
     assert RMA in ours and "<dt>Next</dt>" not in ours
 
 
+async def test_where_all_see_everything_the_page_tells_whoever_is_no_operator_the_same(world: Worlds) -> None:
+    made = world()
+    failed(made, Scope.GPU)
+    async with serving_page(made, see="all") as page:
+        theirs, ours = [(await page.get("/incidents/aaa1", user=user))[1] for user in ("bob", "root")]
+    assert "<dt>Next</dt>" in theirs and "dcgmi" not in theirs
+    assert RMA in ours and "<dt>Next</dt>" not in ours
+
+
 async def test_what_is_wrong_with_a_program_is_its_owner_s_to_mend(world: Worlds) -> None:
     seen = await failed(world(), Scope.APPLICATION)("why", ADA, what="201")
     assert (seen["verdict"]["advice"], seen["to_do"]) == (RMA, "")
