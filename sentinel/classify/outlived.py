@@ -9,10 +9,10 @@ from math import isfinite
 
 from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.roles import LEADS, points_to
-from sentinel.classify.unanswered import EPOCH, FINISHED, STEPS_AFTER
+from sentinel.classify.unanswered import FINISHED, STEPS_AFTER, steps_and_epochs
 from sentinel.classify.weights import FAMILIES
 from sentinel.config.rules import Drain, Form, Role
-from sentinel.model.records import Cause, Evidence, Incident, Kind, Trust
+from sentinel.model.records import Cause, Evidence, Incident, Trust
 from sentinel.model.vocabulary import CAUGHT, RUN_START, STEP_LINES
 
 _LABEL = re.compile(r"\d{1,6}: ")
@@ -62,11 +62,12 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
     caught: dict[tuple[str | None, str], list[Evidence]] = {}  # what the program went on without, by log and rule
     stopped = _stopped_by_slurm(readings)
     signalled = _launchers_signals(readings)
+    for step in steps_and_epochs(incident.evidence):
+        if step.line is not None:
+            steps.setdefault(step.where.path, []).extend([step.line] * _lines(step))
+            if step.rule != _BAR:
+                trained.setdefault(step.where.path, []).append(step)
     for evidence in incident.evidence:
-        if evidence.kind in {Kind.STEP, EPOCH} and evidence.line is not None:
-            steps.setdefault(evidence.where.path, []).extend([evidence.line] * _lines(evidence))
-            if evidence.rule != _BAR:
-                trained.setdefault(evidence.where.path, []).append(evidence)
         if evidence.kind == FINISHED:
             ends.setdefault(evidence.where.path, []).append(evidence)
         if evidence.data.get(CAUGHT) is True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sentinel.classify.recurrence import onset
@@ -66,6 +66,22 @@ def unanswered(
     )
 
 
+def steps_and_epochs(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """The lines of steps, and of epochs: of those about one epoch the first, as each rank may say that it begins it."""
+    found = []
+    epochs: dict[str | None, object] = {}  # by log: of which the last line told
+    for item in evidence:
+        if item.kind == EPOCH:
+            number, path = item.data.get("epoch"), item.where.path
+            again, epochs[path] = epochs.get(path) == number, number
+            if again:
+                continue
+        elif item.kind != Kind.STEP:
+            continue
+        found.append(item)
+    return found
+
+
 def _went_well(evidence: Sequence[Evidence]) -> bool:
     """Whether steps go on after all that looks like an error, or the log reports success, and nothing else was reported."""
     if any(item.kind not in _QUIET for item in evidence):
@@ -74,5 +90,5 @@ def _went_well(evidence: Sequence[Evidence]) -> bool:
     last = max(lines, default=-1)
     if any((item.line or 0) > last for item in evidence if item.kind == FINISHED):
         return True
-    steps = sum((item.line or 0) > last for item in evidence if item.kind in {Kind.STEP, EPOCH})
+    steps = sum((item.line or 0) > last for item in steps_and_epochs(evidence))
     return steps >= (STEPS_AFTER if lines else 1)

@@ -40,7 +40,7 @@ _DONE = (
 )
 
 # A line for each epoch, as plain loops and Keras print it: too far apart to tell a hang by, not to tell that it went on.
-_EPOCH = r"\b[Ee]poch[ :=\[]{1,4}\d{1,6} ?(?:/|of) ?\d{1,6}\b"
+_EPOCH = r"\b[Ee]poch[ :=\[]{1,4}(?P<epoch>\d{1,6}) ?(?:/|of) ?\d{1,6}\b"
 
 
 def with_unread(rules: Rules) -> Rules:

@@ -91,3 +91,13 @@ def test_epochs_show_that_a_training_went_on() -> None:
     epochs = "".join(f"[10:24:0{n}][main.py][INFO] [Epoch:{n}/50]: loss1:0.07 AUC:0.84\n" for n in range(1, 10))
     assert cause(raised) is Cause.USER_CODE
     assert cause(raised + epochs) is Cause.UNKNOWN
+
+
+@pytest.mark.parametrize("line", ["Epoch 1/50\n", "[rank{}] Epoch 1/50\n", "{}: Epoch [1/50]\n"])
+def test_ranks_that_begin_an_epoch_each_do_not_outlive_the_error_of_another(line: str) -> None:
+    """None waits for the others before it says so."""
+    frame = '  File "main.py", line 195, in <module>\n'
+    raised = f"Traceback (most recent call last):\n{frame}NameError: name 'parser' is not defined\n"
+    assert cause(raised + "".join(line.format(rank) for rank in range(16))) is Cause.USER_CODE
+    trained = "".join(line.format(rank).replace("1/", f"{n}/") for n in range(1, 10) for rank in range(16))
+    assert cause(raised + trained) is Cause.UNKNOWN
