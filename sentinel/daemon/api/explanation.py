@@ -157,14 +157,14 @@ def explained(store: Store, row: Row, fleet: Fleet | None, user: str | None = No
 
 
 def _outcomes(steps: Sequence[Row]) -> list[Outcome]:
-    known = set(StepKind)
+    kinds, results = frozenset(StepKind), frozenset(Result)  # those of a later release are left out
     return [
         Outcome(
             Step(StepKind(row["kind"]), node=row["node"], job=row["job"], attempt=row["attempt"]),
             Result(row["result"]), row["finished_at"], row["reason"] or "", row["data"] or {},
         )
         for row in steps
-        if row["result"] and row["kind"] in known
+        if row["kind"] in kinds and row["result"] in results
     ]  # fmt: skip
 
 

@@ -81,3 +81,11 @@ async def test_of_what_nothing_is_known_nothing_is_to_be_done(world: Worlds) -> 
     shown = Shown(world())
     await shown.daemon.fleets.take()
     assert (await shown("why", ADA, what="n4"))["to_do"] == "" and (await shown("why", what="n4"))["to_do"] is None
+
+
+async def test_a_step_of_a_later_release_is_left_out(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = failed(world(), Scope.GPU)
+    rows = shown.world.store.steps_of("aaa1")
+    later = [{**rows[0], "kind": "teleport"}, {**rows[0], "result": "postponed"}]
+    monkeypatch.setattr(shown.world.store, "steps_of", lambda incident: [*later, *rows])
+    assert "scontrol release 201" in (await shown("why", ADA, what="201"))["to_do"]
