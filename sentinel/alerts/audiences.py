@@ -6,6 +6,7 @@ Nothing is announced before it is so: a job *is being restarted* until it was se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sentinel.alerts.stages import (
     IncidentFacts,
@@ -24,6 +25,7 @@ from sentinel.model.records import (
     OPTIONAL_STEPS,
     Cause,
     Incident,
+    IncidentState,
     Kind,
     Outcome,
     Plan,
@@ -245,8 +247,12 @@ def failed_by_itself(incident: Incident) -> bool:
 
 
 def to_do_for_owner(facts: IncidentFacts) -> str:
-    """What the job's owner does, or who does it, where the verdict's advice is for operators; else empty."""
-    return _to_do(facts) if is_for_operators(facts.verdict) else ""
+    """What the job's owner does, or who does it, where the verdict's advice is for operators; else empty.
+
+    An incident that is over needs nobody any more, unless it was over at once since nothing was done for the job.
+    """
+    over = facts.incident.state is IncidentState.CLOSED and reached(facts) is not Stage.HANDLED
+    return _to_do(replace(facts, resolved=over)) if is_for_operators(facts.verdict) else ""
 
 
 def _to_do(facts: IncidentFacts) -> str:

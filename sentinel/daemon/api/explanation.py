@@ -15,7 +15,6 @@ from sentinel.model.approvals import asked, open_names, request_of
 from sentinel.model.records import (
     OURS,
     Fleet,
-    IncidentState,
     NodeView,
     Outcome,
     Plan,
@@ -140,10 +139,8 @@ def explained(store: Store, row: Row, fleet: Fleet | None, user: str | None = No
     incident, verdict, plan = store.incident(row["id"]), store.last_verdict(row["id"]), store.plan_of(row["id"])
     steps, to_do = store.steps_of(row["id"]), None if user is None else ""
     if user is not None and incident is not None and verdict is not None:
-        resolved = incident.state is IncidentState.CLOSED
-        facts = IncidentFacts(incident, verdict, plan, _outcomes(steps), job, resolved=resolved)
-        if to_do := to_do_for_owner(facts):
-            verdict = replace(verdict, advice="")
+        to_do = to_do_for_owner(IncidentFacts(incident, verdict, plan, _outcomes(steps), job))
+        verdict = replace(verdict, advice="") if to_do else verdict
     return {
         "incident": shown_row(row, {row["id"]: plan.waits} if plan is not None else {})
         | {"job_spec": job.spec if job is not None else row["job"] and f"{row['job']}"},

@@ -54,6 +54,13 @@ async def test_a_researcher_reads_what_they_can_do_and_an_operator_the_advice(
     assert (ours["verdict"]["advice"], ours["to_do"]) == (RMA, None)
 
 
+async def test_of_a_job_that_nobody_puts_back_its_people_do_not_read_that_nothing_is_to_be_done(world: Worlds) -> None:
+    """As of one that Slurm preempted on a broken node: its incident is over at once, and its message says the same."""
+    shown = failed(world(), Scope.GPU, IncidentState.CLOSED)
+    shown.world.store.save_plan(plan(incident="aaa1"))
+    assert (await shown("why", ADA, what="201"))["to_do"] == "The operators are told."
+
+
 async def test_the_page_says_so_too(world: Worlds) -> None:
     made = world()
     failed(made, Scope.GPU)
