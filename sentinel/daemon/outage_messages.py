@@ -85,11 +85,18 @@ class OutageMessages:
         before = set(self.heard.receivers)
         if begun:
             await asyncio.to_thread(self.heard.took, due[begun[0]], *begun)
-        failed = dict(zip(due, await asyncio.gather(*(self._send(due[one], one) for one in due)), strict=True))
+        failed = dict(zip(due, await asyncio.gather(*(self._tried(due[one], one) for one in due)), strict=True))
         ended = [one for one in due if self._has_ended(one, due[one], failed[one])]
         ended += [one for one in begun if failed[one] is not None and one not in before | self._late]
         if ended:
             await asyncio.to_thread(self.heard.done, *ended)
+
+    async def _tried(self, notice: Notice, receiver: str) -> NoticeNotDelivered | None:
+        try:
+            return await self._send(notice, receiver)
+        except Exception as error:  # what the others took would not be noted, and they would get it again
+            self._log.bug("outage", receiver=receiver)
+            return NoticeNotDelivered(self._now(), notice, receiver, f"internal error: {error!r:.200}", True)
 
     def _due(self, receiver: str, notice: Notice) -> datetime:
         return notice.delivery.next_at or delivery.due(self._alerts.channels.get(receiver), notice)

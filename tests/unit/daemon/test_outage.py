@@ -285,3 +285,18 @@ async def test_only_a_daemon_that_says_so_is_taken_for_active(says: str, tells: 
         assert await another_acts(None, DaemonSettings(url=there), 60.0) is acts
     finally:
         await runner.cleanup()
+
+
+class Broken(FakeSink):
+    async def send(self, notice: Notice) -> None:
+        raise RuntimeError("a bug")
+
+
+async def test_a_receiver_with_a_bug_neither_keeps_others_from_theirs_nor_has_them_told_again(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pager, file = FakeSink("pager"), tmp_path / "told.json"
+    case = Case(world(), monkeypatch, pager, Broken("broken"), file=file)
+    case.lease = FULL
+    await case.looks(300.0)
+    assert events(pager) == ["blind"] and OutageTold(file, Log(case.daemon.stream)).receivers == ("pager",)
