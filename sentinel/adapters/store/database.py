@@ -179,7 +179,7 @@ class Database:
                         pass  # made within its deadline; the migration, which may take longer, has it from the pool
                     migrate(self.engine, _LONG_FACTOR * busy_s)
             except BaseException:
-                self.engine.dispose()
+                self.close()  # a daemon that waits for its store makes it again and again
                 raise
             if self.shared:
                 # Who stands by writes nothing for weeks. A connection that lies idle may be lost by then without a word, and
@@ -190,6 +190,8 @@ class Database:
         self._closing.set()
         for engine in (self.engine, self._readers, self._lease_engine):
             engine.dispose()
+        if self._deadlines is not None:
+            self._deadlines.close()
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:

@@ -28,6 +28,7 @@ class Deadlines:
         self._changed = threading.Condition()
         self._due: dict[object, tuple[float, int]] = {}  # when, and which file descriptor
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._here = threading.local()  # ``opens``: what a connection that this thread makes is told to
 
     @contextlib.contextmanager
@@ -68,6 +69,12 @@ class Deadlines:
         if (made := getattr(self._here, "opens", None)) is not None:
             made(connection.fileno())
 
+    def close(self) -> None:
+        """Let the thread end once no transaction is under way; one that begins later is ended in time, too."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
     def _begin(self, key: object, for_s: float, descriptor: int) -> None:
         with self._changed:
             self._due[key] = (self._seconds() + for_s, descriptor)
@@ -83,11 +90,12 @@ class Deadlines:
 
     def _watch(self) -> None:
         with self._changed:
-            while True:
+            while self._due or not self._closed:
                 self._changed.wait(_LOOK_S if self._due else None)
                 now_s = self._seconds()
                 for key in [key for key, (due_s, _) in self._due.items() if due_s <= now_s]:
                     _shut_down(self._due.pop(key)[1])
+            self._thread = None
 
 
 def _shut_down(descriptor: int) -> None:

@@ -140,3 +140,18 @@ def test_what_a_server_refuses_by_its_settings_is_said_with_the_fix(
         connection.exec_driver_sql(statement)
     assert fix in caught.value.fix and "state folder" not in caught.value.fix
     store.close()
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_thread_behind(silent: str) -> None:
+    """A daemon that waits for its store opens it every two seconds, for as long as that takes."""
+
+    def watchers() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "database deadlines"]
+
+    before = watchers()
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            DirectStore(silent, busy_s=0.2)
+    for left in set(watchers()).difference(before):
+        left.join(timeout=60)
+        assert not left.is_alive()
