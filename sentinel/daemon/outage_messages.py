@@ -49,6 +49,7 @@ class OutageMessages:
         self._late: set[str] = set()  # receivers that may have what they did not take
         notice = heard.notice  # with its receiver, and whether that took it
         self._became = [(notice, receiver, True) for receiver in heard.receivers] if notice is not None else []
+        self._before = notice if heard.receivers else None  # what the process before this one told, perhaps not all
 
     @property
     def pending(self) -> bool:
@@ -58,6 +59,13 @@ class OutageMessages:
         """Whoever has it already, of a store that fails anew before the outage is over, does not get it again."""
         had = self.heard.of(notice)
         self._pending |= dict.fromkeys((one for one in self._for(notice) if one not in had), notice)
+
+    def seen(self, *, away: bool) -> None:
+        """The store was asked: if it is away still, who has not taken what the process before this one told gets it."""
+        notice, self._before = self._before, None
+        if away and notice is not None:
+            fresh = dataclasses.replace(notice, delivery=Delivery())
+            self._pending |= {one: fresh for one in self._for(fresh) if one not in self.heard.receivers}
 
     def end(self, over: Notice) -> None:
         """Whoever heard of the outage is told past the store that it is over. Who need not hear that is forgotten."""

@@ -61,6 +61,7 @@ class OutageBeforeActing(Outage):
         """Note why the store does not answer; empty: it does."""
         since = self._problem[0] if self._problem is not None else self._clock.now()
         self._problem = (since, problem) if problem else None
+        self._messages.seen(away=bool(problem))
 
     async def tell(self) -> None:
         """Look until it is cancelled."""

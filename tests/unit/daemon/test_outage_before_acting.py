@@ -136,6 +136,22 @@ async def test_one_that_stands_by_tells_those_who_heard(
     assert events(pager) == ["blind", "sees_again"] and not file.exists()
 
 
+@pytest.mark.parametrize("lasts", [True, False])
+async def test_who_had_not_taken_it_before_a_restart_hears_of_an_outage_that_lasts(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lasts: bool
+) -> None:
+    pager, mail, file = FakeSink("pager"), FakeSink("mail", fails=1000), tmp_path / "told.json"
+    case = Case(world(), monkeypatch, pager, mail, file=file)
+    case.lease = FULL
+    await case.looks(100.0)
+    mail.fails, waits = 0, Waits(case, pager, mail, file=file, acts=False)
+    for _ in range(20):
+        waits.outage.answers(FULL if lasts else "")
+        await waits.looks(EVERY_S)
+    assert events(pager) == ["blind"] and events(mail) == ["blind"] * lasts
+    assert set(OutageTold(file, Log(case.daemon.stream)).receivers) == ({"pager", "mail"} if lasts else {"pager"})
+
+
 async def test_of_a_mail_that_some_took_these_get_no_second_one(
     world: Worlds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
