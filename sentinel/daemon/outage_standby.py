@@ -63,6 +63,10 @@ class OutageBeforeActing(Outage):
         self._problem = (since, problem) if problem else None
         self._messages.seen(away=bool(problem))
 
+    def tells(self) -> bool:
+        """Whether somebody has it from here that nothing is done, and that lasts."""
+        return self._problem is not None and self._told is not None and bool(self._messages.heard.receivers)
+
     async def tell(self) -> None:
         """Look until it is cancelled."""
         while True:

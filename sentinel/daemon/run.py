@@ -106,7 +106,7 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
         store = await once_store_answers(partial(_store, settings, log), waiting.answers, log)
         own = DaemonRow(holder(), own_address(settings.daemon), __version__, 0, datetime.now(UTC))
         lease = waiting.lease = Lease(store, own, settings.daemon.lease_s, log, superseded=superseded)
-        standby = StandbyServer(settings.daemon, lease, Telemetry(CollectorRegistry()), log)
+        standby = StandbyServer(settings.daemon, lease, Telemetry(CollectorRegistry()), log, waiting.tells)
         await stand_by(lease, standby, log, waiting.answers)
     finally:
         telling.cancel()

@@ -38,8 +38,16 @@ class StandbyServer:
     No request is read or stored, so that no credential is checked.
     """
 
-    def __init__(self, settings: Daemon, lease: Lease, telemetry: Telemetry, log: Log) -> None:
-        self._lease, self._address = lease, settings.listen
+    def __init__(
+        self,
+        settings: Daemon,
+        lease: Lease,
+        telemetry: Telemetry,
+        log: Log,
+        tells: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``tells``: whether this daemon tells people that the store cannot be written."""
+        self._lease, self._address, self._tells = lease, settings.listen, tells
         telemetry.build_info.labels(version=__version__).set(1)
         self._metrics = telemetry.exposition(*_KNOWN)
         self._listener = Listener(settings, self._answer, telemetry, log)
@@ -56,7 +64,7 @@ class StandbyServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         if (request.method, request.path) == ("GET", "/healthz"):
-            return web.Response(text=f"{STANDBY}\n")
+            return web.Response(text=f"{STANDBY}\n", headers={TELLS: "yes"} if self._tells() else {})
         if (request.method, request.path) == ("GET", "/metrics"):
             return web.Response(body=self._metrics, headers={"Content-Type": EXPOSITION_TYPE})
         return web.json_response(standing_by(self._lease), status=ELSEWHERE)

@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 from in_memory.daemon import FakeSink
 from in_memory.world import World
+from prometheus_client import CollectorRegistry
 from stories.store_outage import FULL, Case, Mailbox, events
 
 from sentinel.config.alerts import Alerts, Channel
-from sentinel.config.settings import Settings
+from sentinel.config.settings import Daemon, Settings
 from sentinel.daemon import outage_standby
 from sentinel.daemon.outage import EVERY_S
 from sentinel.daemon.outage_standby import OutageBeforeActing, once_store_answers, waiting_daemon
 from sentinel.daemon.outage_told import OutageTold
+from sentinel.daemon.standby import StandbyServer, another_acts
 from sentinel.errors import Unavailable, UserError
 from sentinel.log import Log
+from sentinel.telemetry import Telemetry
 
 Worlds = Callable[..., World]
 
@@ -90,6 +93,39 @@ async def test_nobody_is_told_twice_of_what_another_daemon_tells_nor_of_what_is_
         await waits.looks(50.0)
         waits.outage.answers("")
     assert pager.all == []
+
+
+async def test_one_that_stands_by_says_that_it_tells_people_for_as_long_as_the_outage_lasts_of_which_somebody_heard(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is started meanwhile asks it, and tells nobody a second time."""
+    pager = FakeSink("pager", fails=1)
+    case = Case(world(), monkeypatch, pager)
+    waits = Waits(case, pager, acts=False)
+    nobody: Any = SimpleNamespace()
+    server = StandbyServer(
+        Daemon(listen="127.0.0.1:0"),
+        nobody,
+        Telemetry(CollectorRegistry()),
+        Log(case.daemon.stream),
+        waits.outage.tells,
+    )
+    await server.start()
+    host, port = server.address
+
+    async def tells() -> bool:
+        return await another_acts(None, Daemon(url=f"http://{host}:{port}"), 60.0, or_tells=True)
+
+    try:
+        waits.outage.answers(FULL)
+        await waits.looks(60.0)
+        assert pager.all == [] and not await tells()
+        await waits.looks_until_told(pager, "blind")
+        assert await tells()
+        waits.outage.answers("")
+        assert not await tells()
+    finally:
+        await server.stop()
 
 
 async def test_a_store_that_does_not_answer_is_opened_again_and_one_that_cannot_be_used_is_not(
