@@ -6,6 +6,7 @@ that wait for it share one question.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -21,7 +22,7 @@ from sentinel.model.vocabulary import END_NOT_SEEN
 JOB_ENDS = "job-ends"  # timer and effect
 _LOGGED = 100  # jobs of one burst that are named in the log
 _PAUSE = timedelta(seconds=0.2)  # before Slurm is asked again
-_TRIES = 50  # jobs still completing after the last try are left to reconciliation
+_TRIES = 50  # of jobs still completing after the last try the next snapshot of reconciliation tells
 _ANSWER_LOST = timedelta(seconds=60)  # a snapshot without an answer for so long is asked for again: its answer was lost
 
 
@@ -46,22 +47,41 @@ def _ask(state: State, out: Transition, now: datetime) -> None:
 
 
 def pause_over(state: State, out: Transition, now: datetime) -> None:
-    state.watch.job_ends.timer = False
-    if state.watch.job_ends.tries:
+    ends = state.watch.job_ends
+    ends.timer = False
+    if len(_slow(state)) < len(ends.tries):
         _ask(state, out, now)
 
 
 def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     """Report the jobs that have ended; ask again about those that have no final state yet."""
-    ends, fleet = state.watch.job_ends, state.cluster.fleet
+    ends = state.watch.job_ends
     ends.asked_at = None
+    _look(state, out, sorted(ends.tries), now)
+    if len(_slow(state)) < len(ends.tries):
+        ends.timer = True
+        out.do(StartTimer(JOB_ENDS, now + _PAUSE))
+
+
+def reconciled(state: State, out: Transition, now: datetime) -> None:
+    """A snapshot was taken for something else: it may have the end of jobs that Slurm is not asked about any more."""
+    if state.blind_since is None:
+        _look(state, out, _slow(state), now)
+
+
+def _slow(state: State) -> list[int]:
+    return sorted(job for job, tries in state.watch.job_ends.tries.items() if tries >= _TRIES)
+
+
+def _look(state: State, out: Transition, jobs: Iterable[int], now: datetime) -> None:
+    ends, fleet = state.watch.job_ends, state.cluster.fleet
     over = []
-    for job in sorted(ends.tries):
+    for job in jobs:
         view = fleet.jobs.get(job) if fleet is not None else None
         not_readable = view is None and fleet is not None and fleet.may_have_job(job)
         if not_readable or (view is not None and view.state in ("running", "completing")):
             ends.tries[job] += 1
-            if ends.tries[job] >= _TRIES:
+            if ends.tries[job] >= _TRIES and (view is None or view.state == "running"):
                 del ends.tries[job]
             continue
         del ends.tries[job]
@@ -74,9 +94,6 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
     if over:
         grouping.receive(state, out, EvidenceReceived(now, tuple(over)))
     ends.told = {job: end for job, end in ends.told.items() if job in ends.tries}
-    if ends.tries:
-        ends.timer = True
-        out.do(StartTimer(JOB_ENDS, now + _PAUSE))
 
 
 def _as_told(state: State, job: int) -> JobView | None:

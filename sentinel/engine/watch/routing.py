@@ -91,6 +91,7 @@ def effect_completed(state: State, out: Transition, event: EffectCompleted) -> N
     name, _, _ = event.effect.partition(":")
     if name == reconciliation.RECONCILE:
         reconciliation.snapshot_taken(state, out, event.at)
+        job_ends.reconciled(state, out, event.at)
     elif name == job_ends.JOB_ENDS:
         job_ends.snapshot_taken(state, out, event.at)
     elif name == nodes.IN_SERVICE:

@@ -212,3 +212,28 @@ async def test_a_daemon_that_ends_at_once_leaves_the_end_of_a_job_to_the_next_on
     await box.look()
     assert [job for _, job, _ in incidents_of(there.store).values()] == [there.job]
     assert not list(folder.iterdir())
+
+
+async def test_the_file_of_a_job_whose_epilogs_hang_stays_until_slurm_says_how_it_ended(
+    world: Callable[..., World], tmp_path: Path
+) -> None:
+    """Slurm is not asked about it on and on, and a later snapshot shows its end."""
+    there, folder = world(), tmp_path / "events"
+    folder.mkdir(mode=0o700)
+    daemon = Daemon(there)
+    await daemon.start()
+    box = event_files(DaemonSettings(events=str(folder)), daemon.runner, Log(daemon.stream))
+    assert box is not None
+    there.slurm.jobs[there.job].state = "COMPLETING"
+    (folder / f"job_ended.{there.job}.r0e3s0.abc").touch()
+    await box.look()
+    await daemon.pass_time(60.0)
+    await box.look()
+    assert list(folder.iterdir())
+    there.slurm.jobs[there.job].state = "RUNNING"
+    there.slurm.end(there.job, exit_code=3)
+    daemon.runner.report("job_started", {there.job})
+    await daemon.quiet()
+    await box.look()
+    assert [job for _, job, _ in incidents_of(there.store).values()] == [there.job]
+    assert not list(folder.iterdir())
