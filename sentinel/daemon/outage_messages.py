@@ -51,10 +51,6 @@ class OutageMessages:
         self._became = [(notice, receiver, True) for receiver in heard.receivers] if notice is not None else []
         self._before = notice if heard.receivers else None  # what the process before this one told, perhaps not all
 
-    @property
-    def pending(self) -> bool:
-        return bool(self._pending)
-
     def begin(self, notice: Notice) -> None:
         """Whoever has it already, of a store that fails anew before the outage is over, does not get it again."""
         had = self.heard.of(notice)

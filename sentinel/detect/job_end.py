@@ -51,7 +51,8 @@ def partition_gone(job: JobView, nodes: Sequence[str], fleet: Fleet) -> str:
     if any(view is None or view.state == "down" or not _OUT.isdisjoint(view.flags) for view in views):
         return ""
     unread = any(item.what == "node" for item in fleet.unread)
-    empty = not unread and not any(job.partition in view.partitions for view in fleet.nodes.values())
+    named = {partition for view in fleet.nodes.values() for partition in view.partitions}
+    empty = not unread and bool(named) and job.partition not in named
     return job.partition if job.reason == _PARTITION_DOWN or empty else ""
 
 

@@ -77,7 +77,8 @@ class EventFiles:
         fresh = [event for name, event in found.items() if name not in self._told]
         self._told = found
         self._pass_on(fresh)
-        self._say(await asyncio.to_thread(self._remove, self._over()) or problem)
+        over = self._over()
+        self._say((await asyncio.to_thread(self._remove, over) if over else "") or problem)
 
     def _pass_on(self, fresh: Collection[_Event]) -> None:
         for name in sorted({event.name for event in fresh}):

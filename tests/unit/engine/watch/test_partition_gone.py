@@ -73,3 +73,11 @@ def test_slurms_reason_tells_from_26_05_on_although_nodes_cannot_be_read(reason:
     told = dataclasses.replace(job(7, nodes=["n1"], state="node_fail"), reason=reason)
     seen = dataclasses.replace(fleet([node("n1"), node("n2")], []), unread=(Unread("node", "n3", "spoiled"),))
     assert partition_gone(told, ("n1",), seen) == ("train" if reason == "PartitionDown" else "")
+
+
+def test_nodes_of_which_no_partition_is_told_say_of_none_that_it_is_gone() -> None:
+    told = job(7, nodes=["n1"], state="node_fail")
+    nodes = [dataclasses.replace(node(name), partitions=()) for name in ("n1", "n2")]
+    assert partition_gone(told, ("n1",), fleet(nodes, [])) == ""
+    other = dataclasses.replace(nodes[1], partitions=("debug",))
+    assert partition_gone(told, ("n1",), fleet([nodes[0], other], [])) == "train"
