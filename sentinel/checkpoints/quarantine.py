@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -25,7 +26,7 @@ from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
 from sentinel.checkpoints.setting_aside import journal, standing_in, telling, trackers
 from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, NoSpace, store_of
-from sentinel.errors import Denied, Refused, UserError
+from sentinel.errors import Denied, Refused, SentinelError, UserError
 from sentinel.text import visible
 
 __all__ = (
@@ -85,12 +86,14 @@ def quarantine(
     opened: int | None = None,
     chosen: Path | None = None,
     left: dict[Path, str] | None = None,
+    copy_until_s: float = math.inf,
 ) -> list[Move]:
     """Move these paths, which lie below ``root``, into its quarantine. Returns what was moved, also by an earlier call.
 
     ``opened``: a descriptor of the root, where what lies in it was looked at by one. ``chosen``: the checkpoint that links
     and trackers beside what is moved are to name. ``left``: is filled with what stays in its place, since a program resumes
-    from it by its name and no copy of the chosen one can be made, and what names it.
+    from it by its name and no copy of the chosen one can be made, and what names it. ``copy_until_s``: of the monotonic
+    clock; a copy that takes longer is none.
 
     Raises `UserError` for a path that is not below the root, `Denied` without the right to rename, `Refused` where the
     quarantine is not ours alone or on another file system. Whatever was moved before the error stays moved and is in the
@@ -119,7 +122,8 @@ def quarantine(
         ]
         for inside in resumed:  # last: copying takes its time, and may not end
             assert named is not None
-            move = _exchange(base, source, store, inside, named, planned.get(str(base / inside)), reason, now, left)
+            earlier_move = planned.get(str(base / inside))
+            move = _exchange(base, source, store, inside, named, earlier_move, reason, now, left, copy_until_s)
             moved += [move] if move is not None else []
         gone = {move.source for move in moved}
         earlier = [move for move in planned.values() if move.wrote and move.link in gone]
@@ -137,6 +141,7 @@ def _exchange(
     reason: str,
     now: float,
     left: dict[Path, str] | None,
+    until_s: float,
 ) -> Move | None:
     """Move a file aside and put a copy of the chosen one in its place; None where it is left, since none can be made.
 
@@ -144,16 +149,21 @@ def _exchange(
         Denied: without the right to; or none can be made, and nobody is to be told what is left.
     """
     if known is not None and known.points_to and not known.link and standing_in.is_there(source, inside, chosen):
-        return known  # by an earlier call
+        standing_in.discard(source, inside)  # an earlier call put it there, and may have been killed right then
+        return known
     try:
-        standing_in.prepare(source, inside, chosen)
+        standing_in.prepare(source, inside, chosen, until_s)
     except OSError as error:
         if left is None:
             shown = f"{visible(str(base / chosen))} cannot be copied to {visible(str(base / inside))}"
             raise Denied(f"{shown}: {error.strerror or error}", fix="Free some space there.") from error
         left[base / inside] = standing_in.BY_ITS_NAME
         return None
-    move = _move_aside(base, source, store, inside, known, reason, now, ("", chosen.name))
+    try:
+        move = _move_aside(base, source, store, inside, known, reason, now, ("", chosen.name))
+    except SentinelError:
+        standing_in.discard(source, inside)
+        raise
     try:
         standing_in.put(source, inside)
     except OSError as error:

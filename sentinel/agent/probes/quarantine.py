@@ -8,6 +8,8 @@ answer, the order counts: a checkpoint can be moved back, and a broken one that 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from sentinel.checkpoints.quarantine import Move, kept_by_trackers, paths_of, qu
 from sentinel.errors import Refused, SentinelError
 from sentinel.text import visible
 
+_COPY_SHARE = 0.75  # of the order's deadline: until then a copy must be made, and the rest is for the moves that follow
+
 
 def move_aside(
     root: Path,
@@ -26,12 +30,14 @@ def move_aside(
     reason: str,
     chosen: Path | None = None,
     left: dict[Path, str] | None = None,
+    copy_until_s: float = math.inf,
 ) -> list[Move]:
     """Search for checkpoints and move them, both by one descriptor: somebody may put another folder in the root's place.
 
     The journal, and which files are one checkpoint's, are read by path: only names follow from them.
 
-    ``left`` is filled with what stays in its place, and the tracker that would let no run start without it.
+    ``left`` is filled with what stays in its place, and the tracker that would let no run start without it; ``copy_until_s``
+    see ``sentinel.checkpoints.quarantine.quarantine``.
 
     Raises:
         SentinelError: see ``asked_for`` and ``sentinel.checkpoints.quarantine.quarantine``.
@@ -44,7 +50,9 @@ def move_aside(
         asked = [path for path in asked if path not in kept]
         if not asked and kept:
             return []
-        return quarantine(root, asked, reason=reason, opened=opened, chosen=chosen, left=left)
+        return quarantine(
+            root, asked, reason=reason, opened=opened, chosen=chosen, left=left, copy_until_s=copy_until_s
+        )
 
 
 def asked_for(root: Path, paths: list[str], steps: list[int | None] | None, opened: int) -> list[Path]:
@@ -89,12 +97,15 @@ def require_named(arguments: Mapping[str, Any]) -> None:
 
 def answer(arguments: Mapping[str, Any]) -> dict[str, object]:
     """The answer to an order ``MoveAside``."""
+    # After its deadline this process is killed, and what it did is not known to have been done.
+    until_s = time.monotonic() + _COPY_SHARE * float(arguments.get("deadline_s") or math.inf)
+    root = Path(arguments["root"])
     try:
         require_named(arguments)
         reason = str(arguments.get("reason", ""))
         chosen = Path(arguments["chosen"]) if arguments.get("chosen") else None
         left: dict[Path, str] = {}
-        moves = move_aside(Path(arguments["root"]), arguments["paths"], arguments.get("steps"), reason, chosen, left)
+        moves = move_aside(root, arguments["paths"], arguments.get("steps"), reason, chosen, left, until_s)
     except SentinelError as error:
         return {"error": str(error)}
     result: dict[str, object] = {"moved": [[move.source, move.target] for move in moves if not move.link]}

@@ -8,16 +8,19 @@ program's next save would be written through it, over the chosen one; a second n
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
 import re
 import stat
+import time
 from pathlib import Path
 
 from sentinel.checkpoints.own_folders import below, exists, half_of
 
 BY_ITS_NAME = "the program itself"  # what names such a file
 _LAST = re.compile(r"(?P<start>(?:checkpoint[-_])?)last(?:-v\d+)?(?P<end>\.(?:ckpt|pt|pth|pth\.tar))")
-_PIECE_BYTES = 16 << 20
+PIECE_BYTES = 16 << 20
 
 
 def is_wanted(inside: Path, chosen: Path | None) -> bool:
@@ -39,19 +42,21 @@ def is_there(source: int, inside: Path, chosen: Path) -> bool:
     return regular and (mine.st_size, mine.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
 
 
-def prepare(source: int, inside: Path, chosen: Path) -> None:
+def prepare(source: int, inside: Path, chosen: Path, until_s: float = math.inf) -> None:
     """Copy the chosen save to a name beside the file's, before that is moved; what a killed call left is written anew.
 
+    Args:
+        until_s: of the monotonic clock; a copy that is not on the disk then is given up.
+
     Raises:
-        OSError: it cannot be copied, for want of space too; nothing is left of it.
+        OSError: it cannot be copied, for want of space or time too; nothing is left of it.
     """
+    discard(source, inside)
     half = half_of(inside.name)
     with below(source, inside.parts[:-1]) as folder:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(half, dir_fd=folder)
         fd = os.open(chosen.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
-            _copy(fd, folder, half)
+            _copy(fd, folder, half, until_s)
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(half, dir_fd=folder)
@@ -60,7 +65,7 @@ def prepare(source: int, inside: Path, chosen: Path) -> None:
             os.close(fd)
 
 
-def _copy(fd: int, folder: int, half: str) -> None:
+def _copy(fd: int, folder: int, half: str, until_s: float) -> None:
     before = os.fstat(fd)
     if not stat.S_ISREG(before.st_mode):
         raise OSError("no regular file")
@@ -69,17 +74,25 @@ def _copy(fd: int, folder: int, half: str) -> None:
     try:
         at = 0
         while at < before.st_size:
-            count = os.sendfile(out, fd, at, min(_PIECE_BYTES, before.st_size - at))
+            if time.monotonic() >= until_s:
+                raise OSError(errno.ETIMEDOUT, "it takes too long")
+            count = os.sendfile(out, fd, at, min(PIECE_BYTES, before.st_size - at))
             if not count:
                 break
             at += count
-        os.fsync(out)
+            os.fsync(out)  # each piece: at the end nobody knows how long all of them take
         after = os.fstat(fd)
         if (at, after.st_mtime_ns) != (after.st_size, before.st_mtime_ns):
             raise OSError("it changes")
         os.utime(out, ns=(before.st_mtime_ns, before.st_mtime_ns))
     finally:
         os.close(out)
+
+
+def discard(source: int, inside: Path) -> None:
+    """Remove the copy that has no name of its own, or has it and was not rid of its first one."""
+    with contextlib.suppress(FileNotFoundError), below(source, inside.parts[:-1]) as folder:
+        os.unlink(half_of(inside.name), dir_fd=folder)
 
 
 def put(source: int, inside: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,48 @@ def test_with_no_space_for_a_copy_it_stays_and_the_others_go(run, monkeypatch):
     with pytest.raises(Denied, match="No space left"):
         q.quarantine(last.parent, [last], chosen=chosen)
     assert contents(last.parent) == before
+
+
+def test_where_a_copy_takes_longer_than_the_order_has_it_stays_and_the_others_go(run, monkeypatch):
+    last, chosen = run
+    other = next(path for path in last.parent.iterdir() if path not in run)
+    before = contents(last.parent)
+    ticks = itertools.count(0.0, 6.0)  # each look at the clock is six seconds later
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(standing_in, "PIECE_BYTES", 64)
+    asked = {"root": str(last.parent), "paths": [str(last), str(other)], "chosen": str(chosen), "deadline_s": 20.0}
+    told = answer(asked)["result"]
+    assert [source for source, _ in told["moved"]] == [str(other)] and [path for path, _ in told["left"]] == [str(last)]
+    before.pop(other.name)
+    assert contents(last.parent) == before
+
+
+def test_where_it_cannot_be_moved_nothing_is_left_of_the_copy(run, monkeypatch):
+    last, chosen = run
+    before = contents(last.parent)
+
+    def none(*arguments, **more):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patch, pytest.raises(Denied, match="cannot be moved"):
+        patch.setattr(os, "rename", none)
+        q.quarantine(last.parent, [last], chosen=chosen)
+    assert contents(last.parent) == before
+
+
+def test_killed_between_the_two_names_of_the_copy(run, monkeypatch):
+    last, chosen = run
+    real = os.link
+
+    def killed(*arguments, **more):
+        real(*arguments, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "link", killed)
+        move_aside(last.parent, [str(last)], None, "torn", chosen)
+    move_aside(last.parent, [str(last)], None, "torn", chosen)
+    assert last.read_bytes() == chosen.read_bytes() and len(os.listdir(last.parent)) == 3
 
 
 def test_on_a_file_system_without_second_names(run, monkeypatch):
