@@ -16,6 +16,7 @@ from sentinel.checkpoints.formats.jax.ocdbt import Span
 from sentinel.checkpoints.parsing import json_files
 
 _JSON_BYTES = 1 << 20  # of the description of one array
+_MOST_CHUNKS = 4_000_000  # of all arrays together: as many as the keys of a store that is read
 _NAMES = 64  # arrays of which a node says what it holds
 
 
@@ -34,10 +35,14 @@ def stored(
     """The arrays of a store by their names, those that are ``described`` and not there with no chunk of one.
 
     One whose own description is of no foreseen kind is left out: nothing is known of its chunks.
+
+    Raises:
+        NotKnown: they have more chunks than are looked at.
     """
     places = {span.key: span for span in values}
     keys = places.keys() | inline.keys()
     found: dict[str, Stored] = {}
+    counted = 0
     for name in sorted(described):
         array = name.encode("utf-8", "surrogateescape")
         meta = next((key for end in (zarr.V2, zarr.V3) if (key := array + b"/" + end.encode()) in keys), None)
@@ -49,6 +54,9 @@ def stored(
             chunks = zarr.chunk_names(told, version=2 if meta.endswith(zarr.V2.encode()) else 3)
         except (NotKnown, ValueError):
             continue
+        counted += len(chunks)
+        if counted > _MOST_CHUNKS:
+            raise NotKnown(f"arrays of more than {_MOST_CHUNKS} chunks, more than this reader looks at")
         there = [chunk for chunk in chunks if array + b"/" + chunk.encode() in keys]
         those = hashlib.blake2b("\0".join(there).encode(), digest_size=6).hexdigest()
         found[name] = Stored(len(there), len(chunks), those)

@@ -19,6 +19,8 @@ _MANIFEST = 0x0CDB3A2A
 _NODE = 0x0CDB20DE
 _MOST_BYTES = 64 << 20  # of one manifest or node when decompressed
 _MOST_NODES = 20_000
+_MOST_HELD_BYTES = 512 << 20  # of keys, and of values that lie in nodes: a key says only how it differs from the last
+_ENTRY_BYTES = 128  # of what is kept of one of them beside its bytes: 4 million chunks
 _HEAD = 512  # bytes of a value that are looked at
 _TAIL = 64  # bytes of its end
 FRAME = b"\x28\xb5\x2f\xfd"  # of zstd
@@ -41,13 +43,26 @@ class Span:
     key: bytes = b""  # of a value
 
 
+class _Room:
+    """What may still be taken into memory of one store, whose few bytes may stand for any number of long keys."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_HELD_BYTES
+
+    def take(self, count: int, what: str) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise NotKnown(f"{what}: more keys than this reader takes")
+
+
 class _Body:
     """The fields of a manifest or node, in their order."""
 
-    def __init__(self, data: bytes, what: str) -> None:
+    def __init__(self, data: bytes, what: str, room: _Room | None = None) -> None:
         self.data = data
         self.at = 0
         self.what = what
+        self.room = room or _Room()
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.data):
@@ -80,6 +95,7 @@ class _Body:
         found: list[tuple[str, str]] = []
         before = b""
         for prefix, suffix, own in zip(prefixes, suffixes, bases, strict=True):
+            self.room.take(_ENTRY_BYTES + len(base) + min(prefix, len(before)) + suffix, self.what)
             before = before[:prefix] + self.take(suffix)
             path = before.decode("utf-8", "surrogateescape")
             if path.startswith("/") or ".." in path.split("/") or "\0" in path:
@@ -92,6 +108,7 @@ class _Body:
         found: list[bytes] = []
         before = b""
         for prefix, suffix in zip(prefixes, suffixes, strict=False):
+            self.room.take(_ENTRY_BYTES + len(start) + min(prefix, len(before)) + suffix, self.what)
             before = before[:prefix] + self.take(suffix)
             found.append(start + before)
         return found
@@ -107,8 +124,9 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, byte
 
     ``inline`` is filled with the values that lie in the nodes themselves, by their keys.
     """
+    room = _Room()
     with opened(tree.path(manifest), manifest) as handle:
-        body = _Body(_unpacked(handle.read(0, handle.size), _MANIFEST, visible(manifest)), visible(manifest))
+        body = _Body(_unpacked(handle.read(0, handle.size), _MANIFEST, visible(manifest)), visible(manifest), room)
     body.take(16)  # of the store
     if body.number() != 0:
         raise NotKnown(f"{body.what}: a store with numbered manifests, which Orbax does not write")
@@ -134,7 +152,7 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, byte
         if looked > _MOST_NODES:
             raise NotKnown(f"{body.what}: more than {_MOST_NODES} nodes")
         yield span
-        for below, inner, deeper in _node(tree, span, base, height, inline):
+        for below, inner, deeper in _node(tree, span, base, height, inline, room):
             if deeper < 0:
                 yield below
             else:
@@ -142,13 +160,13 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, byte
 
 
 def _node(
-    tree: Tree, span: Span, base: str, height: int, inline: dict[bytes, bytes] | None
+    tree: Tree, span: Span, base: str, height: int, inline: dict[bytes, bytes] | None, room: _Room
 ) -> Iterator[tuple[Span, str, int]]:
     """(stretch, base path, height of the node there; -1 for a value) of all that one node refers to."""
     what = visible(span.file)
     check_span(tree, span)
     with opened(tree.path(span.file), span.file) as handle:
-        body = _Body(_unpacked(handle.read(span.offset, span.length), _NODE, what), what)
+        body = _Body(_unpacked(handle.read(span.offset, span.length), _NODE, what), what, room)
     if body.take(1)[0] != height:
         raise Broken(f"{what}: a node of another height than its parent says")
     table = body.files(base)
@@ -172,6 +190,7 @@ def _node(
         yield Span(body.file(table, file)[1], offset, length, value=True, key=key), base, -1
     for key, length, kind in zip(keys, lengths, kinds, strict=True):
         if kind != 1 and inline is not None:
+            room.take(length, what)
             inline[key] = body.take(length)
 
 

@@ -1,0 +1,81 @@
+"""Stores of OCDBT whose few bytes stand for more than a reader can hold, or look at."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+
+from sentinel.checkpoints.files import NotKnown, scan
+from sentinel.checkpoints.formats.jax import chunks, ocdbt
+
+zstandard = pytest.importorskip("zstandard")
+FILE = b"\x01\x03\x02d/0"  # a table of one data file
+
+
+def number(value):
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def framed(magic, body):
+    data = b"\0\x01" + zstandard.compress(body)
+    data = magic.to_bytes(4, "big") + (len(data) + 16).to_bytes(8, "little") + data
+    return data + ocdbt.crc32c(data).to_bytes(4, "little")
+
+
+def leaf(*columns):
+    return framed(0x0CDB20DE, b"\0" + FILE + b"".join(columns))
+
+
+@pytest.fixture
+def store(tmp_path):
+    def make(node):
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d/0").write_bytes(node)
+        version = b"\x01\x01\0" + bytes(2) + number(len(node)) + bytes(30)
+        head = bytes(16) + b"\0\x01\x01\0\0"
+        (tmp_path / "manifest.ocdbt").write_bytes(framed(0x0CDB3A2A, head + FILE + version))
+        return scan(tmp_path)
+
+    return make
+
+
+def test_each_key_nearly_as_long_as_all_of_them(store, monkeypatch):
+    long, count = 60_000, 20_000
+    keys = number(count) + number(long) * (count - 1) + number(long) + b"\x01" * (count - 1) + b"k" * (long + count - 1)
+    tree = store(leaf(keys, bytes(2 * count)))
+    assert tree.files["d/0"].size < 1000
+    monkeypatch.setattr(ocdbt, "_MOST_HELD_BYTES", 16 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(NotKnown, match="more keys than this reader takes"):
+            list(ocdbt.spans(tree, inline={}))
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_values_in_nodes_are_kept_up_to_the_same_bound(store, monkeypatch):
+    count, each = 20, 1 << 20
+    keys = number(count) + b"\0" * (count - 1) + b"\x01" * count + bytes(range(count))
+    tree = store(leaf(keys, number(each) * count, bytes(count), bytes(count * each)))
+    inline: dict[bytes, bytes] = {}
+    assert list(ocdbt.spans(tree, inline=inline)) and len(inline) == count
+    monkeypatch.setattr(ocdbt, "_MOST_HELD_BYTES", 16 << 20)
+    with pytest.raises(NotKnown, match="more keys than this reader takes"):
+        list(ocdbt.spans(tree, inline={}))
+
+
+def test_arrays_with_more_chunks_than_are_looked_at(store, monkeypatch):
+    told = json.dumps({"shape": [1000], "chunks": [1], "dtype": "<f4"}).encode()
+    inline = {f"a{index}/.zarray".encode(): told for index in range(12)}
+    tree, names = store(leaf(b"\0")), [f"a{index}" for index in range(12)]
+    assert chunks.stored(tree, [], inline, names)["a3"].need == 1000
+    monkeypatch.setattr(chunks, "_MOST_CHUNKS", 10_000, raising=False)
+    with pytest.raises(NotKnown, match="more than 10000 chunks"):
+        chunks.stored(tree, [], inline, names)
