@@ -230,9 +230,12 @@ def _walk(tree: Tree) -> None:
                     tree.files[name] = entry_of(entry.stat(follow_symlinks=False))
                 else:
                     tree.odd.append(name)
-                listed = (tree.files, tree.folders, tree.links, tree.copies, tree.staged)
-                if sum(map(len, listed)) > MAX_FILES:
-                    raise NotKnown(f"more than {MAX_FILES} files: too many to look at")
+                _refuse_too_many(tree)
+
+
+def _refuse_too_many(tree: Tree) -> None:
+    if sum(map(len, (tree.files, tree.folders, tree.links, tree.copies, tree.staged))) > MAX_FILES:
+        raise NotKnown(f"more than {MAX_FILES} files: too many to look at")
 
 
 def _list_staged(tree: Tree, prefix: str, folder: str) -> None:
@@ -240,6 +243,7 @@ def _list_staged(tree: Tree, prefix: str, folder: str) -> None:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):
                 tree.staged[prefix + entry.name] = entry_of(entry.stat(follow_symlinks=False))
+                _refuse_too_many(tree)
 
 
 def refuse_renamed(tree: Tree, of_ranks: Collection[str] = ()) -> None:

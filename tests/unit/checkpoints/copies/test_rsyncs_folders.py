@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from sentinel.checkpoints import files
 from sentinel.checkpoints.inventory import listing
 from sentinel.checkpoints.validate import Settings, validate
 
@@ -66,3 +67,17 @@ def test_what_is_there_twice_is_in_its_place(make, folder):
     make.age(path / folder, 3600)
     make.age(path, 3600)
     assert ask(make, path).valid is True, ask(make, path)
+
+
+def test_of_too_many_files_not_all_are_looked_at(make, folder, monkeypatch):
+    make.dcp("run/step-20", step=20)
+    path = make.root / "run/step-20"
+    (path / folder).mkdir()
+    for index in range(40):
+        (path / folder / f"{index}").write_bytes(b"")
+    looked = []
+    monkeypatch.setattr(files, "entry_of", lambda told, real=files.entry_of: looked.append(told) or real(told))
+    monkeypatch.setattr(files, "MAX_FILES", 20)
+    with pytest.raises(files.NotKnown, match="more than 20 files"):
+        files.scan(path)
+    assert len(looked) < 30
