@@ -6,9 +6,11 @@ import struct
 
 import pytest
 from saves.commands import run as command
+from saves.torch_bytes import Call, Stored
 
 from sentinel.agent.probes.quarantine import answer, move_aside
 from sentinel.checkpoints import quarantine as q
+from sentinel.checkpoints.formats import tracked
 from sentinel.errors import UserError
 
 LATEST, TEXT, STATE = "latest_train_state.pt", "latest_checkpointed_iteration.txt", "train_state.pt"
@@ -67,3 +69,24 @@ def test_a_state_that_is_none_hinders_nothing(run, text):
     (run / LATEST).write_bytes(text)
     move_aside(run, [str(run / "iter_0000030")], None, "torn", run / "iter_0000020")
     assert (run / LATEST).read_bytes() == text and (run / TEXT).read_text() == "20"
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_a_step_that_is_part_of_what_is_stored(make, shape):
+    """A number cut out of a row of them lies where its tensor says; a row is no step, though a number shares its storage."""
+    row = make.tensor((3,), "int64")
+    one, other = (
+        Call(
+            "torch._utils",
+            "_rebuild_tensor_v2",
+            Stored(0, "int64", 3),
+            at,
+            (),
+            (),
+            False,
+            Call("collections", "OrderedDict"),
+        )
+        for at in (1, 2)
+    )
+    text = make.torch_file({"step": row if shape else one, "other": other}, [struct.pack("<3q", 10, 20, 30)])
+    assert tracked.named_by_text(LATEST, text, ["iter_0000010", "iter_0000020"]) == (None if shape else "iter_0000020")
