@@ -127,7 +127,7 @@ Names = tuple[Iterable[str], int | None]
 def _version2(told: dict[str, object], shape: list[int]) -> Names:
     """The names of the chunks, and how long each is where it is not compressed."""
     cut = _lengths(told["chunks"])
-    separator = str(told.get("dimension_separator", "."))
+    separator = _separator(told.get("dimension_separator", "."))
     plain = None if told.get("compressor") or told.get("filters") else math.prod(cut) * _item_bytes(str(told["dtype"]))
     if not shape:
         return ["0"], plain
@@ -139,11 +139,18 @@ def _version3(told: dict[str, object], shape: list[int]) -> Names:
     encoding = told.get("chunk_key_encoding")
     settings = encoding.get("configuration", {}) if isinstance(encoding, dict) else {}
     old = isinstance(encoding, dict) and encoding.get("name") == "v2"
-    separator = str(settings.get("separator", "." if old else "/"))
+    separator = _separator(settings.get("separator", "." if old else "/"))
     if not shape:
         return ["0" if old else "c"], None
     places = (separator.join(map(str, place)) for place in _grid(shape, cut))
     return places if old else (f"c{separator}{place}" for place in places), None
+
+
+def _separator(value: object) -> str:
+    """ValueError for another than the two of zarr's specifications: it is in every name, once for each dimension."""
+    if value not in (".", "/"):
+        raise ValueError("no separator")
+    return str(value)
 
 
 def _lengths(value: object) -> list[int]:

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from sentinel.checkpoints.files import NotKnown, scan
-from sentinel.checkpoints.formats.jax import chunks, ocdbt
+from sentinel.checkpoints.formats.jax import chunks, ocdbt, zarr
 
 zstandard = pytest.importorskip("zstandard")
 FILE = b"\x01\x03\x02d/0"  # a table of one data file
@@ -79,3 +79,14 @@ def test_arrays_with_more_chunks_than_are_looked_at(store, monkeypatch):
     monkeypatch.setattr(chunks, "_MOST_CHUNKS", 10_000, raising=False)
     with pytest.raises(NotKnown, match="more than 10000 chunks"):
         chunks.stored(tree, [], inline, names)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_names_of_chunks_are_short(version):
+    """Of each dimension one separator: a long one, in each of many names, would be more than any reader can hold."""
+    shape, cut = [100] * 2 + [1] * 20, [1] * 22
+    two = {"shape": shape, "chunks": cut, "dtype": "<f4", "dimension_separator": "-" * 10_000}
+    encoding = {"name": "default", "configuration": {"separator": "-" * 10_000}}
+    three = {"shape": shape, "chunk_grid": {"configuration": {"chunk_shape": cut}}, "chunk_key_encoding": encoding}
+    with pytest.raises(ValueError, match="separator"):
+        zarr.chunk_names(two if version == 2 else three, version=version)
