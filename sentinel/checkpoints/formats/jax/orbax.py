@@ -8,7 +8,7 @@ or in zarr. Neither records a checksum of the values, which are inflated from le
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save
@@ -117,14 +117,20 @@ def _refuse_lacking_items(tree: Tree, ask: Ask) -> None:
     """
     told = json_files.read(tree, ROOT, _JSON_BYTES) if ROOT in tree.files else {}
     handlers = told.get("item_handlers") if isinstance(told, dict) else None
+    begun = {folder for name in tree.files for folder, _, last in [name.rpartition("/")] if last in _BEGINNINGS}
+    holding = {folder for name in tree.files for folder in _folders_of(name) if name != f"{folder}/{COMMITTED}"}
     for item, handler in sorted(handlers.items()) if isinstance(handlers, dict) else ():
-        inside = {name.removeprefix(f"{item}/") for name in tree.files if name.startswith(f"{item}/")} - {COMMITTED}
         of_orbax = isinstance(handler, str) and handler.startswith("orbax.")
         is_tree = of_orbax and handler.rpartition(".")[2] in _OF_TREES
-        if not inside and (of_orbax or item not in tree.folders):
+        if item not in holding and (of_orbax or item not in tree.folders):
             raise unfinished(tree, ask, f"the item {visible(item)} is missing, which {ROOT} names")
-        if is_tree and inside.isdisjoint(_BEGINNINGS):
+        if is_tree and item not in begun:
             raise unfinished(tree, ask, f"{visible(item)}/{ITEM} is missing, and {ROOT} names that item")
+
+
+def _folders_of(name: str) -> Iterator[str]:
+    while name := name.rpartition("/")[0]:
+        yield name
 
 
 def _item_of(name: str) -> str | None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.checkpoints.files import Broken, Entry, NotKnown, scan
+from sentinel.checkpoints.formats.base import Ask
+from sentinel.checkpoints.formats.jax import orbax
 from sentinel.checkpoints.validate import validate
 
 NOW_S = 2_000_000_000.0
@@ -80,3 +83,32 @@ def rewrite(file, told):
     then = file.stat().st_mtime
     file.write_text(json.dumps(told))
     os.utime(file, (then, then))
+
+
+class Counted(dict[str, Entry]):
+    """Files of a save that count how often all of them are gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+
+def test_files_are_gone_through_once_however_many_items_are_named(tmp_path):
+    """Any folder may be named as an item of somebody's own kind."""
+
+    def times(count):
+        save = tmp_path / f"{count}/10"
+        for item in range(count):
+            (save / f"i{item}").mkdir(parents=True)
+            (save / f"i{item}/data").write_bytes(b"1")
+        told = {"item_handlers": {f"i{item}": "own.Handler" for item in range(count)}, "commit_timestamp_nsecs": 1}
+        (save / "_CHECKPOINT_METADATA").write_text(json.dumps(told))
+        tree = scan(save)
+        tree.files = files = Counted(tree.files)
+        with pytest.raises((Broken, NotKnown), match="no item in it"):
+            orbax.check(tree, Ask("structural", NOW_S))
+        return files.times
+
+    assert times(30) == times(3)
