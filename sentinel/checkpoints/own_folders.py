@@ -111,6 +111,17 @@ def opened_half(name: str, folder: int, shown: Path) -> int:
     return fd
 
 
+def keep_owner(fd: int, of: os.stat_result) -> None:
+    """Give a file that is put in the place of another one to whom that belongs, as far as we may: its mode may be for its
+    owner alone."""
+    for uid in (of.st_uid, -1):
+        try:
+            os.fchown(fd, uid, of.st_gid)
+        except OSError:
+            continue
+        return
+
+
 def half_of(name: str) -> str:
     return f".{name}.part"
 

@@ -16,7 +16,7 @@ import stat
 import time
 from pathlib import Path
 
-from sentinel.checkpoints.own_folders import below, exists, half_of
+from sentinel.checkpoints.own_folders import below, exists, half_of, keep_owner
 
 BY_ITS_NAME = "the program itself"  # what names such a file
 _LAST = re.compile(r"(?P<start>(?:checkpoint[-_])?)last(?:-v\d+)?(?P<end>\.(?:ckpt|pt|pth|pth\.tar))")
@@ -72,6 +72,7 @@ def _copy(fd: int, folder: int, half: str, until_s: float) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     out = os.open(half, flags, before.st_mode & 0o777, dir_fd=folder)
     try:
+        keep_owner(out, before)
         at = 0
         while at < before.st_size:
             if time.monotonic() >= until_s:

@@ -45,9 +45,10 @@ def anew(
             append(base, store, "move", move)
         kept = Path(move.target).relative_to(store_of(base))
         try:
-            with below(store, kept.parts[:-1], make=True) as there:
-                trackers.write(there, kept.name, named.before, Path(move.target))
             with below(source, named.place.parts[:-1]) as here:
+                with below(store, kept.parts[:-1], make=True) as there:
+                    like = os.stat(named.place.name, dir_fd=here, follow_symlinks=False)
+                    trackers.write(there, kept.name, named.before, Path(move.target), like=like)
                 trackers.write(here, named.place.name, named.after, base / named.place)
         except OSError as error:
             raise Denied(f"{visible(place)} cannot be kept in {visible(move.target)}: {error.strerror}") from error

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown
 from sentinel.checkpoints.formats import registered, tracked
-from sentinel.checkpoints.own_folders import below, exists
+from sentinel.checkpoints.own_folders import below, exists, keep_owner
 from sentinel.checkpoints.parsing import json_files
 from sentinel.errors import Denied
 from sentinel.text import visible
@@ -145,11 +145,14 @@ def read(folder: int, name: str, limit_bytes: int = _LIST_BYTES) -> bytes | None
     return None
 
 
-def write(folder: int, name: str, text: bytes, shown: Path, *, mode: int = 0o600) -> None:
+def write(
+    folder: int, name: str, text: bytes, shown: Path, *, mode: int = 0o600, like: os.stat_result | None = None
+) -> None:
     """Put a file in the place of the one of that name, at once: a tracker that is not there begins a run anew.
 
     Args:
-        mode: of the file where there was none; else it keeps its own.
+        mode: of the file where there was none; else it keeps its own, and its owner. ``like``: whose it has where there
+            was none.
 
     Raises:
         Denied: it cannot be written; the one that is there stays.
@@ -158,11 +161,14 @@ def write(folder: int, name: str, text: bytes, shown: Path, *, mode: int = 0o600
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)  # of an earlier process of this number
+        before = like
         with contextlib.suppress(FileNotFoundError):
-            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
+            before = os.stat(name, dir_fd=folder, follow_symlinks=False)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as file:
-            os.fchmod(file.fileno(), mode)
+            if before is not None:
+                keep_owner(file.fileno(), before)
+            os.fchmod(file.fileno(), mode if before is None else before.st_mode & 0o777)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

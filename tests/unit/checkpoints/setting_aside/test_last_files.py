@@ -12,6 +12,7 @@ import pytest
 
 from sentinel.agent.probes.quarantine import answer, move_aside
 from sentinel.checkpoints import quarantine as q
+from sentinel.checkpoints.formats import tracked
 from sentinel.checkpoints.setting_aside import standing_in
 from sentinel.daemon.effects.unusable_parts import words_of_links
 from sentinel.errors import Denied
@@ -160,6 +161,24 @@ def test_a_link_to_it_names_the_chosen_one(run):
     (last.parent / "resume").symlink_to(last.name)
     move_aside(last.parent, [str(last)], None, "torn", chosen)
     assert (last.parent / "resume").resolve().read_bytes() == chosen.read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to others")
+def test_what_an_operator_puts_there_is_the_users(run):
+    """Else the run could not read what it is to resume from: its user's files may be closed to all others."""
+    last, chosen = run
+    tracker = last.parent / tracked.MMENGINE
+    tracker.write_text(last.name)
+    for path in last.parent.iterdir():
+        path.chmod(0o600)
+        os.chown(path, 1234, 1235)
+    q.quarantine(last.parent, [last], chosen=chosen)
+    assert last.read_bytes() == chosen.read_bytes() and tracker.read_text() == chosen.name
+    for path in (last, tracker):
+        told = path.stat()
+        assert (told.st_uid, told.st_gid, told.st_mode & 0o777) == (1234, 1235, 0o600), path
+    q.undo(last.parent)
+    assert (tracker.stat().st_uid, tracker.read_text()) == (1234, last.name)
 
 
 @pytest.mark.parametrize("chosen", [None, "sub/epoch=0-step=20.ckpt", "step=20.pt", "last-v1.ckpt"])

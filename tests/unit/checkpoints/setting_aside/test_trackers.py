@@ -193,11 +193,11 @@ def test_killed_before_the_tracker_is_written(make, monkeypatch, writes):
     root, left = mmengine(make), [writes]
     real = trackers.write
 
-    def killed(*arguments):
+    def killed(*arguments, **more):
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
-        real(*arguments)
+        real(*arguments, **more)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(trackers, "write", killed)
