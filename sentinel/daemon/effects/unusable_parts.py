@@ -7,6 +7,7 @@ from shlex import quote
 
 from sentinel.checkpoints.fleet_parts import later_than
 from sentinel.checkpoints.records import Candidate, Part, level_at_least
+from sentinel.checkpoints.setting_aside.standing_in import BY_ITS_NAME
 from sentinel.daemon.effects.folder_listings import Check
 from sentinel.daemon.effects.other_runs import OtherFolder, may_be_anothers
 from sentinel.model.intent import Intent
@@ -85,11 +86,14 @@ def words_of_links(answer: object) -> list[str]:
             for link, new in _pairs(answer, "links")[:_MOST_LINKS]
         ),
         *(f"{visible(one)} now names {visible(new)}" for one, new in _pairs(answer, "trackers")[:_MOST_LINKS]),
-        *(
-            f"{visible(path)} stays: {visible(tracker)} names it, and can name nothing else"
-            for path, tracker in _pairs(answer, "left")[:_MOST_LINKS]
-        ),
+        *(f"{visible(path)} stays: {_stays_for(tracker)}" for path, tracker in _pairs(answer, "left")[:_MOST_LINKS]),
     ]
+
+
+def _stays_for(tracker: str) -> str:
+    if tracker == BY_ITS_NAME:
+        return "programs resume from it by its name, and no copy of the chosen one could be made (no space, or no time)"
+    return f"{visible(tracker)} names it, and can name nothing else"
 
 
 def left_of(answer: object) -> set[str]:

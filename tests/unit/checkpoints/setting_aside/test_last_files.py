@@ -95,7 +95,7 @@ def test_with_no_space_for_a_copy_it_stays_and_the_others_go(run, monkeypatch):
     asked = {"root": str(last.parent), "paths": [str(last), str(other)], "chosen": str(chosen)}
     told = answer(asked)["result"]
     assert [source for source, _ in told["moved"]] == [str(other)] and [path for path, _ in told["left"]] == [str(last)]
-    assert any(f"{last} stays" in words for words in words_of_links(told))
+    assert any(f"{last} stays: programs resume from it" in words for words in words_of_links(told))
     before.pop(other.name)
     assert contents(last.parent) == before
     with pytest.raises(Denied, match="No space left"):
