@@ -43,7 +43,7 @@ class Span:
     key: bytes = b""  # of a value
 
 
-class _Room:
+class _Memory:
     """What may still be taken into memory of one store, whose few bytes may stand for any number of long keys."""
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class _Room:
 class _Body:
     """The fields of a manifest or node, in their order."""
 
-    def __init__(self, data: bytes, what: str, room: _Room | None = None) -> None:
+    def __init__(self, data: bytes, what: str, memory: _Memory | None = None) -> None:
         self.data = data
         self.at = 0
         self.what = what
-        self.room = room or _Room()
+        self.memory = memory or _Memory()
 
     def take(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.data):
@@ -95,7 +95,7 @@ class _Body:
         found: list[tuple[str, str]] = []
         before = b""
         for prefix, suffix, own in zip(prefixes, suffixes, bases, strict=True):
-            self.room.take(_ENTRY_BYTES + len(base) + min(prefix, len(before)) + suffix, self.what)
+            self.memory.take(_ENTRY_BYTES + len(base) + min(prefix, len(before)) + suffix, self.what)
             before = before[:prefix] + self.take(suffix)
             path = before.decode("utf-8", "surrogateescape")
             if path.startswith("/") or ".." in path.split("/") or "\0" in path:
@@ -108,7 +108,7 @@ class _Body:
         found: list[bytes] = []
         before = b""
         for prefix, suffix in zip(prefixes, suffixes, strict=False):
-            self.room.take(_ENTRY_BYTES + len(start) + min(prefix, len(before)) + suffix, self.what)
+            self.memory.take(_ENTRY_BYTES + len(start) + min(prefix, len(before)) + suffix, self.what)
             before = before[:prefix] + self.take(suffix)
             found.append(start + before)
         return found
@@ -124,9 +124,9 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, byte
 
     ``inline`` is filled with the values that lie in the nodes themselves, by their keys.
     """
-    room = _Room()
+    memory = _Memory()
     with opened(tree.path(manifest), manifest) as handle:
-        body = _Body(_unpacked(handle.read(0, handle.size), _MANIFEST, visible(manifest)), visible(manifest), room)
+        body = _Body(_unpacked(handle.read(0, handle.size), _MANIFEST, visible(manifest)), visible(manifest), memory)
     body.take(16)  # of the store
     if body.number() != 0:
         raise NotKnown(f"{body.what}: a store with numbered manifests, which Orbax does not write")
@@ -152,7 +152,7 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, byte
         if looked > _MOST_NODES:
             raise NotKnown(f"{body.what}: more than {_MOST_NODES} nodes")
         yield span
-        for below, inner, deeper in _node(tree, span, base, height, inline, room):
+        for below, inner, deeper in _node(tree, span, base, height, inline, memory):
             if deeper < 0:
                 yield below
             else:
@@ -160,13 +160,13 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, byte
 
 
 def _node(
-    tree: Tree, span: Span, base: str, height: int, inline: dict[bytes, bytes] | None, room: _Room
+    tree: Tree, span: Span, base: str, height: int, inline: dict[bytes, bytes] | None, memory: _Memory
 ) -> Iterator[tuple[Span, str, int]]:
     """(stretch, base path, height of the node there; -1 for a value) of all that one node refers to."""
     what = visible(span.file)
     check_span(tree, span)
     with opened(tree.path(span.file), span.file) as handle:
-        body = _Body(_unpacked(handle.read(span.offset, span.length), _NODE, what), what, room)
+        body = _Body(_unpacked(handle.read(span.offset, span.length), _NODE, what), what, memory)
     if body.take(1)[0] != height:
         raise Broken(f"{what}: a node of another height than its parent says")
     table = body.files(base)
@@ -190,7 +190,7 @@ def _node(
         yield Span(body.file(table, file)[1], offset, length, value=True, key=key), base, -1
     for key, length, kind in zip(keys, lengths, kinds, strict=True):
         if kind != 1 and inline is not None:
-            room.take(length, what)
+            memory.take(length, what)
             inline[key] = body.take(length)
 
 
