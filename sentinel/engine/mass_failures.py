@@ -6,6 +6,7 @@ of many nodes that fail in the same second would be judged as a single failure, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
@@ -58,7 +59,8 @@ def failing_alike(
     names = set(waiting)
     undecided = [other for other in others if other.id in names and other.id not in judged]
     if undecided and first_look(incident).cause in SHARED:  # each look costs a judgement
-        judged.update({other.id: first_look(other) for other in undecided[:_MOST_COMPARED]})
+        first = _by_turns(undecided, owner, owner(incident))[:_MOST_COMPARED]
+        judged.update({other.id: first_look(other) for other in first})
     return tuple(
         PastFailure(
             at=other.opened_at,
@@ -71,6 +73,19 @@ def failing_alike(
         for other in others
         if (verdict := judged.get(other.id)) is not None and verdict.cause is not Cause.UNKNOWN
     )
+
+
+def _by_turns(incidents: Iterable[Incident], owner: Callable[[Incident], str], user: str) -> list[Incident]:
+    """One of each voice, then a second one of each: where programs speak, another user's many jobs are one (``voices``)."""
+    heard: Counter[str | int | None] = Counter()
+
+    def turn(incident: Incident) -> int:
+        name = owner(incident)
+        voice = name if name and name != user else incident.job
+        heard[voice] += 1
+        return heard[voice]
+
+    return sorted(incidents, key=turn)
 
 
 def hung_together(incidents: Iterable[Incident], limits: Limits, now: datetime) -> dict[int, Incident]:

@@ -69,6 +69,23 @@ def test_other_jobs_count_as_judged_or_as_they_look_while_they_wait() -> None:
     assert [past.job for past in alone] == [2]  # what cannot be shared looks at nobody
 
 
+def test_the_many_jobs_of_one_user_that_wait_hide_none_of_others() -> None:
+    """An array that fails with the storage comes before everybody else's jobs, and counts as one."""
+    owners = {"me": "ada", **dict.fromkeys(("e1", "e2", "e3", "e4", "e5", "e6"), "eve"), "b": "bob", "c": "cy"}
+    incidents = {name: incident(id=name, job=job) for job, name in enumerate(owners, 1)}
+    looked: list[str] = []
+
+    def look(seen: Incident) -> Verdict:
+        looked.append(seen.id)
+        return verdict(Cause.FILESYSTEM_STORAGE)
+
+    found = failing_alike(incidents["me"], incidents, {}, list(owners), look, lambda seen: owners[seen.id])
+    assert {past.user for past in found} == {"eve", "bob", "cy"}
+    assert len(looked) == 5  # its own, and as many as before
+    own = failing_alike(incidents["e1"], incidents, {}, list(owners), look, lambda seen: owners[seen.id])
+    assert [past.user for past in own].count("eve") > 1  # one's own jobs count each
+
+
 def test_first_look_is_taken_once_for_as_long_as_nothing_is_added() -> None:
     looks = PreliminaryVerdicts(RULES)
     bus = evidence("xid", node="n1", data={"xid": 79})
