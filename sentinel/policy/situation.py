@@ -131,7 +131,8 @@ def from_silence(verdict: Verdict, incident: Incident) -> bool:
     """Whether a running job is judged only by its silence: it has not ended, and there is no hardware evidence."""
     kinds = {item.kind for item in incident.evidence}
     told = [g for g in verdict.grounds if g.weight > 0 and g.evidence.source in _MACHINES]
-    hard = any(g.evidence.trust is Trust.SYSTEM and not _by_open_engine(g) for g in told)
+    by_machine = (g for g in told if g.evidence.trust is Trust.SYSTEM and g.evidence.data.get(ANY_USER) is not True)
+    hard = any(not _by_open_engine(g) for g in by_machine)
     return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain and not hard
 
 

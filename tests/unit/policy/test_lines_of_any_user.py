@@ -201,3 +201,12 @@ def test_it_is_no_hardware_evidence_of_a_silent_job() -> None:
     users = evidence("nvrm-api-mismatch", node="n1", trust=Trust.USER)
     verdict = Verdict(*VERDICT, grounds=(Ground(users, 2.0),), restart=RESTART)
     assert policy.from_silence(verdict, incident(silent, users))
+
+
+def test_nor_is_a_task_that_hangs_until_the_host_says_more() -> None:
+    silent = evidence(Kind.STALL, source=Source.PROGRESS, job=101, attempt=0, data={"step": 37})
+    (hung,) = said(HUNG[0])
+    for others, only in (((), True), (said("I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0"), False)):
+        grounds = tuple(Ground(item, 2.0) for item in (hung, *others))
+        verdict = Verdict(*VERDICT, grounds=grounds, restart=RESTART)
+        assert policy.from_silence(verdict, incident(silent, hung, *others)) is only
