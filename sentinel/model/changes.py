@@ -14,7 +14,7 @@ from typing import Any
 from sentinel.model.audit import AuditEntry
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Evidence, Incident, JobView, Notice, Outcome, Plan, Step, Trust, Verdict
-from sentinel.model.vocabulary import ANY_USER
+from sentinel.model.vocabulary import ANY_USER, OPEN_ENGINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +116,14 @@ class Audited:
 
 
 def of_users_words(verdict: Verdict) -> bool:
-    """Whether nothing but what users' programs printed, or may have caused, speaks for it. That a job failed is no word
-    about a node.
+    """Whether nothing but what users' programs printed, or users may have caused or written, speaks for it. That a job
+    failed is no word about a node.
 
     Without any ground it is not known, and so not said.
     """
     speaks = [ground.evidence for ground in verdict.grounds if ground.weight > 0]
     own = (item for item in speaks if item.trust is Trust.SYSTEM and item.where.node is not None)
-    return bool(speaks) and all(item.data.get(ANY_USER) is True for item in own)
+    return bool(speaks) and all(any(item.data.get(mark) is True for mark in (ANY_USER, OPEN_ENGINE)) for item in own)
 
 
 Change = (

@@ -25,6 +25,7 @@ from sentinel.classify.verdict import classify
 from sentinel.evidence.dcgm import DcgmReader
 from sentinel.evidence.gpu_samples import RECOVERY_ACTION, REMAP_FAILURE, Gpu, Sample, sample_from
 from sentinel.hook import convicts
+from sentinel.model.changes import of_users_words
 from sentinel.model.records import Evidence, Kind, Source, Verdict, Where
 from sentinel.model.vocabulary import OPEN_ENGINE
 
@@ -104,6 +105,15 @@ def test_the_node_is_a_suspect_until_something_else_agrees() -> None:
     assert judged(*both, by_driver).drain == ("n1",)
     assert judged(*found, KERNEL_XID).drain == ("n1",)
     assert judged(KERNEL_XID).drain == ("n1",)
+
+
+def test_what_only_an_open_engine_says_counts_as_what_users_programs_print() -> None:
+    """Three of these would make a lemon of a node, and two jobs of one user a fault of the cluster."""
+    fields = {f"_{REMAP_FAILURE}": 1}
+    _, told = read(sample(**fields))
+    _, believed = read(sample(True, **fields))
+    assert told and of_users_words(judged(*told))
+    assert not of_users_words(judged(*told, KERNEL_XID)) and not of_users_words(judged(*believed))
 
 
 def test_one_that_advises_agrees_with_what_the_machine_says_and_not_with_its_like() -> None:
