@@ -74,12 +74,12 @@ class Answers:
 
 def main() -> None:
     arguments = begin()
+    until_s = time.monotonic() + float(arguments["deadline_s"]) - SPARE_S
     uid, node = arguments["uid"], str(arguments.get("node", ""))
     ranks = [Rank(*item) for item in environments(int(arguments["job"]), node=node, uid=uid)]
     answers = Answers()
     py_spy = _copy_of_py_spy(ranks, answers)
     become(uid, arguments.get("gid"))
-    until_s = time.monotonic() + float(arguments["deadline_s"]) - SPARE_S
     gap_s = float(arguments.get("gap_s", 3.0))
     threads = [threading.Thread(target=_part, args=(part, answers), daemon=True) for part in parts(
         ranks[:MOST_RANKS], answers, until_s, gap_s, ras=bool(arguments.get("ras")), py_spy=py_spy
@@ -306,8 +306,11 @@ def private_copy(command: str) -> int:
     so make it do anything outside of the job; one that cannot be read the kernel lets root alone trace.
 
     Raises:
-        OSError: it cannot be copied. ValueError: it is a script, which the kernel lets its interpreter read.
+        OSError: it cannot be copied, or this Python makes no files in memory. ValueError: it is a script, which the kernel
+        lets its interpreter read.
     """
+    if not (hasattr(os, "memfd_create") and hasattr(os, "MFD_CLOEXEC")):  # built with glibc before 2.27
+        raise OSError(errno.ENOSYS, "this Python makes no files in memory")
     with open(command, "rb") as program:  # noqa: PTH123
         if program.read(4) != b"\x7fELF":
             raise ValueError(f"{command} is no program of machine code")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.agent.probes import ask_job
 from sentinel.agent.probes.ask_job import (
     Answers,
     Rank,
@@ -270,6 +271,43 @@ def test_of_a_script_no_private_copy_is_made(tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\n")
     with pytest.raises(ValueError, match="no program of machine code"):
         private_copy(str(script))
+
+
+@pytest.mark.parametrize("missing", [["memfd_create"], ["MFD_CLOEXEC"]])
+def test_a_python_that_makes_no_files_in_memory_asks_everything_else(
+    missing: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was built with glibc before 2.27 has none of these names, whatever the kernel can."""
+    for name in missing:
+        monkeypatch.delattr(os, name)
+    with pytest.raises(OSError, match="in memory"):
+        private_copy(str(Path(shutil.which("sleep") or "/bin/sleep").resolve()))
+
+
+def test_the_copy_is_made_in_the_time_of_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A py-spy on a slow share must not make the answer late: a late one is no answer."""
+    said: list[dict[str, Any]] = []
+    ends: list[float] = []
+    copied = threading.Event()
+
+    def asked(*args: Any, **_: Any) -> list[Any]:
+        ends.append(args[2])
+        return []
+
+    def end(_: int) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(ask_job, "begin", lambda: {"uid": 1000, "gid": 1000, "job": 5, "deadline_s": 20.0})
+    monkeypatch.setattr(ask_job, "environments", lambda *_, **__: [])
+    monkeypatch.setattr(ask_job, "_copy_of_py_spy", lambda *_: copied.set())
+    monkeypatch.setattr(ask_job, "become", lambda *_: None)
+    monkeypatch.setattr(ask_job, "parts", asked)
+    monkeypatch.setattr(ask_job, "say", said.append)
+    monkeypatch.setattr(time, "monotonic", lambda: 107.0 if copied.is_set() else 100.0)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit):
+        ask_job.main()
+    assert len(said) == 1 and ends == [100.0 + 20.0 - ask_job.SPARE_S]
 
 
 PROGRAM = "import time\ndef stuck_in_loader():\n    time.sleep(600)\nstuck_in_loader()\n"
