@@ -17,7 +17,7 @@ from sentinel.config.alerts import JOB_LOG, Alerts
 from sentinel.daemon.outage_told import OutageTold
 from sentinel.engine import delivery
 from sentinel.engine.events import NoticeNotDelivered
-from sentinel.errors import SentinelError, Unavailable
+from sentinel.errors import SentinelError
 from sentinel.log import Log
 from sentinel.model.records import Delivery, Notice
 from sentinel.ports import Sink
@@ -142,10 +142,6 @@ async def send(sink: Sink, notice: Notice, now: Callable[[], datetime]) -> Notic
     """One attempt; returns why it was not taken, None if it was."""
     try:
         await sink.send(notice)
-    except Unavailable as error:
-        return NoticeNotDelivered(
-            now(), notice, sink.name, error.message, True, error.after_s, error.took, error.unsure, error.late
-        )
     except SentinelError as error:
-        return NoticeNotDelivered(now(), notice, sink.name, error.message, False, took=error.took)
+        return NoticeNotDelivered.because(error, notice, sink.name, now())
     return None

@@ -10,6 +10,7 @@ from typing import Any
 from sentinel.classify import NodeScore
 from sentinel.classify.ageing import Trend
 from sentinel.engine.watch.events import WatchEvent
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.model.corrections import Correction
 from sentinel.model.records import Evidence, Fleet, Notice, Outcome
 from sentinel.model.stored import Stored
@@ -109,6 +110,14 @@ class NoticeNotDelivered:
     took: tuple[str, ...] = ()
     unsure: bool = False
     late: bool = False
+
+    @classmethod
+    def because(cls, error: SentinelError, notice: Notice, receiver: str, at: datetime) -> NoticeNotDelivered:
+        """What an attempt became that ended so."""
+        if not isinstance(error, Unavailable):
+            return cls(at, notice, receiver, error.message, False, took=error.took)
+        after_s, took = error.after_s, error.took
+        return cls(at, notice, receiver, error.message, True, after_s, took, error.unsure, error.late)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,11 +198,6 @@ class Effects:
                 await sink.send(effect.notice)
             elif isinstance(sink, StandingSink):
                 await sink.repeat(effect.of, effect.notice.at)
-        except Unavailable as error:
-            return NoticeNotDelivered(
-                now(), effect.notice, effect.receiver, error.message, True, error.after_s, error.took, error.unsure,
-                error.late,
-            )  # fmt: skip
         except SentinelError as error:
-            return NoticeNotDelivered(now(), effect.notice, effect.receiver, error.message, False, took=error.took)
+            return NoticeNotDelivered.because(error, effect.notice, effect.receiver, now())
         return NoticeDelivered(now(), effect.notice, effect.receiver)
