@@ -104,9 +104,7 @@ class Tree:
     links: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)  # neither file, folder nor link
     copies: list[str] = field(default_factory=list)  # what no loader reads by its name
-    staged: dict[str, Entry] = field(
-        default_factory=dict
-    )  # what a copy has not put in its place, by the name it will have
+    staged: dict[str, Entry] = field(default_factory=dict)  # what a copy has not put in its place, by its name to be
     folders: set[str] = field(default_factory=set)
     folder_times: dict[str, float] = field(default_factory=dict)  # when a name was last added, removed or changed
     single: bool = False

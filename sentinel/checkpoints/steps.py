@@ -27,6 +27,7 @@ _NUMBER = re.compile(
 # Without the century they fit 18 digits.
 _TIME = re.compile(r"(?:checkpoint_|CKPT\+)\d\d(\d\d)-(\d\d)-(\d\d)[_+](\d\d)-(\d\d)-(\d\d)(?:\.(\d{6})|\+(\d{2}))")
 _DIGITS = 18
+_NUMBERS = re.compile(r"\d+")
 STEP_KEYS = ("global_step", "iteration", "step", "global_steps")
 # What trainers call it besides, where the file's name states no step, and the tables in which it is then.
 _OTHER_STEP_KEYS = ("iter_num", "iter", "num_updates", "step_count", "current_step", "train_step", "global_iteration")
@@ -54,6 +55,11 @@ def step_in(path: str) -> int | None:
     above, _, name = path.rstrip("/").rpartition("/")
     step = step_of(name)
     return step_of(above.rpartition("/")[2]) if step is None else step
+
+
+def without_numbers(name: str) -> str:
+    """By this the names of a kind are known that differ in numbers alone, as those of ranks and of steps do."""
+    return _NUMBERS.sub("#", name)
 
 
 def number_of(name: str) -> int | None:

@@ -6,11 +6,10 @@ the copy is put together, has the lengths that the second one names, and its che
 
 from __future__ import annotations
 
-import re
-
 from sentinel.checkpoints.files import Entry, Tree
 from sentinel.checkpoints.formats.base import SKEW_S
 from sentinel.checkpoints.formats.one_save import RANKS_HANG_S, SLOW_BYTES_PER_S
+from sentinel.checkpoints.steps import without_numbers
 from sentinel.text import visible
 
 
@@ -27,12 +26,12 @@ def of_an_earlier_save(mine: Tree, together: Tree, now_s: float) -> str:
     """
     kinds: dict[str, list[Entry]] = {}
     for name, entry in mine.files.items():
-        kinds.setdefault(_kind(name), []).append(entry)
+        kinds.setdefault(without_numbers(name), []).append(entry)
     there_now_s = max(
         (_put_there_s(together.files[name]) for name in mine.files if name in together.files), default=0.0
     )
     for name, entry in sorted(together.files.items()):
-        own = kinds.get(_kind(name), []) if name not in mine.files else []
+        own = kinds.get(without_numbers(name), []) if name not in mine.files else []
         doubt = own and (_copied_before(entry, own, there_now_s, now_s) or _written_apart(entry, own))
         if doubt:
             away = f"Copy it on the node that saved it now, or remove it from {visible(str(together.root))}"
@@ -64,7 +63,3 @@ def _written_apart(entry: Entry, own: list[Entry]) -> str:
 def _put_there_s(entry: Entry) -> float:
     """When a copy got its times: whoever drains it again gives them again."""
     return entry.ctime_ns / 1e9
-
-
-def _kind(name: str) -> str:
-    return re.sub(r"\d+", "#", name)

@@ -12,6 +12,7 @@ import re
 from sentinel.checkpoints.files import NotKnown, Tree, entry_of
 from sentinel.checkpoints.formats import torch_folder
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners
+from sentinel.checkpoints.steps import without_numbers
 from sentinel.text import visible
 
 NAME = "torch_ranks"
@@ -50,10 +51,10 @@ def _sets(tree: Tree) -> dict[str, dict[int, str]]:
     own = set_of(tree.root.name)
     if own is None:
         return {}
-    shape = re.sub(r"\d+", "#", own[0])
+    shape = without_numbers(own[0])
     with os.scandir(tree.root.parent) as entries:
         for entry in entries:
             other = set_of(entry.name)
-            if other and re.sub(r"\d+", "#", other[0]) == shape and entry.is_file(follow_symlinks=False):
+            if other and without_numbers(other[0]) == shape and entry.is_file(follow_symlinks=False):
                 found.setdefault(other[0], {})[other[1]] = entry.name
     return found if any(max(ranks) for ranks in found.values()) else {}

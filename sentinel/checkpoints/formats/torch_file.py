@@ -26,7 +26,7 @@ from sentinel.checkpoints.parsing.tensors import (
     read_storage_reference,
 )
 from sentinel.checkpoints.reading import Opened, Work, archive_works, open_archive, span_crc
-from sentinel.checkpoints.steps import STEP_KEYS, epoch_in, number_of, step_of, steps_by_other_names
+from sentinel.checkpoints.steps import STEP_KEYS, epoch_in, number_of, step_of, steps_by_other_names, without_numbers
 from sentinel.inert_pickle import Opaque, load_counted_from, load_from
 from sentinel.text import visible
 
@@ -40,7 +40,6 @@ _OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.|distrib_optim\.|.*optim_states
 _OTHER_FILE = re.compile(
     r"(lr_)?scheduler(_\d+)?\.|sampler(_\d+)?\.|scaler\.|random_states_\d+\.|rng_state|training_args\.|dl_state_dict|dataloader"
 )
-_NUMBER = re.compile(r"\d+")
 _RANK_AT_END = re.compile(r"\.\d+$")  # state.pt.3
 _MOST_STEPS = 1 << 53  # below it a float holds every whole number
 _TABLES = 3  # of tables inside each other, in which trainers keep an optimizer
@@ -150,7 +149,7 @@ def _refuse_renumbered(name: str, saved_as: str) -> None:
     """
     file = name.rpartition("/")[2]
     mine = file.rpartition(".")[0] or file
-    if saved_as != mine and _NUMBER.sub("#", saved_as) == _NUMBER.sub("#", mine):
+    if saved_as != mine and without_numbers(saved_as) == without_numbers(mine):
         raise NotKnown(f"{visible(name)} was saved under the name {visible(saved_as)}: files that changed places?")
 
 

@@ -18,6 +18,7 @@ from sentinel.checkpoints.formats import deepspeed, megatron
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, no_owners
 from sentinel.checkpoints.parsing import scalars
 from sentinel.checkpoints.reading import open_archive
+from sentinel.checkpoints.steps import without_numbers
 from sentinel.inert_pickle import Opaque
 from sentinel.text import visible, whole_number
 
@@ -73,7 +74,7 @@ def text_naming(tracker: str, before: bytes, name: str, state: bytes | None) -> 
         number = _NUMBERED.fullmatch(name)
         return str(int(number[1] or number[2])).encode() if number else None
     if tracker == DEEPSPEED:
-        return os.fsencode(name) if kind_of(name) == kind_of(os.fsdecode(before.strip())) else None
+        return os.fsencode(name) if without_numbers(name) == without_numbers(os.fsdecode(before.strip())) else None
     folder, slash, _ = before.strip().rpartition(b"/")
     return folder + slash + os.fsencode(name)
 
@@ -89,11 +90,6 @@ def in_words(tracker: str, text: bytes) -> str:
 
 def _one_of(names: tuple[str, ...], there: Collection[str]) -> str:
     return next((name for name in names if name in there), names[0])
-
-
-def kind_of(name: str) -> str:
-    """The name without its numbers."""
-    return re.sub(r"\d+", "#", name)
 
 
 def _read(tracker: Path, name: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sentinel.checkpoints.formats import tracked
 from sentinel.checkpoints.own_folders import opened_folder
 from sentinel.checkpoints.setting_aside import trackers
-from sentinel.checkpoints.steps import last_number, number_of, step_of
+from sentinel.checkpoints.steps import last_number, number_of, step_of, without_numbers
 from sentinel.errors import UserError
 from sentinel.text import visible
 
@@ -83,11 +83,11 @@ def _no_state(name: str) -> UserError:
 
 def _file_for(root: Path, step: int) -> str:
     """The checkpoint of that number among those beside mmengine's tracker, first those that are named as it names one."""
-    usual = tracked.kind_of(tracked.named_by(root / tracked.MMENGINE) or "")
+    usual = without_numbers(tracked.named_by(root / tracked.MMENGINE) or "")
     names = [entry.name for entry in root.iterdir() if _is_of(entry.name, step)]
     if not names:
         raise UserError(f"{visible(str(root))} has no checkpoint of {step}", fix="Choose a step that is there.")
-    return min(names, key=lambda name: (tracked.kind_of(name) != usual, name))
+    return min(names, key=lambda name: (without_numbers(name) != usual, name))
 
 
 def _is_of(name: str, step: int) -> bool:

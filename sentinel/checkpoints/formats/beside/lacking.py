@@ -11,6 +11,7 @@ from sentinel.checkpoints.files import NotKnown, Tree
 from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.parsing.ranks import first_hole
+from sentinel.checkpoints.steps import without_numbers
 from sentinel.text import visible
 
 _NEIGHBOURS = 2
@@ -18,7 +19,6 @@ _NEIGHBOURS = 2
 _STATE = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".safetensors")
 _DEPTH = 3  # of folders in a save: model/pp_00/tp_00/sdp_00.pt
 _OF_A_RANK = re.compile(r"([^0-9]*)(\d{1,6})(\.[a-z]+)")
-_NUMBER = re.compile(r"\d+")
 _UNIVERSAL = "zero"  # the folder of parameters in such a save
 
 
@@ -27,7 +27,7 @@ def refuse_lacking(tree: Tree) -> None:
 
     A load may need what nothing in a save names. Numbers in names are ranks and steps: there may be fewer of them.
     """
-    mine = {_kind(name): name for name in (*tree.files, *tree.links, *tree.folders)}
+    mine = {without_numbers(name): name for name in (*tree.files, *tree.links, *tree.folders)}
     lacking: dict[str, str] = {}
     beside = _of_its_form(tree, neighbours(tree.root, 2 * _NEIGHBOURS))[:_NEIGHBOURS]
     _refuse_holes(tree, beside)
@@ -68,7 +68,7 @@ def _saved_in(folder: Path, mine: Mapping[str, str]) -> dict[str, str]:
         if not shards and (path.name.startswith(".") or not path.name.endswith(_STATE)):
             continue
         here = (path.lstat().st_mtime, inside)
-        times[_kind(inside)] = min(times.get(_kind(inside), here), here)
+        times[without_numbers(inside)] = min(times.get(without_numbers(inside), here), here)
     last_s = max((at for kind, (at, _) in times.items() if kind in mine), default=None)
     if last_s is None:
         return {}
@@ -107,7 +107,3 @@ def _refuse_holes(tree: Tree, beside: Sequence[Path]) -> None:
             name = f"{before}{hole:0{width}}{after}"
             if beside and all(one_save.file_inside(folder, name) for folder in beside):
                 raise NotKnown(f"{visible(name)} is missing, which {visible(beside[0].name)} has: half deleted?")
-
-
-def _kind(name: str) -> str:
-    return _NUMBER.sub("#", name)

@@ -142,9 +142,8 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, byte
     heights = list(body.take(count))
     places = [body.numbers(count) for _ in range(3)]
     base, file = body.file(table, places[0][-1])
-    pending = [
-        (Span(file, places[1][-1], places[2][-1]), base, heights[-1])
-    ]  # a node's key: what those in it begin with
+    # A node's key is what those in it begin with.
+    pending = [(Span(file, places[1][-1], places[2][-1]), base, heights[-1])]
     looked = 0
     while pending:
         span, base, height = pending.pop()
