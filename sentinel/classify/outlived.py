@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
+from sentinel.classify.faults.other_programs import OF_PROGRAMS
 from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.roles import LEADS, points_to
 from sentinel.classify.unanswered import FINISHED, STEPS_AFTER, steps_and_epochs
@@ -44,7 +45,7 @@ _ENDED_BY_IT = 12  # lines between a command that a task did not find and srun's
 _SIGNALLED = re.compile(r"\bSignalException: Process \d|\bdeath signal, shutting down\b")
 _WORKER_ENDED = re.compile(r"\bfailed \(exitcode|\bChildFailedError\b")
 _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
-_OUT_OF_ROOM = frozenset({Cause.APP_OOM_GPU, Cause.APP_OOM_HOST, Cause.DISK_FULL})
+_OUT_OF_SPACE = frozenset({Cause.APP_OOM_GPU, Cause.APP_OOM_HOST, Cause.DISK_FULL})
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
 _OF_MACHINES = frozenset({Form.KERNEL, Form.DCGM})
 _RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
@@ -97,7 +98,7 @@ def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
         well = (
             numbers
             and printed
-            and (_finite_again(reading, trained.get(log, []), readings) or _out_of_room_after(reading, readings))
+            and (_finite_again(reading, trained.get(log, []), readings) or _out_of_space_after(reading, readings))
         )
         kept.append(_lowered(reading) if went_on or well or _answers_again(reading, readings) else reading)
     if any(reading.key == TIME_LIMIT for reading in stopped):  # throttled all along, it ran into its limit
@@ -165,10 +166,10 @@ def _finite_again(one: Reading, trained: Sequence[Evidence], readings: Sequence[
     return not again and len(told) >= TRAINED_AFTER and all(isfinite(value) for numbers in told for value in numbers)
 
 
-def _out_of_room_after(one: Reading, readings: Sequence[Reading]) -> bool:
+def _out_of_space_after(one: Reading, readings: Sequence[Reading]) -> bool:
     """Whether the program ended by what bad numbers bring about in no case: it ran out of memory, or out of disk."""
     later = (r for r in readings if (lines_below(r, one) or 0) > 0 and r.strength >= LEADS and r.role in _RAISED)
-    return any(points_to(r) in _OUT_OF_ROOM and not r.warned for r in later)
+    return any(points_to(r) in _OUT_OF_SPACE and not r.warned for r in later)
 
 
 def _numbers(step: Evidence) -> list[float]:
@@ -282,11 +283,14 @@ def _long_before_its_limit(one: Reading, readings: Sequence[Reading]) -> bool:
 
     What cannot start ends at once; a program that raised printed on for long, or its ranks only waited for each other.
     """
-    if points_to(one) not in _OF_A_SCRIPT:
-        told = "frame" not in one.evidence.data and not _EXCEPTION.search(one.evidence.text)
-        own = points_to(one) in FAMILIES[0] or points_to(one) is Cause.NETWORK_BOOTSTRAP
-        return told and own and any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= _LONG for r in readings)
-    least = 1 if _SHELL.search(one.evidence.text) and not _ended_task(one, readings) else _PRINTED_ON
+    if points_to(one) in _OF_A_SCRIPT:
+        least = 1 if _SHELL.search(one.evidence.text) and not _ended_task(one, readings) else _PRINTED_ON
+    elif (
+        points_to(one) in OF_PROGRAMS and "frame" not in one.evidence.data and not _EXCEPTION.search(one.evidence.text)
+    ):
+        least = _LONG
+    else:
+        return False
     return any(r.key == TIME_LIMIT and (lines_below(r, one) or 0) >= least for r in readings)
 
 

@@ -123,7 +123,12 @@ def of_users_words(verdict: Verdict) -> bool:
     """
     speaks = [ground.evidence for ground in verdict.grounds if ground.weight > 0]
     own = (item for item in speaks if item.trust is Trust.SYSTEM and item.where.node is not None)
-    return bool(speaks) and all(any(item.data.get(mark) is True for mark in (ANY_USER, OPEN_ENGINE)) for item in own)
+    return bool(speaks) and all(map(may_be_of_any_user, own))
+
+
+def may_be_of_any_user(item: Evidence) -> bool:
+    """Whether what the machine itself said may have been caused, or written, by any user of its."""
+    return any(item.data.get(mark) is True for mark in (ANY_USER, OPEN_ENGINE))
 
 
 Change = (

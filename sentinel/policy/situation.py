@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sentinel.config.settings import Recovery
 from sentinel.model.approvals import Answer
+from sentinel.model.changes import may_be_of_any_user
 from sentinel.model.intent import NOTHING, Intent
 from sentinel.model.records import Cause, Fleet, Ground, Incident, JobView, Kind, NodeView, Source, Trust, Verdict, Wait
 from sentinel.model.spares import Spares
@@ -131,8 +132,7 @@ def from_silence(verdict: Verdict, incident: Incident) -> bool:
     """Whether a running job is judged only by its silence: it has not ended, and there is no hardware evidence."""
     kinds = {item.kind for item in incident.evidence}
     told = [g for g in verdict.grounds if g.weight > 0 and g.evidence.source in _MACHINES]
-    by_machine = (g for g in told if g.evidence.trust is Trust.SYSTEM and g.evidence.data.get(ANY_USER) is not True)
-    hard = any(not _by_open_engine(g) for g in by_machine)
+    hard = any(g.evidence.trust is Trust.SYSTEM and not may_be_of_any_user(g.evidence) for g in told)
     return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain and not hard
 
 

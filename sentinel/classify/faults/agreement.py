@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from sentinel.classify.readings import Reading
 from sentinel.config.rules import Drain
+from sentinel.model.changes import may_be_of_any_user
 from sentinel.model.records import Trust
-from sentinel.model.vocabulary import ANY_USER, OPEN_ENGINE
 
 # Rules that know what different parts of the kernel say of one event, each. A reset that works, or storage that answers
 # again, is told later than they are.
@@ -34,7 +34,7 @@ def agreeing(readings: Iterable[Reading]) -> list[str]:
         if node is None or reading.evidence.trust is not Trust.SYSTEM or not reading.drain.convicts:
             continue
         said.setdefault(node, {}).setdefault(_line(reading), set()).add(_EVENT_OF.get(reading.key, reading.key))
-        if not any(reading.evidence.data.get(mark) is True for mark in (OPEN_ENGINE, ANY_USER)):
+        if not may_be_of_any_user(reading.evidence):
             heard.add(node)
     return [node for node, lines in said.items() if node in heard and _two(set(map(frozenset, lines.values())))]
 

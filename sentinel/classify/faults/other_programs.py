@@ -16,7 +16,7 @@ from sentinel.model.vocabulary import WRITER
 KERNEL = "kernel"
 AUDIT = "audit"  # what the kernel was told to note of programs
 # Causes of a program's own, and servers that it does not reach; that a disk is full is the machine's, whoever says it.
-_PROGRAMS = FAMILIES[0] | {Cause.NETWORK_BOOTSTRAP}
+OF_PROGRAMS = FAMILIES[0] | {Cause.NETWORK_BOOTSTRAP}
 _SETTINGS = frozenset({Cause.USER_CONFIG, Cause.SOFTWARE_ENV, Cause.DATALOADER, Cause.NETWORK_BOOTSTRAP})
 _MACHINES = FAMILIES[1] | FAMILIES[2] | FAMILIES[3]
 MOSTLY = 0.8  # share of a log's recognised lines in a machine's form from which it is the machine's, not a job's
@@ -65,7 +65,7 @@ def _names_machine(reading: Reading) -> bool:
 
 
 def _of_a_program(reading: Reading) -> bool:
-    return reading.evidence.data.get(WRITER, KERNEL) != KERNEL and points_to(reading) in _PROGRAMS
+    return reading.evidence.data.get(WRITER, KERNEL) != KERNEL and points_to(reading) in OF_PROGRAMS
 
 
 def _of_the_kernel_itself(reading: Reading) -> bool:

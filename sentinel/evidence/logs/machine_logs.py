@@ -16,9 +16,10 @@ from sentinel.model.records import Scalar, Source
 from sentinel.model.vocabulary import WRITER
 
 _CLOCK = r"\d\d:\d\d:\d\d(?:\.\d{1,9})?"  # dmesg --time-format iso alone writes a comma
-_DAY = rf"(?:[^\W\d_]{{2,4}}\.? )?{MONTH} [ \d]\d (?:\d{{4}} )?{_CLOCK}(?: \d{{4}})?"
+_MONTH_AND_DAY = rf"(?:[^\W\d_]{{2,4}}\.? )?{MONTH} [ \d]\d "
+_DAY = rf"{_MONTH_AND_DAY}(?:\d{{4}} )?{_CLOCK}(?: \d{{4}})?"
 # As dmesg -T has it. With the year before the time it is of DCGM, or of a fabric manager.
-_CTIME = rf"(?:[^\W\d_]{{2,4}}\.? )?{MONTH} [ \d]\d {_CLOCK}(?: \d{{4}})?"
+_CTIME = rf"{_MONTH_AND_DAY}{_CLOCK}(?: \d{{4}})?"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d| [A-Z]{3,5})?"
 _DATE = rf"(?:[A-Z][a-z]{{2}} )?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}{_ZONE}"
 _UPTIME = r"\[\s{0,12}(?P<up>\d{1,9}\.\d{1,9})\](?:\[\s{0,8}[TC]\d{1,8}\])?"
