@@ -33,7 +33,7 @@ _LEVEL = re.compile(
 _GOES_ON = re.compile(
     r"(?i)\bUsing the latest cached version\b"
     r"|\bfall(?:s|ing)? back (?:to|on)\b|\b(?:going to|using) \S{1,80} instead\b|\bcaught (?:in \w{1,20}, |by \w)"
-    r"|\bresetting TMPDIR=|\(skipped\b|\bretries with\b"
+    r"|\bresetting TMPDIR=|\(skipped\b|[,;.] skipping\b|\bretries with\b"
     r"|\bregistered handlers? for\b|\(only needed (?:for|by|with)\b"
     r"|\b(?:is|be|are|was) (?:ignored|disabled|skipped)\b|\(ignored\)"
     # The shell runs the next line of its script.

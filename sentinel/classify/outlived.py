@@ -158,12 +158,17 @@ def _answers_again(one: Reading, readings: Sequence[Reading]) -> bool:
 
 
 def _finite_again(one: Reading, trained: Sequence[Evidence], readings: Sequence[Reading]) -> bool:
-    """Whether the numbers that were bad are finite in the steps below it, and stay so: mixed precision begins like that."""
-    line = one.evidence.line or 0
-    below = [_numbers(e) for e in trained if (e.line or 0) > line and _may_be_of(e, one)]
-    told = [numbers for numbers in below if numbers]
-    again = any(r.evidence.kind == NAN and (lines_below(r, one) or 0) > 0 for r in readings)
-    return not again and len(told) >= TRAINED_AFTER and all(isfinite(value) for numbers in told for value in numbers)
+    """Whether the numbers that were bad are finite in the steps below the last bad one.
+
+    Mixed precision begins like that, and a mean that has no value yet.
+    """
+    bad = [below for r in readings if r.evidence.kind == NAN and (below := lines_below(r, one)) is not None]
+    told = [(e.line or 0, numbers) for e in trained if _may_be_of(e, one) and (numbers := _numbers(e))]
+    last = max(
+        (one.evidence.line or 0) + max(bad, default=0),
+        max((line for line, numbers in told if not all(map(isfinite, numbers))), default=0),
+    )
+    return sum(line > last for line, _ in told) >= TRAINED_AFTER
 
 
 def _out_of_space_after(one: Reading, readings: Sequence[Reading]) -> bool:

@@ -17,6 +17,7 @@ RULES = shipped_rules()
 AS_CLASSIFY = Signatures(with_unread(RULES))
 TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-04T11:00:00 DUE TO TIME LIMIT ***\n"
 CANCELLED = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-04T11:00:00 ***\n"
+NOT_THERE = '  File "/home/u/run/train.py", line 120, in step\n    z = out["logit"]\nKeyError: \'logit\'\n'
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"
 QUEUE = "n1:53:57 [3] NCCL WARN Call to ibv_modify_qp failed with error Connection timed out errno 110\n"
 
@@ -101,3 +102,18 @@ def test_ranks_that_begin_an_epoch_each_do_not_outlive_the_error_of_another(line
     assert cause(raised + "".join(line.format(rank) for rank in range(16))) is Cause.USER_CODE
     trained = "".join(line.format(rank).replace("1/", f"{n}/") for n in range(1, 10) for rank in range(16))
     assert cause(raised + trained) is Cause.UNKNOWN
+
+
+def test_a_mean_that_has_no_value_in_its_first_steps_is_no_bad_number() -> None:
+    bar = "Epoch 0: {}%|# | {}/90 [00:0{}<00:43, 2.08it/s, loss={}]\n".format
+    empty = "".join(bar(step, step, step, "nan") for step in (1, 2, 3))
+    means = "".join(bar(step, step, step, f"7.{step}") for step in (3, 4, 5))
+    assert cause(empty + means + NOT_THERE) is Cause.USER_CODE
+    assert cause(empty + means + bar(6, 6, 6, "nan") + NOT_THERE) is Cause.NUMERICAL_NAN
+    assert cause(means + empty) is Cause.NUMERICAL_NAN
+
+
+def test_what_a_program_skips_did_not_end_it() -> None:
+    told = "No GPU available, skipping the clean-up\n"
+    assert cause(told + NOT_THERE) is Cause.USER_CODE
+    assert cause(told.replace(", skipping", " for") + NOT_THERE) is not Cause.USER_CODE
