@@ -17,14 +17,15 @@ import errno
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.checkpoints.formats import nvrx
+from sentinel.checkpoints.formats.beside import rank_files
 from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
-from sentinel.checkpoints.setting_aside import journal, standing_in, telling, trackers
+from sentinel.checkpoints.setting_aside import journal, links, standing_in, telling, trackers
+from sentinel.checkpoints.setting_aside.belonging import all_of, paths_of, together
 from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, NoSpace, store_of
 from sentinel.errors import Denied, Refused, SentinelError, UserError
 from sentinel.text import visible
@@ -40,41 +41,6 @@ __all__ = (
     "store_of",
     "undo",
 )
-
-
-def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[Path]:
-    """What to move for one checkpoint: its folder; or its files alone, where several share a folder (NVRx local).
-
-    ``moved``: the moves that stand. Files of that iteration among them belong to the answer, which is thus the same when
-    the order is repeated: with the last of them gone, the folder is not to be taken in their place.
-    """
-    if step is None:
-        return [path]
-    there = nvrx_step(path, step)
-    gone = [Path(move.source) for move in moved if _is_of_step(move.source, path, step)]
-    return [path] if there is None and not gone else list(dict.fromkeys([*gone, *(there or [])]))
-
-
-def _is_of_step(source: str, session: Path, step: int) -> bool:
-    match = nvrx.FILE.fullmatch(source.removeprefix(f"{session}/"))
-    return match is not None and match[1] is None and match[2] is not None and int(match[3]) == step
-
-
-def nvrx_step(path: Path, step: int) -> list[Path] | None:
-    """The files of that iteration below an NVRx session folder; None where it is no such folder."""
-    found: list[Path] = []
-    known = False
-    if not path.is_dir() or path.is_symlink():
-        return None
-    for holder in sorted(path.iterdir()):
-        if not holder.name.isdigit() or not holder.is_dir() or holder.is_symlink():
-            continue
-        for file in sorted(holder.iterdir()):
-            match = nvrx.FILE.fullmatch(file.name)
-            known = known or match is not None
-            if match and int(match.group(3)) == step:
-                found.append(file)
-    return found if known else None
 
 
 def quarantine(
@@ -101,7 +67,8 @@ def quarantine(
     """
     now = time.time() if now_s is None else now_s
     base = root.absolute()
-    relative = [inside_of(base, path) for path in paths]
+    for path in paths:
+        inside_of(base, path)
     with opened_folder(base) if opened is None else nullcontext(opened) as source, _store(base, make=True) as store:
         if base.is_symlink() and not os.path.samestat(os.fstat(source), base.stat()):
             raise Refused(f"{visible(str(base))} is another folder than was looked at: somebody changes it")
@@ -111,15 +78,15 @@ def quarantine(
                 fix="Let the checkpoints lie in a folder of their own below the mount point.",
             )
         planned = {move.source: move for move in journal.read(base, store)}
+        every = dict.fromkeys(one for path in paths for one in paths_of(path, None, planned.values()))
+        relative = [inside_of(base, path) for path in every]
         # Before the moves: ended between the two, a tracker names what is there.
         told = telling.anew(base, source, store, relative, planned, chosen, reason, now)
         named = telling.inside(base, chosen)
         resumed = [inside for inside in relative if standing_in.is_wanted(inside, named) and named not in relative]
-        moved = [
-            _move_aside(base, source, store, inside, planned.get(str(base / inside)), reason, now)
-            for inside in relative
-            if inside not in resumed
-        ]
+        moved = []
+        for save in together(inside for inside in relative if inside not in resumed):
+            moved += _aside_together(base, source, store, save, planned, reason, now)
         for inside in resumed:  # last: copying takes its time, and may not end
             assert named is not None
             earlier_move = planned.get(str(base / inside))
@@ -129,6 +96,25 @@ def quarantine(
         earlier = [move for move in planned.values() if move.wrote and move.link in gone]
         told += [move for move in earlier if move.source not in {anew.source for anew in told}]
         return moved + told + _links_aside(base, source, store, moved, planned, chosen, now)
+
+
+def _aside_together(
+    base: Path, source: int, store: int, save: Sequence[Path], planned: Mapping[str, Move], reason: str, now: float
+) -> list[Move]:
+    """Move the files of one save aside, or none of them; those that an earlier call moved stay there."""
+    moved: list[Move] = []
+    made: list[Move] = []
+    try:
+        for inside in save:
+            here = exists_below(source, inside)
+            moved.append(_move_aside(base, source, store, inside, planned.get(str(base / inside)), reason, now))
+            made += [moved[-1]] if here else []
+    except SentinelError:
+        for move in reversed(made):
+            with contextlib.suppress(SentinelError):
+                _move_back(base, source, store, move)
+        raise
+    return moved
 
 
 def _exchange(
@@ -182,7 +168,8 @@ def kept_by_trackers(
     inside = {inside_of(base, path): path for path in paths}
     with opened_folder(base) if opened is None else nullcontext(opened) as source:
         found = trackers.naming(source, inside, telling.inside(base, chosen))
-        return {inside[gone]: str(base / named.place) for named in found if named.after is None for gone in named.gone}
+        kept = {gone: str(base / named.place) for named in found if named.after is None for gone in named.gone}
+    return {inside[path]: kept[named] for path, named in all_of(kept, inside).items()}
 
 
 def _links_aside(
@@ -204,12 +191,12 @@ def _links_aside(
     # By an earlier call, which may have been killed; what is found now counts before it. A link to what was chosen then and
     # is not now stays away: nobody may have it any more.
     known = [move for move in planned.values() if move.link in gone and not move.wrote]
-    found = {move.source: move for move in known if not move.points_to or _names(move, chosen, base, source)}
+    found = {move.source: move for move in known if not move.points_to or links.names(move, chosen, base, source)}
     folders = sorted({Path(), *(Path(move.source).relative_to(base).parent for move in moved)})
     while True:
         news = {}
-        for inside, text, named in _links_to(gone, base, source, folders):
-            link = (named, _instead(Path(text), Path(named), chosen, base, source))
+        for inside, text, named in links.links_to(gone, base, source, folders):
+            link = (named, links.instead(Path(text), Path(named), chosen, base, source))
             earlier, reason = planned.get(str(base / inside)), moved[0].reason
             move = _move_aside(base, source, store, inside, earlier, reason, now, link)
             news[move.source] = move
@@ -228,39 +215,6 @@ def _links_aside(
         except OSError as error:
             raise Denied(f"the link {visible(move.source)} cannot be made: {error.strerror}") from error
     return list(found.values())
-
-
-def _instead(text: Path, named: Path, chosen: Path | None, base: Path, source: int) -> str:
-    """What a link that says this says for the chosen one; empty where that does not lie beside what it names."""
-    if chosen is None or chosen.parent != named.parent or chosen == named or text.name != named.name:
-        return ""
-    return str(text.with_name(chosen.name)) if exists_below(source, chosen.relative_to(base)) else ""
-
-
-def _names(move: Move, chosen: Path | None, base: Path, source: int) -> bool:
-    """Whether the link that was put in the place of a moved one names the chosen checkpoint, and that is there."""
-    named = _named(base, Path(move.source).parent, move.points_to)
-    return named == str(chosen) and named.startswith(f"{base}/") and exists_below(source, Path(named).relative_to(base))
-
-
-def _named(base: Path, folder: Path, text: str) -> str:
-    """The path that a link in this folder names; the root may go by another name in what it says."""
-    named, real = os.path.normpath(folder / text), os.path.realpath(base)
-    return f"{base}{named.removeprefix(real)}" if named.startswith(f"{real}/") else named
-
-
-def _links_to(gone: Set[str], base: Path, source: int, folders: Iterable[Path]) -> list[tuple[Path, str, str]]:
-    """Links in these folders to one of these paths: where they lie below the root, what they say, and which path that is."""
-    found = []
-    for folder in folders:
-        with contextlib.suppress(FileNotFoundError), below(source, folder.parts) as fd, os.scandir(fd) as entries:
-            for name in sorted(entry.name for entry in entries if entry.is_symlink()):
-                text = os.readlink(name, dir_fd=fd)
-                named = Path(_named(base, base / folder, text))
-                path = next((str(p) for p in (named, *named.parents) if str(p) in gone), None)
-                if path is not None:
-                    found.append((folder / name, text, path))
-    return found
 
 
 def _move_aside(
@@ -314,11 +268,14 @@ def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
     not ours alone.
     """
     base = root.absolute()
-    wanted = None if paths is None else {str(base / inside_of(base, path)) for path in paths}
+    named = [base / inside_of(base, path) for path in paths or ()]
     back: list[Move] = []
     try:
         with opened_folder(base) as source, _store(base, make=False) as store:
             moves = journal.read(base, store)
+            of_named = {str(one) for path in named for one in paths_of(path, None, moves)}
+            wanted = None if paths is None else of_named
+            _refuse_beside_others(base, source, store, [m for m in moves if wanted is None or m.source in wanted])
             for move in moves if wanted is not None else ():
                 if wanted is not None and move.link in wanted:  # and links to that link, which follow it
                     wanted.add(move.source)
@@ -328,6 +285,23 @@ def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
     except FileNotFoundError:
         return []  # no quarantine
     return back
+
+
+def _refuse_beside_others(base: Path, source: int, store: int, moves: Sequence[Move]) -> None:
+    """`Refused` where a rank has saved that step anew: the files of the others would be of another save than its own."""
+    for move in moves:
+        if rank_files.save_of(move.source) is None or move.link or move.wrote:
+            continue
+        inside, place = Path(move.source).relative_to(base), Path(move.target).relative_to(store_of(base))
+        if exists_below(store, place) and exists_below(source, inside):
+            raise _exists_again(move)
+
+
+def _exists_again(move: Move) -> Refused:
+    return Refused(
+        f"{visible(move.source)} exists again: not overwritten",
+        fix=f"Move it away first; the older one is at {visible(move.target)}.",
+    )
 
 
 def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
@@ -341,10 +315,7 @@ def _move_back(base: Path, source: int, store: int, move: Move) -> list[Move]:
         elif move.points_to:
             _remove_link(source, inside, move.points_to)
         if exists_below(source, inside):
-            raise Refused(
-                f"{visible(move.source)} exists again: not overwritten",
-                fix=f"Move it away first; the older one is at {visible(move.target)}.",
-            )
+            raise _exists_again(move)
         try:
             _rename(store, place, source, inside)
         except OSError as error:

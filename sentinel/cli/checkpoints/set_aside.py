@@ -66,7 +66,8 @@ def quarantine(
         moves = _moves(deadline_s, f"moving back into {root}", lambda: aside.undo(root, list(paths) or None))
     else:
         newer = bounded(deadline_s, f"listing {root}", lambda: [str(path) for path in _newer(root, newer_than)])
-        chosen = _once([*paths, *map(Path, newer)])
+        together = partial(_together, [*paths, *map(Path, newer)])
+        chosen = [Path(path) for path in bounded(deadline_s, f"listing {root}", together)]
         if not chosen and point_to is None:
             raise UserError("nothing to move", fix="Name checkpoints, or --newer-than STEP.")
         save = _save_of(root, newer_than)
@@ -128,6 +129,11 @@ def _save_of(root: Path, step: int | None) -> Path | None:
 
 def _plain(path: Path) -> Path:
     return Path(os.path.normpath(path.absolute()))
+
+
+def _together(paths: Iterable[Path]) -> list[str]:
+    """With each file of a rank those of the other ranks."""
+    return [str(path) for path in _once(one for path in paths for one in aside.paths_of(path, None))]
 
 
 def _once(paths: Iterable[Path]) -> list[Path]:

@@ -1,0 +1,79 @@
+"""Which files are one checkpoint's, and go together: half of one that is moved leaves the rest to be mixed with another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from sentinel.checkpoints.formats import nvrx
+from sentinel.checkpoints.formats.beside import rank_files
+from sentinel.checkpoints.setting_aside.journal import Move
+from sentinel.errors import Denied
+from sentinel.text import visible
+
+
+def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[Path]:
+    """What to move for one checkpoint: its folder; or its files alone, where several share a folder (NVRx local), or each
+    rank has one of its own beside those of other steps.
+
+    ``moved``: the moves that stand. Files of that save among them belong to the answer, which is thus the same when the
+    order is repeated: with the last of them gone, the folder is not to be taken in their place.
+
+    Raises:
+        Denied: the folder of such a file cannot be listed.
+    """
+    save = rank_files.save_of(path)
+    if save is not None:
+        before = [Path(move.source) for move in moved if not move.link and rank_files.save_of(move.source) == save]
+        try:
+            here = rank_files.files_of(path)
+        except (FileNotFoundError, NotADirectoryError):
+            here = []
+        except OSError as error:
+            raise Denied(f"{visible(str(path.parent))} cannot be listed: {error.strerror}") from error
+        return list(dict.fromkeys([path, *before, *here]))
+    if step is None:
+        return [path]
+    there = nvrx_step(path, step)
+    gone = [Path(move.source) for move in moved if _is_of_step(move.source, path, step)]
+    return [path] if there is None and not gone else list(dict.fromkeys([*gone, *(there or [])]))
+
+
+def _is_of_step(source: str, session: Path, step: int) -> bool:
+    match = nvrx.FILE.fullmatch(source.removeprefix(f"{session}/"))
+    return match is not None and match[1] is None and match[2] is not None and int(match[3]) == step
+
+
+def nvrx_step(path: Path, step: int) -> list[Path] | None:
+    """The files of that iteration below an NVRx session folder; None where it is no such folder."""
+    found: list[Path] = []
+    known = False
+    if not path.is_dir() or path.is_symlink():
+        return None
+    for holder in sorted(path.iterdir()):
+        if not holder.name.isdigit() or not holder.is_dir() or holder.is_symlink():
+            continue
+        for file in sorted(holder.iterdir()):
+            match = nvrx.FILE.fullmatch(file.name)
+            known = known or match is not None
+            if match and int(match.group(3)) == step:
+                found.append(file)
+    return found if known else None
+
+
+def together(paths: Iterable[Path]) -> list[list[Path]]:
+    """The same paths in their order, those of the ranks of one save in one list."""
+    saves: dict[object, list[Path]] = {}
+    for path in paths:
+        saves.setdefault(rank_files.save_of(path) or path, []).append(path)
+    return list(saves.values())
+
+
+def all_of(some: Collection[Path], paths: Iterable[Path]) -> dict[Path, Path]:
+    """Those of ``paths`` that lie in ``some`` or go with one that does, and with which."""
+    found: dict[Path, Path] = {}
+    for save in together(paths):
+        first = next((path for path in save if path in some), None)
+        if first is not None:
+            found |= {path: path if path in some else first for path in save}
+    return found
