@@ -1,7 +1,8 @@
 """Copies checkpoints between tiers: local to global (drain), local to a peer's disk (replicate).
 
 Into a sibling of the target root first (``<root>/../.incoming/<run>/``, so that no framework finds half a checkpoint),
-shards before markers, each file read back and compared, times kept; then one rename. Nothing is ever overwritten; what is
+shards before markers, each file read back and compared, times kept; then one rename (of each file, where each rank has one
+beside the others'). Nothing is ever overwritten; what is
 in its place already is read and compared, too. A copy that was broken off is taken up where it stopped. When the shards lie
 on several nodes each copies its own, and the one that completes the checkpoint renames it.
 """
@@ -12,14 +13,15 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkpoints.copies.earlier import of_an_earlier_save
-from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, refuse_changed, scan
+from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, place_in, refuse_changed
 from sentinel.checkpoints.formats import marks
+from sentinel.checkpoints.formats.beside.rank_files import files_of, scan_save
 from sentinel.checkpoints.own_folders import (
     below,
     exists,
@@ -118,24 +120,27 @@ def copy(
     pace = pace or Pace(None)
     final = target_root.absolute() / relative
     try:
-        tree = scan(source)
+        tree = scan_save(source)
     except NotKnown as error:
         raise Unavailable(f"{visible(str(source))}: {error.reason}") from error
     names = order_of(tree)
-    refuse_itself(source, final, ((tree.path(name), final if tree.single else final / name) for name in names))
+    apart = (
+        tree.single and len(names) > 1
+    )  # each is renamed by itself: a copy that was killed may have done so with some
+    refuse_itself(source, final, ((tree.path(name), place_in(tree, final, name)) for name in names))
     done = Copied(str(final))
     if os.path.lexists(final) and _has_all(final, tree, names):
         for name in names:
-            there = final if tree.single else final / name
+            there = place_in(tree, final, name)
             _refuse_other_bytes(tree.path(name), there, tree.files[name], pace, progress)
         done.complete, done.already, done.seconds = True, len(names), time.monotonic() - start
         return done
     try:
         with _folder_of(final, target_root, in_place) as (folder, shown):
             for name in names:
-                there = final if tree.single else final / name
-                inside = Path(final.name) if tree.single else Path(final.name) / name
-                if os.path.lexists(there) and not (in_place and same(there, tree.files[name])):
+                there = place_in(tree, final, name)
+                inside = there.relative_to(final.parent)
+                if os.path.lexists(there) and not ((in_place or apart) and same(there, tree.files[name])):
                     raise Refused(
                         f"{visible(str(there))} exists with other contents: not overwritten",
                         fix="Move it aside with `sentinel checkpoints quarantine`, or copy elsewhere.",
@@ -221,7 +226,7 @@ def same(place: Path | str, entry: Entry, folder: int | None = None) -> bool:
 
 
 def _has_all(final: Path, tree: Tree, names: Sequence[str]) -> bool:
-    return all(same(final if tree.single else final / name, tree.files[name]) for name in names)
+    return all(same(place_in(tree, final, name), tree.files[name]) for name in names)
 
 
 def _refuse_other_bytes(
@@ -344,7 +349,7 @@ def _finish(folder: int, stage: Path, final: Path, done: Copied, mine: Tree) -> 
         done.waiting_for = shape.reason
         return
     try:
-        done.waiting_for = of_an_earlier_save(mine, scan(stage), now_s)
+        done.waiting_for = of_an_earlier_save(mine, scan_save(stage), now_s)
     except NotKnown as error:
         done.waiting_for = error.reason
     if done.waiting_for:
@@ -354,10 +359,8 @@ def _finish(folder: int, stage: Path, final: Path, done: Copied, mine: Tree) -> 
         return
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(final):
-            raise Refused(f"{visible(str(final))} exists: not overwritten", fix="Move it aside.")
         with opened_folder(final.parent) as target:
-            os.rename(stage.name, final.name, src_dir_fd=folder, dst_dir_fd=target)
+            _rename_all(files_of(stage) or [stage], folder, target, final.parent, mine)
     except FileNotFoundError:
         done.complete = os.path.lexists(final)
         return
@@ -366,34 +369,14 @@ def _finish(folder: int, stage: Path, final: Path, done: Copied, mine: Tree) -> 
     done.complete = True
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Which host keeps a copy of which other host's shards."""
-
-    of: Mapping[str, str]
-    unsafe: tuple[str, ...] = field(default=())  # hosts for which there is none outside their failure domain
-
-
-def choose_peers(hosts: Sequence[str], domain_of: Mapping[str, str]) -> Peers:
-    """Give every host a peer outside its failure domain (a switch, a rack), each peer to one host.
-
-    Hosts are lined up by domain and every one is given the host that stands one largest domain further on: if no domain
-    holds more than half of the hosts, all peers are outside. A host without a named domain is a domain of its own.
-    """
-    if len(set(hosts)) != len(hosts):
-        raise UserError("a host is named twice", fix="Name each once.")
-    groups: dict[str, list[str]] = {}
-    for host in sorted(hosts):
-        groups.setdefault(domain_of.get(host, f"host {host}"), []).append(host)
-    line = [host for _, group in sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0])) for host in group]
-    jump = max((len(group) for group in groups.values()), default=0)
-    pairs: dict[str, str] = {}
-    unsafe: list[str] = []
-    domains = {host: name for name, group in groups.items() for host in group}
-    for index, host in enumerate(line):
-        peer = line[(index + jump) % len(line)]
-        if domains[peer] == domains[host]:
-            unsafe.append(host)
+def _rename_all(staged: Sequence[Path], folder: int, target: int, place: Path, mine: Tree) -> None:
+    """Give a save its name; of one in a file per rank, the file of the lowest comes last: by that the step is found."""
+    there = [file.name for file in staged if exists(target, file.name)]
+    for name in there:
+        if not (mine.single and name in mine.files and same(name, mine.files[name], target)):
+            raise Refused(f"{visible(str(place / name))} exists: not overwritten", fix="Move it aside.")
+    for file in reversed(staged):
+        if file.name in there:  # by a call that was killed
+            os.unlink(file.name, dir_fd=folder)
         else:
-            pairs[host] = peer
-    return Peers(pairs, tuple(sorted(unsafe)))
+            os.rename(file.name, file.name, src_dir_fd=folder, dst_dir_fd=target)

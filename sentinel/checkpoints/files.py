@@ -97,7 +97,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Tree:
-    """The files below one folder (or the one file), by name relative to it."""
+    """The files below one folder, by name relative to it; or the one file, by its name, with those of other ranks beside it
+    where each has one (``sentinel.checkpoints.formats.beside.rank_files``)."""
 
     root: Path
     files: dict[str, Entry] = field(default_factory=dict)
@@ -123,7 +124,7 @@ class Tree:
         return min((entry.mtime_s for entry in self.files.values()), default=0.0)
 
     def path(self, name: str) -> Path:
-        return self.root if self.single else self.root / name
+        return place_in(self, self.root, name)
 
     def below(self, folder: str) -> Tree:
         """The same, seen from a folder inside."""
@@ -158,6 +159,13 @@ class _Order:
             if not self.names[index].startswith(prefix):
                 return
             yield self.names[index]
+
+
+def place_in(tree: Tree, root: Path, name: str) -> Path:
+    """Where a file of a save lies in a copy of it at ``root``."""
+    if not tree.single:
+        return root / name
+    return root if name == tree.root.name else root.with_name(name)
 
 
 def scan(path: Path) -> Tree:

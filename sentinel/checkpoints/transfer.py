@@ -27,7 +27,8 @@ from sentinel.checkpoints.copying import (
     same,
     write_all,
 )
-from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, refuse_changed, scan
+from sentinel.checkpoints.files import Entry, NotKnown, Tree, opened, refuse_changed
+from sentinel.checkpoints.formats.beside.rank_files import scan_save
 from sentinel.checkpoints.own_folders import check_own, half_of, opened_half, own_store, require_parent
 from sentinel.errors import Denied, ProtocolError, Refused, Unavailable, UserError
 from sentinel.text import visible
@@ -48,14 +49,15 @@ def send(
     began_s = time.monotonic()
     pace = pace or Pace(None)
     try:
-        tree = scan(source)
+        tree = scan_save(source)
     except NotKnown as error:
         raise Unavailable(f"{visible(str(source))}: {error.reason}") from error
     names = order_of(tree)
     listed = [[name, tree.files[name].size, tree.files[name].mtime_ns] for name in names]
     try:
         first = [names[0], *_identity(tree.path(names[0]))] if names else []
-        _say(to, {"name": source.name, "single": tree.single, "files": listed, "first": first})
+        single, apart = tree.single and len(names) == 1, tree.single and len(names) > 1
+        _say(to, {"name": source.name, "single": single, "apart": apart, "files": listed, "first": first})
         answer = _hear(back)
         have, parts = set(answer["have"]), dict(answer["parts"])
         done = Copied(str(answer["target"]), already=len(have))
@@ -137,8 +139,10 @@ def _receive(root: Path, source: IO[bytes], back: IO[bytes]) -> None:
         raise ProtocolError("a checkpoint without a sound name")
     target = root / name
     require_parent(root.absolute())
-    _check_target(target)
-    places = {file: target if single else target / file for file in files}
+    apart = head.get("apart") is True and not any("/" in file for file in files)  # of ranks, beside each other
+    places = {file: target if single else (root if apart else target) / file for file in files}
+    for place in {target, *(places.values() if apart else ())}:
+        _check_target(place)
     told = head.get("first")
     first = told if isinstance(told, list) and len(told) == 3 else [""]
     if str(first[0]) in places and first[1:] == _identity(places[str(first[0])]):

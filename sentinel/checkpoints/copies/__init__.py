@@ -1,1 +1,1 @@
-"""What tells the parts of a copy apart that several nodes put together."""
+"""Where copies go, and what tells the parts of one apart that several nodes put together."""

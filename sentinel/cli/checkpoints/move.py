@@ -14,6 +14,8 @@ import click
 
 from sentinel.checkpoints import copying
 from sentinel.checkpoints import manifest as manifests
+from sentinel.checkpoints.copies.peers import choose_peers
+from sentinel.checkpoints.formats.beside.rank_files import files_of
 from sentinel.checkpoints.records import Validity
 from sentinel.checkpoints.validate import Settings, validate_part
 from sentinel.cli.checkpoints.deadline import GIVE_UP_AFTER, bounded, check_within, parts_within
@@ -55,10 +57,24 @@ def manifest(paths: tuple[Path, ...], deadline_s: float | None) -> None:
     \b
     sentinel checkpoints manifest /lustre/run7/checkpoint-500
     """
+    paths = _one_of_each(paths, deadline_s)
     _require_known(paths, deadline_s)
     for path in paths:
         written = bounded(deadline_s, f"reading {path}", partial(_manifest, path))
         click.echo(visible(written))
+
+
+def _one_of_each(paths: tuple[Path, ...], deadline_s: float | None) -> tuple[Path, ...]:
+    """Each save once: of one in a file per rank that of the lowest rank stands for all, as where saves are listed."""
+    found = bounded(deadline_s, f"looking at {paths[0]}", lambda: [_standing_for(path) for path in paths])
+    return tuple(dict.fromkeys(map(Path, found)))
+
+
+def _standing_for(path: Path) -> str:
+    try:
+        return str(next(iter(files_of(path)), path))
+    except OSError:
+        return str(path)
 
 
 def _require_known(paths: tuple[Path, ...], deadline_s: float | None) -> list[Validity]:
@@ -201,7 +217,7 @@ def peer_of(me: str, hosts: list[str], domain: tuple[str, ...]) -> str:
         domains |= dict.fromkeys(expand_nodes([names]), label)
     if me not in hosts:
         raise UserError(f"{visible(me)} is not among the nodes", fix="Name it with --host, or add it to --nodes.")
-    peers = copying.choose_peers(hosts, domains)
+    peers = choose_peers(hosts, domains)
     if me not in peers.of:
         raise UserError(
             f"{visible(me)} has no peer outside its failure domain", fix="Use smaller domains or more nodes."
@@ -222,6 +238,7 @@ def _copy_all(
 ) -> None:
     pace = copying.Pace(parse_rate(rate))
     damaged = 0
+    paths = _one_of_each(paths, deadline_s)
     for path, found in zip([path.absolute() for path in paths], _require_known(paths, deadline_s), strict=True):
         # Bounded, the copying is done in a child, whose progress nobody sees; so is looking at the size beforehand.
         with bar("copying", partial(bytes_of, [path]), not as_json and deadline_s is None) as advance:

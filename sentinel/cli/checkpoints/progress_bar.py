@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sentinel.checkpoints.files import NotKnown, scan
+from sentinel.checkpoints.files import NotKnown
+from sentinel.checkpoints.formats.beside.rank_files import scan_save
 
 
 @contextmanager
@@ -35,6 +36,6 @@ def bytes_of(paths: Sequence[Path]) -> int:
 
 def _size(path: Path) -> int:
     try:
-        return scan(path).bytes
+        return scan_save(path).bytes
     except NotKnown:
         return 0

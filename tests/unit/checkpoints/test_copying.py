@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.checkpoints import copying
-from sentinel.checkpoints.copying import Pace, choose_peers, copy, incoming
+from sentinel.checkpoints.copies.peers import choose_peers
+from sentinel.checkpoints.copying import Pace, copy, incoming
 from sentinel.checkpoints.files import Entry, Tree
 from sentinel.checkpoints.validate import validate
 from sentinel.errors import Refused, Unavailable, UserError

@@ -8,7 +8,9 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
+from sentinel.checkpoints.files import NotKnown, Tree, entry_of, explain_os, scan
 from sentinel.checkpoints.formats.rank_set import set_of
+from sentinel.text import visible
 
 # A name that is added within a tick of the file system's clock leaves the folder's time as it was; some count seconds.
 _TICK_S = 2.0
@@ -34,6 +36,21 @@ def files_of(path: Path) -> list[Path]:
     times = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
     listed = _listed if status.st_mtime + _TICK_S < time.time() else _listed.__wrapped__
     return [path.with_name(name) for _, name in listed(path.parent, times).get(known[0], ())]
+
+
+def scan_save(path: Path) -> Tree:
+    """List what is there; of a file of one rank, those of the others with it.
+
+    Raises:
+        NotKnown: it cannot be listed.
+    """
+    tree = scan(path)
+    try:
+        for file in files_of(path) if tree.single else ():
+            tree.files[file.name] = entry_of(file.lstat())
+    except OSError as error:
+        raise NotKnown(explain_os(error, visible(str(error.filename or path)))) from None
+    return tree
 
 
 def of_the_same_rank(save: Path, other: Path) -> Path | None:

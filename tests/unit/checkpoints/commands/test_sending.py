@@ -244,3 +244,16 @@ def test_a_folder_that_both_nodes_see_holds_no_second_copy(make):
     with pytest.raises(UserError, match="no second copy"):
         line.send(path)
     assert isinstance(line.error, UserError)
+
+
+def test_files_of_ranks_are_sent_together(make):
+    for rank in range(3):
+        make.write(make.root / f"mine/ep0-ba10-rank{rank}.pt", make.torch_file(*make.state(10)))
+    path = make.root / "mine/ep0-ba10-rank0.pt"
+    (make.root / "peer").mkdir()
+    for files in (3, 0):
+        done = Line(make.root / "peer").send(path)
+        assert (done.files, done.already, done.complete) == (files, 3 - files, True)
+    assert {one.name: one.read_bytes() for one in (make.root / "peer").iterdir()} == {
+        one.name: one.read_bytes() for one in path.parent.iterdir()
+    }
