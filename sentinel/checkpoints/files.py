@@ -165,7 +165,7 @@ def place_in(tree: Tree, root: Path, name: str) -> Path:
     """Where a file of a save lies in a copy of it at ``root``."""
     if not tree.single:
         return root / name
-    return root if name == tree.root.name else root.with_name(name)
+    return root.with_name(name) if name in tree.files and name != tree.root.name else root
 
 
 def scan(path: Path) -> Tree:

@@ -14,8 +14,9 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sentinel.checkpoints.files import LITTER, Broken, NotKnown, Tree, opened, read_small, scan
+from sentinel.checkpoints.files import LITTER, Broken, NotKnown, Tree, opened, read_small
 from sentinel.checkpoints.formats.base import Ask, Finding, unfinished
+from sentinel.checkpoints.formats.beside.rank_files import scan_save
 from sentinel.checkpoints.own_folders import FULL
 from sentinel.checkpoints.reading import Work, span_crc, threads_for
 from sentinel.errors import Denied, Refused, Unavailable
@@ -34,7 +35,7 @@ def place_of(path: Path, single: bool) -> Path:
 def write(path: Path) -> Path:
     """Record the checksums of what is at the path now. `Refused` where they are recorded already."""
     try:
-        tree = scan(path)
+        tree = scan_save(path)
     except NotKnown as error:
         raise Unavailable(f"{visible(str(path))}: {error.reason}") from error
     place = place_of(path, tree.single)

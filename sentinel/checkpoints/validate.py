@@ -36,6 +36,7 @@ from sentinel.checkpoints.formats import (
 )
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
 from sentinel.checkpoints.formats.beside import lacking
+from sentinel.checkpoints.formats.beside.rank_files import scan_save
 from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer, unfinished
 from sentinel.checkpoints.formats.registered import refuse_unregistered
 from sentinel.checkpoints.parsing.copy_names import is_not_for_use, ranks_files
@@ -195,7 +196,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
     judged = _Judged(step=step_of(path.name))
     tree = Tree(path)
     try:
-        tree = scan(path)
+        tree = scan_save(path)
         judged.bytes, judged.newest_s, judged.oldest_s = tree.bytes, tree.newest_s, tree.oldest_s
         found = formats.recognise(tree)
         judged.format = found.NAME if found else judged.format
@@ -326,7 +327,7 @@ def _unchanged(tree: Tree) -> None:
 def _changed(tree: Tree) -> str:
     """A file that is not as it was listed, by its visible name; empty: none. An incomplete listing makes nothing invalid."""
     try:
-        now = scan(tree.root).files
+        now = scan_save(tree.root).files
     except NotKnown:
         return "the checkpoint"
     differ = [name for name in {**tree.files, **now} if tree.files.get(name) != now.get(name)]
@@ -353,7 +354,7 @@ def record(path: Path, folder: Path, pace: kept_manifest.Pace, *, now_s: float |
     """
     began = time.monotonic()
     now = time.time() if now_s is None else now_s
-    tree = scan(path)
+    tree = scan_save(path)
     files = kept_manifest.sums_of(tree, pace)
     level: Level = "content"
     settings = Settings(threads=1, unsummed=True, fresh_s=0.0)
