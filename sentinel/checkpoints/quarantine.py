@@ -187,7 +187,8 @@ def _links_aside(
     Raises:
         Denied: without the right to.
     """
-    gone = {move.source for move in moved}
+    saves = {move.source for move in moved}
+    gone = set(saves)
     # By an earlier call, which may have been killed; what is found now counts before it. A link to what was chosen then and
     # is not now stays away: nobody may have it any more.
     known = [move for move in planned.values() if move.link in gone and not move.wrote]
@@ -195,8 +196,9 @@ def _links_aside(
     folders = sorted({Path(), *(Path(move.source).relative_to(base).parent for move in moved)})
     while True:
         news = {}
-        for inside, text, named in links.links_to(gone, base, source, folders):
-            link = (named, links.instead(Path(text), Path(named), chosen, base, source))
+        for inside, text, named, leads_to in links.links_to(gone, base, source, folders):
+            beside = chosen if named in saves else None  # a link to a link that is gone has nothing to name
+            link = (named, links.instead(Path(text), Path(named), leads_to, beside, base, source))
             earlier, reason = planned.get(str(base / inside)), moved[0].reason
             move = _move_aside(base, source, store, inside, earlier, reason, now, link)
             news[move.source] = move

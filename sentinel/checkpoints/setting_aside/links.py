@@ -12,19 +12,33 @@ from sentinel.checkpoints.own_folders import below, exists_below
 from sentinel.checkpoints.setting_aside.journal import Move
 
 
-def instead(text: Path, named: Path, chosen: Path | None, base: Path, source: int) -> str:
-    """What a link that says this says for the chosen one; empty where that does not lie beside what it names."""
+def instead(text: Path, named: Path, target: Path, chosen: Path | None, base: Path, source: int) -> str:
+    """What a link that says this says for the chosen one; empty where that does not lie beside what it names.
+
+    Args:
+        named: what is moved, and ``target``: what the link leads to, the same or a file in it. Of that name one must lie in
+            the chosen one.
+    """
     chosen = chosen and rank_files.of_the_same_rank(chosen, named)
-    if chosen is None or chosen.parent != named.parent or chosen == named or text.name != named.name:
+    inside = target.relative_to(named)
+    if chosen is None or chosen.parent != named.parent or chosen == named or not text.parts:
         return ""
-    return str(text.with_name(chosen.name)) if exists_below(source, chosen.relative_to(base)) else ""
+    above = text.parts[: -1 - len(inside.parts)]
+    # Through another link, or by way of what is gone.
+    if named.name in above or text.parts != (*above, named.name, *inside.parts):
+        return ""
+    there = exists_below(source, (chosen / inside).relative_to(base))
+    return str(Path(*above, chosen.name, inside)) if there else ""
 
 
 def names(move: Move, chosen: Path | None, base: Path, source: int) -> bool:
-    """Whether the link that was put in the place of a moved one names the chosen checkpoint, and that is there."""
-    named = named_by(base, Path(move.source).parent, move.points_to)
-    chosen = chosen and rank_files.of_the_same_rank(chosen, Path(named))
-    return named == str(chosen) and named.startswith(f"{base}/") and exists_below(source, Path(named).relative_to(base))
+    """Whether the link that was put in the place of a moved one names the chosen checkpoint, or what lies in it, and that is
+    there."""
+    named = Path(named_by(base, Path(move.source).parent, move.points_to))
+    chosen = chosen and rank_files.of_the_same_rank(chosen, named)
+    if chosen is None or chosen not in (named, *named.parents) or base not in named.parents:
+        return False
+    return exists_below(source, named.relative_to(base))
 
 
 def named_by(base: Path, folder: Path, text: str) -> str:
@@ -33,8 +47,9 @@ def named_by(base: Path, folder: Path, text: str) -> str:
     return f"{base}{named.removeprefix(real)}" if named.startswith(f"{real}/") else named
 
 
-def links_to(gone: Set[str], base: Path, source: int, folders: Iterable[Path]) -> list[tuple[Path, str, str]]:
-    """Links in these folders to one of these paths: where they lie below the root, what they say, and which path that is."""
+def links_to(gone: Set[str], base: Path, source: int, folders: Iterable[Path]) -> list[tuple[Path, str, str, Path]]:
+    """Links in these folders to one of these paths or into it: where they lie below the root, what they say, which path that
+    is, and what they lead to."""
     found = []
     for folder in folders:
         with contextlib.suppress(FileNotFoundError), below(source, folder.parts) as fd, os.scandir(fd) as entries:
@@ -43,5 +58,5 @@ def links_to(gone: Set[str], base: Path, source: int, folders: Iterable[Path]) -
                 named = Path(named_by(base, base / folder, text))
                 path = next((str(p) for p in (named, *named.parents) if str(p) in gone), None)
                 if path is not None:
-                    found.append((folder / name, text, path))
+                    found.append((folder / name, text, path, named))
     return found

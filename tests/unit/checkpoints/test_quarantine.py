@@ -236,3 +236,22 @@ def test_the_users_process_is_told_which_one_was_chosen(run):
     link(run, "latest", "step-30")
     moves = move_aside(run, [str(run / "step-30")], [30], "incident i1", run / "step-20")
     assert [(move.link, move.points_to) for move in moves] == [("", ""), (str(run / "step-30"), "step-20")]
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize("text", ["step-30/.metadata", "./step-30/__0_0.distcp"])
+def test_a_link_into_what_is_moved_names_the_same_file_of_the_chosen_one(run, text, absolute):
+    text = str(run / text) if absolute else text
+    link(run, "latest.pt", text)
+    link(run, "only-30.pt", "step-30/only-30.pt")
+    link(run, "to-it", "only-30.pt")
+    link(run, "around", "../run/step-30/../step-30/.metadata")
+    before = {name: os.readlink(run / name) for name in ("latest.pt", "only-30.pt", "to-it", "around")}
+    (run / "step-30/only-30.pt").touch()
+    for _ in range(2):
+        q.quarantine(run, [run / "step-30"], chosen=run / "step-20")
+        assert (run / "latest.pt").resolve() == run / "step-20" / Path(text).name
+        assert not {"only-30.pt", "to-it", "around"}.intersection(os.listdir(run))
+    assert os.readlink(run / "latest.pt").startswith("/") is absolute
+    q.undo(run)
+    assert {name: os.readlink(run / name) for name in before} == before
