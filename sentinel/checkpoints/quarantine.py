@@ -160,15 +160,18 @@ def _exchange(
 def kept_by_trackers(
     root: Path, paths: Sequence[Path], *, chosen: Path | None = None, opened: int | None = None
 ) -> dict[Path, str]:
-    """Which of these paths, were they moved, leave a tracker or a list that lets no run start, and which one.
+    """Which of these paths, were they moved, leave a tracker or a list that lets no run start, and which one; or a program
+    to begin anew that goes by the end of their names (``standing_in.BY_ITS_END``).
 
     Arguments and errors: see ``quarantine``.
     """
     base = root.absolute()
     inside = {inside_of(base, path): path for path in paths}
     with opened_folder(base) if opened is None else nullcontext(opened) as source:
-        found = trackers.naming(source, inside, telling.inside(base, chosen))
+        save = telling.inside(base, chosen)
+        found = trackers.naming(source, inside, save)
         kept = {gone: str(base / named.place) for named in found if named.after is None for gone in named.gone}
+        kept |= dict.fromkeys(standing_in.not_without(source, inside, save), standing_in.BY_ITS_END)
     return {inside[path]: kept[named] for path, named in all_of(kept, inside).items()}
 
 

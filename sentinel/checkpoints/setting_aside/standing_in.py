@@ -14,12 +14,15 @@ import os
 import re
 import stat
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from sentinel.checkpoints.own_folders import below, exists, half_of, keep_owner
 
 BY_ITS_NAME = "the program itself"  # what names such a file
+BY_ITS_END = "NeMo"  # likewise, and a copy would be of another step and other samples than its name tells it
 _LAST = re.compile(r"(?P<start>(?:checkpoint[-_])?)last(?:-v\d+)?(?P<end>\.(?:ckpt|pt|pth|pth\.tar))")
+_NEMOS_LAST = re.compile(r".+-last(?:\.ckpt)?")
 PIECE_BYTES = 16 << 20
 
 
@@ -29,6 +32,28 @@ def is_wanted(inside: Path, chosen: Path | None) -> bool:
     if match is None or chosen is None or chosen.parent != inside.parent or _LAST.fullmatch(chosen.name):
         return False
     return chosen.name.startswith(match["start"][:-1]) and chosen.name.endswith(match["end"])
+
+
+def not_without(source: int, moved: Collection[Path], chosen: Path | None) -> set[Path]:
+    """Of what is to be moved, by whose end of the name alone NeMo resumes, with no such save left beside the chosen one.
+
+    Args:
+        source: descriptor of the root, below which all the paths lie.
+    """
+    if chosen is None or _is_nemos_last(chosen.name):
+        return set()
+    asked = {path for path in moved if path.parent == chosen.parent and _is_nemos_last(path.name)}
+    if asked:
+        names: set[str] = set()
+        with contextlib.suppress(OSError), below(source, chosen.parent.parts) as folder, os.scandir(folder) as entries:
+            names = {entry.name for entry in entries}
+        stay = [name for name in names - {path.name for path in asked} if _is_nemos_last(name)]
+        asked = set() if stay else {path for path in asked if path.name in names}
+    return asked
+
+
+def _is_nemos_last(name: str) -> bool:
+    return _NEMOS_LAST.fullmatch(name) is not None and _LAST.fullmatch(name) is None
 
 
 def is_there(source: int, inside: Path, chosen: Path) -> bool:

@@ -17,6 +17,7 @@ from sentinel.checkpoints.fleet_parts import later_than
 from sentinel.checkpoints.formats import tracked
 from sentinel.checkpoints.inventory import find, listing
 from sentinel.checkpoints.setting_aside import pointing
+from sentinel.checkpoints.setting_aside.standing_in import BY_ITS_END
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.cli.checkpoints.deadline import GIVE_UP_AFTER, bounded
 from sentinel.cli.operator.arguments import ExistingPath, GivenPath
@@ -176,6 +177,11 @@ def _check(root: Path, chosen: Sequence[Path], point_to: int | None, save: Path 
                 fix="Nothing was moved. Add --point-to STEP, or name the tracker, too, to begin anew.",
             )
     for path, by in aside.kept_by_trackers(root, [*chosen], chosen=save).items():
+        if by == BY_ITS_END:
+            raise UserError(
+                f"{by} resumes from {visible(path.name)} by the end of its name, and would begin anew without it",
+                fix="Nothing was moved. Name what is to be moved by its path, to begin anew or resume by resume_from_path.",
+            )
         if Path(by) not in anew:
             raise UserError(
                 f"{visible(by)} names {visible(path.name)}, and nothing that stays: its framework would not start",

@@ -7,7 +7,7 @@ from shlex import quote
 
 from sentinel.checkpoints.fleet_parts import later_than
 from sentinel.checkpoints.records import Candidate, Part, level_at_least
-from sentinel.checkpoints.setting_aside.standing_in import BY_ITS_NAME
+from sentinel.checkpoints.setting_aside.standing_in import BY_ITS_END, BY_ITS_NAME
 from sentinel.daemon.effects.folder_listings import Check
 from sentinel.daemon.effects.other_runs import OtherFolder, may_be_anothers
 from sentinel.model.intent import Intent
@@ -93,6 +93,8 @@ def words_of_links(answer: object) -> list[str]:
 def _stays_for(tracker: str) -> str:
     if tracker == BY_ITS_NAME:
         return "programs resume from it by its name, and no copy of the chosen one could be made (no space, or no time)"
+    if tracker == BY_ITS_END:
+        return f"{tracker} resumes by the end of its name, and else begins anew: set resume_from_path to the chosen one"
     return f"{visible(tracker)} names it, and can name nothing else"
 
 
