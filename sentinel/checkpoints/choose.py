@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sentinel.checkpoints.listed.models import halves
 from sentinel.checkpoints.records import (
     LEVELS,
     Candidate,
@@ -50,7 +51,7 @@ class _Question:
     level: Level
     local_survives: bool
     fetch_peers: bool
-    of_another_run: Mapping[tuple[str, int | None], str]  # path and step -> why
+    passed_over: Mapping[tuple[str, int | None], str]  # path and step -> why
 
 
 def choose(
@@ -103,7 +104,7 @@ def choose(
         level=wanted,
         local_survives=local_survives,
         fetch_peers=fetch_peers,
-        of_another_run=foreign,
+        passed_over={**halves(items), **foreign},
     )
     ranked = [_rank(c, question) for c in items]
     originals = _costs_of_originals(ranked)
@@ -237,7 +238,7 @@ def _obstacle(candidate: Candidate, question: _Question) -> str:
         return f"validated at level {candidate.level} only, {question.level} is asked for"
     if candidate.step is None and (candidate.number is None or question.onset_step is not None):
         return "its step is not known"
-    if other := question.of_another_run.get((candidate.path, candidate.step)):
+    if other := question.passed_over.get((candidate.path, candidate.step)):
         return other
     onset, step = question.onset_step, candidate.step
     if onset is not None and step is not None and step > onset - question.margin_steps:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 
 from sentinel.checkpoints.formats.beside import rank_files
+from sentinel.checkpoints.listed.models import twin
 from sentinel.checkpoints.own_folders import below, exists_below
 from sentinel.checkpoints.setting_aside.journal import Move
 
@@ -19,6 +20,8 @@ def instead(text: Path, named: Path, target: Path, chosen: Path | None, base: Pa
         named: what is moved, and ``target``: what the link leads to, the same or a file in it. Of that name one must lie in
             the chosen one.
     """
+    if chosen is not None and base in chosen.parents:
+        chosen = twin(chosen, named.parent)
     chosen = chosen and rank_files.of_the_same_rank(chosen, named)
     inside = target.relative_to(named)
     if chosen is None or chosen.parent != named.parent or chosen == named or not text.parts:
@@ -35,8 +38,10 @@ def names(move: Move, chosen: Path | None, base: Path, source: int) -> bool:
     """Whether the link that was put in the place of a moved one names the chosen checkpoint, or what lies in it, and that is
     there."""
     named = Path(named_by(base, Path(move.source).parent, move.points_to))
-    chosen = chosen and rank_files.of_the_same_rank(chosen, named)
-    if chosen is None or chosen not in (named, *named.parents) or base not in named.parents:
+    if chosen is None or base not in chosen.parents or base not in named.parents:
+        return False
+    saves = (path for path in (named, *named.parents) if base in path.parents)
+    if not any(rank_files.of_the_same_rank(twin(chosen, path.parent), path) == path for path in saves):
         return False
     return exists_below(source, named.relative_to(base))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown
 from sentinel.checkpoints.formats import registered, tracked
+from sentinel.checkpoints.listed.models import twin
 from sentinel.checkpoints.own_folders import below, exists, keep_owner
 from sentinel.checkpoints.parsing import json_files
 from sentinel.errors import Denied
@@ -49,15 +50,14 @@ def naming(source: int, moved: Collection[Path], chosen: Path | None) -> Iterato
 
     Args:
         source: descriptor of the root, below which all the paths lie.
-        chosen: the checkpoint that a tracker is to name.
+        chosen: the checkpoint that a tracker is to name; one beside another model of the run names that one's of this name.
     """
     for folder in sorted({path.parent for path in moved}):
         gone = {path.name for path in moved if path.parent == folder}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), below(source, folder.parts) as fd:
-            beside = (
-                chosen is not None and chosen.parent == folder and chosen.name not in gone and exists(fd, chosen.name)
-            )
-            name = chosen.name if chosen is not None and beside else ""
+            save = chosen and twin(chosen, folder)
+            beside = save is not None and save.parent == folder and save.name not in gone and exists(fd, save.name)
+            name = save.name if save is not None and beside else ""
             for tracker in (*tracked.TRACKERS.values(), registered.LIST):
                 if tracker in gone:
                     continue
