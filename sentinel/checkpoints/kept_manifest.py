@@ -10,6 +10,7 @@ more after it was set back): what was written since is another save's, of which 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -27,7 +28,8 @@ from sentinel.checkpoints.reading import Work, span_crc
 from sentinel.checkpoints.records import Level, level_at_least, parse_level
 from sentinel.text import visible
 
-KEPT = 500  # manifests in one folder; the oldest go first
+KEPT_OF_RUN = 100  # manifests of the saves in one folder, the newest: a restart seldom goes back further
+KEPT = 5_000  # manifests of a user, of a few KB to 1 MB each; of the run that has most the oldest go first
 _LIMIT_BYTES = 32 << 20
 _VERSION = 1
 
@@ -72,7 +74,18 @@ def default_folder() -> Path:
 
 
 def place_of(folder: Path, path: Path) -> Path:
-    return folder / f"{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:40]}.json"
+    """Of the saves in one folder, a run's, the names begin alike."""
+    of = path.absolute()
+    return folder / f"{_digest(of.parent)[:16]}-{_digest(of)[:40]}.json"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()
+
+
+def _former_place(place: Path) -> Path:
+    """Where a manifest was kept before runs were told apart."""
+    return place.with_name(place.name.partition("-")[2])
 
 
 def paced(
@@ -118,7 +131,7 @@ def _block(handle: Handle, offset: int, buffer: bytearray, pace: Pace) -> str:
 
 
 def keep(folder: Path, kept: Kept) -> Path:
-    """Write it, and forget the oldest beyond `KEPT`. OSError where the folder cannot be written to."""
+    """Write it, and forget the oldest beyond `KEPT_OF_RUN` and `KEPT`. OSError where the folder cannot be written to."""
     place = place_of(folder, Path(kept.path))
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = place.with_suffix(f".{os.getpid()}.tmp")
@@ -130,15 +143,39 @@ def keep(folder: Path, kept: Kept) -> Path:
         temporary.replace(place)
     finally:
         temporary.unlink(missing_ok=True)
-    others = sorted(folder.glob("*.json"), key=lambda other: other.stat().st_mtime)
-    for old in others[:-KEPT]:
-        old.unlink(missing_ok=True)
+    _former_place(place).unlink(missing_ok=True)
+    _forget(folder)
     return place
+
+
+def _forget(folder: Path) -> None:
+    """Remove the oldest of the runs that have most: many short jobs of a user push out none of a slow one's saves."""
+    runs: dict[str, list[tuple[float, str]]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # another node forgets, too
+                if entry.name.endswith(".json"):
+                    run = entry.name.rpartition("-")[0]
+                    runs.setdefault(run, []).append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
+    old: list[str] = []
+    for kept in runs.values():
+        kept.sort(reverse=True)
+        old += [path for _, path in kept[KEPT_OF_RUN:]]
+        del kept[KEPT_OF_RUN:]
+    while sum(map(len, runs.values())) > KEPT:
+        most = max(runs.values(), key=lambda kept: (len(kept), -kept[-1][0] if kept else 0.0))
+        old.append(most.pop()[1])
+    for path in old:
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
 
 
 def find(folder: Path, tree: Tree) -> Kept | None:
     """The manifest of what lies there; None where there is none that can be read."""
     place = place_of(folder, tree.root)
+    former = _former_place(place)
+    if not os.path.lexists(place) and os.path.lexists(former):
+        place = former
     try:
         with opened(place) as handle:
             data = json_files.parse(handle.read(0, min(handle.size, _LIMIT_BYTES)), place.name)

@@ -229,6 +229,62 @@ def test_the_oldest_are_forgotten(folder, monkeypatch):
     assert len(list(folder.iterdir())) == 3 and place_of(folder, type(folder)("/run/4")).exists()
 
 
+def kept_of(folder, path, at_s=0.0):
+    place = keep(folder, Kept(path, "content", "", 0.0, 0, 0.0, {}))
+    os.utime(place, (at_s, at_s))
+    return place
+
+
+def test_the_saves_of_other_runs_push_out_none_of_a_slow_one(folder, monkeypatch):
+    """They are never made again: at its restart nothing would prove its saves."""
+    monkeypatch.setattr("sentinel.checkpoints.kept_manifest.KEPT", 12)
+    slow = [kept_of(folder, f"/slow/step-{number}", number) for number in range(2)]
+    last = {run: kept_of(folder, f"/sweep/{run}/step-{n}", 10 + n) for n in range(10) for run in range(4)}
+    assert all(place.exists() for place in (*slow, *last.values()))
+    assert len(list(folder.iterdir())) == 12
+
+
+def test_one_runs_saves_are_not_kept_without_end(folder, monkeypatch):
+    monkeypatch.setattr("sentinel.checkpoints.kept_manifest.KEPT_OF_RUN", 3)
+    other = kept_of(folder, "/other/step-1")
+    places = [kept_of(folder, f"/run/step-{number}", 10 + number) for number in range(5)]
+    assert set(folder.iterdir()) == {other, *places[2:]}
+
+
+def test_two_nodes_forget_at_once(folder, monkeypatch):
+    """What one of them has removed is gone for the other, too."""
+    for number in range(4):
+        kept_of(folder, f"/run/{number}", number)
+    real = os.scandir
+
+    class Raced:
+        def __init__(self, path):
+            self.entries = real(path)
+
+        def __enter__(self):
+            listed = list(self.entries)
+            for entry in listed[:2]:
+                os.unlink(entry.path)
+            return iter(listed)
+
+        def __exit__(self, *_):
+            self.entries.close()
+
+    monkeypatch.setattr("sentinel.checkpoints.kept_manifest.KEPT", 2)
+    monkeypatch.setattr(os, "scandir", Raced)
+    kept_of(folder, "/run/5", 5)
+
+
+def test_what_was_kept_before_runs_were_told_apart_is_found(make, folder):
+    path = make.hf("run/checkpoint-20", 20)
+    made(make, path, folder)
+    place = place_of(folder, path)
+    place.rename(folder / place.name.partition("-")[2])
+    assert ask(make, path, "checksum", folder).valid is True
+    made(make, path, folder)  # and gives way to a new one
+    assert [one.name for one in folder.iterdir()] == [place.name]
+
+
 def test_the_rate_is_kept():
     now, slept = [0.0], []
 
