@@ -124,9 +124,7 @@ def copy(
     except NotKnown as error:
         raise Unavailable(f"{visible(str(source))}: {error.reason}") from error
     names = order_of(tree)
-    apart = (
-        tree.single and len(names) > 1
-    )  # each is renamed by itself: a copy that was killed may have done so with some
+    one_by_one = in_place or (tree.single and len(names) > 1)  # a call that was killed may have put some there
     refuse_itself(source, final, ((tree.path(name), place_in(tree, final, name)) for name in names))
     done = Copied(str(final))
     if os.path.lexists(final) and _has_all(final, tree, names):
@@ -140,7 +138,7 @@ def copy(
             for name in names:
                 there = place_in(tree, final, name)
                 inside = there.relative_to(final.parent)
-                if os.path.lexists(there) and not ((in_place or apart) and same(there, tree.files[name])):
+                if os.path.lexists(there) and not (one_by_one and same(there, tree.files[name])):
                     raise Refused(
                         f"{visible(str(there))} exists with other contents: not overwritten",
                         fix="Move it aside with `sentinel checkpoints quarantine`, or copy elsewhere.",

@@ -88,3 +88,17 @@ def test_one_that_is_torn_is_not_copied_for_the_others(source, target):
     os.utime(torn, ns=(status.st_atime_ns, status.st_mtime_ns))
     result = run("drain", source / NAME.format(30, 0), "--to", target, "--json")
     assert torn.name in rows(result)[0]["damaged"] and not target.exists()
+
+
+@pytest.mark.parametrize("ranks", [(2,), (1, 2)])
+@pytest.mark.parametrize("first", [0, 1])
+def test_those_of_several_nodes_come_together(source, target, ranks, first):
+    nodes = [source, source.parent.parent / "n2/run"]
+    nodes[1].mkdir(parents=True)
+    for rank in ranks:
+        (source / NAME.format(30, rank)).rename(nodes[1] / NAME.format(30, rank))
+    every = contents(nodes[0]) | contents(nodes[1])
+    for node in (nodes[first], nodes[1 - first]):
+        path = min(node.glob(NAME.format(30, "*")))
+        done = copy(path, target, path.relative_to(node))
+    assert done.complete and contents(target) == every
