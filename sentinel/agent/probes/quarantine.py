@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sentinel.checkpoints.formats.beside.rank_files import save_of
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.own_folders import exists_below, opened_folder
 from sentinel.checkpoints.quarantine import Move, kept_by_trackers, paths_of, quarantine, read_journal
+from sentinel.checkpoints.setting_aside import links
 from sentinel.errors import Refused, SentinelError
 from sentinel.text import visible
 
@@ -81,6 +83,14 @@ def asked_for(root: Path, paths: list[str], steps: list[int | None] | None, open
     return asked
 
 
+def _links_above(root: Path, moves: Sequence[Move]) -> list[tuple[Path, str]]:
+    """Links beside the root, which nobody changes, to what was moved: they lead nowhere now."""
+    above, gone = root.absolute().parent, {move.source for move in moves if not move.wrote and not move.points_to}
+    with suppress(SentinelError, OSError), opened_folder(above) as opened:
+        return [(above / link, named) for link, _, named, _ in links.links_to(gone, above, opened, [Path()])]
+    return []
+
+
 def require_named(arguments: Mapping[str, Any]) -> None:
     """
     Args:
@@ -115,5 +125,6 @@ def answer(arguments: Mapping[str, Any]) -> dict[str, object]:
     result["trackers"] = [
         [move.source, move.points_to] for move in moves if move.wrote or (move.points_to and not move.link)
     ]
+    result["nowhere"] = [[str(link), named] for link, named in _links_above(root, moves)]
     result["left"] = [[str(path), tracker] for path, tracker in left.items()]
     return {"result": result}

@@ -86,6 +86,10 @@ def words_of_links(answer: object) -> list[str]:
             for link, new in _pairs(answer, "links")[:_MOST_LINKS]
         ),
         *(f"{visible(one)} now names {visible(new)}" for one, new in _pairs(answer, "trackers")[:_MOST_LINKS]),
+        *(
+            f"the link {visible(link)} leads nowhere now: it named {visible(path)}, which was moved"
+            for link, path in _pairs(answer, "nowhere")[:_MOST_LINKS]
+        ),
         *(f"{visible(path)} stays: {_stays_for(tracker)}" for path, tracker in _pairs(answer, "left")[:_MOST_LINKS]),
     ]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.agent.probes.quarantine import move_aside
+from sentinel.agent.probes.quarantine import answer, move_aside
 from sentinel.checkpoints import quarantine as q
 from sentinel.checkpoints.setting_aside import pointing
+from sentinel.daemon.effects.unusable_parts import words_of_links
 from sentinel.errors import FileError, Refused, UserError
 
 
@@ -255,3 +256,15 @@ def test_a_link_into_what_is_moved_names_the_same_file_of_the_chosen_one(run, te
     assert os.readlink(run / "latest.pt").startswith("/") is absolute
     q.undo(run)
     assert {name: os.readlink(run / name) for name in before} == before
+
+
+def test_a_link_above_the_root_that_leads_nowhere_then_is_told(run):
+    """It lies outside of what the job names, and is not changed."""
+    link(run.parent, "latest", "run/step-30/.metadata")
+    link(run.parent, "first", "run/step-10")
+    asked = {"root": str(run), "paths": [str(run / "step-30")], "chosen": str(run / "step-20")}
+    told = answer(asked)["result"]
+    assert told["nowhere"] == [[str(run.parent / "latest"), str(run / "step-30")]]
+    (words,) = words_of_links(told)
+    assert str(run.parent / "latest") in words and "leads nowhere" in words
+    assert os.readlink(run.parent / "latest") == "run/step-30/.metadata" and answer(asked)["result"] == told
