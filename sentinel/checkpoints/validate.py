@@ -211,7 +211,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         if found.NAME in _WITH_EXTRAS and not tree.single:
             one_save.check_optimizers(tree, ask, torch_file.check_extras(tree, ask, judged.finding))
         if not (tree.single or ask.part):
-            _refuse_in_folders(tree, ask, judged.finding, found.NAME)
+            _refuse_in_folders(tree, ask, judged.finding)
         if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):
             lacking.refuse_lacking(tree)
             one_save.refuse_damaged_texts(tree, ask)
@@ -248,10 +248,9 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
     return judged
 
 
-def _refuse_in_folders(tree: Tree, ask: Ask, finding: Finding, name: str) -> None:
+def _refuse_in_folders(tree: Tree, ask: Ask, finding: Finding) -> None:
     """`NotKnown` where a save in a folder of this one is damaged, or was not finished; a known one is looked at with it."""
-    if name != nested.NAME:
-        nested.check_inside(tree, ask, finding)
+    nested.check_inside(tree, ask, finding)
     unfinished.refuse(tree)
     megatron.refuse_unmarked(tree)
     rank_counts.refuse_fewer(tree)

@@ -100,6 +100,7 @@ class Finding:
     note: str = ""
     manifest: bool = False  # a manifest covers every file
     unended: str = ""  # why it may still be being written, where nothing in it says that its save ended
+    inside: set[str] = field(default_factory=set)  # folders with a save of its own that were looked at with this one
     unread: str = ""  # whose numbers this format does not look at: level content is not known then
 
 

@@ -44,6 +44,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     else:
         raise unfinished(tree, ask, "no weights in it: the save did not finish")
     json_files.check_read_at_resume(tree)
+    finding.inside = {"weights"} if inside else set()
     finding.unsummed = [prefix + name for name in finding.unsummed]
     finding.covered = {prefix + name for name in finding.covered}
     for name in ("meta.pt", "weights/common.pt"):

@@ -105,12 +105,14 @@ def _checked(known: Format, inner: Tree, ask: Ask, folder: str) -> Finding:
 
 
 def check_inside(tree: Tree, ask: Ask, finding: Finding) -> None:
-    """Saves of the Trainer and of Accelerate in folders of another save are a part of it, and looked at as such.
+    """Saves in folders of another save are a part of it (an optimizer, an average, a critic), and looked at as such.
 
     Raises:
         NotKnown: one of them is not whole. It may be no part of this one: what is invalid is moved aside.
     """
-    for folder, known in _recognised(tree, marks.folders(tree, marks.LIBRARIES), (hf_trainer, accelerate)).items():
+    for folder, known in _recognised(tree, marks.folders(tree), _MARKED).items():
+        if folder in finding.inside:
+            continue
         inner = tree.below(folder)
         try:
             found = known.check(inner, ask)
@@ -140,6 +142,7 @@ def refuse_other_saves(tree: Tree) -> None:
 
 
 def _add(whole: Finding, folder: str, found: Finding) -> None:
+    whole.inside |= {folder, *(f"{folder}/{name}" for name in found.inside)}
     whole.works = [*whole.works, *found.works]
     whole.unsummed += [f"{folder}/{name}" for name in found.unsummed]
     whole.covered |= {f"{folder}/{name}" for name in found.covered}

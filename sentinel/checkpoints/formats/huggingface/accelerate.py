@@ -42,6 +42,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         (finding.covered.add if file.summed else finding.unsummed.append)(name)
     files = hf_inside.check_pickled(tree, ask, finding, works)
     inner = hf_inside.folders(tree)
+    finding.inside = set(inner)
     for folder in inner:
         found = _inside(tree.below(folder), ask)
         works += list(found.works)

@@ -77,7 +77,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     works, weights = safetensors_set.check_models(tree, ask)
     finding.unsummed += weights
     files = hf_inside.check_pickled(tree, ask, finding, works)
-    inner = [_inner(tree, folder, ask) for folder in hf_inside.folders(tree)]
+    finding.inside = set(hf_inside.folders(tree))
+    inner = [_inner(tree, folder, ask) for folder in sorted(finding.inside)]
     for part in inner:
         works += list(part.works)
         finding.unsummed += part.unsummed

@@ -117,6 +117,64 @@ def test_megatrons_save_without_its_marker_under_another_name(make, at):
     assert answer.valid is None and "metadata.json" in answer.reason, answer
 
 
+AROUND = {
+    "step-10": lambda make: make.dcp("run/step-10", step=10),
+    "iter_0000010": lambda make: make.megatron("run/iter_0000010", 10),
+    "global_step10": lambda make: make.deepspeed("run/global_step10", step=10),
+    "checkpoint-10": lambda make: make.hf("run/checkpoint-10", 10),
+    "step-10 of nemo": lambda make: make.dcp("run/step-10/weights", step=10),
+    "step_10 of policies": lambda make: make.dcp("run/step_10/policy/weights", step=10),
+}
+INSIDE = {
+    "dcp": (lambda make, at: make.dcp(at, step=10), "__1_0.distcp", ".metadata"),
+    "deepspeed": (
+        lambda make, at: make.deepspeed(at, step=10),
+        "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
+        "mp_rank_00_model_states.pt",
+    ),
+    "megatron": (lambda make, at: make.megatron(at, 10, integrity=False), "__1_0.distcp", ".metadata"),
+}
+
+
+@pytest.mark.parametrize("outer", AROUND)
+@pytest.mark.parametrize("kind", INSIDE)
+@pytest.mark.parametrize("deep", ["optimizer", "policy/optimizer", "ema/a/b"])
+def test_a_state_in_a_folder_of_a_save(make, outer, kind, deep):
+    """An optimizer, an average, a critic: cut or without its end it was valid at every level, and nothing could load it."""
+    AROUND[outer](make)
+    step = make.root / "run" / outer.partition(" ")[0]
+    write, shard, end = INSIDE[kind]
+    inner = write(make, f"run/{step.name}/{deep}")
+    assert ask(make, step).valid is True, ask(make, step)
+    cut(inner / shard)
+    assert ask(make, step).valid is not True, ask(make, step)
+    shutil.rmtree(inner)
+    (write(make, f"run/{step.name}/{deep}") / end).unlink()
+    assert ask(make, step).valid is not True, ask(make, step)
+
+
+@pytest.mark.parametrize("outer", ["step-10 of nemo", "step_10 of policies", "step-10"])
+def test_a_state_in_a_folder_is_read_with_the_save(make, outer):
+    AROUND[outer](make)
+    step = make.root / "run" / outer.partition(" ")[0]
+    path = make.dcp(f"run/{step.name}/policy/optimizer", step=10) / "__1_0.distcp"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"data/0") + 100] ^= 0xFF
+    path.write_bytes(bytes(data))
+    assert ask(make, step, "checksum").valid is False, ask(make, step, "checksum")
+
+
+def test_the_shards_of_a_trainers_model_are_read_once(make):
+    """Its own check looks at them: no other one does again."""
+    step = begun(make, "run/checkpoint-10", 7)
+    make.json(step / "trainer_state.json", {"global_step": 10})
+    read = []
+    for file in step.rglob("*"):
+        make.age(file, 3600)
+    answer = validate(step, "checksum", now_s=make.now_s, settings=replace(DEFAULTS, progress=read.append))
+    assert answer.valid is True and sum(read) < sum(f.stat().st_size for f in step.rglob("*") if f.is_file()), answer
+
+
 def test_more_saves_than_are_looked_at(make):
     path = make.hf("run/checkpoint-10", 10)
     for index in range(70):
