@@ -31,11 +31,10 @@ from sentinel.checkpoints.formats import (
     one_save,
     rank_counts,
     safetensors_set,
-    torch_file,
     torch_folder,
 )
 from sentinel.checkpoints.formats.base import FRESH_S, Ask, Finding
-from sentinel.checkpoints.formats.beside import lacking
+from sentinel.checkpoints.formats.beside import extras, lacking
 from sentinel.checkpoints.formats.beside.rank_files import scan_save
 from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer, unfinished
 from sentinel.checkpoints.formats.registered import refuse_unregistered
@@ -64,7 +63,7 @@ class Settings:
 
 DEFAULTS = Settings()
 # Formats of one checkpoint in one folder that do not themselves look at every torch file in it.
-_WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME, nemo.NAME))
+_WITH_EXTRAS = frozenset((dcp.NAME, safetensors_set.NAME))
 # Formats that are known by their files, whatever folders lie beside these.
 _BY_FILES_ALONE = frozenset((dcp.NAME, nvrx.NAME, safetensors_set.NAME, torch_folder.NAME))
 ONLY_WEIGHTS = "weights without an optimizer"
@@ -209,7 +208,7 @@ def _judge(path: Path, ask: Ask, settings: Settings) -> _Judged:
         if is_not_for_use(path.name):
             raise NotKnown(f"{visible(path.name)}: so is named what is not finished, or was set aside")
         if found.NAME in _WITH_EXTRAS and not tree.single:
-            one_save.check_optimizers(tree, ask, torch_file.check_extras(tree, ask, judged.finding))
+            extras.check(tree, ask, judged.finding)
         if not (tree.single or ask.part):
             _refuse_in_folders(tree, ask, judged.finding)
         if found.NAME in _OF_ONE_SAVE and not (tree.single or ask.part):

@@ -14,7 +14,7 @@ from pathlib import Path
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, torch_file
 from sentinel.checkpoints.formats.base import NEAREST, Ask, Finding, neighbours, refuse_links, unfinished
-from sentinel.checkpoints.formats.beside import far_saves
+from sentinel.checkpoints.formats.beside import extras, far_saves
 from sentinel.checkpoints.formats.torch_file import TorchFile
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
@@ -71,7 +71,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     works.append(Work(0, lambda _: one_save.refuse_twins(tree, partitions_of)))
     if not ask.part and _counts(tree, files):
         works.append(Work(0, lambda _: _refuse_earlier(tree, partitions_of, shown)))
-    return Finding(
+    finding = Finding(
         step=step,
         owners=frozenset(rank for rank, _ in optim),
         world_size=(partitions or dp or 1) * mp if partitions or dp else None,
@@ -80,6 +80,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         unsummed=[name for name, file in files.items() if not file.summed],
         covered={name for name, file in files.items() if file.summed},
     )
+    extras.check(tree, ask, finding, perhaps_anothers=True)
+    return finding
 
 
 def _one(files: Iterable[TorchFile], key: str) -> int | None:

@@ -14,6 +14,7 @@ import re
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, is_file, opened, read_small
 from sentinel.checkpoints.formats import dcp, one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, refuse_links, unfinished
+from sentinel.checkpoints.formats.beside import extras
 from sentinel.checkpoints.formats.jax import zarr
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.reading import Work
@@ -50,7 +51,9 @@ def recognise(tree: Tree) -> bool:
 def check(tree: Tree, ask: Ask) -> Finding:
     refuse_links(tree)
     if any(_RANK.fullmatch(folder) for folder in tree.folders):
-        return _check_legacy(tree, ask)
+        finding = _check_legacy(tree, ask)
+        extras.check(tree, ask, finding)
+        return finding
     backend = _marker(tree, ask)
     arrays = backend and not dcp.recognise(tree) and bool(zarr.arrays(tree))
     finding = _check_zarr(tree, ask) if arrays else dcp.check(tree, ask)
@@ -61,7 +64,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
         common = torch_file.check_file(tree, COMMON, ask)
         finding.step = _common_step(common, finding.step)
         finding.works = [*finding.works, *common.works]
-        finding.unsummed += [] if common.summed else [COMMON]
+        (finding.covered.add if common.summed else finding.unsummed.append)(COMMON)
+    extras.check(tree, ask, finding)
     if INTEGRITY in tree.files:
         _integrity(tree, ask, finding)
     return finding

@@ -11,6 +11,7 @@ import os
 from sentinel.checkpoints.files import NotKnown, Tree
 from sentinel.checkpoints.formats import dcp, megatron, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, refuse_links, unfinished
+from sentinel.checkpoints.formats.beside import extras
 from sentinel.checkpoints.parsing import json_files
 
 NAME = "nemo"
@@ -55,6 +56,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
             steps = set(file.steps())
             if finding.step is None and len(steps) == 1:
                 finding.step = steps.pop()
+    extras.check(tree, ask, finding)
     if inside and "context" in tree.folders and not any(name.startswith("context/") for name in tree.files):
         raise NotKnown("its context folder is empty: being written or deleted")
     return finding

@@ -17,11 +17,11 @@ from sentinel.checkpoints.formats import (
     nemo,
     one_save,
     safetensors_set,
-    torch_file,
     torch_folder,
     tracked,
 )
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, refuse_links
+from sentinel.checkpoints.formats.beside import extras
 from sentinel.checkpoints.formats.huggingface import accelerate, hf_trainer
 from sentinel.checkpoints.steps import number_of, step_of
 from sentinel.text import visible
@@ -78,7 +78,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         inner = tree.below(folder)
         found = _checked(known, inner, ask, folder)
         if known is dcp_format or known is safetensors_set:
-            one_save.check_optimizers(inner, ask, torch_file.check_extras(inner, ask, found))
+            extras.check(inner, ask, found)
         _add(whole, folder, found)
         whole.owners |= found.owners
         whole.world_size = max(whole.world_size or 0, found.world_size or 0) or None

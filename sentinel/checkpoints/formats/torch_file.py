@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel import inert_pickle
-from sentinel.checkpoints.files import BeingWritten, Broken, Foreign, Handle, NotKnown, PerhapsForeign, Tree, opened
+from sentinel.checkpoints.files import BeingWritten, Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links
 from sentinel.checkpoints.parsing import pickle_names, scalars, zips
 from sentinel.checkpoints.parsing.content import OPTIMIZER_KEY, Role, looks_of, storages_of
@@ -276,22 +276,6 @@ def _scan_work(tree: Tree, name: str, offset: int, storage: Storage, looks: Sequ
                 raise Broken(f"{visible(name)}: {scan.finding} in a {scan.dtype} tensor", "content")
 
     return Work(storage.bytes, run)
-
-
-def check_extras(tree: Tree, ask: Ask, finding: Finding) -> dict[str, TorchFile]:
-    """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not."""
-    known = finding.covered.union(finding.unsummed)
-    files: dict[str, TorchFile] = {}
-    for name in sorted(tree.files):
-        if not name.endswith(SUFFIXES) or name in known or not is_torch(tree, name):
-            continue
-        try:
-            file = files[name] = check_file(tree, name, ask)
-        except (Foreign, PerhapsForeign):
-            continue
-        finding.works = [*finding.works, *file.works] if file.works else finding.works
-        (finding.covered.add if file.summed else finding.unsummed.append)(name)
-    return files
 
 
 def is_torch(tree: Tree, name: str) -> bool:

@@ -12,6 +12,7 @@ import re
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import dcp, deepspeed, safetensors_set, torch_file, tracked
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.formats.beside import extras
 from sentinel.checkpoints.formats.huggingface import counted_steps, hf_inside, names
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
@@ -63,6 +64,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         hf_inside.check_one_save(tree, ask, files, weights)
     _as_beside(tree, len(ranks))
     finding.works = works
+    extras.check(tree, ask, finding, perhaps_anothers=True)
     return finding
 
 

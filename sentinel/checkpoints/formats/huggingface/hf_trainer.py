@@ -32,6 +32,7 @@ from sentinel.checkpoints.formats.base import (
     refuse_links,
     unfinished,
 )
+from sentinel.checkpoints.formats.beside import extras
 from sentinel.checkpoints.formats.huggingface import hf_inside, names
 from sentinel.checkpoints.formats.huggingface.names import STATE
 from sentinel.checkpoints.parsing import json_files
@@ -101,6 +102,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         hf_inside.check_one_save(tree, ask, files, [*weights, *parts])
     _as_beside(tree)
     finding.works = works
+    extras.check(tree, ask, finding, perhaps_anothers=True)
     return finding
 
 

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
-from sentinel.checkpoints.formats import one_save
+from sentinel.checkpoints.formats import one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours, newer_than, refuse_links, unfinished
+from sentinel.checkpoints.formats.beside import extras
 from sentinel.checkpoints.formats.jax import chunks, inflating, ocdbt, zarr
 from sentinel.checkpoints.parsing import json_files
 from sentinel.checkpoints.parsing.ranks import first_hole
@@ -87,7 +88,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     one_save.refuse_older(tree, data, COMMITTED if COMMITTED in tree.files else None)
     if not finding.whole:
         finding.owners = owners_by_name(tree)
-    finding.unsummed = sorted(data)
+    finding.unsummed = sorted(name for name in data if not name.endswith(torch_file.SUFFIXES))
+    extras.check(tree, ask, finding, perhaps_anothers=True)
     finding.unread = "arrays of Orbax"
     return finding
 

@@ -175,6 +175,47 @@ def test_the_shards_of_a_trainers_model_are_read_once(make):
     assert answer.valid is True and sum(read) < sum(f.stat().st_size for f in step.rglob("*") if f.is_file()), answer
 
 
+@pytest.mark.parametrize("outer", [*AROUND, "checkpoint-10 of accelerate", "iter_0000010 of ranks"])
+@pytest.mark.parametrize("name", ["dataloader/rank_0.pt", "policy/critic/state.pt"])
+def test_a_torch_file_in_a_folder_of_a_save(make, outer, name):
+    """Only DCP's saw theirs. Where it may be anybody's, a save beside that has it whole tells."""
+    step = make.root / "run" / outer.partition(" ")[0]
+    others = {
+        "checkpoint-10 of accelerate": lambda make: make.accelerate("run/checkpoint-10", 10, ranks=1),
+        "iter_0000010 of ranks": lambda make: make.megatron_legacy("run/iter_0000010", 10),
+    }
+    {**AROUND, **others}[outer](make)
+    path = step / name
+    whole = torch_file(make, path.name)
+    make.write(path, whole)
+    make.write(step.with_name(step.name.replace("10", "20")) / name, whole)
+    assert ask(make, step).valid is True, ask(make, step)
+    for data in (whole[: len(whole) // 2], b""):
+        make.write(path, data)
+        assert ask(make, step).valid is not True, ask(make, step)
+
+
+@pytest.mark.parametrize("integrity", [True, False])
+@pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: b""])
+def test_the_state_of_a_run_in_a_save_of_megatrons(make, integrity, damage):
+    """Megatron-Bridge reads ``train_state.pt`` at a resume: cut or empty, the save around it was valid at every level."""
+    step = make.megatron("run/iter_0000010", 10, integrity=False)
+    path = step / "train_state.pt"
+    make.write(path, torch_file(make, path.name))
+    if integrity:
+        digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in step.iterdir()}
+        make.json(step / "integrity.json", {"algorithm": "sha256", "files": digests}, 3)
+    assert ask(make, step, "content").valid is True, ask(make, step, "content")
+    make.write(path, damage(path.read_bytes()))
+    assert [ask(make, step, level).valid for level in ("structural", "checksum", "content")] == [False] * 3
+
+
+def test_a_torch_file_of_another_step_is_none_of_this_save(make):
+    step = make.dcp("run/step-10", step=10)
+    make.write(step / "old/step-5/state.pt", torch_file(make, "state.pt")[:-40])
+    assert ask(make, step).valid is True, ask(make, step)
+
+
 def test_more_saves_than_are_looked_at(make):
     path = make.hf("run/checkpoint-10", 10)
     for index in range(70):

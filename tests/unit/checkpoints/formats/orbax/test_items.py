@@ -112,3 +112,22 @@ def test_files_are_gone_through_once_however_many_items_are_named(tmp_path):
         return files.times
 
     assert times(30) == times(3)
+
+
+@pytest.mark.parametrize("name", ["loader/rank_0.pt", "torch.pt"])
+def test_a_torch_file_in_a_step(make, tmp_path, name):
+    """PyTorch's part of a program, cut in half: it may be anybody's, but the step beside has it whole."""
+    step = step_of("0.12.8", tmp_path)
+
+    def write(folder, data):
+        make.write(folder / name, data)
+        os.utime(folder / name, (1e9, 1e9))
+
+    data = make.torch_file({"cursor": 7})
+    write(step, data)
+    assert ask(step).valid is True, ask(step)
+    write(step, data[:-40])
+    assert ask(step).valid is True, ask(step)
+    shutil.copytree(step, step.with_name("10"))
+    write(step.with_name("10"), data)
+    assert ask(step).valid is None, ask(step)

@@ -1,0 +1,59 @@
+"""Torch files of a save that its format does not name. Of some only a save beside tells that they are a part of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentinel.checkpoints.files import Broken, Foreign, NotKnown, PerhapsForeign, Tree
+from sentinel.checkpoints.formats import one_save
+from sentinel.checkpoints.formats.base import Ask, Finding, neighbours
+from sentinel.checkpoints.formats.torch_file import SUFFIXES, TorchFile, check_file, is_torch
+from sentinel.checkpoints.steps import step_of
+from sentinel.text import visible
+
+_NEIGHBOURS = 2
+
+
+def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = False) -> None:
+    """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not.
+
+    What lies in a folder of another step is that one's. ``perhaps_anothers``: they may be anybody's, and a damaged one makes
+    the save *not known* where one beside has it whole: a resume may read it.
+    """
+    known, mine = finding.covered.union(finding.unsummed), step_of(tree.root.name)
+    files: dict[str, TorchFile] = {}
+    for name in sorted(tree.files):
+        if not name.endswith(SUFFIXES) or name in known or _of_another_step(name, mine):
+            continue
+        try:
+            if not is_torch(tree, name):
+                continue
+            file = files[name] = check_file(tree, name, ask)
+        except (Foreign, PerhapsForeign):
+            continue
+        except (Broken, NotKnown) as error:
+            if not perhaps_anothers:
+                raise
+            if (beside := _with_it_whole(tree, name)) is not None:
+                raise NotKnown(f"{error.reason}; that of {visible(beside.name)} is whole") from None
+            continue
+        finding.works = [*finding.works, *file.works] if file.works else finding.works
+        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+    one_save.check_optimizers(tree, ask, files)
+
+
+def _of_another_step(name: str, mine: int | None) -> bool:
+    return any(step_of(folder) not in (None, mine) for folder in name.split("/")[:-1])
+
+
+def _with_it_whole(tree: Tree, name: str) -> Path | None:
+    """A save beside this one that has this torch file whole."""
+    for folder in neighbours(tree.root, _NEIGHBOURS):
+        entry = one_save.file_inside(folder, name)
+        try:
+            if entry and is_torch(there := Tree(folder, {name: entry}), name):
+                check_file(there, name, Ask("structural", 0.0))
+                return folder
+        except (Broken, NotKnown):
+            continue
+    return None
