@@ -35,11 +35,11 @@ def recognise(tree: Tree) -> bool:
 
 
 def owners_by_name(tree: Tree) -> frozenset[int]:
-    return frozenset(rank for rank, _ in _pairs(tree, _OPTIM))
+    return frozenset(rank for rank, _ in _pairs(tree.files, _OPTIM))
 
 
-def _pairs(tree: Tree, pattern: re.Pattern[str]) -> set[tuple[int, int]]:
-    return {(int(m.group(1)), int(m.group(2))) for name in tree.files if (m := pattern.fullmatch(name))}
+def _pairs(names: Iterable[str], pattern: re.Pattern[str]) -> set[tuple[int, int]]:
+    return {(int(m.group(1)), int(m.group(2))) for name in names if (m := pattern.fullmatch(name))}
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
@@ -49,27 +49,32 @@ def check(tree: Tree, ask: Ask) -> Finding:
         for name in sorted(tree.files)
         if "/" not in name and name.endswith(".pt")
     }
-    optim = _pairs(tree, _OPTIM)
-    zero3 = _pairs(tree, _ZERO3)
+    own = {name: file for name, file in files.items() if name not in _left_over(files)}
+    if len(own) < len(files):
+        ask.say(
+            f"{visible(min(files.keys() - own.keys()))} is of a save by more ranks, which no load of this one reads"
+        )
+    optim = _pairs(own, _OPTIM)
+    zero3 = _pairs(own, _ZERO3)
     models = {int(m.group(1)) for name in tree.files if (m := _MODEL.fullmatch(name))}
-    shown = [file for name, file in files.items() if _MODEL.fullmatch(name) or _ZERO3.fullmatch(name)]
+    shown = [file for name, file in own.items() if _MODEL.fullmatch(name) or _ZERO3.fullmatch(name)]
     if not shown and not any(_LAYER.fullmatch(name) for name in files):
         raise unfinished(tree, ask, "no model states: the save did not finish")
     mp = _one(shown, "mp_world_size") or len({m for _, m in optim | zero3} | models) or 1
     dp = _one(shown, "dp_world_size")
-    partitions = _partitions(files)
+    partitions = _partitions(own)
     if not ask.part:
         _complete(tree, ask, optim, zero3, models, (mp, dp, partitions, _zero_stage(shown)))
-        one_save.refuse_lost_state(tree, files)
-    step = _same_step(tree, files, shown)
+        one_save.refuse_lost_state(tree, own)
+    step = _same_step(tree, own, shown)
     ours = [
-        name for name in files if any(pattern.fullmatch(name) for pattern in _ALL)
+        name for name in own if any(pattern.fullmatch(name) for pattern in _ALL)
     ]  # others may be made of them later
     one_save.refuse_pause(tree, ours, one_save.RANKS_HANG_S)
     works: list[Work] = [work for file in files.values() for work in file.works]
-    partitions_of = [name for name in files if _OPTIM.fullmatch(name)]
+    partitions_of = [name for name in own if _OPTIM.fullmatch(name)]
     works.append(Work(0, lambda _: one_save.refuse_twins(tree, partitions_of)))
-    if not ask.part and _counts(tree, files):
+    if not ask.part and _counts(tree, own):
         works.append(Work(0, lambda _: _refuse_earlier(tree, partitions_of, shown)))
     finding = Finding(
         step=step,
@@ -82,6 +87,26 @@ def check(tree: Tree, ask: Ask) -> Finding:
     )
     extras.check(tree, ask, finding, perhaps_anothers=True)
     return finding
+
+
+def _left_over(files: dict[str, TorchFile]) -> set[str]:
+    """Shards of ranks that this save has none of, which state another number of them than its own do.
+
+    A run that went back and has fewer ranks saves a step again over the older save, whose last ranks' shards stay. DeepSpeed
+    reads those of as many ranks as the model states say (which may be fewer than there are, with sequences in parts).
+    """
+    first = [file for name, file in files.items() if _MODEL.fullmatch(name) or (0, 0) in _pairs([name], _ZERO3)]
+    stated = {value for file in first if type(value := file.get("dp_world_size")) is int}
+    ranks = stated.pop() if len(stated) == 1 else 0
+    counts: dict[str, tuple[int, object]] = {}  # (its rank, of how many)
+    for name, file in files.items():
+        for pattern, count in ((_OPTIM, _partition_count(file)), (_ZERO3, file.get("dp_world_size"))):
+            if match := pattern.fullmatch(name):
+                counts[name] = int(match.group(1)), count
+    mine = {count for rank, count in counts.values() if rank < ranks}
+    if mine != {ranks}:
+        return set()
+    return {name for name, (rank, count) in counts.items() if rank >= ranks and type(count) is int and count > rank}
 
 
 def _one(files: Iterable[TorchFile], key: str) -> int | None:
@@ -105,14 +130,19 @@ def _partitions(files: dict[str, TorchFile]) -> int | None:
     found: set[int] = set()
     for name, file in files.items():
         if _OPTIM.fullmatch(name):
-            count = file.get("optimizer_state_dict", "partition_count")
-            if isinstance(count, (list, tuple)):
-                count = max((c for c in count if type(c) is int), default=None)
-            if type(count) is int:
+            count = _partition_count(file)
+            if count is not None:
                 found.add(count)
     if len(found) > 1:
         raise Broken(f"the optimizer shards disagree about their number: {sorted(found)[:4]}")
     return next(iter(found), None)
+
+
+def _partition_count(file: TorchFile) -> int | None:
+    count = file.get("optimizer_state_dict", "partition_count")
+    if isinstance(count, (list, tuple)):
+        count = max((c for c in count if type(c) is int), default=None)
+    return count if type(count) is int else None
 
 
 def _complete(
@@ -134,7 +164,7 @@ def _complete(
     ):
         raise unfinished(tree, ask, f"model states of {len(models)} model-parallel ranks, {mp} are needed")
     for pattern, what in ((_LAYER, "layer"), (_EXPERT_OPTIM, "expert rank")):
-        pairs = _pairs(tree, pattern)
+        pairs = _pairs(tree.files, pattern)
         if pattern is _LAYER and pairs:
             parts = {b for _, b in pairs}
             hole = next((a for a in sorted({a for a, _ in pairs}) if any((a, b) not in pairs for b in parts)), None)

@@ -196,3 +196,48 @@ def test_steps_that_were_skipped_change_no_shard(make, skipped):
     skipping(make, paths[1], 20, skipped)
     give_shards(paths[0], paths[1])
     assert ask(make, paths[1]).valid is (True if skipped == 10 else None), ask(make, paths[1])
+
+
+# --- saved again by fewer ranks --------------------------------------------------------------------------------------
+
+
+def saved_again(make, stage, before=4, now=2):
+    """A run went back, and saved the same step on fewer ranks into the folder of the older save."""
+    path = make.deepspeed("run/global_step30", 30, ranks=before, stage=stage)
+    aged(make, path, 7200)
+    make.deepspeed("run/global_step30", 30, ranks=now, stage=stage)
+    for file in path.iterdir():
+        if file.stat().st_mtime > make.now_s - 7000:
+            make.age(file, 3600)
+    return path
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("level", ["structural", "checksum", "content"])
+def test_shards_of_ranks_that_a_save_does_not_have(make, stage, level):
+    """DeepSpeed reads as many as the model states say: the newest whole save was *invalid*, and moved aside."""
+    answer = ask(make, saved_again(make, stage), level)
+    assert answer.valid is True and "by more ranks" in answer.reason, answer
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_shard_that_a_save_by_fewer_ranks_lacks(make, stage, rank):
+    path = saved_again(make, stage)
+    shard = path / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+    shard.unlink()
+    assert ask(make, path).valid is False
+    older = make.deepspeed("old/global_step30", 30, ranks=4, stage=stage) / shard.name
+    shutil.copy2(older, shard)
+    assert ask(make, path).valid is not True
+
+
+def test_model_states_that_count_fewer_ranks_than_all_shards_do(make):
+    """With sequences cut over the ranks older versions count those of the data alone: all four are of one save."""
+    path = make.deepspeed("run/global_step30", 30, ranks=4)
+    fewer = make.deepspeed("other/global_step30", 30, ranks=2)
+    shutil.copy2(fewer / "mp_rank_00_model_states.pt", path)
+    aged(make, path, 3600)
+    assert ask(make, path).valid is True, ask(make, path)
+    (path / "bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt").unlink()
+    assert ask(make, path).valid is False, ask(make, path)
