@@ -15,8 +15,14 @@ from sentinel.checkpoints.steps import without_numbers
 from sentinel.text import visible
 
 _NEIGHBOURS = 2
-# Names of files that a load may need. Data (.npy, .pkl, .json) may be results, which come when a save is over.
-_STATE = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".safetensors")
+# Names of files that a load may need. Data (.npy, .pkl, .json) may be results, which come when a save is over, unless its
+# name says that it is the run's state (lingua's train_state_00000.json).
+_STATE = re.compile(
+    r"(?s:.*)\.(?:pt|pth|bin|ckpt|tar|safetensors)"
+    r"|(?:.*[^a-z])?(?:states?|progress|training_step|(?:lr_?)?scheduler|sampler|(?:data_?)?loader|rng)(?:[^a-z].*)?"
+    r"\.(?:json|pkl|pickle|npy|npz)",
+    re.IGNORECASE,
+)
 _DEPTH = 3  # of folders in a save: model/pp_00/tp_00/sdp_00.pt
 _OF_A_RANK = re.compile(r"([^0-9]*)(\d{1,6})(\.[a-z]+)")
 _UNIVERSAL = "zero"  # the folder of parameters in such a save
@@ -65,7 +71,7 @@ def _saved_in(folder: Path, mine: Mapping[str, str]) -> dict[str, str]:
     for path in _files_in(folder):
         inside = str(path.relative_to(folder))
         shards = path.name == ".metadata"
-        if not shards and (path.name.startswith(".") or not path.name.endswith(_STATE)):
+        if not shards and (path.name.startswith(".") or _STATE.fullmatch(path.name) is None):
             continue
         here = (path.lstat().st_mtime, inside)
         times[without_numbers(inside)] = min(times.get(without_numbers(inside), here), here)
@@ -97,7 +103,7 @@ def _refuse_holes(tree: Tree, beside: Sequence[Path]) -> None:
     for name in tree.files:
         folder, slash, file = name.rpartition("/")
         match = _OF_A_RANK.fullmatch(file)
-        if match and file.endswith(_STATE):
+        if match and _STATE.fullmatch(file):
             ranks.setdefault((folder + slash + match[1], match[3]), {})[int(match[2])] = match[2]
     for (before, after), numbers in ranks.items():
         low, high = min(numbers), max(numbers)

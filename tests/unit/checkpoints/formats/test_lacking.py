@@ -68,6 +68,31 @@ def test_a_file_that_every_step_beside_has(make, kind, where):
 
 
 @pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("name", ["train_state_00000.json", "train/state.json", "dataloader_1.pkl", "rng_state.npz"])
+def test_a_state_in_json_that_every_step_beside_has(make, kind, name):
+    """lingua's load reads one that it writes after the shards: killed between, the save was chosen, and no load read it."""
+    paths = run(make, kind)
+    for index, path in enumerate(paths):
+        make.json(path / name, {"step": 1})
+        make.age(path / name, 36_000 - 3600 * index)
+    assert [ask(make, path).valid for path in paths] == [True] * 3, [ask(make, path) for path in paths]
+    (paths[2] / name).unlink()
+    answer = ask(make, paths[2])
+    assert answer.valid is None and f"{name} is missing" in answer.reason, answer
+    assert all(ask(make, path).valid for path in paths[:2])
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("name", ["eval_results.json", "metrics.json", "step_losses.npy", "all_statements.json"])
+def test_results_that_are_not_there_yet(make, kind, name):
+    paths = run(make, kind)
+    for index, path in enumerate(paths[:2]):
+        make.json(path / name, {"step": 1})
+        make.age(path / name, 36_000 - 3600 * index)
+    assert ask(make, paths[2]).valid is True, ask(make, paths[2])
+
+
+@pytest.mark.parametrize("kind", RUNS)
 def test_what_was_put_beside_one_step_is_missing_in_no_other(make, kind):
     """An export for inference, made when the run was over; and fewer ranks than before."""
     paths = run(make, kind)
