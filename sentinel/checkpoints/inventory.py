@@ -145,7 +145,9 @@ def _what_is_wrong(folder: Path, error: OSError) -> str:
 
 def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, search: _Search) -> None:
     """One folder: it is a checkpoint itself, or holds checkpoints, or holds folders that may."""
-    if _is_checkpoint({entry.name for entry in entries}) and not below.holds_saves_of_steps(folder, entries):
+    if _is_checkpoint({entry.name for entry in entries}) and not (
+        below.holds_saves_of_steps(folder, entries) or _holds_files_of_steps(folder, entries)
+    ):
         search.spots.append(Spot(str(folder)))
         return
     local = _local_iterations(entries)
@@ -216,6 +218,20 @@ def _is_checkpoint(names: set[str]) -> bool:
         or any(name.startswith("__") and name.endswith(".distcp") for name in names)
         or any(known.pattern.search(name) for known in by_name.UNCHECKED for name in names)
     )
+
+
+def _holds_files_of_steps(folder: Path, entries: Iterable[os.DirEntry[str]]) -> bool:
+    """Whether files of several steps, or several numbered ones, lie there, each a save of its own.
+
+    Then what marks the folder was put beside them: an export, a file of another library's.
+    """
+    names = [
+        entry.name for entry in entries if _is_checkpoint_file(entry.name) and entry.is_file(follow_symlinks=False)
+    ]
+    steps = {step_of(name) for name in names} - {None, step_of(folder.name)}
+    # Files named by bare digits are of ranks, too.
+    numbers = {number_of(name) for name in names if not name.partition(".")[0].isdigit()} - {None}
+    return len(steps) > 1 or len(numbers) > 1
 
 
 def _local_iterations(entries: Iterable[os.DirEntry[str]]) -> set[int]:

@@ -75,3 +75,33 @@ def test_what_a_save_holds_in_folders_is_its_own(make):
     whole = make.accelerate("run/last")
     make.dcp("run/last/checkpoint_0", step=100)
     assert found(make) == {"run/best", "run/last"}, whole
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "last.ckpt.meta",
+        "export.keras",
+        "trainer_state.json",
+        "global_metadata.json",
+        "random_states_0.pkl",
+        "x.pdparams",
+    ],
+)
+@pytest.mark.parametrize("name", ["epoch=0-step={}.ckpt", "step_{}.pt", "ep0-ba{}-rank0.pt", "checkpoint_{}"])
+def test_one_file_beside_those_of_steps_hides_none(make, beside, name):
+    """The folder of the run was the only save, of a library whose pattern matched."""
+    value, payloads = make.state(10)
+    for step in (10, 20, 30):
+        state = {"optimizer": {"state": value, "param_groups": []}, "step": step}
+        make.write(make.root / "run" / name.format(step), make.torch_file(state, payloads))
+    (make.root / "run" / beside).write_text("{}")
+    assert found(make) == {f"run/{name.format(step)}" for step in (10, 20, 30)}
+
+
+def test_a_file_that_is_named_like_a_step_in_a_save(make):
+    """One is no run, nor are the files of ranks."""
+    path = make.dcp("run/final", step=20)
+    for name in ("loader-step_20.pt", "0.ckpt", "1.ckpt"):
+        make.write(path / name, make.torch_file({"cursor": 7}))
+    assert found(make) == {"run/final"}
