@@ -267,10 +267,20 @@ def _saves_in(folder: Path, read_step: StepReader) -> tuple[tuple[int, str], ...
     Thousands may, and each of them is asked for those beside it: a listing is kept while the folder does not change. Its
     ctime tells, which no program sets back as one that copies sets the mtime.
     """
-    changed_ns = folder.stat().st_ctime_ns
-    if time.time_ns() - changed_ns < _SETTLED_NS:
+    changed_ns = settled_since(folder)
+    if changed_ns is None:
         return _list_saves(folder, read_step)
     return _list_saves_once(folder, read_step, changed_ns)
+
+
+def settled_since(folder: Path) -> int | None:
+    """The folder's ctime, while which stays a listing of its names holds; None where it may change again without another.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    changed_ns = folder.stat().st_ctime_ns
+    return None if time.time_ns() - changed_ns < _SETTLED_NS else changed_ns
 
 
 def _list_saves(folder: Path, read_step: StepReader) -> tuple[tuple[int, str], ...]:

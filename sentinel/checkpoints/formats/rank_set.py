@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
+from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown, Tree, entry_of
 from sentinel.checkpoints.formats import torch_folder
-from sentinel.checkpoints.formats.base import Ask, Finding, no_owners
+from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, settled_since
 from sentinel.checkpoints.steps import without_numbers
 from sentinel.text import visible
 
@@ -28,13 +30,12 @@ def set_of(name: str) -> tuple[str, int] | None:
 
 
 def recognise(tree: Tree) -> bool:
-    return tree.single and bool(_sets(tree))
+    return tree.single and bool(_sets(tree)[0])
 
 
 def check(tree: Tree, ask: Ask) -> Finding:
-    sets = _sets(tree)
+    sets, (most, other) = _sets(tree)
     mine, _ = set_of(tree.root.name) or ("", 0)
-    most, other = max((len(ranks), name) for name, ranks in sets.items())
     if len(sets[mine]) < most:
         raise NotKnown(f"{len(sets[mine])} ranks' files, {visible(other)} has {most}: half written or half deleted?")
     whole = Tree(tree.root.parent)
@@ -45,16 +46,36 @@ def check(tree: Tree, ask: Ask) -> Finding:
     return finding
 
 
-def _sets(tree: Tree) -> dict[str, dict[int, str]]:
-    """The sets of the folder whose names differ from this one's in numbers alone; none where no rank but 0 has files."""
-    found: dict[str, dict[int, str]] = {}
+_Sets = dict[str, dict[int, str]]
+_Most = tuple[int, str]  # how many files the largest set has, and its name
+
+
+def _sets(tree: Tree) -> tuple[_Sets, _Most]:
+    """The sets of the folder whose names differ from this one's in numbers alone; none where no rank but 0 has files.
+
+    Thousands of steps may lie there, and each of them is asked: they are kept while the folder does not change.
+    """
     own = set_of(tree.root.name)
     if own is None:
-        return {}
-    shape = without_numbers(own[0])
-    with os.scandir(tree.root.parent) as entries:
+        return {}, (0, "")
+    shape, folder = without_numbers(own[0]), tree.root.parent
+    changed_ns = settled_since(folder)
+    return _list_sets(folder, shape) if changed_ns is None else _list_sets_once(folder, shape, changed_ns)
+
+
+@lru_cache(maxsize=2)
+def _list_sets_once(folder: Path, shape: str, changed_ns: int) -> tuple[_Sets, _Most]:
+    del changed_ns
+    return _list_sets(folder, shape)
+
+
+def _list_sets(folder: Path, shape: str) -> tuple[_Sets, _Most]:
+    found: _Sets = {}
+    with os.scandir(folder) as entries:
         for entry in entries:
             other = set_of(entry.name)
             if other and without_numbers(other[0]) == shape and entry.is_file(follow_symlinks=False):
                 found.setdefault(other[0], {})[other[1]] = entry.name
-    return found if any(max(ranks) for ranks in found.values()) else {}
+    if not any(max(ranks) for ranks in found.values()):
+        return {}, (0, "")
+    return found, max((len(ranks), name) for name, ranks in found.items())

@@ -196,6 +196,23 @@ def test_a_folder_of_many_saves_is_listed_for_their_neighbours_once(make, monkey
     assert answer.valid is None and "optimizer.pt is missing" in answer.reason, answer
 
 
+def test_a_folder_of_ranks_files_is_listed_for_their_steps_once(make, monkeypatch):
+    """It was listed twice for each step: 40 s for 2,000 steps of eight ranks, and the time for all of them is 20 s."""
+    for step in (10, 20, 30, 40, 50):
+        for rank in (0, 1):
+            state = {"optimizer": {"state": {}, "param_groups": []}, "step": step}
+            make.write(make.root / f"run/ep0-ba{step}-rank{rank}.pt", make.torch_file(state))
+    monkeypatch.setattr(base, "_SETTLED_NS", 0)
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: listed.append(Path(folder)) or scandir(folder))
+    parts = listing(make.root / "run", "global", None, now_s=make.now_s)
+    assert [(part.step, part.valid, part.format) for part in parts][:1] == [(50, True, "torch_ranks")], parts
+    assert len(parts) == 5 and listed.count(make.root / "run") < 5, listed
+    make.write(make.root / "run/ep0-ba60-rank0.pt", make.torch_file({"step": 60}))
+    answer = listing(make.root / "run", "global", None, now_s=make.now_s)[0]
+    assert answer.valid is None and "1 ranks' files" in answer.reason, answer
+
+
 @pytest.mark.parametrize("behind_s", [0, 3, 100])
 def test_a_folder_whose_time_was_set_back_is_listed_anew(make, behind_s):
     """A copy keeps the mtime of a folder; the clock of a file system may be some seconds behind."""
