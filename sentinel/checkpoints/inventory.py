@@ -31,6 +31,7 @@ _DEEPEST = 6  # where there is nothing so far: outputs/date/time/run/checkpoints
 _MOST_DEEPER = 20_000  # folders that are kept in mind for that
 # torchtitan with torchft (0.3.0 spells it ft-replicat-0): every step, the data loaders of one replica; the model is above.
 _PARTIAL = ("ft-replica",)
+_OF_LEROBOT = frozenset(("pretrained_model", "training_state"))  # folders in each of its saves, which hold all files
 _EXPORT = re.compile(r"ba\d+")  # in a folder "huggingface": LLM Foundry's, for others to load, without the optimizer
 # Trainers that keep files beside each other, or one that they write anew: ckpt.pt, checkpoint_last.pt, model_0004999.pth,
 # checkpoint-12.pth.tar. What they hold says whether they are checkpoints, and of which step.
@@ -201,6 +202,8 @@ def _is_numbered_save(path: Path) -> bool:
     items = [Path(entry.path) for entry in inside[:16] if entry.is_dir(follow_symlinks=False)]
     # What cannot be looked at there says nothing of the save beside it.
     if any(entry_at(item / name) is not None for item in items for name in (orbax.ITEM, orbax.STORE)):
+        return True
+    if not _OF_LEROBOT.isdisjoint(names):
         return True
     return _is_checkpoint(names) or any(
         name.endswith((*torch_file.SUFFIXES, ".safetensors")) and step_of(name) is None for name in names

@@ -19,7 +19,7 @@ _NEIGHBOURS = 2
 # name says that it is the run's state (lingua's train_state_00000.json).
 _STATE = re.compile(
     r"(?s:.*)\.(?:pt|pth|bin|ckpt|tar|safetensors)"
-    r"|(?:.*[^a-z])?(?:states?|progress|training_step|(?:lr_?)?scheduler|sampler|(?:data_?)?loader|rng)(?:[^a-z].*)?"
+    r"|(?:.*[^a-z])?(?:states?|progress|training_step|param_groups|(?:lr_?)?scheduler|sampler|(?:data_?)?loader|rng)(?:[^a-z].*)?"
     r"\.(?:json|pkl|pickle|npy|npz)",
     re.IGNORECASE,
 )
