@@ -50,32 +50,51 @@ _Sets = dict[str, dict[int, str]]
 _Most = tuple[int, str]  # how many files the largest set has, and its name
 
 
-def _sets(tree: Tree) -> tuple[_Sets, _Most]:
-    """The sets of the folder whose names differ from this one's in numbers alone; none where no rank but 0 has files.
+def ranks_files(folder: Path) -> dict[str, dict[int, str]]:
+    """The files of each step in a folder, by what their names share and by rank.
 
     Thousands of steps may lie there, and each of them is asked: they are kept while the folder does not change.
+
+    Raises:
+        OSError: it cannot be listed.
     """
+    changed_ns = settled_since(folder)
+    return _list(folder) if changed_ns is None else _list_once(folder, changed_ns)
+
+
+def _sets(tree: Tree) -> tuple[_Sets, _Most]:
+    """The sets of the folder whose names differ from this one's in numbers alone; none where no rank but 0 has files."""
     own = set_of(tree.root.name)
     if own is None:
         return {}, (0, "")
     shape, folder = without_numbers(own[0]), tree.root.parent
     changed_ns = settled_since(folder)
-    return _list_sets(folder, shape) if changed_ns is None else _list_sets_once(folder, shape, changed_ns)
+    return _of_shape(_list(folder), shape) if changed_ns is None else _of_shape_once(folder, shape, changed_ns)
 
 
 @lru_cache(maxsize=2)
-def _list_sets_once(folder: Path, shape: str, changed_ns: int) -> tuple[_Sets, _Most]:
-    del changed_ns
-    return _list_sets(folder, shape)
+def _of_shape_once(folder: Path, shape: str, changed_ns: int) -> tuple[_Sets, _Most]:
+    return _of_shape(_list_once(folder, changed_ns), shape)
 
 
-def _list_sets(folder: Path, shape: str) -> tuple[_Sets, _Most]:
-    found: _Sets = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            other = set_of(entry.name)
-            if other and without_numbers(other[0]) == shape and entry.is_file(follow_symlinks=False):
-                found.setdefault(other[0], {})[other[1]] = entry.name
+def _of_shape(listed: _Sets, shape: str) -> tuple[_Sets, _Most]:
+    found = {name: ranks for name, ranks in listed.items() if without_numbers(name) == shape}
     if not any(max(ranks) for ranks in found.values()):
         return {}, (0, "")
     return found, max((len(ranks), name) for name, ranks in found.items())
+
+
+@lru_cache(maxsize=2)
+def _list_once(folder: Path, changed_ns: int) -> _Sets:
+    del changed_ns
+    return _list(folder)
+
+
+def _list(folder: Path) -> _Sets:
+    found: _Sets = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            known = set_of(entry.name)
+            if known is not None and entry.is_file(follow_symlinks=False):
+                found.setdefault(known[0], {})[known[1]] = entry.name
+    return found

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
-from functools import lru_cache
 from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown, Tree, entry_of, explain_os, scan
-from sentinel.checkpoints.formats.rank_set import set_of
+from sentinel.checkpoints.formats.rank_set import ranks_files, set_of
 from sentinel.text import visible
-
-# A name that is added within a tick of the file system's clock leaves the folder's time as it was; some count seconds.
-_TICK_S = 2.0
 
 
 def save_of(path: Path | str) -> tuple[str, str] | None:
@@ -32,10 +26,7 @@ def files_of(path: Path) -> list[Path]:
     known = set_of(path.name)
     if known is None:
         return []
-    status = path.parent.stat()
-    times = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-    listed = _listed if status.st_mtime + _TICK_S < time.time() else _listed.__wrapped__
-    return [path.with_name(name) for _, name in listed(path.parent, times).get(known[0], ())]
+    return [path.with_name(name) for _, name in sorted(ranks_files(path.parent).get(known[0], {}).items())]
 
 
 def scan_save(path: Path) -> Tree:
@@ -64,14 +55,3 @@ def of_the_same_rank(save: Path, other: Path) -> Path | None:
     with contextlib.suppress(OSError):
         return next((file for file in files_of(save) if (set_of(file.name) or ("", -1))[1] == known[1]), None)
     return None
-
-
-@lru_cache(maxsize=1)  # of one folder: it is asked for each of its saves
-def _listed(folder: Path, _times: tuple[int, ...]) -> dict[str, list[tuple[int, str]]]:
-    found: dict[str, list[tuple[int, str]]] = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            known = set_of(entry.name)
-            if known is not None and entry.is_file(follow_symlinks=False):
-                found.setdefault(known[0], []).append((known[1], entry.name))
-    return {name: sorted(files) for name, files in found.items()}
