@@ -146,8 +146,8 @@ def evidence_from(value: object) -> Evidence:
     sent = record_from(SentEvidence, value)
     return Evidence(
         id=_fitting(sent.id, MOST_ID),
-        at=_moment(sent.at),
-        seen_at=_moment(sent.seen_at),
+        at=moment(sent.at),
+        seen_at=moment(sent.seen_at),
         source=sent.source,
         kind=_fitting(sent.kind, MOST_KIND),
         where=NOWHERE if sent.where is None else _place(sent.where),
@@ -188,8 +188,12 @@ def _scalars(data: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {plain(key): plain(item) if isinstance(item, str) else item for key, item in data.items()}
 
 
-def _moment(time: datetime) -> datetime:
-    """A time at which something can have happened, in UTC: arithmetic with it never leaves the calendar."""
+def moment(time: datetime) -> datetime:
+    """A time at which something can have happened, in UTC: arithmetic with it never leaves the calendar.
+
+    Raises:
+        ProtocolError: it is without a zone, or of another age.
+    """
     if time.utcoffset() is None:
         raise ProtocolError(f"time without a zone: {time}")
     if not _YEARS[0] <= time.year < _YEARS[1]:

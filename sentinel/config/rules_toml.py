@@ -23,6 +23,7 @@ from sentinel.config.rules_document import Document, Origins
 from sentinel.errors import FileError
 from sentinel.evidence.logs.machine_logs import said
 from sentinel.model.records import Cause, Scope, Source
+from sentinel.model.vocabulary import NOT_OF_LINES
 
 # Named groups that a pattern or capture may have, and where they go.
 GROUPS = frozenset(
@@ -109,7 +110,7 @@ def _rule(document: Document, index: int, table: dict[str, Any]) -> Rule:
     rule = Rule(
         id=identity,
         pattern=pattern,
-        kind=_string(table, "kind", identity, bad),
+        kind=_kind(table, identity, bad),
         form=_enum(Form, table.get("form", "program"), lambda m: bad("form", m)),
         role=role,
         weights=_weights(table, role, bad),
@@ -251,6 +252,13 @@ def _string(table: dict[str, Any], key: str, default: str, bad: Any) -> str:
     if not isinstance(value, str):
         raise bad(key, f"not text: {value!r:.60}")
     return value
+
+
+def _kind(table: dict[str, Any], identity: str, bad: Any) -> str:
+    kind = _string(table, "kind", identity, bad)
+    if kind in NOT_OF_LINES:
+        raise bad("kind", f"{kind!r} is found or tested, and no line of a log says it", "give it a name of its own")
+    return kind
 
 
 def _flag(table: dict[str, Any], key: str, bad: Any) -> bool:

@@ -259,6 +259,14 @@ class ClusterView:
     def newest_attempt(self, job: int) -> int | None:
         return max((attempt for known, attempt in self.attempts if known == job), default=None)
 
+    def attempt_with(self, job: int, node: str) -> int | None:
+        """The newest attempt of the job that is known to run, or to have run, on ``node``; None: none is known."""
+        view = self.fleet.jobs.get(job) if self.fleet is not None else None
+        here = [number for (known, number), seen in self.attempts.items() if known == job and node in seen.nodes]
+        if view is not None and node in view.nodes:
+            here.append(self.attempt_on(view))
+        return max(here, default=None)
+
     def nodes_of(self, job: int | None, attempt: int | None) -> tuple[str, ...]:
         seen = self.attempts.get((job, attempt)) if job is not None and attempt is not None else None
         return seen.nodes if seen else ()
@@ -305,7 +313,9 @@ class ClusterView:
         """Drop attempts that ended long ago or of which Slurm knows nothing, and node evidence older than the look-back."""
         fleet = self.fleet
         for key, seen in list(self.attempts.items()):
-            newest, now = max((item.at for item in seen.pool), default=seen.view.started_at), before
+            # What its node's clock calls later than when it came is not kept for longer.
+            newest = max((min(item.at, item.seen_at) for item in seen.pool), default=seen.view.started_at)
+            now = before
             if not seen.ended:
                 if fleet is None or fleet.may_have_job(key[0]):
                     continue

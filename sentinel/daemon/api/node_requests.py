@@ -16,7 +16,7 @@ from sentinel.daemon.ingest.heartbeats import heartbeat_of, reported_by_prolog
 from sentinel.daemon.ingest.intake import Intake
 from sentinel.daemon.ingest.lost_convictions import LostConvictions
 from sentinel.daemon.ingest.prologs import Prologs
-from sentinel.daemon.ingest.stated import Allocations, may_state
+from sentinel.daemon.ingest.stated import Allocations, as_received, may_state
 from sentinel.daemon.ingest.unreported_jobs import UnreportedJobs
 from sentinel.daemon.ingest.watched_folders import unread, watch_list
 from sentinel.daemon.runner import Runner
@@ -182,15 +182,16 @@ class NodeRequests:
     async def _stated(self, node: str, items: Sequence[Any]) -> int:
         """Take in a node's items; returns how many, from the first on, need not be sent again."""
         stated: list[Evidence | None] = []
+        now = self._clock.now()
         for item in items:
             try:
-                stated.append(evidence_from(item))
+                stated.append(as_received(self._live, node, evidence_from(item), now))
             except ProtocolError as error:
                 # Acknowledged nevertheless: sending it again would not help and would block later items.
                 stated.append(None)
                 self._refuse(node, error.message + self._other_release(node))
         affordable = _affordable(stated)
-        self._runner.handle(NodeHeard(self._clock.now(), node, self._runner.seconds()))
+        self._runner.handle(NodeHeard(now, node, self._runner.seconds()))
         allowed = await self._allowed(node, stated)
         # Items from the first undecided one on will be sent again; of these only convicting ones are taken now.
         known = min(affordable, allowed.index(None) if None in allowed else affordable)

@@ -10,7 +10,7 @@ from sentinel.adapters.store.store import Store
 from sentinel.classify.ageing import Counter
 from sentinel.config.settings import Settings
 from sentinel.daemon.api.scores import read_scores
-from sentinel.daemon.ingest.stated import may_state
+from sentinel.daemon.ingest.stated import as_received, may_state
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.events import DiagnosticEnded, ScoresRead
 from sentinel.engine.transition import ReadScores, RunDiagnostic
@@ -68,7 +68,8 @@ class Diagnostics:
     def _evidence(self, node: str, answer: Mapping[str, Any]) -> tuple[Evidence, ...]:
         items = answer.get("evidence")
         try:
-            found = tuple(evidence_from(item) for item in items) if isinstance(items, list) else ()
+            now, stated = self._clock.now(), items if isinstance(items, list) else ()
+            found = tuple(as_received(self._live, node, evidence_from(item), now) for item in stated)
             if not all(may_state(self._live, node, item) for item in found):
                 raise ProtocolError(f"{node} may not state all of it")
             return found

@@ -10,7 +10,7 @@ from sentinel.correlate.gpu_owners import held_gpus
 from sentinel.detect.observed_silence import logs_of, seconds_of
 from sentinel.engine.watch.events import HeartbeatReceived
 from sentinel.text import plain
-from sentinel.wire import time_from
+from sentinel.wire import moment, time_from
 
 
 def heartbeat_of(node: str, body: Mapping[str, Any], now: datetime, now_s: float) -> HeartbeatReceived:
@@ -28,7 +28,7 @@ def heartbeat_of(node: str, body: Mapping[str, Any], now: datetime, now_s: float
         version=plain(str(body.get("version", "")))[:40],
         verdict=verdict if isinstance(verdict, dict) else {},
         spool=spool if isinstance(spool, dict) else {},
-        clock_offset_s=(time_from(body["at"]) - now).total_seconds() if body.get("at") is not None else None,
+        clock_offset_s=(moment(time_from(body["at"])) - now).total_seconds() if body.get("at") is not None else None,
         gpus=held_gpus(jobs),
         jobs=_attempts(jobs),
         logs=tuple(logs_of(body.get("logs"))),

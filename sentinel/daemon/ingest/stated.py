@@ -1,19 +1,24 @@
-"""Decides what evidence a node may send: about itself and jobs that ran on it, from sources that a node can read."""
+"""Decides what evidence a node may send: about itself and jobs that ran on it, from sources that a node can read, of kinds
+that a node can see, and of no time that is still to come."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Unavailable
+from sentinel.model.identity import CLOCKS_DIFFER
 from sentinel.model.records import Evidence, Source
+from sentinel.model.vocabulary import NOT_OF_LINES, OF_DAEMON
 
-# Sources that only the daemon reads; no node may send their evidence.
-_DAEMONS_OWN = frozenset({Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})
+# Sources that only the daemon reads, or judges over time; no node may send their evidence.
+_DAEMONS_OWN = frozenset({Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR, Source.PROGRESS})
 # Sources written by users' programs, which may name other nodes too.
 _USERS_WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
 _MOST_PAST = 20  # most jobs of one request that are looked up in the store; the node sends the rest again
@@ -21,17 +26,37 @@ _MOST_PAST = 20  # most jobs of one request that are looked up in the store; the
 Attempt = tuple[int, int | None]  # a job, and its attempt where one is named
 
 
+def as_received(live: ClusterView, node: str, item: Evidence, now: datetime) -> Evidence:
+    """Evidence of ``node`` that came ``now``, with what its sender cannot know better.
+
+    It was read before, and happened before by the node's clock, as far as its heartbeats show that. What names a job and
+    no attempt is of the newest attempt known to have been on the node: that of the job may run on others.
+    """
+    where, ahead_s = item.where, max(0.0, live.node(node).clock_offset_s or 0.0)
+    latest_s = CLOCKS_DIFFER.total_seconds() + ahead_s
+    if where.job is not None and where.attempt is None:
+        item = replace(item, where=replace(where, attempt=live.attempt_with(where.job, node)))
+    at = now + timedelta(seconds=latest_s) if (item.at - now).total_seconds() > latest_s else item.at
+    return item if at == item.at and item.seen_at <= now else replace(item, at=at, seen_at=min(item.seen_at, now))
+
+
 def may_state(live: ClusterView, node: str, item: Evidence) -> bool | None:
     """Whether a node may send this evidence; None: the newest Slurm snapshot does not tell whether the job ran there.
 
-    Output of users' programs may name any node; it proves nothing about a node.
+    Output of users' programs may name any node; it proves nothing about a node, and counts for the job that wrote it only.
     """
     where = item.where
-    if item.source in _DAEMONS_OWN:
+    if item.source in _DAEMONS_OWN or item.kind in OF_DAEMON:
         return False
-    if where.node not in (None, node) and item.source not in _USERS_WORDS:  # the sender chooses what it calls a user's
+    if item.source in _USERS_WORDS:  # by what the sender calls it
+        if where.job is None or item.kind in NOT_OF_LINES:
+            return False
+    elif where.node not in (None, node):
         return False
-    return True if where.job is None else live.ran_on(where.job, where.attempt, node)
+    if where.job is None:
+        return True
+    # Without an attempt it would count for the newest one, wherever that runs.
+    return where.attempt is not None and live.ran_on(where.job, where.attempt, node)
 
 
 class Allocations:

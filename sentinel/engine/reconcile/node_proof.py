@@ -126,8 +126,10 @@ def good_since(state: State, node: str, since: datetime, level: int, *, agent: b
     if tested is not None and tested.suspect is None and tested.has_passed(since, level):
         return True
     passes = [
-        item for item in seen.pool if item.kind == Kind.DIAG_PASSED and "gpus" not in item.data
-    ]  # of all its GPUs
+        item  # of all its GPUs
+        for item in seen.pool
+        if item.kind == Kind.DIAG_PASSED and item.source is Source.DIAGNOSTIC and "gpus" not in item.data
+    ]
     return any(happened_at(state, item) > since for item in passes if level_told(item.data.get("level")) >= level)
 
 

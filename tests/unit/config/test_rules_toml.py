@@ -50,6 +50,8 @@ def test_a_rule_becomes_a_record() -> None:
         (("2.0", "20.0"), "weights", 5, "not a number from -8 to 8"),
         (("user_code", "unknown"), "weights", 5, "no line speaks for unknown"),
         (('id = "boiler"', 'id = "Boiler!"'), "id", 3, "not an id"),
+        (('id = "boiler"', 'id = "boiler"\nkind = "diag_passed"'), "kind", 4, "no line of a log says it"),
+        (('id = "boiler"', 'id = "stall"'), "kind", 2, "no line of a log says it"),
         (("[[rule]]", "[[rules]]"), "rules", 2, "unknown table"),
         (("reject = [", "reject = ["), "", None, ""),
     ],

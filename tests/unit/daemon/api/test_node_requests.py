@@ -162,13 +162,13 @@ async def test_a_node_states_nothing_about_another(served: Served) -> None:
     job = served.world.job  # on n1 and n2
     forged = [xid("node", node="n1"), xid("job", job=job, attempt=0), xid("both", node="n1", job=job, attempt=0)]
     said = dataclasses.replace(xid("said", node="n1"), source=Source.JOB_LOG)
-    assert await stored(served, "n4", *forged, xid("own", node="n4"), said) == ["own", "said"]
+    assert await stored(served, "n4", *forged, xid("own", node="n4"), said) == ["own"]
     value = served.daemon.telemetry.registry.get_sample_value
-    assert value("sentinel_evidence_unreadable_total") == 3.0
+    assert value("sentinel_evidence_unreadable_total") == 4.0
     assert served.daemon.said.count("evidence-refused node=n4") == 1, "one line a minute, whatever a node sends"
 
 
-@pytest.mark.parametrize("source", [Source.CHECKPOINT, Source.PROCESS, Source.AGENT, Source.PROGRESS])
+@pytest.mark.parametrize("source", [Source.CHECKPOINT, Source.PROCESS, Source.AGENT])
 async def test_a_node_states_nothing_about_another_by_calling_it_a_users_word(served: Served, source: Source) -> None:
     """Found as an attack: listings, or states of tasks, of another node of its job were taken with the trust of users."""
     job = served.world.job  # on n1 and n2
@@ -301,7 +301,7 @@ async def test_a_node_has_only_the_jobs_that_slurm_has_on_it(served: Served) -> 
     assert watch.was_on_nodes == {(job, 0)}
 
 
-@pytest.mark.parametrize("source", [Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR])
+@pytest.mark.parametrize("source", [Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR, Source.PROGRESS])
 async def test_a_node_does_not_speak_as_the_daemon(served: Served, source: Source) -> None:
     job_ended = dataclasses.replace(evidence(Kind.XID, id="x", node="n1"), source=source, trust=Trust.SYSTEM)
     assert await stored(served, "n1", job_ended) == []
