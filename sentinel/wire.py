@@ -3,7 +3,8 @@
 Encoding uses the standard library alone: the agent's children and the hooks run without site-packages. Decoding is done by
 msgspec, imported only here and only where something is decoded; it is strict about types and lenient about unknown keys (a
 newer sender may add some): what does not fit raises ``ProtocolError``, so that a torn line is *unreadable* and nothing
-else. Text of evidence is made plain (``sentinel.text``), and what is too long for the store is refused.
+else. Text of evidence is made plain (``sentinel.text``), what is too long for the store is refused, and other text is cut:
+what one sender may have kept is bounded by how much it sends, not by how long each part is.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ from typing import Any, TypeVar
 
 from sentinel.errors import ProtocolError
 from sentinel.model.orders import MOST_ATTEMPT
-from sentinel.model.records import NOWHERE, Evidence, Scalar, Source, Trust, Where
+from sentinel.model.records import NOWHERE, Evidence, Kind, Scalar, Source, Trust, Where
+from sentinel.model.vocabulary import CHECKPOINTS_SEEN
 from sentinel.text import json_with_bytes, plain
 
 # The store's limits. One evidence beyond it would keep out the whole batch that it came with.
 MOST_ID, MOST_KIND, MOST_NODE = 40, 48, 255  # characters
 MOST_JOB = 2**63 - 1
+# What is longer is cut, as text is: a program can print a line of 64 KiB, of which a rule takes a part.
+MOST_NAME, MOST_PATH, MOST_VALUE = 255, 4096, 8192  # characters
+# Characters of all data of one evidence; of listings of checkpoints, of which agents send 96 KiB, and of counters more.
+MOST_DATA, MOST_LISTED = 32 << 10, 192 << 10
+_LISTED = frozenset({Kind.CHECKPOINTS_HELD, CHECKPOINTS_SEEN, Kind.COUNTERS})
 _MOST_INTEGER = 2**63 - 1
 _YEARS = (1970, 2200)
 
@@ -152,9 +159,9 @@ def evidence_from(value: object) -> Evidence:
         kind=_fitting(sent.kind, MOST_KIND),
         where=NOWHERE if sent.where is None else _place(sent.where),
         text=plain(sent.text),
-        rule=None if sent.rule is None else plain(sent.rule),
+        rule=_cut(sent.rule, MOST_NAME),
         line=sent.line,
-        data=_scalars(sent.data or {}),
+        data=_scalars(sent.data or {}, listed=sent.kind in _LISTED),
         trust=sent.trust,
     )
 
@@ -166,12 +173,12 @@ def _place(where: Where) -> Where:
     return Where(
         node=None if where.node is None else _fitting(where.node, MOST_NODE),
         gpu=where.gpu,
-        gpu_uuid=None if where.gpu_uuid is None else plain(where.gpu_uuid),
-        nic=None if where.nic is None else plain(where.nic),
+        gpu_uuid=_cut(where.gpu_uuid, MOST_NAME),
+        nic=_cut(where.nic, MOST_NAME),
         rank=where.rank,
         job=where.job,
         attempt=where.attempt,
-        path=None if where.path is None else plain(where.path),
+        path=_cut(where.path, MOST_PATH),
     )
 
 
@@ -182,10 +189,24 @@ def _fitting(text: str, most: int) -> str:
     return made
 
 
-def _scalars(data: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def _cut(text: str | None, most: int) -> str | None:
+    made = None if text is None else plain(text)
+    return made if made is None or len(made) <= most else made[: most - 1] + "…"
+
+
+def _scalars(data: Mapping[str, Scalar], *, listed: bool) -> dict[str, Scalar]:
     if any(isinstance(item, int) and abs(item) > _MOST_INTEGER for item in data.values()):
         raise ProtocolError(f"a number in data beyond {_MOST_INTEGER}")  # no float holds it, and no store
-    return {plain(key): plain(item) if isinstance(item, str) else item for key, item in data.items()}
+    longest, most = (MOST_LISTED, MOST_LISTED) if listed else (MOST_VALUE, MOST_DATA)
+    made = {plain(key): _cut(item, longest) if isinstance(item, str) else item for key, item in data.items()}
+    if (size := size_of(made)) > most:
+        raise ProtocolError(f"data of {size} characters, more than {most}")
+    return made
+
+
+def size_of(data: Mapping[str, Scalar]) -> int:
+    """Characters that data takes, about: its names and texts, and eight for a number."""
+    return sum(len(key) + (len(item) if isinstance(item, str) else 8) for key, item in data.items())
 
 
 def moment(time: datetime) -> datetime:

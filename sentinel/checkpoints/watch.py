@@ -13,7 +13,6 @@ from typing import Literal
 
 from sentinel.checkpoints.records import Part
 
-CHECKPOINTS_SEEN = "checkpoints_seen"  # kind of evidence: what a node holds of a running job; data: listing (packed)
 Kind = Literal["stopped", "shrunk", "grown", "slow", "overlap", "invalid", "full"]
 
 

@@ -18,10 +18,11 @@ from sentinel.checkpoints.fleet_parts import root_of, world_size_of
 from sentinel.checkpoints.join import join
 from sentinel.checkpoints.packed import unpack
 from sentinel.checkpoints.records import Candidate, Part
-from sentinel.checkpoints.watch import CHECKPOINTS_SEEN, LIMITS
+from sentinel.checkpoints.watch import LIMITS
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
+from sentinel.model.vocabulary import CHECKPOINTS_SEEN
 
 LISTING = CHECKPOINTS_SEEN  # kind of evidence: what a node holds of a running job
 KEPT = "joined_saves"  # stored setting

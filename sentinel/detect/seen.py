@@ -15,11 +15,38 @@ from sentinel.detect.progress_curve import ProgressCurve
 from sentinel.detect.step_rhythm import Rhythm
 from sentinel.evidence.logs.timers import Report
 from sentinel.model.records import Evidence, JobView
+from sentinel.wire import size_of
 
 _STEP_LINES = 16  # newest step lines of an attempt, at most one a second: more than show that it went on after an error
 _SAVES = 50  # newest saves of an attempt, from which its save interval is computed
 _REPORTS = 128  # timer reports, at most one in ten seconds: at least twenty minutes
 _POOL = 400  # recent evidence kept for each attempt and node, for incidents opened later
+_POOL_CHARACTERS = 1 << 20  # of its texts: 400 lines of 2.5 KiB; usual ones have some hundred
+
+
+class Pool(deque[Evidence]):
+    """The newest evidence about an attempt or a node, bounded in number and in size: the oldest is dropped first."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=_POOL)
+        self._characters = 0
+
+    def append(self, item: Evidence) -> None:
+        if len(self) == _POOL:
+            self.popleft()
+        super().append(item)
+        self._characters += _characters(item)
+        while self._characters > _POOL_CHARACTERS and len(self) > 1:
+            self.popleft()
+
+    def popleft(self) -> Evidence:
+        item = super().popleft()
+        self._characters -= _characters(item)
+        return item
+
+
+def _characters(item: Evidence) -> int:
+    return len(item.text) + len(item.where.path or "") + size_of(item.data)
 
 
 @dataclass(slots=True)
@@ -38,7 +65,7 @@ class NodeSeen:
     released_at: datetime | None = None  # when an operator last returned it: its agent disregards older faults
     gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
     jobs: frozenset[tuple[int, int]] | None = None  # attempts that run there; None: no heartbeat has told
-    pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
+    pool: Pool = field(default_factory=Pool)
 
 
 @dataclass(slots=True)
@@ -59,7 +86,7 @@ class AttemptSeen:
     observed: Observed = field(default_factory=Observed)  # how much of the silence was observed
     unread_logged: bool = False  # whether it was logged that no agent reports how far its log is read
     slow: SlowSeen = field(default_factory=SlowSeen)
-    pool: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_POOL))
+    pool: Pool = field(default_factory=Pool)
     timers: deque[tuple[datetime, Report]] = field(default_factory=lambda: deque(maxlen=_REPORTS))
     step_lines: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_STEP_LINES))
     saves: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_SAVES))

@@ -144,6 +144,7 @@ class Kind(StrEnum):
     LEFT_BEHIND = "left_behind"  # a process of an ended job; data: pid, command, uid, ended
 
 
+CHECKPOINTS_SEEN = "checkpoints_seen"  # kind of evidence: what a node holds of a running job; data: listing (packed)
 # What the daemon alone finds: from Slurm, by its own probes, in the steps and attempts of whole jobs.
 OF_DAEMON = frozenset(
     {Kind.JOB_ENDED, Kind.NODE_UNREACHABLE, Kind.NODE_DOWN, Kind.NODE_BACK}
@@ -152,7 +153,7 @@ OF_DAEMON = frozenset(
 # What no line of a log says, of whichever program: it is found, tested, counted or read from files and processes.
 NOT_OF_LINES = OF_DAEMON | {
     Kind.DIAG_PASSED, Kind.DIAG_FAILED, Kind.PROBE_HUNG, Kind.COUNTERS, Kind.TASK_STATE, Kind.CHECKPOINT_INVALID,
-    Kind.CHECKPOINT_MANIFEST, Kind.CHECKPOINTS_HELD, Kind.BUNDLE, Kind.LEFT_BEHIND,
+    Kind.CHECKPOINT_MANIFEST, Kind.CHECKPOINTS_HELD, CHECKPOINTS_SEEN, Kind.BUNDLE, Kind.LEFT_BEHIND,
 }  # fmt: skip
 
 

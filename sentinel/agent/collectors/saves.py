@@ -19,10 +19,11 @@ from sentinel.agent.settings import AgentSettings
 from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part
 from sentinel.checkpoints.space import Space, filling, no_room
-from sentinel.checkpoints.watch import CHECKPOINTS_SEEN, Save, Trouble, assess, rhythm, saves_of
+from sentinel.checkpoints.watch import Save, Trouble, assess, rhythm, saves_of
 from sentinel.log import Log
 from sentinel.model.orders import OrderRefused, Watch, decoded
 from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable_id
+from sentinel.model.vocabulary import CHECKPOINTS_SEEN
 
 log = Log()
 

@@ -13,7 +13,6 @@ from made_records import fleet, job
 
 from sentinel.checkpoints.packed import pack
 from sentinel.checkpoints.records import Part
-from sentinel.checkpoints.watch import CHECKPOINTS_SEEN
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.joined_saves import SETTLED_S, SIZES, JoinedSaves
 from sentinel.engine import Engine
@@ -22,6 +21,7 @@ from sentinel.engine.loading import state_of
 from sentinel.model.changes import EvidenceAdded, SettingChanged
 from sentinel.model.records import Evidence, Kind, Source, Where
 from sentinel.model.stored import Stored
+from sentinel.model.vocabulary import CHECKPOINTS_SEEN
 
 COMMENT = '{"sentinel": {"local": ["/nvme/%N/run"]}}'
 NODES = ("n1", "n2")
