@@ -111,14 +111,15 @@ class Refusals:
     def of(self, job: int | None, live: ClusterView) -> list[Refusal]:
         """The refusals of this job, earliest first.
 
-        Left out: of attempts that Slurm had elsewhere, or has not come to, and of a job that had the id before. Slurm seldom
-        shows an attempt that a prolog refused: where it is not known which nodes it had, the node's word stands.
+        Left out: of attempts that Slurm had elsewhere, or has not come to, also as it still waits, and of a job that had the
+        id before. Slurm counts the requeue of an attempt that a prolog refused, and seldom shows that: where it is not
+        known which nodes it had, the node's word stands.
         """
         if job is None:
             return []
         view = live.fleet.jobs.get(job) if live.fleet is not None else None
         told = [one for kept in self._kept.values() for (number, _), one in kept.items() if number == job]
-        came = [one for one in told if view is None or one.attempt <= view.restarts]
+        came = [one for one in told if view is None or one.attempt < view.restarts + (view.state != "pending")]
         own = [one for one in came if view is None or not _is_former(one, view, live)]
         found = [one for one in own if live.ran_on(job, one.attempt, one.node) is not False]
         return sorted(found, key=lambda refusal: (refusal.at, refusal.node))

@@ -74,9 +74,20 @@ def test_what_was_heard_before_slurm_showed_the_attempt_elsewhere_is_not_told() 
     assert kept.of(7, live) == []
 
 
+def test_of_an_attempt_that_still_waits_nothing_is_told() -> None:
+    """Found as an attack: root of any node told the owner of any waiting job that it was refused there, in any words."""
+    live, kept = ClusterView(), Refusals()
+    for restarts, told in ((1, []), (2, ["n1"])):  # Slurm counts the requeue of a job that a prolog refused
+        live.fleet = fleet(5, [submitted("ada", 100.0, restarts)])
+        kept.heard("n1", [TOLD], NOW, live)
+        assert [one.node for one in kept.of(7, live)] == told
+
+
 def submitted(by: str, ago_s: float, restarts: int) -> JobView:
+    """Requeued, and waiting; or about to begin for the first time."""
+    nodes, state = ((), "pending") if restarts else (("n1",), "running")
     return replace(
-        job(7, user=by, restarts=restarts, nodes=(), state="pending"), submitted_at=NOW - timedelta(seconds=ago_s)
+        job(7, user=by, restarts=restarts, nodes=nodes, state=state), submitted_at=NOW - timedelta(seconds=ago_s)
     )
 
 
