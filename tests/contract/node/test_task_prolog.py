@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -126,6 +127,45 @@ def test_a_resume_point_that_others_can_have_written_is_not_used(hooks: Hooks, t
         (folder / "31.env").symlink_to(tmp_path / "theirs.env")
     noted(hooks, 2)
     assert not any(name.startswith("SENTINEL_RESUME") for name in task(hooks)[0])
+
+
+@pytest.mark.parametrize(
+    "place", ["own", "to come", "link", "stranger's", "to come in a stranger's", "to come in a shared folder"]
+)
+def test_what_a_job_loads_is_its_users_own(hooks: Hooks, tmp_path: Path, place: str) -> None:
+    """Found as an attack: the daemon's account named a pickle of its own, which ran as the user of any job."""
+    folder = tmp_path / "run 1"
+    step = folder / "step_40"
+    folder.mkdir()
+    if place in ("own", "link", "stranger's"):
+        step.mkdir()
+    if "stranger's" in place:
+        if os.geteuid() != 0:
+            pytest.skip("only root makes files of others")
+        os.chown(step if step.exists() else folder, 64001, -1)
+    if "shared" in place:
+        folder.chmod(0o1777)
+    if place == "link":
+        (tmp_path / "latest").symlink_to(step)
+        step = tmp_path / "latest"
+    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", f"SENTINEL_RESUME_PATH={step}",
+           "SENTINEL_RESUME_STEP=40", "SENTINEL_RESUME_TIER=global", "SENTINEL_MESSAGE=resumed")  # fmt: skip
+    noted(hooks, 2)
+    left, said = task(hooks)
+    if place in ("own", "to come", "link"):
+        assert (left["SENTINEL_RESUME_PATH"], left["SENTINEL_RESUME_STEP"], said[-1]) == (str(step), "40", "resumed")
+        return
+    assert not any(name.startswith("SENTINEL_RESUME") for name in left)
+    why = "everybody may write into" if "shared" in place else "belongs to uid 64001"
+    assert said[-1].startswith(f"sentinel: the resume point {step} is not used: ") and why in said[-1]
+
+
+@pytest.mark.parametrize("path", ["step_40", "..", "-c"])
+def test_what_a_job_loads_does_not_depend_on_where_it_is(hooks: Hooks, tmp_path: Path, path: str) -> None:
+    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", f"SENTINEL_RESUME_PATH={path}")
+    noted(hooks, 2)
+    left, said = task(hooks)
+    assert "SENTINEL_RESUME_PATH" not in left and "no absolute path" in said[-1]
 
 
 @pytest.mark.parametrize(
