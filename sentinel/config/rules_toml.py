@@ -1,8 +1,8 @@
 """Rule files, read strictly: text -> ``Rules``. Nothing here touches a file.
 
 Patterns are the part of regular expressions that a multi-pattern automaton and Python's ``re`` answer alike: no
-look-around, no back-reference, no unbounded ``.*`` (write ``.{0,200}``), ASCII only. That keeps one pass over a log
-linear in its length whatever the log holds.
+look-around, no back-reference, no unbounded ``.*`` (write ``.{0,200}``), ASCII only, and no repeated group that can read
+one text in several ways. That keeps a pass over a log from taking ever longer with a line, whatever the log holds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sentinel.config.rules import OWN_LOG, CauseEntry, Curve, Form, Judgement, N
 from sentinel.config.rules_document import Document, Origins
 from sentinel.errors import FileError
 from sentinel.evidence.logs.machine_logs import said
+from sentinel.evidence.logs.screen.many_ways import multiplies
 from sentinel.model.records import Cause, Scope, Source
 from sentinel.model.vocabulary import NOT_OF_LINES
 
@@ -168,6 +169,11 @@ def _expression(value: object, key: str, bad: Any) -> re.Pattern[bytes]:
         compiled = re.compile(value.encode("ascii"))
     except re.error as error:
         raise bad(key, f"bad regular expression: {error}", "correct it") from error
+    if multiplies(compiled):
+        words = "not allowed in a pattern: a repeated group that can read a text in ever more ways"
+        raise bad(
+            key, words, "let no two of its parts begin with the same characters, nor one with what another ends with"
+        )
     if compiled.search(b""):
         raise bad(key, "matches the empty line", "demand at least one literal word")
     return compiled
@@ -277,19 +283,9 @@ def _enum(kind: type[Any], value: object, bad: Any) -> Any:
 
 XID_KEYS = frozenset(
     [
-        "number",
-        "name",
-        "cause",
-        "scope",
-        "immediate",
-        "investigate",
-        "role",
-        "weight",
-        "repeat",
-        "follows",
-        "advice",
+        "number", "name", "cause", "scope", "immediate", "investigate", "role", "weight", "repeat", "follows", "advice",
     ]
-)
+)  # fmt: skip
 
 
 def _xid(document: Document, index: int, table: dict[str, Any]) -> Xid:

@@ -1,0 +1,225 @@
+"""Finds regular expressions that take exponential time: those that can read a text in ever more ways as it grows longer.
+
+``re`` tries one way after the other. Of an expression seen as an automaton, whose states are its characters, the ways
+multiply without end where a state is reached again from itself in two ways by one text: in ``(?:a|aa)+``, ``(?:a+)+``.
+Ways that only add up are not looked for, nor those of what is repeated a few times only.
+"""
+
+from __future__ import annotations
+
+import re
+import re._constants as kind  # type: ignore[import-not-found]
+import re._parser as parser  # type: ignore[import-not-found]
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+FEW = 4  # times that something is repeated at most: the ways multiply to nothing that matters
+_LONGEST = 64  # characters of a fixed number that are written out, as of a UUID; more are taken for any number
+_MANY = 2  # ways are counted up to here
+_REPEATS = frozenset({kind.MAX_REPEAT, kind.MIN_REPEAT, kind.POSSESSIVE_REPEAT})
+_ALL = frozenset(range(256))
+_CLASSES = {
+    "SPACE": frozenset(b" \t\n\r\f\v"),
+    "DIGIT": frozenset(b"0123456789"),
+    "WORD": frozenset(b"_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+}
+_GROUP_REPEATED = re.compile(r"\)[*+{]")
+_Ways = dict[int, int]  # by state: in how many ways it comes next
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part of the automaton: which states may begin and end it, and in how many ways it may be empty."""
+
+    first: _Ways = field(default_factory=dict)
+    last: _Ways = field(default_factory=dict)
+    empty: int = 1
+
+
+class _Automaton:
+    """One state for each character of an expression, and in how many ways another follows it."""
+
+    def __init__(self, folds: bool, few: int) -> None:
+        self.taken: list[frozenset[int]] = []  # characters, by state
+        self.follows: list[_Ways] = []
+        self.multiplies = False
+        self._folds = folds
+        self._few = few
+
+    def sequence(self, items: Iterable[Any]) -> _Part:
+        whole = _Part()
+        for op, value in items:
+            whole = self._joined(whole, self._part(op, value))
+        return whole
+
+    def _part(self, op: Any, value: Any) -> _Part:
+        if op in _REPEATS:
+            return self._repeated(*value)
+        if op is kind.SUBPATTERN:
+            return self.sequence(value[-1])
+        if op is kind.ATOMIC_GROUP:
+            return self.sequence(value)
+        if op is kind.BRANCH:
+            return _either([self.sequence(branch) for branch in value[1]])
+        if op in (kind.ASSERT, kind.ASSERT_NOT):
+            self.sequence(value[1])  # what it looks at is read by itself
+            return _Part()
+        if op is kind.AT:
+            return _Part()
+        if op is kind.GROUPREF_EXISTS:
+            return _either([self.sequence(branch or ()) for branch in value[1:]])
+        return self._character(_characters([(op, value)]) if op is not kind.GROUPREF else _ALL)
+
+    def _character(self, taken: frozenset[int]) -> _Part:
+        if self._folds:
+            taken |= frozenset(code ^ 32 for code in taken if chr(code).isalpha() and code < 128)
+        state = len(self.taken)
+        self.taken.append(taken)
+        self.follows.append({})
+        return _Part({state: 1}, {state: 1}, 0)
+
+    def _joined(self, one: _Part, other: _Part) -> _Part:
+        self._follow(one.last, other.first)
+        return _Part(
+            _sum(one.first, _times(other.first, one.empty)),
+            _sum(other.last, _times(one.last, other.empty)),
+            min(_MANY, one.empty * other.empty),
+        )
+
+    def _follow(self, before: _Ways, after: _Ways) -> None:
+        for state, ways in before.items():
+            self.follows[state] = _sum(self.follows[state], _times(after, ways))
+
+    def _repeated(self, least: int, most: int, body: Any) -> _Part:
+        low, high = body.getwidth()
+        counted = least == most and low == high and most * max(1, int(low)) <= _LONGEST
+        if counted or most <= self._few:
+            whole = _Part()
+            for number in reversed(range(most)):  # (x(x(x)?)?)?: as often as it may be, the rest only behind the first
+                whole = self._joined(self.sequence(body), whole)
+                if number >= least:
+                    whole = _either([whole, _Part()])
+            return whole
+        part = self.sequence(body)
+        if part.empty and least > self._few:
+            self.multiplies = True  # which of the rounds are empty is open
+        self._follow(part.last, part.first)
+        return _Part(part.first, part.last, 1 if least == 0 or part.empty else 0)
+
+
+def _either(parts: Sequence[_Part]) -> _Part:
+    whole = _Part(empty=0)
+    for part in parts:
+        whole = _Part(_sum(whole.first, part.first), _sum(whole.last, part.last), min(_MANY, whole.empty + part.empty))
+    return whole
+
+
+def _sum(one: Mapping[int, int], other: Mapping[int, int]) -> _Ways:
+    return {**one, **{state: min(_MANY, ways + one.get(state, 0)) for state, ways in other.items()}}
+
+
+def _times(ways: Mapping[int, int], factor: int) -> _Ways:
+    return {state: min(_MANY, count * factor) for state, count in ways.items()} if factor else {}
+
+
+def _characters(items: Iterable[Any]) -> frozenset[int]:
+    """What any of the items of one character may take, as codes up to 255."""
+    found: frozenset[int] = frozenset()
+    for op, value in items:
+        if op is kind.LITERAL:
+            found |= {min(value, 255)}
+        elif op is kind.NOT_LITERAL:
+            found |= _ALL - {value}
+        elif op is kind.ANY:
+            found |= _ALL - {10}
+        elif op is kind.IN:
+            taken = _characters(item for item in value if item[0] is not kind.NEGATE)
+            found |= _ALL - taken if value[0][0] is kind.NEGATE else taken
+        elif op is kind.RANGE:
+            found |= frozenset(range(min(value[0], 255), min(value[1], 255) + 1))
+        elif op is kind.CATEGORY:
+            name = str(value)
+            known = next(taken for word, taken in _CLASSES.items() if word in name)
+            found |= _ALL - known if "NOT_" in name else known
+        else:
+            return _ALL
+    return found
+
+
+def multiplies(expression: re.Pattern[Any], few: int = FEW) -> bool:
+    """Whether there are texts for which ``re`` may take a time that doubles with every few characters more.
+
+    Args:
+        few: what is repeated more often counts as if it were repeated without end.
+    """
+    text = expression.pattern if isinstance(expression.pattern, str) else expression.pattern.decode("latin-1")
+    if not _GROUP_REPEATED.search(text):
+        return False  # the same character comes back by one way
+    flags = expression.flags & ~re.UNICODE if isinstance(expression.pattern, bytes) else expression.flags
+    made = _Automaton(bool(flags & re.IGNORECASE), few)
+    made.sequence(parser.parse(expression.pattern, flags))
+    if made.multiplies:
+        return True
+    graph = {state: frozenset(ways) for state, ways in enumerate(made.follows)}
+    return any(_is_ambiguous(made, loop) for loop in _loops(graph))
+
+
+def _is_ambiguous(made: _Automaton, loop: frozenset[int]) -> bool:
+    """Whether a state of the loop comes back to itself in two ways by one text."""
+    inner = {state: [(after, ways) for after, ways in made.follows[state].items() if after in loop] for state in loop}
+    if any(ways > 1 for after in inner.values() for _, ways in after):
+        return True
+    pairs: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    pending = [(state, state) for state in loop]
+    while pending:
+        pair = pending.pop()
+        if pair in pairs:
+            continue
+        pairs[pair] = {
+            (one, other)
+            for one, _ in inner[pair[0]]
+            for other, _ in inner[pair[1]]
+            if made.taken[one] & made.taken[other]
+        }
+        pending.extend(pairs[pair])
+    return any(len({one == other for one, other in found}) > 1 for found in _loops(pairs))
+
+
+def _loops(graph: Mapping[Any, Iterable[Any]]) -> list[frozenset[Any]]:
+    """Sets of states that can all be reached from one another, of which one can be reached from itself (Tarjan)."""
+    order: dict[Any, int] = {}
+    low: dict[Any, int] = {}
+    stack: list[Any] = []
+    on_stack: set[Any] = set()
+    found: list[frozenset[Any]] = []
+    for root in graph:
+        if root in order:
+            continue
+        work = [(root, iter(graph[root]))]
+        order[root] = low[root] = len(order)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            state, rest = work[-1]
+            for after in rest:
+                if after not in order:
+                    order[after] = low[after] = len(order)
+                    stack.append(after)
+                    on_stack.add(after)
+                    work.append((after, iter(graph[after])))
+                    break
+                if after in on_stack:
+                    low[state] = min(low[state], order[after])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[state])
+                if low[state] == order[state]:
+                    loop: set[Any] = set()
+                    while not loop or state not in loop:
+                        loop.add(stack.pop())
+                    on_stack -= loop
+                    if len(loop) > 1 or state in graph[state]:
+                        found.append(frozenset(loop))
+    return found
