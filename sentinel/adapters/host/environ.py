@@ -1,15 +1,18 @@
-"""Reads variables from a process's environment, of which its user chooses the content and, for a running one, the length.
+"""Reads whose a process is, and variables from its environment, of which its user chooses the content and, for a running
+one, the length.
 
 A process may say that its environment is any part of its memory (``PR_SET_MM_MAP``), gigabytes or more of it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 
 _MOST_BYTES = 6 << 20  # of arguments and environment in all, for the kernel's execve
 _LONGEST = 4096  # bytes of a value: a path
+_UID = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
 
 
 def environment_of(process: Path, names: Collection[str]) -> dict[str, str]:
@@ -34,3 +37,17 @@ def environment_of(process: Path, names: Collection[str]) -> dict[str, str]:
             if len(value) <= _LONGEST:
                 found[name] = value.decode("utf-8", "surrogateescape")
     return found
+
+
+def uid_of(process: Path) -> int:
+    """The uid of who began the process.
+
+    The owner of its folder is root also for processes that may not be traced, and for programs that act as root for whoever
+    starts them, under whatever name: its real uid is in "status".
+
+    Raises:
+        OSError: the process is gone.
+    """
+    uid = process.stat().st_uid
+    found = _UID.search((process / "status").read_text(errors="replace")) if uid == 0 else None
+    return int(found[1]) if found else uid

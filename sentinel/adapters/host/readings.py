@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.host.environ import environment_of
+from sentinel.adapters.host.environ import environment_of, uid_of
 
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 _VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
@@ -131,7 +131,7 @@ def strays(proc: Path, jobs: Collection[int]) -> list[tuple[int, str]]:
     found = []
     for pid, folder in _processes(proc):
         try:
-            if folder.stat().st_uid == 0 or not _holds_gpu(folder) or _is_service(folder):
+            if uid_of(folder) == 0 or not _holds_gpu(folder) or _is_program(folder, _SERVICES):
                 continue
             named = environment_of(folder, _JOB_ID).get("SLURM_JOB_ID", "")
         except OSError:
@@ -147,11 +147,21 @@ def switches(proc: Path) -> int:
 
 
 def runs(proc: Path, name: str) -> bool | None:
-    """Whether a process of root with this name runs; None where processes cannot be listed."""
+    """Whether a process of root runs the program of this name; None where processes cannot be listed."""
     try:
-        return any(_text(folder / "comm") == name[:15] and folder.stat().st_uid == 0 for _, folder in _processes(proc))
+        return any(
+            _text(folder / "comm") == name[:15] and _is_of_root(folder) and _is_program(folder, {name})
+            for _, folder in _processes(proc)
+        )
     except OSError:
         return None
+
+
+def _is_of_root(folder: Path) -> bool:
+    try:
+        return uid_of(folder) == 0
+    except OSError:
+        return False  # gone
 
 
 def _processes(proc: Path) -> Iterator[tuple[int, Path]]:
@@ -170,13 +180,13 @@ def _holds_gpu(folder: Path) -> bool:
     return False
 
 
-def _is_service(folder: Path) -> bool:
+def _is_program(folder: Path, names: Collection[str]) -> bool:
     """By its program's file, which only root can have put there: a process may call itself anything."""
     try:
         name, file = (folder / "exe").readlink().name, (folder / "exe").stat()
     except OSError:
         return False
-    return name.removesuffix(" (deleted)") in _SERVICES and file.st_uid == 0 and not file.st_mode & 0o022
+    return name.removesuffix(" (deleted)") in names and file.st_uid == 0 and not file.st_mode & 0o022
 
 
 def _text(path: Path) -> str | None:

@@ -10,7 +10,7 @@ import re
 from functools import cached_property
 from pathlib import Path
 
-from sentinel.adapters.host.environ import environment_of
+from sentinel.adapters.host.environ import environment_of, uid_of
 
 _JOB_ID = frozenset({"SLURM_JOB_ID"})
 # ``…/slurm/uid_1000/job_123/step_0/task_0`` (v1), ``…/slurmstepd.scope/job_123/step_0/user/task_0`` (v2); since 26.05 v2 has
@@ -24,7 +24,6 @@ _GROUP = re.compile(
 _OF_SLURM = re.compile(r"step_[^/]+/slurm")  # below a job's group: slurmstepd alone is there, no user gets in
 _TITLE = re.compile(rb"slurmstepd: \[(\d+)[.+]")
 _LONGEST_TITLE = 4096  # bytes; a step's id and its daemon's name are a few dozen
-_UID = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
 
 
 class Groups:
@@ -77,20 +76,6 @@ def _group_of(entry: Path) -> tuple[int | None, str | None, str]:
     except OSError:
         return None, None, ""
     return (int(found[1]) if found[1] else None, found[2], found[3] or "") if found else (None, None, "")
-
-
-def uid_of(entry: Path) -> int:
-    """The uid of a process.
-
-    Raises:
-        OSError: the process is gone.
-    """
-    uid = entry.stat().st_uid
-    if uid != 0:
-        return uid
-    # The owner of /proc/PID is root also for processes that may not be traced: read the uid from "status" instead.
-    found = _UID.search((entry / "status").read_text(errors="replace"))
-    return int(found[1]) if found else uid
 
 
 def outputs_of(job: int, uid: int, proc: Path = Path("/proc")) -> frozenset[str]:

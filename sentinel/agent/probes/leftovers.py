@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.host.environ import environment_of
+from sentinel.adapters.host.environ import environment_of, uid_of
 from sentinel.agent.probes.job_processes import Groups
 
 _DEVICE = re.compile(r"^/dev/nvidia(\d+)$")
@@ -102,7 +102,7 @@ def _names(minors: Sequence[int], uuids: Mapping[int, str]) -> tuple[str, ...]:
 
 def _process(entry: Path) -> Leftover | None:
     try:
-        uid = entry.stat().st_uid
+        uid = uid_of(entry)
         head, _, rest = (entry / "stat").read_text(errors="replace").rpartition(")")
         fields = rest.split()
         command = head.partition("(")[2]

@@ -48,3 +48,12 @@ def test_a_users_program_of_that_name_is(tmp_path: Path, owner: int, mode: int) 
 def test_a_process_of_a_job_is_none(tmp_path: Path) -> None:
     assert strays(process(tmp_path, "python3", job="7"), [7]) == []
     assert len(strays(tmp_path / "proc", [8])) == 1
+
+
+@pytest.mark.parametrize(("uid", "stray"), [(USER, True), (0, False)])
+def test_who_began_a_program_that_acts_as_root_counts(tmp_path: Path, uid: int, stray: bool) -> None:
+    """Found as an attack: su, waiting for a password with a GPU's file that it had inherited, was seen by nobody."""
+    place = process(tmp_path, "su") / "812"
+    os.chown(place, 0, 0)
+    (place / "status").write_text(f"Name:\tsu\nUid:\t{uid}\t0\t0\t0\n")
+    assert bool(strays(tmp_path / "proc", [])) is stray

@@ -97,12 +97,22 @@ def test_switches_need_their_fabric_manager() -> None:
     assert len(reader.read(reading(5, switches=4, fabric_manager=False))) == 1
 
 
-def test_the_fabric_manager_is_found_by_its_name_and_root(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "uid", "found"),
+    [("nv-fabricmanager", 0, True), ("nv-fabricmanager (deleted)", 0, True), ("su", 1000, False), ("sudo", 0, False)],
+)
+def test_the_fabric_manager_is_found_by_its_program_and_root(
+    tmp_path: Path, program: str, uid: int, found: bool
+) -> None:
+    """Found as an attack: a link to su under that name, which waits for a password, hid that the manager had died."""
     (tmp_path / "412").mkdir()
     (tmp_path / "412" / "comm").write_text("nv-fabricmanage\n")
+    (tmp_path / "412" / "status").write_text(f"Name:\tx\nUid:\t{uid}\t0\t0\t0\n")
+    (tmp_path / program).touch(mode=0o755)
+    (tmp_path / "412" / "exe").symlink_to(tmp_path / program)
     (tmp_path / "driver" / "nvidia-nvswitch" / "devices" / "0000:05:00.0").mkdir(parents=True)
     assert readings.switches(tmp_path) == 1
-    assert readings.runs(tmp_path, "nv-fabricmanager") is ((tmp_path / "412").stat().st_uid == 0)
+    assert readings.runs(tmp_path, "nv-fabricmanager") is (found and (tmp_path / "412").stat().st_uid == 0)
     assert readings.runs(tmp_path, "nv-hostengine") is False
     assert readings.runs(tmp_path / "nothing", "nv-fabricmanager") is None
 

@@ -210,3 +210,12 @@ def test_a_job_that_is_here_again_loses_no_process(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+@ROOT_ONLY
+def test_a_program_that_acts_as_root_is_of_who_began_it(proc: Proc) -> None:
+    """Found as an attack: su, waiting for a password with a GPU's file that it had inherited, was nobody's."""
+    for pid, uid in ((10, 1000), (11, 0)):
+        proc.add(pid, uid=0, holds=("/dev/nvidia1",), SLURM_JOB_ID="7")
+        (proc.folder / str(pid) / "status").write_text(f"Name:\tsu\nUid:\t{uid}\t0\t0\t0\n")
+    assert [(pid, item.uid) for pid, item in found(proc).items()] == [(10, 1000)]
