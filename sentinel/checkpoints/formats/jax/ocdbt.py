@@ -18,6 +18,9 @@ from sentinel.text import visible
 _MANIFEST = 0x0CDB3A2A
 _NODE = 0x0CDB20DE
 _MOST_BYTES = 64 << 20  # of one manifest or node when decompressed
+# As they are stored. A manifest names some dozens of places; tensorstore splits nodes of more than 8 MiB.
+_MOST_MANIFEST_BYTES, _MOST_NODE_BYTES = 4 << 20, 16 << 20
+_MOST_SUMMED_BYTES = 64 << 20  # of one store: the checksum is computed byte by byte, at 7 MiB a second
 _MOST_NODES = 20_000
 _MOST_HELD_BYTES = 512 << 20  # of keys, and of values that lie in nodes: a key says only how it differs from the last
 _ENTRY_BYTES = 128  # of what is kept of one of them beside its bytes: 4 million chunks
@@ -44,10 +47,18 @@ class Span:
 
 
 class _Memory:
-    """What may still be taken into memory of one store, whose few bytes may stand for any number of long keys."""
+    """What may still be taken into memory of one store, whose few bytes may stand for any number of long keys, and read of
+    it: a file may be long without taking any disk, and a node may be named many times."""
 
     def __init__(self) -> None:
         self.left = _MOST_HELD_BYTES
+        self.unsummed = _MOST_SUMMED_BYTES
+
+    def read(self, count: int, most: int, what: str) -> None:
+        """`NotKnown` for ``count`` bytes of one manifest or node where ``most`` is, or what is left of all."""
+        self.unsummed -= count
+        if count > most or self.unsummed < 0:
+            raise NotKnown(f"{what}: {count} bytes, more than this reader takes")
 
     def take(self, count: int, what: str) -> None:
         self.left -= count
@@ -126,7 +137,7 @@ def spans(tree: Tree, manifest: str = "manifest.ocdbt", inline: dict[bytes, byte
     """
     memory = _Memory()
     with opened(tree.path(manifest), manifest) as handle:
-        body = _Body(_unpacked(handle.read(0, handle.size), _MANIFEST, visible(manifest)), visible(manifest), memory)
+        body = _body(handle, 0, handle.size, _MANIFEST, visible(manifest), memory)
     body.take(16)  # of the store
     if body.number() != 0:
         raise NotKnown(f"{body.what}: a store with numbered manifests, which Orbax does not write")
@@ -165,7 +176,7 @@ def _node(
     what = visible(span.file)
     check_span(tree, span)
     with opened(tree.path(span.file), span.file) as handle:
-        body = _Body(_unpacked(handle.read(span.offset, span.length), _NODE, what), what, memory)
+        body = _body(handle, span.offset, span.length, _NODE, what, memory)
     if body.take(1)[0] != height:
         raise Broken(f"{what}: a node of another height than its parent says")
     table = body.files(base)
@@ -291,12 +302,19 @@ def _ends_lost(handle: Handle, span: Span) -> bool:
     return False
 
 
-def _unpacked(data: bytes, magic: int, what: str) -> bytes:
-    """The body of a manifest or node, after its length and its checksum."""
-    if len(data) < 18 or _HEADER.unpack_from(data)[0] != magic:
-        raise Broken(f"{what}: does not start as it should" + (" (zeros)" if not data[:18].strip(b"\0") else ""))
-    if int.from_bytes(data[4:12], "little") != len(data):
-        raise Broken(f"{what}: {len(data)} bytes, it says {int.from_bytes(data[4:12], 'little')} of itself")
+def _body(handle: Handle, offset: int, length: int, magic: int, what: str, memory: _Memory) -> _Body:
+    """The body of a manifest or node. How it begins is looked at before all of it is read."""
+    head = handle.read(offset, min(length, 18))
+    if len(head) < 18 or _HEADER.unpack_from(head)[0] != magic:
+        raise Broken(f"{what}: does not start as it should" + (" (zeros)" if not head.strip(b"\0") else ""))
+    if int.from_bytes(head[4:12], "little") != length:
+        raise Broken(f"{what}: {length} bytes, it says {int.from_bytes(head[4:12], 'little')} of itself")
+    memory.read(length, _MOST_MANIFEST_BYTES if magic == _MANIFEST else _MOST_NODE_BYTES, what)
+    return _Body(_unpacked(handle.read(offset, length), what), what, memory)
+
+
+def _unpacked(data: bytes, what: str) -> bytes:
+    """What stands in a manifest or node behind its length, if its checksum is right."""
     if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise Broken(f"{what}: CRC-32C differs")
     body = _Body(data[:-4], what)

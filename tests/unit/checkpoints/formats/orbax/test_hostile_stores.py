@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from sentinel.checkpoints.files import NotKnown, scan
+from sentinel.checkpoints.files import Broken, NotKnown, scan
 from sentinel.checkpoints.formats.jax import chunks, ocdbt, zarr
 
 zstandard = pytest.importorskip("zstandard")
@@ -90,3 +90,45 @@ def test_names_of_chunks_are_short(version):
     three = {"shape": shape, "chunk_grid": {"configuration": {"chunk_shape": cut}}, "chunk_key_encoding": encoding}
     with pytest.raises(ValueError, match="separator"):
         zarr.chunk_names(two if version == 2 else three, version=version)
+
+
+@pytest.mark.parametrize(
+    ("begins", "words"),
+    [
+        (b"", r"does not start as it should \(zeros\)"),
+        (b"\x0c\xdb\x3a\x2a" + (1 << 20).to_bytes(8, "little"), "it says 1048576 of itself"),
+        (b"\x0c\xdb\x3a\x2a" + (1 << 30).to_bytes(8, "little"), "1073741824 bytes, more than this reader takes"),
+    ],
+)
+def test_a_manifest_that_takes_no_disk_is_not_read_whole(tmp_path, monkeypatch, begins, words):
+    """One of 3 GiB took twice as much memory, and one that begins as it should a core for as long as it was long."""
+    monkeypatch.setattr(ocdbt, "crc32c", lambda _: pytest.fail("it is not summed"))
+    with (tmp_path / "manifest.ocdbt").open("wb") as file:
+        file.write(begins)
+        file.truncate(1 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises((NotKnown, Broken), match=words):
+            list(ocdbt.spans(scan(tmp_path)))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_nodes_are_summed_up_to_a_bound_however_often_one_is_named(store, monkeypatch):
+    count = 20
+    keys = number(count) + b"\0" * (count - 1) + b"\x01" * count + bytes(range(count))
+    tree = store(leaf(keys, b"\x01" * count, bytes(count), bytes(count)))
+    summed = []
+    right = ocdbt.crc32c
+    monkeypatch.setattr(ocdbt, "crc32c", lambda data: summed.append(len(data)) or right(data))
+    assert list(ocdbt.spans(tree))
+    monkeypatch.setattr(ocdbt, "_MOST_SUMMED_BYTES", sum(summed) + 4)  # the last four of each are its sum
+    summed.clear()
+    with pytest.raises(NotKnown, match="more than this reader takes"):
+        list(ocdbt.spans(tree))
+    assert len(summed) == 1, "of the manifest"
+    monkeypatch.setattr(ocdbt, "_MOST_SUMMED_BYTES", 1 << 20)
+    monkeypatch.setattr(ocdbt, "_MOST_NODE_BYTES", tree.files["d/0"].size - 1)
+    with pytest.raises(NotKnown, match=r"d/0: .* more than this reader takes"):
+        list(ocdbt.spans(tree))
