@@ -29,7 +29,7 @@ class Prometheus:
         """
         self.url = settings.url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
-            raise UserError(f"[prometheus] url {settings.url!r:.120} is no address", fix="write http://host:9090")
+            raise UserError("[prometheus] url is no address", fix="write http://host:9090")
         self._settings = settings
         self._deadline = aiohttp.ClientTimeout(total=settings.deadline_s)
         self._tls = _tls(settings) if self.url.startswith("https://") else None

@@ -73,13 +73,18 @@ def require_database(key: str, value: str) -> None:
     """A URL of SQLAlchemy, which has one port at most behind its hosts. Other faults of one are found where it is opened.
 
     Raises:
-        InvalidSetting: the port is none, e.g. since each of several hosts has one, as in libpq's own URLs.
+        InvalidSetting: host or port are none, e.g. since each of several hosts has a port, as in libpq's own URLs, or since
+            a password has an @ in it. They are not shown: they may be part of the password.
     """
     found = _DATABASE.match(value)
-    port = found["hosts"].rpartition("]")[2].partition(":")[2] if found is not None else ""
-    if port and not (port.isascii() and port.isdigit()):
-        fix = "write DRIVER://USER:PASSWORD@/NAME?host=db1:5432&host=db2:5432 where each of several hosts has a port"
-        raise InvalidSetting(key, f"{port!r:.80} is no port", fix)
+    hosts = found["hosts"] if found is not None else ""
+    port = hosts.rpartition("]")[2].partition(":")[2]
+    if "@" in hosts or (port and not (port.isascii() and port.isdigit())):
+        fix = (
+            "write DRIVER://USER:PASSWORD@/NAME?host=db1:5432&host=db2:5432 where each of several hosts has a port, and %40 "
+            "for an @ in the password"
+        )
+        raise InvalidSetting(key, "its host and port are none", fix)
 
 
 def require_absolute(key: str, value: str) -> None:

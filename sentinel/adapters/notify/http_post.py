@@ -70,11 +70,17 @@ async def post(
     except (aiohttp.InvalidURL, ValueError):
         raise Refused(f"{what} {name} is no address", fix=fix) from None
     except aiohttp.ClientError as error:
-        number = error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
-        reason = os.strerror(number) if number is not None and number > 0 else str(error).replace(url, name)
-        lost = Unavailable(f"{what} {name} cannot be reached: {reason}")
+        lost = Unavailable(f"{what} {name} cannot be reached: {_reason(error).replace(url, name)}")
         lost.late = bool(sent)
         raise lost from None
+
+
+def _reason(error: aiohttp.ClientError) -> str:
+    number = error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
+    if number is not None and number > 0:
+        return os.strerror(number)
+    # What is no answer of HTTP: the error's text has the address in it, and not as the settings write it.
+    return error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
 
 
 def _seconds(text: str) -> float:

@@ -58,8 +58,9 @@ def engine_of(
             arguments["connect_args"] = {name: value for name, value in own.items() if name not in given}
         engine = sa.create_engine(url, json_serializer=to_text, json_deserializer=from_text, **arguments)
     except (ArgumentError, ImportError, ValueError) as error:  # ValueError: a port that is none
+        scheme = url.partition("://")[0] if "://" in url else "what is no URL"  # which may hold a password
         raise UserError(
-            f"{url.partition(':')[0]:.40}: no database that Sentinel knows",
+            f"{scheme:.40}: no database that Sentinel knows",
             fix="write postgresql+psycopg://HOST/NAME (it needs psycopg), several hosts as "
             "postgresql+psycopg:///NAME?host=db1:5432&host=db2:5432; or the folder of a SQLite store",
         ) from error

@@ -79,11 +79,16 @@ def migrate(engine: sa.Engine, wait_s: float = 100.0) -> None:
         command.upgrade(config, "head")
 
 
+# Of a URL's parameters: what says which database it is. Any other may be a secret, as password and sslpassword are.
+_SHOWN = frozenset({"host", "hostaddr", "port", "user", "dbname", "target_session_attrs"})
+
+
 def where_of(url: sa.URL) -> str:
-    """The file of a store, or the URL of its database without the password."""
+    """The file of a store, or the URL of its database without what may be a secret: it is told to users and chats."""
     if url.get_backend_name() == "sqlite" and url.database:
         return url.database.removeprefix("file:")
-    return url.render_as_string(hide_password=True)
+    shown = {name: value for name, value in url.query.items() if name in _SHOWN}
+    return url.set(query=shown).render_as_string(hide_password=True)
 
 
 def _words(error: SQLAlchemyError) -> str:

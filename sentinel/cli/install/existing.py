@@ -82,7 +82,7 @@ def holds_secrets(settings: Settings) -> bool:
     channels = (one.url for one in settings.alerts.channels.values())
     addresses = [*settings.alerts.webhooks, *channels, settings.returns.ticket_url]
     secret = any(address and urlsplit(address).hostname not in _HERE for address in addresses)
-    return secret or "@" in settings.daemon.database
+    return secret or any(sign in settings.daemon.database for sign in ("@", "password"))
 
 
 def open_folders(actions: Actions, choice: Choice, root: Path) -> None:

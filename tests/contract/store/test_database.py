@@ -15,6 +15,7 @@ from queue import Queue
 import pytest
 import sqlalchemy as sa
 from in_memory.direct_store import DirectStore
+from servers.ports import free_ports
 from servers.postgres import empty_database
 
 from sentinel.errors import Timeout, Unavailable, UserError
@@ -99,6 +100,22 @@ def test_a_port_for_each_of_several_hosts_is_one_clear_error() -> None:
     with pytest.raises(UserError, match="no database that Sentinel knows") as caught:
         DirectStore("postgresql+psycopg://a:SECRET@db1:5432,db2:5432/sentinel")
     assert "host=db1:5432&host=db2:5432" in caught.value.fix and "SECRET" not in str(caught.value)
+
+
+def test_a_password_that_is_a_parameter_of_the_url_is_shown_nowhere() -> None:
+    """The error is also the reason of an outage, which chats, the log and whoever asks for the status are told."""
+    pytest.importorskip("psycopg", reason="needs psycopg, the driver of PostgreSQL")
+    (port,) = free_ports(1)
+    secrets = (
+        "password=SECRET&sslpassword=SECRET&passfile=/SECRET&options=-c%20a.b=SECRET&target_session_attrs=read-write"
+    )
+    with pytest.raises(Unavailable) as caught:
+        DirectStore(f"postgresql+psycopg://a:SECRET@/sentinel?host=127.0.0.1:{port}&user=b&{secrets}")
+    shown = f"postgresql+psycopg://a:***@/sentinel?host=127.0.0.1:{port}&target_session_attrs=read-write&user=b"
+    assert f"({shown})" in caught.value.message.replace("%3A", ":") and "SECRET" not in str(caught.value)
+    with pytest.raises(UserError, match="no database that Sentinel knows") as misread:
+        DirectStore("host=db1 password=SECRET")
+    assert "SECRET" not in str(misread.value)
 
 
 _START = "import sys; from sentinel.adapters.store.store import Store; input(); Store(sys.argv[1]).close()"

@@ -119,6 +119,13 @@ def test_a_refused_address_does_not_show_its_secret(tmp_path: Path) -> None:
     assert "slack" in str(caught.value) and "token" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["a:b@TOKEN:TOKEN@db1:5432", "a:b@TOKEN@db1", "a:TOKEN"])
+def test_a_database_whose_password_is_not_written_as_urls_are_is_refused_without_it(tmp_path: Path, url: str) -> None:
+    with pytest.raises(FileError) as caught:
+        loaded(tmp_path, f'[daemon]\ndatabase = "postgresql+psycopg://{url}/sentinel"')
+    assert caught.value.key == "daemon.database" and "%40" in caught.value.fix and "TOKEN" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -184,3 +184,20 @@ async def test_where_a_webhook_redirects_to_is_no_less_secret(receiver: Receiver
 
 def test_names_of_two_addresses_differ() -> None:
     assert name_of("https://a.example/1") != name_of("https://a.example/2") and len(name_of("x" * 9999)) < 255
+
+
+async def test_an_address_that_is_written_otherwise_than_it_is_asked_is_not_shown_either() -> None:
+    """What does not speak HTTP is told with the address as it was asked: in small letters, with %20 for a space."""
+
+    async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+    async with server:
+        url = f"http://LOCALHOST:{server.sockets[0].getsockname()[1]}/T0KEN/a b"
+        with pytest.raises(Unavailable, match=r"cannot be reached: .+") as caught:
+            await Webhook(url, deadline_s=60.0).send(NOTICE)
+    assert "T0KEN" not in str(caught.value)

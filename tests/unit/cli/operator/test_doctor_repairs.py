@@ -121,6 +121,12 @@ def test_settings_are_given_to_the_daemon_s_group_before_they_are_closed(setting
     assert found.answer == "bad" and found.fix == f"chgrp #980 {settings}; chmod g+r,o-r {settings}"
 
 
+def test_a_database_s_password_is_a_secret_wherever_it_stands_in_the_url(settings: Path) -> None:
+    for url in ("postgresql+psycopg://a:b@db1/c", "postgresql+psycopg:///c?host=db1&user=a&password=b"):
+        settings.write_text(f'[daemon]\ndatabase = "{url}"\n')
+        assert settings_file(settings, load(settings, Settings), "sentinel").answer == "bad"
+
+
 def test_nothing_is_closed_where_it_is_not_known_who_must_read_it(settings: Path) -> None:
     for account in ("", "nobody-of-this-name"):
         found = settings_file(settings, load(settings, Settings), account)
