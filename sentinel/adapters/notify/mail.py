@@ -43,6 +43,12 @@ def own_name() -> str:
     return socket.getfqdn()
 
 
+def _header(text: str) -> str:
+    """Text for a header. What begins as an encoded word (RFC 2047) would be decoded when it is set: to line breaks, behind
+    which are headers and a body of the user's choice, or to what cannot be sent."""
+    return text.replace("=?", "= ?")
+
+
 class _Deadline:
     """Ends what waits for the server: one that sends a byte now and then never runs into a socket's deadline."""
 
@@ -176,7 +182,7 @@ class Mail:
         mail["From"] = sender
         mail["To"] = ", ".join(self._address(address, notice) for address in self._to)
         mail["Date"] = format_datetime(notice.at)
-        mail["Subject"] = plain(escaped(f"[Sentinel] {title}", Markup.PLAIN))
+        mail["Subject"] = _header(plain(escaped(f"[Sentinel] {title}", Markup.PLAIN)))
         domain = sender.partition("@")[2]
         mail["Message-ID"] = f"<{notice.id}.{self.name}@{domain}>"
         if notice.incident:

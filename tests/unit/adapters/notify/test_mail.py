@@ -95,6 +95,28 @@ async def test_it_is_plain_text_without_links(box: Any, threads: Any) -> None:
     assert "A GPU fell off the bus." in text and "https:" not in text and "@" not in text and "<" not in text
 
 
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        ("=?utf-8?q?=0AReply-To:_eve=0A?=", "= ?utf-8?q?=0AReply-To:_eve=0A?="),
+        ("=?utf-8?q?=0A=0AA_body?=", "= ?utf-8?q?=0A=0AA_body?="),
+        ("==??us-ascii?q?=E9?= é", "== ??us-ascii?q?=E9?= é"),
+        ("=?utf-8?b?YQ?= =?utf-8?b?YQ?=", "= ?utf-8?b?YQ?= = ?utf-8?b?YQ?="),
+    ],
+)
+async def test_text_of_users_in_the_title_is_text_and_no_encoded_header(
+    box: Any, threads: Any, named: str, shown: str
+) -> None:
+    """As a site's template makes it, with the name of a user's job."""
+    there, server = box
+    wording = Wording("owners", template="${owner_text}\nIt failed.")
+    made = Mail(server, ["ops@alps.example"], wording, name="ops", deadline_s=60.0, threads=threads)
+    await made.send(notice(owner_text=f"job {named} failed"))
+    ((_, message),) = there.got
+    assert message["Subject"] == f"[Sentinel] job {shown} failed" and message.get_content().strip() == "It failed."
+    assert "Reply-To" not in message and message["Auto-Submitted"] == "auto-generated"
+
+
 async def test_owner_gets_his_own_text(box: Any, threads: Any) -> None:
     there, server = box
     await mail(server, ["{user}@alps.example"], threads, "owners").send(notice())
