@@ -32,7 +32,7 @@ async def prune(base: DaemonParts, runner: Runner) -> None:
     now, store, limits = await _certain(base, fleet), base.store, base.settings.daemon
     before = now - timedelta(days=limits.retention_days)
     returning = await asyncio.to_thread(store.get, returns.KEPT, {})
-    spared = drained_incidents(fleet, returning)
+    spared = drained_incidents(fleet, returning) | runner.state.unfinished()
     kept = await asyncio.to_thread(store.forget_beyond, limits.store_bytes, now, before, spared)
     await runner.handle(HistoryForgotten(base.clock.now(), kept))
     base.log.info("pruned", kept_since=kept)

@@ -185,7 +185,7 @@ class TrendsRead:
 
 @dataclass(frozen=True, slots=True)
 class HistoryForgotten:
-    """The store deleted what is over since before ``before``, and what waits for a person since then."""
+    """The store deleted what is over since before ``before``, and what is held for a person since then."""
 
     at: datetime
     before: datetime

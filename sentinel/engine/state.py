@@ -274,11 +274,16 @@ class State:
         self.judged_again.pop(incident, None)
 
     def forget_history(self, before: datetime) -> None:
-        """Drop held and waiting incidents that did not change since ``before``: the store has deleted them."""
+        """Drop held incidents that did not change since ``before``: the store has deleted them."""
         for incident in list(self.incidents.values()):
-            if incident.state in (IncidentState.HELD, IncidentState.WAITING) and incident.updated_at < before:
+            old = incident.state is IncidentState.HELD and incident.updated_at < before
+            if old and incident.id not in self.open_plans:
                 self.drop(incident.id)
         self.resting = {name: at for name, at in self.resting.items() if at >= before}
+
+    def unfinished(self) -> set[str]:
+        """Incidents of which something is still to be done or taken back, however long ago they changed."""
+        return self.open_plans | self._excluding() | self._holding()
 
     def forget(self, now: datetime) -> None:
         """Drop incidents without a plan and closed incidents, once they are older than ``window``, and held ones that rest.

@@ -1,8 +1,8 @@
 """Prunes the store: unreferenced evidence, and old closed incidents with their verdicts, plans, ledger rows and notices.
 
-Open and watched incidents are kept whatever their age, and those that the caller spares; one held for a person is pruned if
-it has not changed for as long. Of a user who takes more than a share, the incidents themselves and their steps stay, beside
-the attempts: rates are failures over work, and one without the other would make them wrong.
+Open, waiting and watched incidents are kept whatever their age, and those that the caller spares; one held for a person is
+pruned if it has not changed for as long. Of a user who takes more than a share, the incidents themselves and their steps
+stay, beside the attempts: rates are failures over work, and one without the other would make them wrong.
 
 What is to go is looked up in transactions that only read, and deleted some rows at a time, each in a transaction of its own:
 what the daemon decides meanwhile, and its lease, wait for one of these at most.
@@ -86,10 +86,8 @@ def _forget_incidents(
 
 def _over(before: datetime) -> sa.ColumnElement[bool]:
     closed = sa.and_(t.incident.c.state == IncidentState.CLOSED, t.incident.c.closed_at < before)
-    waits = sa.and_(
-        t.incident.c.state.in_((IncidentState.HELD, IncidentState.WAITING)), t.incident.c.updated_at < before
-    )
-    return sa.or_(closed, waits)
+    held = sa.and_(t.incident.c.state == IncidentState.HELD, t.incident.c.updated_at < before)
+    return sa.or_(closed, held)
 
 
 def _forget_rows(store: Access, table: sa.Table, at: sa.Column[datetime], before: datetime) -> None:

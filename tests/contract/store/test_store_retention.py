@@ -54,6 +54,7 @@ def left(store: DirectStore, name: str) -> list[bool]:
         (IncidentState.CLOSED, False),
         (IncidentState.HELD, False),
         (IncidentState.OPEN, True),
+        (IncidentState.WAITING, True),  # for what Sentinel's own limits allow later
         (IncidentState.WATCHING, True),
     ],
 )

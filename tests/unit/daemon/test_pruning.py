@@ -8,15 +8,15 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from in_memory.daemon import Daemon, incidents_of
+from in_memory.daemon import SETTINGS, Daemon, incidents_of
 from in_memory.world import World
-from made_records import AT, incident, job, later
+from made_records import AT, evidence, incident, job, later, plan, step
 
-from sentinel.config.settings import Settings
+from sentinel.config.settings import Limits, Settings
 from sentinel.daemon.clock import SteadyClock
 from sentinel.daemon.pruning import prune
 from sentinel.log import Log
-from sentinel.model.records import IncidentState
+from sentinel.model.records import IncidentState, Kind, Outcome, Result, StepKind
 
 DAYS = timedelta(days=Settings().daemon.retention_days + 2)
 
@@ -109,3 +109,55 @@ async def test_nothing_is_forgotten_before_slurm_said_which_nodes_are_out_of_ser
     await daemon.fleets.take()
     await prune(base, daemon.runner)  # type: ignore[arg-type]
     assert "old1" not in incidents_of(store)
+
+
+async def test_a_drain_that_waits_for_the_budget_is_done_however_full_the_store_was(
+    world: Callable[..., World],
+) -> None:
+    """A daemon that starts knows what the store does: with the incident the drain would be forgotten."""
+    there = world()
+    for name in ("n3", "n4"):
+        reason = "sentinel:abcabcabca gpu_fallen_off_bus"
+        there.slurm.nodes[name] = dataclasses.replace(there.slurm.nodes[name], drained=True, reason=reason)
+    tight = dataclasses.replace(SETTINGS, limits=Limits(drain_fraction=0.3, drain_count=1, drain_per_hour=99))
+    daemon = Daemon(there, settings=tight)
+    await daemon.start()
+    bus = evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}, text="Xid (PCI:0000:3b:00): 79, pid=7")
+    await daemon.observe([bus])
+    await daemon.quiet()
+    await daemon.pass_time(3 * 86_400.0)
+    await daemon.housekeeping()
+    base = years_later(there, daemon)
+    base.clock = SimpleNamespace(
+        now=there.slurm.clock.now, host=there.slurm.clock.now, since_written=there.slurm.clock.now
+    )
+    base.settings = dataclasses.replace(Settings(), daemon=dataclasses.replace(Settings().daemon, store_bytes=1))
+    await prune(base, daemon.runner)  # type: ignore[arg-type]
+    assert {state for state, *_ in incidents_of(there.store).values()} == {"waiting"}
+    again = Daemon(there, settings=tight)
+    await again.start()
+    for name in ("n3", "n4"):
+        there.slurm.nodes[name] = dataclasses.replace(there.slurm.nodes[name], drained=False, reason="")
+    await again.pass_time(3600.0)
+    await again.housekeeping()
+    await again.quiet()
+    assert there.slurm.nodes["n1"].drained
+
+
+@pytest.mark.parametrize(("left", "stays"), [("n3", True), ("", False)])
+async def test_an_incident_stays_as_long_as_a_job_has_the_exclusions_that_it_wrote(
+    world: Callable[..., World], left: str, stays: bool
+) -> None:
+    """The job may run for months: nobody else takes them back."""
+    there = world()
+    made = plan(step(StepKind.EXCLUDE, job=101, attempt=0), incident="old1")
+    old = incident(id="old1", job=101, nodes=(), state=IncidentState.CLOSED)
+    there.store.save_incident(dataclasses.replace(old, closed_at=old.updated_at))
+    there.store.save_plan(made)
+    there.store.intend(made, made.steps[0], AT)
+    there.store.record(made, Outcome(made.steps[0], Result.DONE, AT))
+    there.slurm.jobs[101] = dataclasses.replace(there.slurm.jobs[101], excluded=(left,) if left else (), restarts=1)
+    daemon = Daemon(there)
+    await daemon.start()
+    await prune(years_later(there, daemon), daemon.runner)  # type: ignore[arg-type]
+    assert ("old1" in incidents_of(there.store)) == stays
