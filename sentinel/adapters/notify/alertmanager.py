@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.http_post import post
 from sentinel.adapters.notify.markup import Markup, escaped
 from sentinel.model.records import Notice
@@ -30,13 +31,25 @@ _SEVERITIES = ("info", "warning", "critical")
 class Alertmanager:
     """Implements ``sentinel.ports.Sink``."""
 
-    def __init__(self, url: str, *, name: str, deadline_s: float, authorization: str = "", link: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        deadline_s: float,
+        authorization: str = "",
+        link: str = "",
+        threads: DeliveryThreads | None = None,
+    ) -> None:
         """
         Args:
             url: where Alertmanager answers, without the path of its API.
+            deadline_s: of a delivery, from when its turn has come.
+            threads: whose turns it takes; None: its own.
             link: address of an incident's page; ``{incident}`` stands for its id.
         """
         self.name = name
+        self._threads = threads or DeliveryThreads()
         self._url = f"{url.rstrip('/')}/api/v2/alerts"
         self._deadline_s = deadline_s
         self._authorization = authorization
@@ -62,7 +75,10 @@ class Alertmanager:
             headers["Authorization"] = self._authorization
         body = json.dumps(alerts).encode()
         fix = f"correct [alerts.channels.{self.name}] url"
-        await post(self._url, body, headers, deadline_s=self._deadline_s, name=self.name, fix=fix, what="Alertmanager")
+        async with self._threads.turn(self.name):
+            await post(
+                self._url, body, headers, deadline_s=self._deadline_s, name=self.name, fix=fix, what="Alertmanager"
+            )
 
 
 def _lifetime(notice: Notice) -> timedelta:

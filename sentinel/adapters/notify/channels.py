@@ -26,7 +26,7 @@ def receivers(alerts: Alerts, threads: DeliveryThreads) -> list[Sink]:
     Raises:
         FileError: a file that cannot be read, that others may read, or that does not hold what it should.
     """
-    plain: list[Sink] = [Webhook(url, deadline_s=alerts.deadline_s) for url in alerts.webhooks]
+    plain: list[Sink] = [Webhook(url, deadline_s=alerts.deadline_s, threads=threads) for url in alerts.webhooks]
     return plain + [channel(name, one, alerts, threads) for name, one in alerts.channels.items() if one.kind != "users"]
 
 
@@ -53,11 +53,12 @@ def channel(name: str, settings: Channel, alerts: Alerts, threads: DeliveryThrea
         authorization = authorization if " " in authorization else f"Bearer {authorization}"
     made: dict[str, Callable[[], Sink]] = {
         "alertmanager": lambda: Alertmanager(
-            url, name=name, deadline_s=alerts.deadline_s, authorization=authorization, link=alerts.link
+            url, name=name, deadline_s=alerts.deadline_s, authorization=authorization, link=alerts.link, threads=threads
         ),
         "webhook": lambda: Webhook(
             url, name=name, deadline_s=alerts.deadline_s, authorization=authorization,
             keys=_keys(Path(settings.keys_file), f"{key}.keys_file") if settings.keys_file else (),
+            threads=threads, turn=own,
         ),
         "apprise": lambda: Chat(
             url, wording, name=name, deadline_s=alerts.deadline_s, threads=threads, turn=own

@@ -140,7 +140,8 @@ class Chat:
         body = escaped(text, Markup.PLAIN)[:25_000]
         headers = {"Content-Type": "application/json", "Authorization": f"GenieKey {service.apikey}"}
         raw = json.dumps({"source": "Sentinel", "note": body}).encode()
-        await post(url, raw, headers, deadline_s=self._deadline_s, name=self.name, fix=self._fix, what="channel")
+        async with self._threads.turn(self._turn):
+            await post(url, raw, headers, deadline_s=self._deadline_s, name=self.name, fix=self._fix, what="channel")
 
 
 class _ResponseStatus(logging.Handler):

@@ -1,8 +1,10 @@
-"""Threads in which blocking deliveries wait for mail servers and chats.
+"""Turns of deliveries to one receiver, and threads in which blocking ones wait for mail servers and chats.
 
 A socket's deadline is that of one read: a server that sends a byte now and then holds its thread for ever. Each delivery
 therefore has an outer deadline, at which its thread is left behind, and each receiver few threads of its own: one that hangs
 delays nobody else's messages, and not the end of the process either, which waits for none of these threads.
+
+A receiver that handles one message after the other would answer none of hundreds in time, and get each of them again.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TypeVar
 
 from sentinel.errors import Unavailable
@@ -27,8 +29,14 @@ class DeliveryThreads:
     def __init__(self, most: int | None = None) -> None:
         """``most``: deliveries at once, to all receivers; None: as many as the receivers take."""
         self._turns: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_EACH))
-        self._all = asyncio.Semaphore(most) if most is not None else None
+        self._all: AbstractAsyncContextManager[None] = asyncio.Semaphore(most) if most is not None else nullcontext()
         self._left: Counter[str] = Counter()  # by receiver: deliveries past their deadline that have not ended
+
+    @asynccontextmanager
+    async def turn(self, receiver: str) -> AsyncIterator[None]:
+        """For a delivery that blocks nobody and ends by itself: begins when its turn has come."""
+        async with self._turns[receiver], self._all:
+            yield
 
     async def call(self, receiver: str, deadline_s: float, function: Callable[..., T], *arguments: object) -> T:
         """Call ``function`` in a thread of the receiver's.
@@ -43,8 +51,6 @@ class DeliveryThreads:
         async with self._turns[receiver]:
             if self._left[receiver] >= _LEFT_BEHIND:
                 raise Unavailable(f"{receiver}: earlier deliveries have not ended: its service keeps them waiting")
-            if self._all is None:
-                return await self._call(receiver, deadline_s, function, *arguments)
             async with self._all:
                 return await self._call(receiver, deadline_s, function, *arguments)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.http_post import name_of, post
 from sentinel.model.records import Notice
 from sentinel.text import clean
@@ -31,13 +32,19 @@ class Webhook:
         name: str = "",
         keys: Sequence[bytes] = (),
         authorization: str = "",
+        threads: DeliveryThreads | None = None,
+        turn: str = "",
     ) -> None:
         """
         Args:
+            deadline_s: of a delivery, from when its turn has come.
             name: of the channel; empty: made of the address.
             keys: each of them signs.
+            threads: whose turns it takes; None: its own.
+            turn: with whose deliveries it takes turns; empty: with those of its name.
         """
         self.name = name or name_of(url)
+        self._threads, self._turn = threads or DeliveryThreads(), turn or self.name
         self._url = url
         self._deadline_s = deadline_s
         self._keys = tuple(keys)
@@ -45,6 +52,10 @@ class Webhook:
         self._fix = f"correct [alerts.channels.{name}] url" if name else "correct [alerts] webhooks"
 
     async def send(self, notice: Notice) -> None:
+        async with self._threads.turn(self._turn):
+            await self._send(notice)  # signed with the time when it is sent
+
+    async def _send(self, notice: Notice) -> None:
         body = json.dumps(body_of(notice)).encode()
         headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
         if self._authorization:

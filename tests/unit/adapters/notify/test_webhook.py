@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from made_records import AT
 
+from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.webhook import Webhook, name_of
 from sentinel.errors import Refused, Timeout, Unavailable
 from sentinel.model.records import Notice
@@ -53,6 +54,9 @@ async def receiver() -> AsyncIterator[Receiver]:
     yield made
     made.silent.set()
     await made.runner.cleanup()
+
+
+other = receiver
 
 
 async def test_notice_is_one_post_that_can_be_told_from_its_repeat(receiver: Receiver) -> None:
@@ -201,3 +205,25 @@ async def test_an_address_that_is_written_otherwise_than_it_is_asked_is_not_show
         with pytest.raises(Unavailable, match=r"cannot be reached: .+") as caught:
             await Webhook(url, deadline_s=60.0).send(NOTICE)
     assert "T0KEN" not in str(caught.value)
+
+
+@pytest.mark.parametrize("of", ["one object", "one of a user's for each message"])
+async def test_many_messages_at_once_come_a_few_at_a_time_and_hold_up_no_other_receiver(
+    receiver: Receiver, other: Receiver, of: str
+) -> None:
+    """One that handles them one after the other would answer none of hundreds in time, and get each of them again."""
+    turns = DeliveryThreads()
+    receiver.silent.clear()
+
+    def hook() -> Webhook:
+        return Webhook(receiver.url, deadline_s=60.0, name="tickets", threads=turns, turn="tickets of ada")
+
+    same = hook()
+    hooks = [same if of == "one object" else hook() for _ in range(9)]
+    storm = [asyncio.create_task(one.send(NOTICE)) for one in hooks]
+    while len(receiver.got) < 2 or len(other.got) < 20:  # meanwhile any further one would have come
+        await Webhook(other.url, deadline_s=60.0, name="pager", threads=turns).send(NOTICE)
+    assert len(receiver.got) == 2
+    receiver.silent.set()
+    await asyncio.gather(*storm)
+    assert len(receiver.got) == 9
