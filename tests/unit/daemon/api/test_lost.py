@@ -80,6 +80,39 @@ def test_what_is_not_known_adds_nothing_and_is_counted(
     assert row["lost_gpu_h"] == (pytest.approx(16 * sum(parts) / 3600, abs=1e-4) if parts else None)
 
 
+def test_an_attempt_that_made_no_step_is_lost_whole_and_hides_not_what_the_next_one_repeats() -> None:
+    """Two hours of work, half an hour without a step, and an hour that begins 100 steps before the end of the first."""
+    first = ran(at_s=-7200.0, ended_at=later(0.0), last_step=1000, step_time_s=7.2)
+    stuck = ran(attempt=1, at_s=120.0, ended_at=later(1920.0), first_step=None, last_step=None, step_time_s=None)
+    third = ran(attempt=2, at_s=2040.0, ended_at=later(5640.0), first_step=901, last_step=1400, step_time_s=7.2)
+    rows = [{**row, "partition": "gpu"} for row in (first, stuck, third)]
+    found = cost([failed(), failed(attempt=1, at_s=1920.0)], rows)
+    told = [(loss.redone_steps, loss.redone_s, loss.down_s) for loss in found]
+    assert told == [(100, 720.0, 120.0), (None, 1800.0, 120.0)]
+    shares = training_share([(row, (row["ended_at"] - row["started_at"]).total_seconds()) for row in rows], found, gpus)
+    assert shares["gpu"] == pytest.approx((7200 + 3600 - 720) / (7200 + 1800 + 3600 + 240))
+
+
+@pytest.mark.parametrize(
+    ("first", "stuck", "third", "lost"),
+    [
+        ({}, {}, {"first_step": 101}, True),
+        ({}, {}, {"first_step": 102}, False),  # it begins with what the second saved
+        ({}, {}, {"first_step": None}, False),
+        ({"last_step": None}, {}, {"first_step": 1}, False),  # of the job no step was seen before
+        ({}, {"ended_at": None}, {}, False),
+        ({}, {"state": "end not seen"}, {}, False),
+    ],
+)
+def test_an_attempt_without_a_step_is_lost_where_the_next_one_shows_that_nothing_of_it_was_left(
+    first: dict[str, Any], stuck: dict[str, Any], third: dict[str, Any], lost: bool
+) -> None:
+    """It may have made steps that nobody saw: the log of a job need not be read."""
+    second = ran(attempt=1, at_s=60.0, ended_at=later(660.0), first_step=None, last_step=None) | stuck
+    (loss,) = cost([failed(attempt=1, at_s=660.0)], [ran() | first, second, ran(attempt=2, at_s=700.0) | third])
+    assert loss.redone_s == (600.0 if lost else None)
+
+
 def test_gpus_that_are_not_known_make_the_loss_not_known() -> None:
     (loss,) = cost([failed()], [ran(nodes=["ghost"]), AGAIN])
     assert loss.gpus is None and not loss.known and loss.gpu_h == 0.0
