@@ -1,19 +1,20 @@
-"""Reads the cluster's history from the store: work carried by each node, and exposure and failures for planning.
+"""Reads the cluster's history from the store: work carried by each node, exposure and failures for planning, and when a node
+was out of service.
 
 ``sentinel/planning/history.py`` documents the form that planning takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.lost import ON_PURPOSE, Alive, Row, worked_s
 from sentinel.engine.history import as_corrected
-from sentinel.model.records import Fleet, Result, StepKind
-from sentinel.model.vocabulary import END_NOT_SEEN
+from sentinel.model.records import LEFT_IN_SERVICE, Fleet, Result, StepKind
+from sentinel.model.vocabulary import END_NOT_SEEN, WAS_OUT
 from sentinel.wire import to_json
 
 # Scope whose failures are not counted: failures of programs do not depend on the fleet.
@@ -104,3 +105,32 @@ def _failure(row: Row, steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if step["kind"] == StepKind.CONFIRM and step["result"] == "done" and row["decided_at"] is not None:
             failure["restart_s"] = max(0.0, (step["finished_at"] - row["decided_at"]).total_seconds())
     return failure
+
+
+def outages(steps: Sequence[Row], in_service: Iterable[datetime]) -> tuple[list[datetime], list[datetime]]:
+    """When a node was taken out of service, and when it was seen in service, both in order.
+
+    A drain that was done again, or that found the node out already, goes on with the one before it, unless the node was seen
+    in service between.
+
+    Args:
+        steps: the node's drains in the ledger that were done, the oldest first.
+        in_service: times at which it was returned, or a job began on it.
+    """
+    began: list[datetime] = []
+    before: Row = {}
+    left = [row["finished_at"] for row in steps if _data(row).get(LEFT_IN_SERVICE)]  # a person had returned it
+    back = sorted([*in_service, *left])
+    for row in steps:
+        if _data(row).get(LEFT_IN_SERVICE):
+            continue
+        at = row["finished_at"]
+        more = before and (_data(row).get(WAS_OUT) or row.get("incident") == before.get("incident"))
+        if not more or any(before["finished_at"] < seen <= at for seen in back):
+            began.append(at)
+        before = row
+    return began, back
+
+
+def _data(row: Row) -> Mapping[str, Any]:
+    return row.get("data") or {}

@@ -16,6 +16,7 @@ from typing import Any
 
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.commands import RELEASED
+from sentinel.daemon.api.fleet_history import outages
 from sentinel.daemon.api.histories import at_fault, groups, since_of
 from sentinel.daemon.api.jobs import JobAttempts
 from sentinel.daemon.api.lost import HOUR_S, ON_PURPOSE, Loss, grouped, sums, training_share, untold_ends, worked_s
@@ -233,7 +234,7 @@ class _Period:
 
         ``not_known``: drains whose end was not observed.
         """
-        drains: dict[str, list[datetime]] = {}
+        drains: dict[str, list[Row]] = {}
         first = self.start - _DRAINED_BEFORE
         for row in self._ledger.drains:
             if (
@@ -242,15 +243,16 @@ class _Period:
                 and row["finished_at"] is not None
                 and row["finished_at"] < self.end
             ):
-                drains.setdefault(row["node"], []).append(row["finished_at"])
+                drains.setdefault(row["node"], []).append(row)
         back: dict[str, list[datetime]] = {name: [] for name in drains}
         for attempt in self._past.attempts:
             for name in attempt["nodes"]:
                 if name in back:
                     back[name].append(attempt["started_at"])
         seconds, nodes, not_known = 0.0, set(), 0
-        for name, times in drains.items():
-            ends = sorted([*back[name], *([at] if (at := self._ledger.released.get(name)) is not None else [])])
+        for name, steps in drains.items():
+            returned = [at] if (at := self._ledger.released.get(name)) is not None else []
+            times, ends = outages(steps, [*back[name], *returned])
             for number, began in enumerate(times):
                 following = times[number + 1] if number + 1 < len(times) else None
                 ended = next((at for at in ends if at > began and (following is None or at <= following)), None)

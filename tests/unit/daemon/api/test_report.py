@@ -22,7 +22,8 @@ from sentinel.daemon.web.report_page import html_file
 from sentinel.errors import UserError
 from sentinel.model.changes import VerdictCorrected
 from sentinel.model.corrections import Correction
-from sentinel.model.records import Cause, IncidentState, Kind, Outcome, Result, Scope, Step, StepKind
+from sentinel.model.records import LEFT_IN_SERVICE, Cause, IncidentState, Kind, Outcome, Result, Scope, Step, StepKind
+from sentinel.model.vocabulary import WAS_OUT
 from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
@@ -248,6 +249,41 @@ async def test_drain_of_whose_end_nothing_is_known_is_no_downtime(weeks: Weeks) 
 async def test_node_that_is_still_out_counts_until_now(weeks: Weeks) -> None:
     weeks.shown.world.slurm.person_drains("n3", "sentinel:week1 gpu_memory_ecc")
     assert (await weeks.report())["now"]["downtime"]["node_h"] == pytest.approx(48 - 600 / 3600)
+
+
+DRAIN, DOWN = StepKind.DRAIN, StepKind.DOWN
+
+
+@pytest.mark.parametrize(
+    ("rows", "worked_h", "node_h", "not_known"),
+    [
+        ([("week1", DRAIN, 0, 20.0, ""), ("week1", DOWN, 0, 19.9, "")], None, 4.0, 0),  # drained, then gone as well
+        ([("week1", DRAIN, 0, 20.0, ""), ("week1", DRAIN, 1, 17.0, "")], None, 4.0, 0),  # slurmctld had lost it
+        ([("week1", DRAIN, 0, 20.0, ""), ("week2", DOWN, 0, 17.0, WAS_OUT)], None, 4.0, 0),
+        ([("week1", DRAIN, 0, 20.0, ""), ("week2", DRAIN, 0, 17.0, "")], None, 1.0, 1),  # it was in service between
+        ([("week1", DRAIN, 0, 20.0, ""), ("week1", DRAIN, 1, 17.0, "")], 19.0, 2.0, 0),
+        ([("week1", DRAIN, 0, 20.0, ""), ("week1", DRAIN, 1, 17.0, LEFT_IN_SERVICE)], None, 3.0, 0),
+    ],
+)
+async def test_what_is_done_again_or_more_of_one_drain_is_one_time_out_of_service(
+    weeks: Weeks,
+    rows: list[tuple[str, StepKind, int, float, str]],
+    worked_h: float | None,
+    node_h: float,
+    not_known: int,
+) -> None:
+    """Times in hours before now; an operator returned the node 16 hours ago."""
+    for name, kind, tries, hours, mark in rows:
+        one, at = Step(kind, node="n4", tries=tries), AT - timedelta(hours=hours)
+        made = plan(one, incident=name)
+        weeks.store.intend(made, one, at)
+        weeks.store.record(made, Outcome(one, Result.DONE, at, "", {mark: True} if mark else {}))
+    if worked_h is not None:
+        weeks.attempt(305, 0, worked_h / 24, (worked_h - 1) / 24, 1, 2)
+    weeks.store.put("released", {"n3": to_json(AT - timedelta(days=1)), "n4": to_json(AT - timedelta(hours=16))})
+    down = (await weeks.report())["now"]["downtime"]
+    of_n3 = 24 - 600 / 3600
+    assert (down["node_h"] - of_n3, down["not_known"]) == (pytest.approx(node_h), not_known)
 
 
 async def test_worst_node_with_its_evidence(weeks: Weeks) -> None:
