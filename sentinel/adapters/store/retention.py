@@ -4,6 +4,8 @@ Open, waiting and watched incidents are kept whatever their age, and those that 
 pruned if it has not changed for as long. Of a user who takes more than a share, the incidents themselves and their steps
 stay, beside the attempts: rates are failures over work, and one without the other would make them wrong.
 
+Evidence ages by its own time, and one whose time has not come, as of a node with a wrong clock, from when it was seen.
+
 What is to go is looked up in transactions that only read, and deleted some rows at a time, each in a transaction of its own:
 what the daemon decides meanwhile, and its lease, wait for one of these at most.
 """
@@ -28,6 +30,7 @@ _OF_AN_INCIDENT = (*_TEXTS, t.step)
 _INCIDENTS = 100  # that one transaction deletes, with all that belongs to them
 _ROWS = 1000  # that one transaction deletes: some tens of milliseconds
 _SIZES = timedelta(days=1)  # the evidence whose bytes one transaction adds up
+_AHEAD = timedelta(days=1)  # beyond what a clock is off that somebody looks after
 
 T = TypeVar("T")
 Transaction = Callable[[], AbstractContextManager[sa.Connection]]
@@ -41,18 +44,32 @@ class Access:
     delete: Transaction
 
 
-def forget(store: Access, before: datetime, spared: Collection[str] = ()) -> int:
-    """Delete what is older than ``before``, all but the incidents ``spared``; returns how many rows of evidence went."""
+def forget(store: Access, before: datetime, spared: Collection[str] = (), now: datetime | None = None) -> int:
+    """Delete what is older than ``before``, all but the incidents ``spared``; returns how many rows of evidence went.
+
+    Args:
+        now: what is of a later time goes as well if it was seen ``before``; None: it stays.
+    """
     _forget_incidents(store, _over(before), spared)
     told = t.notice.c  # those about no incident: that we were blind
     with store.delete() as connection:
         connection.execute(sa.delete(t.notice).where(told.incident == "", told.at < before))
     _forget_rows(store, t.counter, t.counter.c.at, before)
     _forget_rows(store, t.attempt, t.attempt.c.ended_at, before)
-    return _forget_evidence(store, _unreferenced(store, before))
+    return _forget_evidence(store, _unreferenced(store, before, now))
 
 
-def forget_user(store: Access, user: str, before: datetime, spared: Collection[str] = ()) -> None:
+def let_age(store: Access, now: datetime) -> None:
+    """Note evidence as seen now whose node's clock was ahead when it was seen, so that it gets old."""
+    at, seen_at, until = t.evidence.c.at, t.evidence.c.seen_at, now + _AHEAD
+    with store.read() as connection:
+        ids = list(connection.execute(sa.select(t.evidence.c.id).where(at > until, seen_at > until)).scalars())
+    for some in _some(ids, _ROWS):
+        with store.delete() as connection:
+            connection.execute(sa.update(t.evidence).where(t.evidence.c.id.in_(some)).values(seen_at=now))
+
+
+def forget_user(store: Access, user: str, before: datetime, now: datetime, spared: Collection[str] = ()) -> None:
     """Delete the evidence of one user's jobs from before then, and what was told and decided of their closed incidents.
 
     What is open or held stays whole, as do the incidents ``spared``; and that an incident was, its cause and its steps.
@@ -63,7 +80,7 @@ def forget_user(store: Access, user: str, before: datetime, spared: Collection[s
     _forget_incidents(store, sa.and_(closed, whole), spared, texts_only=True)
     with store.read() as connection:
         jobs = list(connection.execute(sa.select(t.attempt.c.job).where(t.attempt.c.user == user).distinct()).scalars())
-    _forget_evidence(store, (name for job in jobs for name in _unreferenced_of(store, before, job, user)))
+    _forget_evidence(store, (name for job in jobs for name in _unreferenced_of(store, before, now, job, user)))
 
 
 def _forget_incidents(
@@ -105,15 +122,24 @@ def _forget_rows(store: Access, table: sa.Table, at: sa.Column[datetime], before
 _KEPT = sa.exists().where(t.incident_evidence.c.evidence == t.evidence.c.id)
 
 
-def _unreferenced(store: Access, before: datetime) -> Iterator[str]:
-    """Ids of evidence from before then that belongs to no incident; the oldest first."""
-    return (name for _, name in _each_unreferenced(store, before))
+def _unreferenced(store: Access, before: datetime, now: datetime | None) -> Iterator[str]:
+    """Ids of evidence from before then that belongs to no incident; the oldest first. ``now``: see ``forget``."""
+    return (name for _, name in _each_unreferenced(store, before, now))
 
 
-def _each_unreferenced(store: Access, before: datetime, job: int | None = None) -> Iterator[tuple[datetime, str]]:
+def _each_unreferenced(
+    store: Access, before: datetime, now: datetime | None, job: int | None = None
+) -> Iterator[tuple[datetime, str]]:
     """Times and ids of that evidence, of this job id alone if one is given."""
+    at = t.evidence.c.at
+    yield from _paged(store, at < before, job)
+    if now is not None:
+        yield from _paged(store, sa.and_(at > now, t.evidence.c.seen_at < before), job)
+
+
+def _paged(store: Access, which: sa.ColumnElement[bool], job: int | None) -> Iterator[tuple[datetime, str]]:
     at, name = t.evidence.c.at, t.evidence.c.id
-    query = sa.select(at, name).where(at < before, ~_KEPT).order_by(at, name).limit(_ROWS)
+    query = sa.select(at, name).where(which, ~_KEPT).order_by(at, name).limit(_ROWS)
     query = query if job is None else query.where(t.evidence.c.job == job)
     later = query
     while True:
@@ -126,15 +152,15 @@ def _each_unreferenced(store: Access, before: datetime, job: int | None = None) 
         later = query.where(at >= last.at, sa.or_(at > last.at, name > last.id))
 
 
-def _unreferenced_of(store: Access, before: datetime, job: int, user: str) -> Iterator[str]:
-    """Ids of this job's evidence from before then that belongs to no incident, but of jobs of others with its id."""
+def _unreferenced_of(store: Access, before: datetime, now: datetime, job: int, user: str) -> Iterator[str]:
+    """As ``_unreferenced``, of this job's evidence, but of jobs of others with its id."""
     known = t.attempt.c
     query = sa.select(known.job, known.attempt, known.user, known.started_at, known.ended_at).where(known.job == job)
     with store.read() as connection:
         rows = [row._asdict() for row in connection.execute(query)]
     jobs = JobsOfOneId(rows)
     own = {jobs.of(job, row["started_at"]) for row in rows if row["user"] == user}
-    return (name for at, name in _each_unreferenced(store, before, job) if jobs.of(job, at) in own)
+    return (name for at, name in _each_unreferenced(store, before, now, job) if jobs.of(job, at) in own)
 
 
 def _forget_evidence(store: Access, ids: Iterable[str]) -> int:

@@ -452,8 +452,9 @@ class Store(Database):
         """
         own: dict[str, datetime] = {}  # by user: the beginning of what is kept of theirs
         sizes: dict[str, int] | None = None
+        retention.let_age(self._pruned, now)
         while True:
-            self.forget(before, spared)
+            retention.forget(self._pruned, before, spared, now)
             while (size := self._size_bytes()) > most_bytes:
                 sizes = retention.users_bytes(self._pruned) if sizes is None else sizes
                 greedy = retention.greedy(sizes, most_bytes)
@@ -462,7 +463,7 @@ class Store(Database):
                 if since is None:
                     break
                 own[user] = since
-                retention.forget_user(self._pruned, user, since, spared)
+                retention.forget_user(self._pruned, user, since, now, spared)
                 sizes[user] = retention.user_bytes(self._pruned, user)
             shorter = retention.shorter(now, before) if size > most_bytes else None
             if shorter is None:

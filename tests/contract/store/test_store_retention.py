@@ -125,6 +125,36 @@ def test_one_user_s_flood_costs_nobody_else_s_history(store: DirectStore) -> Non
     assert store.attempts(job=102)
 
 
+def test_evidence_of_a_time_that_has_not_come_ages_from_when_it_was_seen(store: DirectStore) -> None:
+    """A node's clock is a year ahead, or a user set the time of a file."""
+    year = 365 * DAY
+    given = {"early": -50 * DAY, "late": -60.0, "ahead": year, "now": -60.0}  # when it was seen
+    for name, seen_s in given.items():
+        item = evidence(at_s=-60.0 if name == "now" else year, node="n1", text=name, id=name)
+        store.append([dataclasses.replace(item, seen_at=later(seen_s))])
+
+    def kept() -> set[str]:
+        return {item.id for item in store.evidence_since(later(-100 * DAY))}
+
+    store.forget_beyond(1 << 30, AT, later(-10 * DAY))
+    assert kept() == {"late", "ahead", "now"}
+    store.forget_beyond(1 << 30, later(20 * DAY), later(10 * DAY))
+    assert kept() == set(), "of the one ahead it was first known now that it was there"
+
+
+def test_one_user_s_flood_of_times_to_come_costs_nobody_else_s_history(store: DirectStore) -> None:
+    noise = random.Random(7)
+    flooded(store, noise, "ada", 101, 40, 2)
+    flooded(store, noise, "eve", 102, 40, 1)
+    texts = [noise.randbytes(1500).hex() for _ in range(1600)]
+    flood = [evidence(at_s=400 * DAY + n, job=102, attempt=0, text=text) for n, text in enumerate(texts)]
+    store.append([dataclasses.replace(item, seen_at=later(-n / 40 * DAY)) for n, item in enumerate(flood)])
+    assert store.forget_beyond(1 << 20, AT, later(-100 * DAY)) == later(-100 * DAY)
+    assert len(store.evidence_since(later(-100 * DAY), job=101)) == 80
+    kept = store.evidence_since(later(-100 * DAY), job=102)
+    assert 0 < len(kept) < 400 and min(item.seen_at for item in kept) > later(-20 * DAY)
+
+
 @pytest.mark.parametrize("former", ["ada", "zoe"])
 def test_one_user_s_flood_costs_nobody_else_s_history_where_their_jobs_had_one_id(
     store: DirectStore, former: str
