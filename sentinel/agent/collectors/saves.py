@@ -319,7 +319,9 @@ class SavesWatch:
         if save.duration_s > 0:
             data["time_s"] = round(save.duration_s, 3)
         identity = stable_id("saved", watched.job, watched.attempt, path, save.step)
-        self._put(watched, identity, Kind.CHECKPOINT_SAVED, path, text, data, datetime.fromtimestamp(save.ended_s, UTC))
+        # A user sets the times of files, and may to one that no calendar has.
+        ended_s = min(save.ended_s, datetime.now(UTC).timestamp())
+        self._put(watched, identity, Kind.CHECKPOINT_SAVED, path, text, data, datetime.fromtimestamp(ended_s, UTC))
 
     def _told(
         self, watched: Watched, tier: str, path: str, kind: str, key: str, trouble: Trouble, now: datetime

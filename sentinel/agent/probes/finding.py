@@ -249,7 +249,8 @@ def _kept(header: dict[str, Any], data: bytes, status: os.stat_result, limits: L
     fits = limits.kept < limits.files and limits.bytes + len(data) <= limits.total_bytes
     limits.kept += fits
     limits.bytes += len(data) if fits else 0
-    changed = datetime.fromtimestamp(status.st_mtime, UTC).isoformat()
+    # A user sets the times of files, and may to one that no calendar has.
+    changed = datetime.fromtimestamp(min(status.st_mtime, time.time()), UTC).isoformat()
     tell({**header, "size": status.st_size, "changed": changed, "whole": fits and status.st_size == len(data)},
          data if fits else b"")  # fmt: skip
 

@@ -347,3 +347,12 @@ def test_what_reading_a_save_cost_opens_no_incident(node: Node) -> None:
     )
     readers(node)[0].on_end(Ending("manifest:7", 0, False, "", ""))
     assert not any(opens(item) for item in node.kept)
+
+
+@pytest.mark.parametrize("ahead_s", [1e10, 3e11, 1e300])
+def test_a_save_whose_files_have_a_time_to_come_is_told_of_as_of_now(node: Node, ahead_s: float) -> None:
+    """A user can set the times of a file to any; tmpfs, NFS and Lustre keep those that no calendar has."""
+    now_s = time.time()
+    told = node.look(part(10, 300.0), part(11, ahead_s), part(12, 400.0))
+    at_s = {item.data["step"]: item.at.timestamp() for item in told if item.kind == Kind.CHECKPOINT_SAVED}
+    assert at_s.keys() == {10, 11, 12} and at_s[10] == 300.0 and now_s <= at_s[11] <= time.time()

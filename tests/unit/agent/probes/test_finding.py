@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -109,3 +110,14 @@ def test_the_time_is_the_limit_of_all_together(tmp: Path, tmp_path: Path) -> Non
     put(tmp_path / "work" / "error.json")
     found, notes = search(work_dir=str(tmp_path / "work"), look_s=0.0)
     assert found == [] and notes == ["looking took longer than 0.0 s: the rest was not looked at"]
+
+
+def test_a_file_whose_time_no_calendar_has_hides_no_other(tmp: Path, tmp_path: Path) -> None:
+    """A user can set it to any, and tmpfs keeps that."""
+    wanted = [put(tmp_path / "run" / f"attempt_0/{rank}/error.json") for rank in range(2)]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        odd = put(Path(memory) / "attempt_0/0/error.json")
+        os.utime(odd, (3e11, 3e11))
+        if os.stat(odd).st_mtime < 3e11:
+            pytest.skip("no file system here that keeps such a time")
+        assert search(places={"errors": [odd, *wanted]}) == (sorted([odd, *wanted]), [])
