@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
 from sentinel.adapters.store.json_columns import from_text, to_text
-from sentinel.errors import UserError
+from sentinel.errors import Unavailable, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,47 @@ def engine_of(
     if frozen_s is not None:
         sa.event.listen(engine, "begin", _ends_frozen(frozen_s))
     return engine
+
+
+class OpenFile:
+    """Which file the connections of a SQLite store have open: by its name there may be none any more, or another one."""
+
+    def __init__(self, path: str) -> None:
+        """``path``: of a file that is there."""
+        self._path = path
+        self._opened = self._there()
+
+    def require(self) -> None:
+        """
+        Raises:
+            Unavailable: what is saved would end with this process.
+        """
+        there = self._there()
+        if there is None:
+            raise Unavailable(
+                f"the store's file was removed below the daemon: {self._path}",
+                fix="bring it back, and the daemon goes on; or stop it, remove what is left of that name with -wal and -shm "
+                "behind it, and start it without a past",
+            )
+        if there not in (self._opened, _NOT_KNOWN):
+            # SQLite would take the log of the former one for that of this one.
+            raise Unavailable(
+                f"the store's file was replaced by another below the daemon: {self._path}",
+                fix="stop the daemon, remove the files of that name with -wal and -shm behind it, and start it",
+            )
+
+    def _there(self) -> tuple[int, int] | None:
+        """Device and inode; None: there is no file."""
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 - at each transaction
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return _NOT_KNOWN
+        return found.st_dev, found.st_ino
+
+
+_NOT_KNOWN = (-1, -1)
 
 
 def _sqlite_begin(connection: sa.Connection) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 from sqlalchemy.exc import TimeoutError as NoneFree
 
 from sentinel.adapters.store import lease
-from sentinel.adapters.store.connections import Pool, engine_of
+from sentinel.adapters.store.connections import OpenFile, Pool, engine_of
 from sentinel.adapters.store.deadlines import Deadlines
 from sentinel.adapters.store.tables import Utc
 from sentinel.errors import ContentLost, ProtocolError, Refused, Timeout, Unavailable, UserError
@@ -165,6 +165,7 @@ class Database:
         self._closing = threading.Event()
         self._busy_s = busy_s
         self._deadlines: Deadlines | None = None
+        self._file: OpenFile | None = None
         self._renewal_s = busy_s if renewal_s is None else min(renewal_s, busy_s)
         made = partial(engine_of, url, busy_s, self._renewal_s, read_only=read_only, frozen_s=frozen_s)
         self.engine = made(pool=Pool(_WRITERS, 0, busy_s))
@@ -186,6 +187,7 @@ class Database:
             except BaseException:
                 self.close()  # a daemon that waits for its store makes it again and again
                 raise
+            self._file = OpenFile(file) if not self.shared and (file := self.engine.url.database) else None
             if self.shared:
                 # Who stands by writes nothing for weeks. A connection that lies idle may be lost by then without a word, and
                 # the first thing that the active one saves would wait for it until its deadline.
@@ -290,6 +292,8 @@ class Database:
     @contextlib.contextmanager
     def _transaction(self, engine: sa.Engine, for_s: float) -> Iterator[sa.Connection]:
         """Up to its commit within ``for_s``. SQLite has a deadline of its own, for its lock."""
+        if self._file is not None:
+            self._file.require()
         with self._reported(), self._connected(engine, for_s) as connection:
             if self._deadlines is None:
                 with connection.begin():

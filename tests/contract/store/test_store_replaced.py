@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from in_memory.direct_store import DirectStore
 from made_records import AT, ended
 
 from sentinel.adapters.store import tables
+from sentinel.adapters.store.database import sqlite_url
 from sentinel.adapters.store.lease import DaemonRow
 from sentinel.errors import ContentLost, Superseded, Unavailable
 
@@ -169,3 +171,52 @@ def test_one_given_back_after_ours_is_no_loss(store: DirectStore, url: str) -> N
         store.require_lease()
     assert type(caught.value) is Superseded
     other.close()
+
+
+def require_nothing_is_done(store: DirectStore, file: Path, why: str) -> None:
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: store.put("paused", True),
+        lambda: store.look_at_lease(own("a", 1)),
+        store.require_lease,
+        lambda: store.get("paused"),
+    )
+    for late in calls:
+        with pytest.raises(Unavailable, match=why) as caught:
+            late()
+        assert (
+            type(caught.value) is Unavailable and str(file) in caught.value.message and "start it" in caught.value.fix
+        )
+
+
+def test_a_file_that_was_removed_takes_nothing_more_until_it_is_back(tmp_path: Path) -> None:
+    """What is saved would end with the process, and nobody would know."""
+    store, file, aside = DirectStore(sqlite_url(tmp_path)), tmp_path / "sentinel.db", tmp_path / "aside"
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    file.rename(aside)
+    require_nothing_is_done(store, file, "was removed")
+    assert not file.exists(), "nor is another one made in its place"
+    aside.rename(file)
+    store.put("paused", True)
+    assert store.get("paused") is True
+    store.close()
+
+
+def test_another_file_in_its_place_is_neither_read_nor_written_before_a_start(tmp_path: Path) -> None:
+    """As a copy that was restored below a running daemon: SQLite would take the former file's log for this one's."""
+    store, file, copied = DirectStore(sqlite_url(tmp_path)), tmp_path / "sentinel.db", tmp_path / "copied"
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    store.put("paused", "before")
+    copied.mkdir()
+    other = DirectStore(sqlite_url(copied))
+    other.put("paused", "copied")
+    other.close()
+    (copied / "sentinel.db").replace(file)
+    require_nothing_is_done(store, file, "was replaced")
+    store.close()
+    for end in ("-wal", "-shm"):
+        Path(f"{file}{end}").unlink()
+    again = DirectStore(sqlite_url(tmp_path))
+    assert again.get("paused") == "copied"
+    with again._read() as connection:
+        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
+    again.close()
