@@ -91,7 +91,8 @@ def losses(
     jobs = JobsOfOneId(rows)
     by_job: dict[JobKey, list[Row]] = {}
     for row in rows:
-        by_job.setdefault(jobs.of(row["job"], row["started_at"]), []).append(row)
+        if row["nodes"]:  # else the job ended while it waited, before this attempt began
+            by_job.setdefault(jobs.of(row["job"], row["started_at"]), []).append(row)
     found: list[Loss] = []
     counted: set[tuple[JobKey, int]] = set()
     ended_by = ended_by or {}

@@ -217,6 +217,9 @@ def test_a_forecast_is_no_start() -> None:
         OLD_JOB | {"job_state": "CANCELLED", "start_time": 0, "end_time": 6090219370, "eligible_time": None}
     )
     assert (never.started_at, never.ended_at, never.eligible_at) == (None, None, None)
+    cancelled = {"job_state": "CANCELLED", "nodes": "", "start_time": 1772370000, "end_time": 1772370000}
+    while_held = job_view(OLD_JOB | cancelled)  # Slurm writes the time of scancel as start and as end
+    assert (while_held.started_at, while_held.ended_at) == (None, datetime(2026, 3, 1, 13, 0, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(

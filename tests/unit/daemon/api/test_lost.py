@@ -60,6 +60,7 @@ def test_without_a_seen_step_the_next_attempt_s_start_ends_the_down_time() -> No
     [
         ([], None, None),  # nothing is known of the attempt
         ([ran()], None, None),  # the job did not go on
+        ([ran(), {**AGAIN, "nodes": [], "state": "cancelled"}], None, None),  # nor here: cancelled while it was held
         ([ran(last_step=None), AGAIN], None, 60.0),
         ([ran(), {**AGAIN, "first_step": None}], None, 60.0),
         ([ran(step_time_s=None), {**AGAIN, "step_time_s": None}], None, 60.0),
