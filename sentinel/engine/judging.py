@@ -24,7 +24,7 @@ from sentinel.correlate.rank_placement import located
 from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.node_return import records
-from sentinel.engine.questions import nodes_must_be_asked, prometheus_may_explain, steps_around, without_a_step
+from sentinel.engine.questions import around, nodes_must_be_asked, prometheus_may_explain, without_a_step
 from sentinel.engine.reconcile import late_evidence, node_proof
 from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of, with_onset
 from sentinel.engine.state import Judging, State
@@ -164,7 +164,7 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     told = map(state.used_ids.own, under_way.answers)
     answers = [item for item in told if state.known.add(item.id)]
     if first:
-        answers.extend(item for item in steps_around(state, incident_id) if state.known.add(item.id))
+        answers.extend(item for item in around(state, incident_id, now) if state.known.add(item.id))
         known = incidents.attach(state.incidents[incident_id], answers, now)
         found = map(state.used_ids.own, without_a_step(state, known, lambda: looks(known, now).cause, now))
         answers.extend(item for item in found if state.known.add(item.id))

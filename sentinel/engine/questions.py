@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from sentinel.correlate import incidents
+from sentinel.correlate.standing_faults import standing_faults
 from sentinel.detect.failed_resume import failed_resume, resume_of, started_before
 from sentinel.engine.reconcile.situations import was_observed
 from sentinel.engine.state import State
@@ -54,6 +55,13 @@ def without_a_step(state: State, incident: Incident, cause: Callable[[], Cause],
         *failed_resume(incident, state.cluster, resume, cause, reached=reached, observed=observed, now=now),
         *started_before(incident, state.cluster, now),
     ]
+
+
+def around(state: State, incident_id: str, now: datetime) -> list[Evidence]:
+    """What was known before the incident, and is in none of its reports: the job's steps, faults that its nodes show."""
+    incident = state.incidents[incident_id]
+    faults = standing_faults(incident, state.cluster, state.rules.convictions, state.window, now)
+    return [*steps_around(state, incident_id), *faults]
 
 
 def steps_around(state: State, incident_id: str) -> list[Evidence]:

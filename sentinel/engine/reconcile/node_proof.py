@@ -34,7 +34,7 @@ from sentinel.model.records import (
     Step,
     Trust,
 )
-from sentinel.model.vocabulary import ABSENCE, SEEN_DRAINED
+from sentinel.model.vocabulary import ABSENCE, SEEN_DRAINED, STILL_THERE
 from sentinel.policy.drains import sure_enough
 from sentinel.policy.situation import may_be_in_service
 from sentinel.wire import time_from
@@ -161,7 +161,8 @@ def agent_judges(state: State, incident: Incident | None, node: str) -> bool:
     }
     convicting = [item for item in told.values() if state.rules.convictions.of(item).convicts]
     return bool(convicting) and all(
-        state.rules.convictions.of(item) is Drain.YES and (item.kind in _AGENT_KEEPS or item.source in _TELEMETRY)
+        state.rules.convictions.of(item) is Drain.YES
+        and (item.kind in _AGENT_KEEPS or item.source in _TELEMETRY or STILL_THERE in item.data)
         for item in convicting
     )
 
