@@ -22,6 +22,7 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
+from sentinel.policy.permissions import OBSERVED, observed_only
 from sentinel.text import names
 
 _REPLACED = NODE_STEPS | {StepKind.HOLD, StepKind.GIVE_BACK}  # a plan with nothing else may become one with a restart
@@ -119,6 +120,8 @@ def _restarts(plan: Plan) -> bool:
 def _going_on(before: Plan, wait: Wait) -> Wait:
     if wait.kind in ASKING:
         return wait  # policy knows since when people are asked for exactly this
+    if wait.kind == OBSERVED and before.to_do:  # policy knows of no step that was done, and may say that nothing is
+        wait = dataclasses.replace(wait, explanation=observed_only(wait.what))
     old = next((known for known in before.waits if known.kind == wait.kind), None)
     if old is None:
         return wait

@@ -16,7 +16,8 @@ from sentinel.model.approvals import APPROVAL, ASKING, LAPSED, OF_JOBS, REFUSED,
 from sentinel.model.records import NODE_STEPS, Cause, Incident, Step, StepKind, Wait
 from sentinel.policy.situation import Situation, components_of
 
-UNSAID = frozenset({"observe", "paused", *ASKING})  # waits whose words are the plan's explanation already
+OBSERVED = "observe"  # kind of the wait of what a mode only observes
+UNSAID = frozenset({OBSERVED, "paused", *ASKING})  # waits whose words are the plan's explanation already
 
 
 def names(steps: Sequence[Step]) -> tuple[str, ...]:
@@ -30,6 +31,11 @@ def names(steps: Sequence[Step]) -> tuple[str, ...]:
         elif step.kind is StepKind.GIVE_BACK:
             named.append(f"give back nodes of {step.job}")
     return tuple(named)
+
+
+def observed_only(named: Sequence[str]) -> str:
+    """Words of a plan of which these parts are observed, and others are done."""
+    return f"Observed only: {', '.join(named)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +80,9 @@ class Permissions:
         observed = [step for step in skipped if step not in suggested]
         found = [*self._refused(names(suggested)), *self._asked(names(suggested))]
         if observed:
-            named = ", ".join(f"{step.kind} {step.node or step.job}" for step in observed)
-            said = "Observe mode: nothing is done." if alone and not suggested else f"Observed only: {named}."
-            found.append(Wait("observe", self.now, said, names(observed)))
+            named = [f"{step.kind} {step.node or step.job}" for step in observed]
+            said = "Observe mode: nothing is done." if alone and not suggested else observed_only(named)
+            found.append(Wait(OBSERVED, self.now, said, names(observed)))
         return tuple(found)
 
     def _answer(self, name: str) -> Answer | None:

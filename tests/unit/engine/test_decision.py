@@ -212,6 +212,21 @@ def test_what_was_begun_is_finished(after: Plan) -> None:
     assert decision.extend(before, after) == before
 
 
+def test_beside_steps_that_were_done_nobody_reads_that_nothing_is_done() -> None:
+    """The job is restarted, and its node's drain only observed: of the plan that is made then nothing is allowed."""
+    observed = Settings(modes=Modes(default=Mode("observe", "act")))
+    lost = incident(
+        evidence(Kind.XID, node="n1", data={"xid": 79, "pci": "0000:3b:00"}), ended(), job=None, nodes=["n1"]
+    )
+    again = judging.plan_for(
+        verdict(drain=("n1",)), lost, Situation(fleet=fleet(), job=None), settings=observed, now=AT
+    )
+    assert [wait.explanation for wait in again.waits] == ["Observe mode: nothing is done."]
+    (wait,) = decision.extend(plan(REQUEUE, RELEASE), again).waits
+    assert (wait.kind, wait.explanation) == ("observe", "Observed only: drain n1.")
+    assert decision.extend(plan(observe_only=True), again) == again
+
+
 def test_newly_convicted_node_goes_before_the_jobs_steps() -> None:
     made = decision.extend(plan(DRAIN1, REQUEUE, RELEASE), plan(DRAIN2, HOLD))
     assert kinds(made) == [

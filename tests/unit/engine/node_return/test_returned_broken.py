@@ -57,6 +57,9 @@ async def test_a_job_that_fails_for_want_of_a_gpu_there_is_not_its_users_fault(w
     assert (verdict.cause, verdict.drain) == (Cause.GPU_FALLEN_OFF_BUS, ("n1",))
     assert there.slurm.jobs[there.job].restarts == 1
     assert not there.slurm.nodes["n1"].drained, "drains are observed"
+    await daemon.pass_time(60.0)
+    (row,) = there.store.incident_rows()
+    assert (row["state"], row["outcome"]) == ("waiting", "Observed only: drain n1.")
 
 
 @pytest.mark.parametrize(
