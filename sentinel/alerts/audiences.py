@@ -18,7 +18,7 @@ from sentinel.alerts.stages import (
     stage_of,
 )
 from sentinel.alerts.text import counted, culprit_words, held_by_others, listed, plain, unranked
-from sentinel.model.approvals import asked, job_names, open_names
+from sentinel.model.approvals import OF_JOBS, asked, job_names, open_names
 from sentinel.model.records import (
     LEFT_IN_SERVICE,
     NODE_STEPS,
@@ -136,8 +136,7 @@ def _how_it_is(facts: IncidentFacts) -> str:
     stage, step = stage_of(facts), _chosen(facts).get("step")
     if stage in (Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
         if _asked_for_job(facts):
-            so = "is restarted when an operator approves it" if stage is Stage.ASKED else "is not restarted"
-            return f"{so}{_why_so(facts, stage)}"
+            return f"{_as_answered(facts, stage)}{_why_so(facts, stage)}"
         stage = reached(facts)  # what is asked leaves the job alone
         stage = Stage.HANDLED if stage is Stage.WAITING else stage
     begin = f" from step {step}" if step is not None else ""
@@ -161,8 +160,20 @@ def _how_it_is(facts: IncidentFacts) -> str:
 
 
 def _asked_for_job(facts: IncidentFacts) -> bool:
-    waiting = open_names(asked(facts.plan)) if facts.plan is not None else ()
-    return facts.incident.job is not None and not job_names(facts.incident.job).isdisjoint(waiting)
+    return facts.incident.job is not None and not job_names(facts.incident.job).isdisjoint(_open(facts))
+
+
+def _as_answered(facts: IncidentFacts, stage: Stage) -> str:
+    """What becomes of a job by people's answer: it is restarted, or only held so that it keeps its id."""
+    begun = {kind for kind, words in OF_JOBS.items() if words.format(facts.incident.job) in _open(facts)}
+    done = "held" if begun == {StepKind.HOLD} else "restarted"
+    so = f"is {done} when an operator approves it" if stage is Stage.ASKED else f"is not {done}"
+    return so if done == "restarted" else f"{_is_now(facts)}, and {so}"
+
+
+def _open(facts: IncidentFacts) -> tuple[str, ...]:
+    """What people are asked for and have not allowed."""
+    return open_names(asked(facts.plan)) if facts.plan is not None else ()
 
 
 def _not_done(facts: IncidentFacts) -> str:

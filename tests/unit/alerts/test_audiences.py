@@ -10,6 +10,7 @@ from made_records import AT, ended, evidence, incident, job, plan, step, verdict
 
 from sentinel.alerts import IncidentFacts, Stage, for_operators, for_owner, severity_of, stage_of
 from sentinel.alerts.text import culprit_words
+from sentinel.model.approvals import APPROVAL, LAPSED, REFUSED
 from sentinel.model.records import (
     Cause,
     Ground,
@@ -204,6 +205,21 @@ def test_the_owner_is_not_given_the_work_of_operators(changes: dict[str, Any]) -
 def test_a_hold_for_a_limit_leaves_the_machine_to_operators() -> None:
     said = for_owner(facts(plan=plan(HOLD), outcomes=(done(HOLD),)))
     assert "The operators are told. To let it start: scontrol release 8801." in said and "reboot" not in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (APPROVAL, "has failed, and is held when an operator approves it: asked."),
+        (LAPSED, "has failed, and is not held: asked."),
+        (REFUSED, "has failed, and is not held: asked."),
+    ],
+)
+def test_a_hold_that_is_asked_for_is_not_called_a_restart(kind: str, words: str) -> None:
+    wait = Wait(kind, AT, "asked.", ("hold 8801",))
+    made = dataclasses.replace(plan(HOLD), observe_only=True, explanation="asked.", waits=(wait,))
+    said = for_owner(facts(incident=incident(ended(8801), job=8801), plan=made, outcomes=()))
+    assert words in said and "restarted" not in said
 
 
 def test_a_program_that_failed_while_sentinel_observes_is_not_said_to_wait_for_a_restart() -> None:
