@@ -73,7 +73,11 @@ EXIT_STATUS = (
         "a wrong argument or setting: a file that is not there or cannot be used, an unknown name, a quantity without unit",
     ),
     (3, "the daemon, Slurm, the store or a device does not answer, or denies it; or the output cannot be written"),
-    (4, "a limit or a promise forbids it, or nothing could be proven; nothing was done"),
+    (
+        4,
+        "a limit or a promise forbids it, or nothing could be proven; nothing was done, of several nodes to those that "
+        "were refused",
+    ),
     (
         PIPE_CLOSED,
         "whoever read the output has gone away (`| head -1`), as with other tools; `set -o pipefail` sees it",

@@ -52,16 +52,21 @@ def _shown_first(config: Path, nodes: str, as_json: bool) -> list[dict[str, Any]
 def _each(rows: Sequence[Mapping[str, Any]], change: Callable[[str], None]) -> None:
     """Change one node after the other. A node that is refused does not keep the others from their turn."""
     refused: list[SentinelError] = []
+    through = []
     for row in rows:
         try:
             change(row["node"])
+            through.append(row)
         except (Refused, UserError) as error:
             if len(rows) == 1:
                 raise
             refused.append(error)
             echo(f"{shown(row['node'])}: {shown(error.message)}", err=True)
     if refused:
-        raise Refused(f"{len(refused)} of {counted(len(rows), 'node')} refused", fix=refused[0].fix)
+        fix = refused[0].fix
+        if through:  # the usual words would say that nothing was done
+            fix = f"{fix or 'sentinel status shows what is in force'}\n{_names(through)} went through, and stays so"
+        raise Refused(f"{len(refused)} of {counted(len(rows), 'node')} refused", fix=fix)
 
 
 def _absent(row: Mapping[str, Any]) -> list[str]:

@@ -234,4 +234,26 @@ def test_refused_node_does_not_keep_the_others_from_their_turn(asked: Asked, mon
     assert (
         made == ["n1", "n2"] and "n1: n1 was drained by somebody else" in found.output and "n2 is back." in found.output
     )
-    assert isinstance(found.exception, Refused) and found.exception.message == "1 of 2 nodes refused"
+    error = found.exception
+    assert isinstance(error, Refused) and error.message == "1 of 2 nodes refused"
+    assert error.fix == "use scontrol\nn2 went through, and stays so"
+
+
+def test_no_node_that_went_through_is_said_to_be_unchanged(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sentinel.cli.operator import commands
+
+    def change(_config: object, _path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if body["arguments"]["node"] in refused:
+            raise Refused("drained already by somebody else")
+        return {}
+
+    monkeypatch.setattr(commands, "ask", change)
+    asked.views["nodes"] = {"nodes": [NODE, NODE | {"node": "n2"}, NODE | {"node": "n3"}]}
+    refused = {"n1"}
+    error = asked.run("drain", "n[1-3]", "--reason", "fan", "--yes").exception
+    assert isinstance(error, Refused)
+    words = error.fix or error.usual_fix
+    assert "nothing was done" not in words and "n[2-3] (2 nodes) went through" in words
+    refused = {"n1", "n2", "n3"}
+    error = asked.run("drain", "n[1-3]", "--reason", "fan", "--yes").exception
+    assert isinstance(error, Refused) and (error.fix or error.usual_fix) == Refused.usual_fix
