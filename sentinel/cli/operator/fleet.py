@@ -97,6 +97,10 @@ def _repair(row: dict[str, Any]) -> None:
     since = f" since {when(row['since'])}" if row["since"] else ""
     cause = f": {shown(cause_words(row['cause']))}" if row["cause"] else ""
     say(f"{shown(row['node'])}{gpu} {shown(row['why'])}{since}{cause}")
+    if told := row.get("corrected"):  # a daemon of an earlier release does not tell
+        say(f"Corrected by an operator, {when(told['at'])}: it had been judged {shown(told['was'])}.", "  ")
+        if told["no_machine"]:
+            say(f"No machine is at fault, nothing is to be pulled: sentinel release {shown(row['node'])}", "  ")
     if row["gpu"]:
         serial = shown(row["serial"]) if row["serial"] else "not known"
         uuid = f"; UUID {shown(row['gpu_uuid'])}" if row["gpu_uuid"] else ""

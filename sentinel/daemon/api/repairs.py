@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sentinel.adapters.store.batches import batched
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.explanation import drained_for
 from sentinel.daemon.api.scores import Scores
 from sentinel.daemon.api.status import shown_state
 from sentinel.daemon.incident_search import IncidentSearch
-from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Trust, Verdict
+from sentinel.engine.history import as_corrected
+from sentinel.model.records import OURS, Evidence, Fleet, NodeView, Scope, Trust, Verdict
 from sentinel.wire import to_json
 
 _TEXTS = 3  # lines of evidence quoted per node
@@ -26,6 +28,7 @@ def repairs(store: Store, fleet: Fleet, scores: Scores, *, user: str | None) -> 
     rows = [_drained(store, node, scores, user is None) for node in drained]
     seen = IncidentSearch(store).visible({row["incident"] for row in rows if row["incident"]}, user)
     rows = [row | {"readable": row["incident"] in seen} for row in rows]
+    rows = _as_corrected(store, rows)
     named = {row["node"] for row in rows}
     for suspect in scores.suspects(name for name in fleet.nodes if name not in named):
         rows.append(_row(fleet.nodes[suspect["node"]], "suspect") | {"reasons": suspect["reasons"]})
@@ -40,7 +43,7 @@ def _row(node: NodeView, why: str) -> dict[str, Any]:
     return {
         "node": node.name, "why": why, "state": shown_state(node), "incident": None, "since": None, "cause": None,
         "gpu": None, "gpu_uuid": None, "serial": None, "advice": "", "evidence": [], "reasons": [],
-        "readable": False,
+        "readable": False, "corrected": None,
     }  # fmt: skip
 
 
@@ -58,6 +61,26 @@ def _drained(store: Store, node: NodeView, scores: Scores, all_texts: bool) -> d
         "evidence": _texts(verdict, node.name, all_texts),
         **_part(verdict, incident.evidence, node.name),
     }
+
+
+def _as_corrected(store: Store, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With the causes that operators gave, and without the advice for what it was not: where no machine is at fault by
+    their word, no GPU is named, either."""
+    ids = [row["incident"] for row in rows if row["incident"]]
+    known = {row["id"]: row for part in batched(ids) for row in store.incident_rows(ids=part, limit=len(part))}
+    return [_corrected(row, known.get(row["incident"], {})) for row in rows]
+
+
+def _corrected(row: dict[str, Any], incident: Mapping[str, Any]) -> dict[str, Any]:
+    told = as_corrected(incident)
+    if told is incident:
+        return row
+    gone: dict[str, Any] = {"advice": ""} if told["cause"] != row["cause"] else {}
+    nobody = told["scope"] in (Scope.APPLICATION, Scope.CLUSTER)
+    if nobody:
+        gone = {"advice": "", "gpu": None, "gpu_uuid": None, "serial": None, "evidence": []}
+    at = incident["corrections"][-1]["at"]
+    return {**row, **gone, "cause": told["cause"], "corrected": {"was": row["cause"], "at": at, "no_machine": nobody}}
 
 
 def _part(verdict: Verdict, evidence: Iterable[Evidence], node: str) -> dict[str, Any]:

@@ -182,6 +182,20 @@ def test_which_node_to_pull(asked: Asked) -> None:
     assert asked.run("repairs").output.startswith("Nothing to repair")
 
 
+def test_a_node_that_is_at_fault_no_more_is_not_to_be_pulled(asked: Asked) -> None:
+    told = {"was": "gpu_fallen_off_bus", "at": "2026-03-01T12:00:00Z", "no_machine": True}
+    corrected = REPAIR | {
+        "cause": "user_code", "gpu": None, "gpu_uuid": None, "serial": None, "advice": "", "evidence": [], "corrected": told,
+    }  # fmt: skip
+    asked.views["repairs"] = {"repairs": [corrected]}
+    said = asked.run("repairs").output
+    assert "n1 drained since" in said and "it had been judged gpu_fallen_off_bus." in said
+    assert "No machine is at fault, nothing is to be pulled: sentinel release n1" in said and "Serial" not in said
+    asked.views["repairs"] = {"repairs": [REPAIR | {"cause": "pcie", "corrected": told | {"no_machine": False}}]}
+    said = asked.run("repairs").output
+    assert "n1 GPU 5 drained since" in said and "No machine" not in said
+
+
 def test_node_without_failures_and_without_a_past(asked: Asked) -> None:
     quiet = node_row(score=score(failures=0, lemon=False, reasons=[]), trends=[], suspect=False, suspect_reasons=[])
     asked.views["nodes"] = {"nodes": [quiet], "incidents": []}
