@@ -40,6 +40,7 @@ class RecordedIncident:
     plan: Plan | None = None
     steps: tuple[StoredStep, ...] = ()
     corrections: tuple[Correction, ...] = ()  # the newest last
+    approved: tuple[str, ...] = ()  # what people allowed of it, as in ``Wait.what``
 
     @property
     def decided(self) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.model.approvals import ASKING
+from sentinel.model.approvals import APPROVAL, ASKING, LAPSED
 from sentinel.model.recording import RecordedIncident, Recording
 from sentinel.model.records import NODE_STEPS, Plan, StepKind, Verdict
 from sentinel.replay.run import Replayed
@@ -103,11 +103,12 @@ def _compared(recorded: RecordedIncident, now: Replayed | None) -> Comparison:
     if now is None:
         why = "today's rules open no incident for its evidence, or join it to another one"
         return Comparison(recorded.incident.id, at, was, None, (why,))
-    is_ = _shown(now.verdict, now.plan)
+    is_ = _shown(now.verdict, now.plan, recorded.approved)
     return Comparison(recorded.incident.id, at, was, is_, tuple(_reasons(was, is_)))
 
 
-def _shown(verdict: Verdict, plan: Plan) -> dict[str, Any]:
+def _shown(verdict: Verdict, plan: Plan, approved: Collection[str] = ()) -> dict[str, Any]:
+    """``approved``: what a person allowed then. That it is asked for holds it back no more than it did."""
     return {
         "cause": str(verdict.cause),
         "scope": str(verdict.scope),
@@ -118,12 +119,17 @@ def _shown(verdict: Verdict, plan: Plan) -> dict[str, Any]:
         "refusal": plan.refusal,
         "steps": [f"{step.kind} {step.node or step.job}" for step in plan.steps],
         "held_back": sorted(
-            f"{name} ({wait.kind})" for wait in plan.waits if wait.kind in _MODES for name in wait.what
+            f"{name} ({wait.kind})"
+            for wait in plan.waits
+            if wait.kind in _MODES
+            for name in wait.what
+            if wait.kind not in _ASKED or name not in approved
         ),
         "explanation": plan.explanation,
     }
 
 
+_ASKED = frozenset({APPROVAL, LAPSED})  # in a replay nobody answers
 _MODES = frozenset({"observe", *ASKING})  # waits that a mode is the reason of
 _NAMES = {
     "cause": "cause", "scope": "scope", "drain": "nodes to drain", "suspect": "suspect nodes", "restart": "restart",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,6 +69,19 @@ def entries(
     else:
         rows = list(connection.execute(query.order_by(t.audit.c.number).limit(most)))
     return [_entry(row) for row in rows]
+
+
+def approved(connection: sa.Connection, since: datetime) -> dict[str, tuple[str, ...]]:
+    """By incident: what people allowed since then, as they were shown it. What cannot be read is left out."""
+    query = sa.select(t.audit.c.incident, t.audit.c.after).where(
+        t.audit.c.at >= since, t.audit.c.action == "approve", t.audit.c.stage == Stage.DONE
+    )
+    found: dict[str, dict[str, None]] = {}
+    for row in connection.execute(query.order_by(t.audit.c.number)):
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            names = [name for name in json.loads(row.after).get("approved", ()) if isinstance(name, str)]
+            found.setdefault(row.incident, {}).update(dict.fromkeys(names))
+    return {incident: tuple(names) for incident, names in found.items()}
 
 
 def check(connection: sa.Connection) -> Checked:

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from sentinel.adapters.store import tables as t
+from sentinel.adapters.store.audit import approved
 from sentinel.adapters.store.loading import (
     Readable,
     by_id,
@@ -21,6 +22,7 @@ from sentinel.adapters.store.loading import (
 from sentinel.model.corrections import Correction
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
 from sentinel.model.records import Evidence, IncidentState
+from sentinel.model.stored import StoredStep
 
 # How far a judgement looks back: evidence and attempts of this time before the first incident belong to it.
 LOOK_BACK = timedelta(hours=1)
@@ -66,9 +68,7 @@ def read_recording(
     evidence = _evidence(connection, readable, {i for ids in claimed.values() for i in ids}, since, until, about)
     order = {item.id: number for number, item in enumerate(evidence)}
     verdicts, plans = newest_verdicts(connection, readable, names), newest_plans(connection, readable, names)
-    steps = defaultdict(list)
-    for step in steps_from(by_id(connection, t.step, t.step.c.incident, names)):
-        steps[step.incident].append(step)
+    steps, allowed = _steps(connection, names), approved(connection, since) if names else {}
     return Recording(
         evidence=tuple(evidence),
         incidents=tuple(
@@ -80,12 +80,20 @@ def read_recording(
                 plans.get(row.id),
                 tuple(steps[row.id]),
                 tuple(readable(Correction, row.corrections or ())),
+                allowed.get(row.id, ()),
             )
             for row in sorted(rows, key=lambda row: row.opened_at)
         )
         + (_around(connection, names, order, since, until) if rows else ()),
         attempts=tuple(_attempts(connection, since, until, jobs if about is not None else None)),
     )
+
+
+def _steps(connection: sa.Connection, names: set[str]) -> Mapping[str, list[StoredStep]]:
+    steps = defaultdict(list)
+    for step in steps_from(by_id(connection, t.step, t.step.c.incident, names)):
+        steps[step.incident].append(step)
+    return steps
 
 
 def _around(

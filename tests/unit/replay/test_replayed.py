@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from in_memory.daemon import RULES, SETTINGS, Daemon, FakeSink
+from in_memory.daemon import RULES, SETTINGS, Daemon, FakeSink, answer
 from in_memory.world import World
 from made_records import ended, evidence, incident, plan, step, verdict
 
@@ -120,6 +120,25 @@ async def test_another_mode_shows_what_it_would_have_asked_for_or_only_observed(
     (only,) = replayed(recording, careful)
     (reason,) = only.reasons
     assert reason == "held back by the mode: none then, drain n1 (approval), restart 101 (observe) now"
+
+
+async def test_what_a_person_approved_is_asked_for_in_both(world: Worlds) -> None:
+    """By the same policy it was asked for then, too; by another one that asks it was not."""
+    there = world(nodes=20)
+    careful = dataclasses.replace(SETTINGS, modes=Modes(default=Mode("suggest", "suggest")))
+    daemon = Daemon(there, [FakeSink()], settings=careful)
+    await daemon.start()
+    assert await daemon.observe([BUS])
+    await daemon.quiet()
+    await answer(daemon)
+    now = there.slurm.clock.now()
+    recording = there.store.recording(since=now - 10 * LOOK_BACK, until=now + LOOK_BACK)
+    (one,) = recording.incidents
+    assert one.approved == ("drain n1", "restart 101")
+    (only,) = replayed(recording, careful)
+    assert only.same, only.reasons
+    (only,) = replayed(dataclasses.replace(recording, incidents=(dataclasses.replace(one, approved=()),)), careful)
+    assert only.reasons == ("held back by the mode: none then, drain n1 (approval), restart 101 (approval) now",)
 
 
 async def test_evidence_that_nobody_judged_is_shown_when_it_is_judged_now(world: Worlds) -> None:
