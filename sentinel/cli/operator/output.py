@@ -6,6 +6,7 @@ A pipe or a file gets every column and no broken line; a terminal gets what fits
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import json
@@ -157,7 +158,12 @@ def rich_console(width: int | None = None) -> Console:
     """rich's console with our width: what goes into a pipe or a file is not broken at 80 columns."""
     from rich.console import Console
 
-    return Console(
+    class OurConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """rich would end the command itself, with the status of what is bad."""
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    return OurConsole(
         highlight=False,
         width=width or line_width(),
         force_terminal=on_terminal(),

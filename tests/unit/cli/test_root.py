@@ -212,7 +212,16 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["manual", "commands"], ["--help"], ["config", "show", "--json"], ["jobs", "--help"]]
+    "words",
+    [
+        ["manual", "commands"],
+        ["--help"],
+        ["config", "show", "--json"],
+        ["jobs", "--help"],
+        ["plan", "interval", "--mtbf", "3.09h", "--save", "90s"],
+        ["plan", "spares", "--nodes", "128", "--losses", "4"],
+        ["simulate", "--nodes", "8", "--days", "1"],
+    ],
 )
 def test_a_reader_that_is_gone_ends_it_as_it_ends_other_tools(words: list[str]) -> None:
     """``... | head -1``: no status of ours, and no word on stderr."""
