@@ -79,7 +79,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-PIPE_CLOSED = 141  # as a shell tells of tools that SIGPIPE ended: 128 and the signal's number
+# As a shell tells of tools that a signal ended: 128 and its number.
+PIPE_CLOSED = 141
+INTERRUPTED = 130
 
 help_text.use()
 
@@ -88,11 +90,11 @@ class LazyGroup(click.Group):
     """A click group whose commands are imported on use."""
 
     def make_context(self, *given: Any, **named: Any) -> click.Context:
-        with _ending_with_its_reader():
+        with _ending_as_other_tools():
             return super().make_context(*given, **named)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _ending_with_its_reader():
+        with _ending_as_other_tools():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -119,13 +121,17 @@ def cli() -> None:
 
 
 @contextlib.contextmanager
-def _ending_with_its_reader() -> Iterator[None]:
-    """Ends with `PIPE_CLOSED` where whoever reads the output is gone (``| head -1``): click's 1 means that something is bad.
+def _ending_as_other_tools() -> Iterator[None]:
+    """Ends with `PIPE_CLOSED` where whoever reads the output is gone (``| head -1``), and with `INTERRUPTED` after Ctrl-C:
+    click's 1 means that something is bad.
 
     SIGPIPE itself stays ignored: it would also end a command one of whose connections or children goes away.
     """
     try:
         yield
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted.", err=True)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         if not _reader_is_gone():
             raise

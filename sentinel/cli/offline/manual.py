@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sentinel import __version__
-from sentinel.cli import PIPE_CLOSED
+from sentinel.cli import INTERRUPTED, PIPE_CLOSED
 
 
 @click.command()
@@ -78,6 +78,7 @@ EXIT_STATUS = (
         "a limit or a promise forbids it, or nothing could be proven; nothing was done, of several nodes to those that "
         "were refused",
     ),
+    (INTERRUPTED, "interrupted, as by Ctrl-C; at a question that is a no: 1"),
     (
         PIPE_CLOSED,
         "whoever read the output has gone away (`| head -1`), as with other tools; `set -o pipefail` sees it",

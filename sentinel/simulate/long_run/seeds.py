@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,7 +122,9 @@ def run_all(
         for number, scenario, seed, name in tasks:
             yield number, run_one(scenario, seed, name, progress)
         return
-    with multiprocessing.get_context("fork").Pool(min(processes, len(tasks))) as pool:
+    fork = multiprocessing.get_context("fork")
+    # Ctrl-C goes to all of the terminal's processes, and is for the first one alone to take.
+    with fork.Pool(min(processes, len(tasks)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         for number, ran in pool.imap_unordered(_task, tasks):
             progress(int(scenarios[number].days))
             yield number, ran

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -232,6 +233,14 @@ def test_a_reader_that_is_gone_ends_it_as_it_ends_other_tools(words: list[str]) 
     )
     os.close(writing)
     assert (found.returncode, found.stderr) == (root.PIPE_CLOSED, "")
+
+
+def test_an_interrupted_command_is_not_one_that_found_something(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of replay and explore 1 says that something differs, or that a promise is broken."""
+    assert run(monkeypatch, KeyboardInterrupt()) == root.INTERRUPTED == 128 + signal.SIGINT
+    assert capsys.readouterr().err.strip() == "Interrupted."
 
 
 def test_another_pipe_that_breaks_is_no_reader_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
