@@ -23,14 +23,15 @@ def sentences(settings: Settings) -> Iterator[str]:
     if all(word == "observe" for mode in every for word in _words(mode)):
         yield "So nothing is changed anywhere: plans are made and shown."
         return
-    stay = f"{counted(limits.keep_healthy, 'usable node')} of each partition always stay"
+    stay = f"it always leaves {counted(limits.keep_healthy, 'usable node')} of each partition"
     if limits.keep_healthy == 0:
         stay = "a partition of one node may be drained whole (keep_healthy = 0)"
     elif limits.keep_healthy == 1:
-        stay = "the last usable node of a partition always stays"
+        stay = "it always leaves the last usable node of a partition"
     yield (
         f"At most {counted(limits.drain_count, 'node')} and {_percent(limits.drain_fraction)} of a partition (but one) are "
-        f"drained by Sentinel at once, {limits.drain_per_hour} in an hour; {stay}."
+        f"drained by Sentinel at once, {limits.drain_per_hour} in an hour; {stay}. "
+        "What a person drains is not limited."
     )
     yield (
         f"Under one switch at most {limits.drain_per_switch}; {limits.breaker_switch_nodes} of its nodes failing within "

@@ -17,7 +17,7 @@ from sentinel.model.records import OURS
 
 
 def _yes_option(command: Any) -> Any:
-    return click.option("--yes", is_flag=True, help="Answer the question; limits stay in force.")(command)
+    return click.option("--yes", is_flag=True, help="Answer the question.")(command)
 
 
 def _change(
@@ -93,6 +93,9 @@ def _bad(row: Mapping[str, Any]) -> str:
 @json_option
 def drain(nodes: str, reason: str, yes: bool, config: Path, as_json: bool) -> None:
     """Drain NODES: they take no new work; the jobs on them go on.
+
+    The limits of sentinel.toml bound what Sentinel drains by itself; what a person asks for is done, also where no usable
+    node is left.
 
     \b
     Examples:

@@ -103,8 +103,8 @@ def test_the_policy_is_told_in_sentences(tmp_path: Path) -> None:
         "Partition gpu: drains bad nodes at once; suggests to restart or hold jobs and asks for at most 2 h.",
         "Partition gpu, cause network_fabric: drains nothing.",
         "Other partitions: drains nothing; restarts nothing.",
-        "At most 8 nodes and 10% of a partition (but one) are drained by Sentinel at once, 6 in an hour; 2 usable nodes of "
-        "each partition always stay.",
+        "At most 8 nodes and 10% of a partition (but one) are drained by Sentinel at once, 6 in an hour; it always leaves "
+        "2 usable nodes of each partition. What a person drains is not limited.",
         "Under one switch at most 4; 3 of its nodes failing within 1 min wait until fewer are bad or a person has looked.",
         "5 nodes failing within 1 min stop all drains and restarts until fewer are bad or a person has looked.",
         "Nodes in a maintenance reservation are not drained before it ends.",

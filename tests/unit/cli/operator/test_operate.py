@@ -41,6 +41,13 @@ def test_yes_answers_the_question(asked: Asked) -> None:
     assert asked.made == [DRAIN, RELEASE]
 
 
+def test_no_limit_is_promised_that_holds_no_person(asked: Asked) -> None:
+    for command in ("drain", "release"):
+        assert "stay in force" not in asked.run(command, "--help").output
+    said = " ".join(asked.run("drain", "--help").output.split())
+    assert "bound what Sentinel drains by itself; what a person asks for is done" in said
+
+
 def test_reason_must_be_given(asked: Asked) -> None:
     assert asked.run("drain", "n1", "--yes").exit_code == 2 and asked.made == []
     for empty in ("", "  ", "\t"):

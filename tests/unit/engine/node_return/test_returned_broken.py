@@ -17,7 +17,7 @@ from sentinel.model.records import Cause, Evidence, Source
 
 Worlds = Callable[..., World]
 OBSERVED = dataclasses.replace(SETTINGS, modes=Modes(default=Mode(drain="observe", restart="act")))
-LOST = {"word": "BAD", "code": "gpu_lost", "sentence": "a GPU is lost: gpu0"}
+LOST: dict[str, Any] = {"word": "BAD", "code": "gpu_lost", "sentence": "a GPU is lost: gpu0"}
 
 
 def no_device(there: World) -> Evidence:
@@ -84,7 +84,7 @@ async def test_what_is_not_heard_any_more_says_nothing(world: Worlds) -> None:
     there = world()
     daemon = Daemon(there, [FakeSink()], settings=OBSERVED)
     seen = daemon.live.node("n1")
-    seen.state, seen.verdict = "silent", LOST
+    seen.state, seen.verdict = "silent", dict(LOST)
     await daemon.fleets.take()
     there.slurm.end(there.job, exit_code=1)
     await daemon.observe([no_device(there), ended(there.job)])
