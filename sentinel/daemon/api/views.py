@@ -109,7 +109,7 @@ class Views:
             "audit": lambda arguments, user: audit(store, arguments, user),
             "curves": self._curves,
             "report": self._report,
-            "alerts": lambda arguments, user: messages(store, clock.now(), arguments, user),
+            "alerts": lambda asked, user: messages(store, clock.now(), asked, user, settings.alerts.channels),
         }
         # What is asked of Slurm for a view, and what makes the view of it.
         self._of_slurm: dict[str, tuple[Callable[[dict[str, Any]], Awaitable[Any]], Callable[..., Any]]] = {

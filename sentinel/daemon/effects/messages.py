@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.adapters.store.store import Store
+from sentinel.config.alerts import Channel
 from sentinel.daemon.api.histories import since_of
 from sentinel.daemon.runner import Runner
-from sentinel.engine.delivery import trial
+from sentinel.engine.delivery import due, trial
 from sentinel.engine.events import NoticeNotDelivered
 from sentinel.engine.transition import DeliverNotice
 from sentinel.errors import UserError
@@ -19,14 +22,25 @@ from sentinel.ports import Clock
 _MOST = 1000  # messages that were delivered and messages that were not, of each the newest
 
 
-async def messages(store: Store, now: datetime, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
+async def messages(
+    store: Store,
+    now: datetime,
+    arguments: dict[str, Any],
+    user: str | None,
+    channels: Mapping[str, Channel] | None = None,
+) -> dict[str, Any]:
     """Messages since ``arguments["since"]`` (default: a day ago), and all that were not delivered.
 
-    ``user``: only those about this user's jobs; None: an operator, who sees all.
+    Args:
+        user: only those about this user's jobs; None: an operator, who sees all.
+        channels: by name: what some messages wait for is their channel's digest or the end of its quiet hours.
     """
     since = since_of(arguments) or now - timedelta(days=1)
     found = await asyncio.to_thread(store.notices, since=since, most=_MOST, user=user)
-    rows = [_shown(notice, receiver, delivered) for notice, receiver, delivered in found]
+    rows = [
+        _shown(notice, receiver, delivered) | _held_back((channels or {}).get(receiver), notice, delivered, now)
+        for notice, receiver, delivered in found
+    ]
     return {"messages": rows, "most": _MOST}
 
 
@@ -48,6 +62,16 @@ def _shown(notice: Notice, receiver: str, delivered: bool) -> dict[str, Any]:
         "user": notice.data.get("user"),
         "title": notice.title,
     }
+
+
+def _held_back(channel: Channel | None, notice: Notice, delivered: bool, now: datetime) -> dict[str, Any]:
+    """Until when a message that was not tried yet is kept back, and why; empty where it is not."""
+    became = notice.delivery
+    at = due(channel, notice)
+    if channel is None or delivered or became.given_up or became.tries or became.next_at is not None or at <= now:
+        return {}
+    by_day = due(dataclasses.replace(channel, quiet=""), notice)
+    return {"next_at": at, "reason": "the channel's quiet hours" if at != by_day else "for the channel's next digest"}
 
 
 async def send_trials(runner: Runner, clock: Clock, to: str, who: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from in_memory.daemon import SETTINGS, Daemon, FakeSink
 from in_memory.world import World
 
+from sentinel.config.alerts import Channel
 from sentinel.daemon.api.commands import OperatorCommands
 from sentinel.daemon.effects.messages import messages
 from sentinel.errors import Refused, UserError
@@ -74,6 +75,32 @@ async def test_what_was_not_delivered_is_shown_however_old_and_to_its_user_only(
     assert shown[2]["reason"] == "answered 503" and shown[2]["tries"] == 12
     own = (await messages(there.store, now, {}, "ada"))["messages"]
     assert [row["id"] for row in own] == ["a"]
+
+
+async def test_what_is_held_back_says_until_when_and_why(world: Worlds) -> None:
+    there = world()
+    now = there.slurm.clock.now()  # noon
+    night = Channel("mail", to=["a@example.org"], quiet="10:00-14:00")
+    channels = {
+        "night": night,
+        "digest": Channel("mail", to=["a@example.org"], digest_s=7200.0),
+        "both": dataclasses.replace(night, digest_s=3600.0),
+    }
+    store, info = there.store, {"severity": "info"}
+    for name in (*channels, "hook"):
+        store.record_notice(Notice(name, "", now, "t", "b", info), name, False)
+    store.record_notice(Notice("grave", "", now, "t", "b", {"severity": "critical"}), "night", False)
+    store.record_notice(Notice("tried", "", now, "t", "b", info, Delivery(1, "answered 503", False)), "night", False)
+    store.record_notice(Notice("told", "", now, "t", "b", info), "night", True)
+    shown = (await messages(store, now, {}, None, channels))["messages"]
+    quiet, two = "the channel's quiet hours", timedelta(hours=2)
+    assert {row["id"]: (row["state"], row["next_at"], row["reason"]) for row in shown} == {
+        "night": ("waits", now + two, quiet), "both": ("waits", now + two, quiet),
+        "digest": ("waits", now + two, "for the channel's next digest"), "hook": ("waits", None, ""),
+        "grave": ("waits", None, ""), "tried": ("tried", None, "answered 503"), "told": ("delivered", None, ""),
+    }  # fmt: skip
+    later = (await messages(store, now + two, {}, None, channels))["messages"]
+    assert {row["next_at"] for row in later} == {None}
 
 
 async def test_what_was_not_delivered_is_not_hidden_by_newer_messages(
