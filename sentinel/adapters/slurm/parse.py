@@ -35,6 +35,8 @@ ENDED = frozenset(
 )  # fmt: skip
 # Flags beside a base state, the one that tells most first: what a job is doing hides what it was.
 JOB_FLAGS_FIRST = ("completing", "stage_out", "stopped", "suspended", "special_exit", "configuring")
+# "configuring": its nodes are being prepared (Prolog), and it holds them. "stopped": by scancel -s STOP; it holds them, too.
+_FLAG_COUNTS_AS = {"configuring": "running", "stopped": "suspended"}
 # Flags that squeue of 22.05 and pyslurm tell in the base state's place: what that is.
 _FLAG_ALONE = {
     "resizing": "running",
@@ -318,8 +320,7 @@ def job_state(value: object) -> str:
     words = _words(value)
     for flag in JOB_FLAGS_FIRST:
         if flag in words:
-            # Its nodes are being prepared (Prolog): the job holds them, so it counts as running.
-            return "running" if flag == "configuring" else flag
+            return _FLAG_COUNTS_AS.get(flag, flag)
     return _FLAG_ALONE.get(words[0], words[0]) if words else "unknown"
 
 

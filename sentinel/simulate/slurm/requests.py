@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sentinel.simulate.slurm.records import SimulatedJob
 
 _FAR_S = 30 * 86_400  # what the writer's DEFERRED comes to
-_AT_WORK = frozenset({"RUNNING", "SUSPENDED"})
+_AT_WORK = frozenset({"RUNNING", "SUSPENDED", "STOPPED"})
 _OVER = frozenset(state.upper() for state in ENDED)
 
 

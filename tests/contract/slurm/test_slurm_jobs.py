@@ -282,3 +282,17 @@ async def test_memory_tells_what_was_written(fake_slurm: FakeSlurm) -> None:
     await fake_slurm.drain("n1", "sentinel: i42")
     await fake_slurm.drain("n1", "sentinel: i42")
     assert fake_slurm.calls == [("set_node", "n1", "DRAIN", "sentinel: i42")]
+
+
+@pytest.mark.slurm
+async def test_a_job_stopped_by_a_signal_holds_its_nodes_and_is_requeued(world: World) -> None:
+    """Slurm says STOPPED of it (22.05 that alone): it has ended nowhere, and no hold of a person's is on it."""
+    if not isinstance(world, RealWorld):
+        pytest.skip("optional: what Slurm says of it")
+    job = world.submit()
+    await world.job(job, running)
+    world.cluster.command("scancel", "--signal=STOP", f"{job}")
+    seen = await world.job(job, lambda job: job.state != "running")
+    assert (seen.state, len(seen.nodes), seen.hold_kept, seen.ended_at) == ("suspended", 1, False, None)
+    await world.writer.requeue_hold(job)
+    assert (await world.job(job, waits_held)).restarts == 1

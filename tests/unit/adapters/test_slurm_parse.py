@@ -70,10 +70,12 @@ def test_old_and_new_releases_tell_the_same_job() -> None:
         (["PENDING"], "pending"),
         ("NODE_FAIL", "node_fail"),
         (["SUSPENDED"], "suspended"),
+        (["RUNNING", "STOPPED"], "suspended"),  # scancel -s STOP
         ("OUT_OF_MEMORY", "out_of_memory"),
         # Without the base state: squeue of 22.05, and pyslurm.
         ("RESIZING", "running"),
         ("SIGNALING", "running"),
+        ("STOPPED", "suspended"),
         ("EXPEDITING", "completing"),
         ("REQUEUE_HOLD", "pending"),
         ("RESV_DEL_HOLD", "pending"),

@@ -281,3 +281,28 @@ async def test_a_job_that_began_after_the_newest_snapshot_is_found_on_its_bad_no
     await daemon.quiet()
     job = there.slurm.jobs[young]
     assert job.restarts == 1 and bad not in job.on, daemon.said
+
+
+async def test_a_restarted_job_that_its_user_stops_by_a_signal_is_waited_for(world: Worlds) -> None:
+    """scancel -s STOP before its first step: it has ended nowhere."""
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    await fail(daemon, lost_gpu("n1"))
+    job = there.slurm.jobs[there.job]
+    job.state = "STOPPED"
+    await daemon.pass_time(120.0)
+    assert states(there) == ["watching"] and heard(sink) == ["restarting"]
+    job.state = "RUNNING"
+    await daemon.observe([step_line(there.job, 1, 201, 180.0)])
+    await daemon.quiet()
+    assert outcomes(there) == ["gains steps again from step 201"]
+
+
+async def test_a_job_stopped_by_a_signal_is_restarted_when_its_node_breaks(world: Worlds) -> None:
+    there = silent(world())
+    daemon = Daemon(there)
+    there.slurm.jobs[there.job].state = "STOPPED"
+    await daemon.pass_time(60.0)
+    await fail(daemon, lost_gpu("n1"))
+    job = there.slurm.jobs[there.job]
+    assert there.slurm.nodes["n1"].drained and job.restarts == 1 and "n1" not in job.on
