@@ -48,7 +48,7 @@ class SlurmReader(Protocol):
         ...
 
     async def booted_at(self) -> datetime | None:
-        """When slurmctld was started, in whole seconds; None if it does not say."""
+        """When the slurmctld that answers was started or, as a backup, took over, in whole seconds; None: not known."""
         ...
 
     async def spares(self, reservation: str) -> Spares | None:

@@ -78,7 +78,7 @@ class Means:
     pending_s: float
     refused_s: float = 300.0  # how long a request that Slurm refuses for an unknown reason is repeated
     launch_s: float = 30.0  # how long a job's launcher gets to start its next step
-    booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # when slurmctld was started; None: not known
+    booted_at: Callable[[], Awaitable[datetime | None]] = _not_known  # see ``SlurmReader``
     answers: Callable[[NodeView], Awaitable[bool]] = _not_asked  # whether slurmd on a node takes a connection now
     seconds: Callable[[], float] = _loop_s  # by which an action's waits are measured: its requests take time, too
 
@@ -89,7 +89,8 @@ class Means:
         return None if another else found
 
     async def slurmctld_started_since(self, at: datetime) -> bool | None:
-        """Whether slurmctld restarted in the second of ``at`` or later, and may have lost what it confirmed before.
+        """Whether slurmctld restarted, or a backup took over, in the second of ``at`` or later, and may have lost what was
+        confirmed before.
 
         None: not known. Slurm gives its start in whole seconds.
         """

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sentinel.adapters.slurm.commands import by_own_clock
+from sentinel.adapters.slurm.in_charge import by_own_clock
 from sentinel.adapters.slurm.parse import Record
 from sentinel.errors import Denied, SentinelError, Timeout, Unavailable
 from sentinel.model.records import Fleet, JobView, NodeView

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
+from sentinel.adapters.slurm.in_charge import InCharge
 from sentinel.adapters.slurm.parse import Record, array_spec, fleet_of, job_of, node_of, record_of, records
 from sentinel.adapters.slurm.process import Answer, Asked, Commands, SlurmSaidNo, error_from, uncounted
 from sentinel.adapters.slurm.topology import Topology
@@ -28,24 +29,11 @@ from sentinel.text import text_of
 
 SCONTROL_JSON = (23, 2)  # first release whose scontrol knows --json
 _RELEASE = re.compile(r"(\d+)\.(\d+)\S*")
-_TIME = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
-_AGREE = timedelta(seconds=2)  # slurmctld says whole seconds
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-def by_own_clock(at: datetime, *, said: datetime, asked: datetime, answered: datetime) -> datetime:
-    """A time of slurmctld's, by the clock of whoever ``asked`` it for the time and was ``answered``: it ``said`` its own."""
-    if said < asked - _AGREE:
-        return at + (asked - said)
-    return at + (answered - said) if said > answered + _AGREE else at
-
-
-def _utc(time: str) -> datetime:
-    return datetime.fromisoformat(f"{time}+00:00")  # asked with TZ=UTC
 
 
 class CommandReader:
@@ -71,12 +59,16 @@ class CommandReader:
         self._now = now
         self._client: tuple[int, int] | None = None
         self.topology = Topology(lambda: self._commands.run("scontrol", "show", "topology"))
+        self.in_charge = InCharge(self._ask, now)
 
     async def fleet(self) -> Fleet:
-        """Two commands, whatever the size, and every ten minutes a third."""
+        """Two commands, whatever the size, and every ten minutes a third and fourth; that with each where slurm.conf names
+        several slurmctld."""
         at = self._now()
         nodes = await self.topology.added(await self._nodes())
-        return fleet_of(at, nodes, await self._jobs(), self.topology.unread)
+        jobs = await self._jobs()
+        await self.in_charge.look()
+        return fleet_of(at, nodes, jobs, self.topology.unread)
 
     async def node(self, name: str) -> NodeView | None:
         if not _NODE_NAME.match(name):
@@ -114,14 +106,8 @@ class CommandReader:
         return found[1]
 
     async def booted_at(self) -> datetime | None:
-        """When slurmctld was started, by this host's clock; None if it does not say."""
-        asked = self._now()
-        said = text_of(await self._ask("scontrol", "show", "config"))
-        booted = re.search(rf"^BOOT_TIME\s*=\s*{_TIME}\s*$", said, re.MULTILINE)
-        now = re.search(rf"^Configuration data as of {_TIME}\s*$", said, re.MULTILINE)  # slurmctld's, when it answered
-        if booted is None or now is None:
-            return None
-        return by_own_clock(_utc(booted[1]), said=_utc(now[1]), asked=asked, answered=self._now())
+        """When the slurmctld that answers was started or took over, by this host's clock; None: not known."""
+        return await self.in_charge.since()
 
     async def spares(self, reservation: str) -> Spares | None:
         """Read from text: only newer releases have reservations in JSON, and this text contains nothing written by users."""

@@ -153,7 +153,9 @@ class PyslurmReader:
     async def fleet(self) -> Fleet:
         at = self._now()
         nodes = await self._commands.topology.added(await self._records("nodes"))
-        return fleet_of(at, nodes, await self._records("jobs"), self._commands.topology.unread)
+        jobs = await self._records("jobs")
+        await self._commands.in_charge.look()
+        return fleet_of(at, nodes, jobs, self._commands.topology.unread)
 
     async def node(self, name: str) -> NodeView | None:
         return node_of(await self._records("nodes"), name)
