@@ -34,17 +34,17 @@ async def choose_checkpoint(task: Task, means: Means) -> Outcome:
     try:
         chosen = await means.checkpoints.choose(task, job)
     except Refused as error:
-        return await _hold(task, means, error)
+        return await hold_instead(task, means, error.message)
     return means.done(task, str(chosen.get("explanation", "")), chosen)
 
 
-async def _hold(task: Task, means: Means, error: Refused) -> Outcome:
-    """Hold the job for a person: all checkpoints contain bad numbers. Once released it starts at once."""
+async def hold_instead(task: Task, means: Means, why: str) -> Outcome:
+    """Hold the job for a person, as all checkpoints contain bad numbers, for one. Once released it starts at once."""
     held = await hold(task, means)
     if held.result is not Result.DONE or held.data.get("cancelled"):
         return held
     await means.writer.update_job(task.job, start_now=True)  # ends our deferral; only the hold remains
-    return means.failed(task, error.message, {"held": True})
+    return means.failed(task, why, {"held": True})
 
 
 async def quarantine(task: Task, means: Means) -> Outcome:

@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from sentinel.actions.comments import BESIDE
 from sentinel.actions.held_meanwhile import held_meanwhile
 from sentinel.actions.means import Means
-from sentinel.actions.next_attempt import exclude
+from sentinel.actions.next_attempt import exclude, hold_instead
 from sentinel.actions.requeue import is_deferred, is_far, overtaken, waits, was_cancelled
 from sentinel.actions.resume_point import write_again
 from sentinel.errors import Unavailable
+from sentinel.model.jobs.chains import CHAIN, begun_instead
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Outcome, Result, StepKind, Task
 from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.text import names
@@ -47,6 +48,8 @@ async def release(task: Task, means: Means) -> Outcome:
         if job is None or job.held:
             raise Unavailable(f"job {task.job} does not show as released yet")
     elif waits(job):
+        if words := await _begun_instead(task, means, job):
+            return await hold_instead(task, means, words)
         if (over := await _excluded_again(task, means, job)) is not None:
             return over
         # Counted twice, or slurmctld forgot the attempt that had begun; done again, another incident's may be in its place.
@@ -57,6 +60,12 @@ async def release(task: Task, means: Means) -> Outcome:
                 return means.done(task, words)
             return await _end_deferral(task, means)
     return means.done(task)
+
+
+async def _begun_instead(task: Task, means: Means, job: JobView) -> str:
+    """Why the job is not let go: Slurm may have begun the next one of its chain before the job was requeued."""
+    links = [await means.reader.job(int(link)) for link in names(task.step.data.get(CHAIN))]
+    return begun_instead(job, (link for link in links if link is not None))
 
 
 def _start_of_its_user(task: Task, means: Means, job: JobView) -> str:

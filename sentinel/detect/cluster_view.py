@@ -18,6 +18,7 @@ from sentinel.detect.progress_curve import Point, ProgressCurve
 from sentinel.detect.seen import AttemptSeen, NodeSeen
 from sentinel.detect.step_rhythm import Rhythm, observe
 from sentinel.evidence.logs.timers import TIMERS, report_of
+from sentinel.model.jobs.chains import waiting
 from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
 from sentinel.model.vocabulary import END_NOT_SEEN
 
@@ -140,13 +141,12 @@ class ClusterView:
         """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots."""
         jobs = fleet.jobs
         self.dependents = {
-            job: {other: kind for other, kind in waiting.items() if other in jobs}
-            for job, waiting in self.dependents.items()
+            job: {other: kind for other, kind in others.items() if other in jobs}
+            for job, others in self.dependents.items()
             if job in jobs
         }
-        for view in jobs.values():
-            for kind, job in view.depends:
-                self.dependents.setdefault(job, {})[view.id] = kind
+        for view, kind, job in waiting(jobs.values()):
+            self.dependents.setdefault(job, {})[view] = kind
 
     def _with_whole_allocations(self, fleet: Fleet) -> Fleet:
         """Slurm lists only those nodes of a completing job that are not done yet, and of a requeued one the start that it

@@ -227,6 +227,7 @@ class JobView:
     exit_signal: int | None = None
     requeue: bool | None = None
     depends: tuple[tuple[str, int], ...] = ()  # ("afternotok", id) of what it still waits for
+    singleton: bool = False  # it still waits for the other jobs of its name and user
     batch: bool | None = None  # False: salloc or srun, which Slurm cannot requeue
     submitted_at: datetime | None = None
     started_at: datetime | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sentinel.config.settings import Limits
+from sentinel.model.jobs.chains import CHAIN, MOST_LINKS, begun_instead
 from sentinel.model.records import (
     INTERRUPTIONS,
     OURS,
@@ -179,7 +180,8 @@ def _restart(
     tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, stop_confidence)
     if (verdict.restart is Restart.HOLD and not tries) or (_numbers(verdict, incident) and asked == "hold"):
         return JobSteps((hold,), None, requeue)
-    stop = breaks_nodes(verdict, job, situation, limits, now) or no_progress(verdict, situation, limits)
+    stop = begun_instead(job, (situation.fleet.jobs[link] for link in situation.chain if link in situation.fleet.jobs))
+    stop = stop or breaks_nodes(verdict, job, situation, limits, now) or no_progress(verdict, situation, limits)
     if stop:
         hold = dataclasses.replace(hold, data={**hold.data, "why": stop})
         return JobSteps((hold,), None, f"{stop} {requeue}".strip())
@@ -240,6 +242,7 @@ def _requeue(
     ground: Mapping[str, Scalar],
 ) -> tuple[Step, ...]:
     reached: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
+    reached |= {CHAIN: ",".join(map(str, situation.chain[:MOST_LINKS]))} if situation.chain else {}
     # The components of a heterogeneous job start together, each from a resume point of its own.
     resumes = [
         Step(kind, job=part, attempt=attempt, data=values)

@@ -106,6 +106,7 @@ class Situation:
     run_nodes: tuple[str, ...] = ()  # on which a job with spare nodes trains; empty: on all of them
     spares: Spares | None = None  # nodes kept for restarts; None: none, or not known
     allocation_failed: bool = False  # this incident's restart in the allocation could not be done
+    chain: tuple[int, ...] = ()  # jobs that wait for the end of this one by --dependency=singleton, or waited for it
     steps_back: bool = False  # the job's checkpoint is left out: two attempts in a row did not resume from it
     unread_components: tuple[JobView, ...] = ()  # of its job, as they were last seen: their records cannot be read
     breaker_passed: bool = False  # an operator let this incident go on in spite of the breakers

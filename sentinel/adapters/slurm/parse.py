@@ -250,6 +250,7 @@ def job_view(record: Record) -> JobView:
         exit_signal=signal,
         requeue=record["requeue"] if isinstance(record.get("requeue"), bool) else None,
         depends=depends_of(text_of(record.get("dependency"))),
+        singleton=re.search(r"(?:^|[,?])singleton\b", text_of(record.get("dependency"))) is not None,
         batch=_is_batch(record),
         submitted_at=time_of(record.get("submit_time")),
         # Slurm keeps its forecast in the same fields: a waiting job has not started, a running one has not ended. One that

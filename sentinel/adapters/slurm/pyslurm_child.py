@@ -114,7 +114,8 @@ def _dependency(value: Any) -> str:
     """The dependency in squeue's form; pyslurm returns the ids by kind."""
     if not isinstance(value, dict):
         return ""
-    return ",".join(f"{kind}:{job}" for kind, jobs in value.items() if isinstance(jobs, (list, tuple)) for job in jobs)
+    found = [f"{kind}:{job}" for kind, jobs in value.items() if isinstance(jobs, (list, tuple)) for job in jobs]
+    return ",".join([*found, *(["singleton"] if value.get("singleton") is True else [])])
 
 
 def set_node(pyslurm: Any, node: str, state: str, reason: str | None) -> None:

@@ -205,7 +205,7 @@ def _dependents(waiting: Sequence[Mapping[str, Any]]) -> list[Finding]:
     seen = (
         f"{jobs}{' and others' if len(waiting) > _SHOWN else ''}: Slurm lets them go, or never starts them, as soon as "
     )
-    fix = "--dependency=singleton, or RequeueExitHold in slurm.conf; docs/researcher.md, Chains of jobs"
+    fix = "let the script submit the next job, or RequeueExitHold in slurm.conf; docs/researcher.md, Chains of jobs"
     return [Finding("dependencies", NOT_KNOWN, f"{seen}the job that they wait for fails, though it is restarted", fix)]
 
 

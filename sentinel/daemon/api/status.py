@@ -20,6 +20,7 @@ from sentinel.engine.pending_drains import stops_of, unfinished, with_pending_dr
 from sentinel.model.approvals import ASKING, asked
 from sentinel.model.audit import EXPORTED, REWRITTEN
 from sentinel.model.intent import intent_of
+from sentinel.model.jobs.chains import SINGLETON, waiting
 from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, OURS, Fleet, NodeView, Plan, Wait, stable_id
 from sentinel.model.vocabulary import REFUSED_BY_SLURM, switched_by_slurm
 from sentinel.policy.stops import stops_allowed
@@ -33,6 +34,9 @@ _FAR_FUTURE = datetime.max.replace(tzinfo=UTC)
 _UNDELIVERED = 1000  # messages that were not delivered, the newest
 _MOST_PLANS = 20  # newest plans of observe mode that are shown
 _NOT_OVER = frozenset({"pending", "configuring", "running", "suspended"})  # states of jobs
+_FINAL = frozenset(
+    {"afterok", "afternotok", "afterany", SINGLETON}
+)  # kinds of dependencies to which a failure is an end
 
 Visible = Callable[[Collection[str]], set[str]]  # which of these incidents the person may see
 
@@ -173,10 +177,9 @@ def dependents(fleet: Fleet | None) -> list[dict[str, Any]]:
     """Pending jobs that Slurm starts or cancels, by their dependency, if a job that Sentinel may restart fails."""
     jobs = fleet.jobs if fleet is not None else {}
     return [
-        {"job": job.id, "on": on, "kind": kind}
-        for job in jobs.values()
-        for kind, on in job.depends
-        if kind in ("afterok", "afternotok", "afterany") and on in jobs and intent_of(jobs[on].comment).restart
+        {"job": job, "on": on, "kind": kind}
+        for job, kind, on in waiting(jobs.values())
+        if kind in _FINAL and on in jobs and intent_of(jobs[on].comment).restart
     ]
 
 

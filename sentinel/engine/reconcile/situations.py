@@ -16,6 +16,7 @@ from sentinel.engine.state import State
 from sentinel.model.approvals import APPROVAL, LAPSED
 from sentinel.model.identity import taken_along_id
 from sentinel.model.intent import intent_of
+from sentinel.model.jobs.chains import SINGLETON
 from sentinel.model.records import (
     INTERRUPTIONS,
     STOPS,
@@ -137,6 +138,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
     named |= {*incident.nodes, *state.cluster.nodes_of(incident.job, incident.attempt)}
     added, kept = exclusions_of_ours(state, incident.job)
     required = required_by_user(state, job) if job is not None else ()
+    waiting = state.cluster.dependents.get(job.id, {}) if job is not None else {}
     return Situation(
         fleet=cluster.fleet,
         intent=intent_of(job.comment if job else ""),
@@ -171,6 +173,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         spares=cluster.fleet.spares,
         allocation_failed=in_allocation.has_failed(state, incident),
         steps_back=any(is_left_out(item) for item in incident.evidence),
+        chain=tuple(sorted(job for job, kind in waiting.items() if kind == SINGLETON)),
         unread_components=_unread_components(state, job, cluster.snapshot),
         breaker_passed=incident.id in state.breaker_passed,
         missing_since=_missing_since(state, incident),

@@ -260,7 +260,9 @@ class Views:
             "batch_flag": job.batch and not job.launch_failed,  # as the JSON of 22.05 has it
             "restart_cnt": job.restarts,
             "requeue": job.requeue,
-            "dependency": f"afterok:{job.after_ok}(unfulfilled)" if job.after_ok is not None else "",
+            "dependency": f"afterok:{job.after_ok}(unfulfilled)"
+            if job.after_ok is not None
+            else job.record.get("dependency", ""),
             "admin_comment": job.admin_comment,
             "resv_name": job.reservation,
             "excluded_nodes": ",".join(job.excluded),

@@ -296,3 +296,23 @@ async def test_a_job_stopped_by_a_signal_holds_its_nodes_and_is_requeued(world: 
     assert (seen.state, len(seen.nodes), seen.hold_kept, seen.ended_at) == ("suspended", 1, False, None)
     await world.writer.requeue_hold(job)
     assert (await world.job(job, waits_held)).restarts == 1
+
+
+@pytest.mark.slurm
+async def test_a_singleton_waits_for_a_job_that_is_requeued_and_not_for_one_that_failed(world: World) -> None:
+    """What was let go runs beside the failed one, should that be requeued."""
+    if not isinstance(world, RealWorld):
+        pytest.skip("optional: what Slurm does with it")
+    options = ("--job-name=chain", "--dependency=singleton", "--requeue", "--exclusive")
+    go = world.cluster.folder / "jobs" / "go"
+    first = world.cluster.submit(f"until [ -e {go} ]; do sleep 0.1; done; exit 1\n", *options)
+    await world.job(first, running)
+    second, third = (world.cluster.submit("sleep 600\n", *options) for _ in range(2))
+    for job in (second, third):
+        assert (await world.job(job, lambda job: job.reason == "Dependency")).singleton
+    go.touch()
+    await world.job(first, lambda job: job.state == "failed")
+    assert not (await world.job(second, running)).singleton
+    await world.writer.requeue_hold(second)
+    await world.job(second, waits_held)
+    assert (await world.job(third, waiting)).singleton, "it waits for the one that waits again"

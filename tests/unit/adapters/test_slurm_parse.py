@@ -370,3 +370,4 @@ def test_any_value_in_any_field_is_read_or_is_a_protocol_error(value: object, ke
 )
 def test_what_a_job_waits_for(text: str, found: tuple[tuple[str, int], ...]) -> None:
     assert depends_of(text) == found
+    assert job_view(OLD_JOB | {"dependency": text}).singleton == text.startswith("singleton")

@@ -10,6 +10,7 @@ from in_memory.views import ADA, BOB, OPERATOR, Shown, name_people
 from in_memory.world import World
 from made_records import evidence, incident, verdict
 
+from sentinel.daemon.api.status import dependents
 from sentinel.errors import UserError
 from sentinel.model import changes
 from sentinel.model.records import Culprits, Kind, Source, Verdict
@@ -193,3 +194,16 @@ async def test_a_task_of_an_array_is_found_by_the_id_that_squeue_shows(world: Wo
             await shown("jobs", ADA, job=other)
     with pytest.raises(UserError, match="not known"):
         await shown("why", BOB, what="440_2")
+
+
+async def test_doctor_hears_of_chains_that_a_failure_would_let_go(world: Worlds) -> None:
+    """Also those by singleton, which names no job."""
+    shown = Shown(world(nodes=4))
+    slurm = shown.world.slurm
+    first = slurm.jobs[shown.world.job]
+    chained, other = (slurm.submit(nodes=1, held=True, user="ada") for _ in range(2))
+    for number, name in ((chained, first.record["name"]), (other, "other")):
+        same = {key: first.record[key] for key in ("user_name", "user_id") if key in first.record}
+        slurm.jobs[number].record |= {**same, "name": name, "dependency": "singleton(unfulfilled)"}
+    await shown.daemon.fleets.take()
+    assert dependents(shown.daemon.live.fleet) == [{"job": chained, "on": first.id, "kind": "singleton"}]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from in_memory.daemon import WIDE, Daemon, FakeSink, fail, outcomes, silent, states
+from in_memory.daemon import WIDE, Daemon, FakeSink, fail, heard, outcomes, silent, states
 from in_memory.held_job import drained, held, now_s
 from in_memory.world import World
 from made_records import OPTED_IN, ended, evidence, lost_gpu, step_line
@@ -14,6 +14,7 @@ from shipped import shipped_signatures
 
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Source, Where
+from sentinel.simulate.slurm.records import SimulatedJob
 
 Worlds = Callable[..., World]
 
@@ -167,3 +168,56 @@ async def test_a_waiting_job_that_slurm_itself_holds_is_held_by_nobody(world: Wo
     there.slurm.person_releases(there.job)
     await daemon.pass_time(20.0)
     assert states(there) != ["held"], daemon.said
+
+
+def successor(there: World) -> SimulatedJob:
+    """The next one of the world's job, which waits for it."""
+    first = there.slurm.jobs[there.job].record
+    same = {key: first[key] for key in ("user_name", "user_id", "name") if key in first}
+    job = there.slurm.jobs[there.slurm.submit(nodes=1, held=True, comment=OPTED_IN)]
+    job.record |= {**same, "dependency": "singleton(unfulfilled)"}
+    return job
+
+
+def begins(job: SimulatedJob, node: str) -> None:
+    """Slurm forgets what it waited for."""
+    job.record["dependency"] = ""
+    job.state, job.held, job.on = "RUNNING", False, (node,)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_job_whose_successor_has_begun_is_held_and_not_restarted_beside_it(world: Worlds, begun: bool) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    other = successor(there)
+    await daemon.pass_time(30.0)
+    there.slurm.end(there.job, exit_code=1)
+    if begun:
+        begins(other, "n6")
+    await fail(daemon, lost_gpu("n1"), ended(there.job))
+    job = there.slurm.jobs[there.job]
+    assert there.slurm.nodes["n1"].drained and job.restarts == 1
+    assert (job.held, job.state) == ((True, "PENDING") if begun else (False, "RUNNING"))
+    assert states(there) == (["held"] if begun else ["watching"])
+    assert heard(sink) == (["held"] if begun else ["restarting"])
+    said = "\n".join(notice.body for notice in sink.got)
+    assert (f"Job {other.id}, which waited for job {job.id} (--dependency=singleton), has begun" in said) is begun
+
+
+async def test_a_successor_that_begins_while_the_job_is_prepared_is_found_before_the_release(world: Worlds) -> None:
+    there, sink = silent(world(nodes=6)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    other = successor(there)
+    await daemon.pass_time(30.0)
+    there.slurm.end(there.job, exit_code=1)
+    requeue_hold = there.slurm.requeue_hold
+
+    async def too_late(*arguments: int) -> bool:
+        begins(other, "n6")
+        return await requeue_hold(*arguments)
+
+    there.slurm.requeue_hold = too_late  # type: ignore[method-assign,assignment]
+    await fail(daemon, lost_gpu("n1"), ended(there.job))
+    job = there.slurm.jobs[there.job]
+    assert (job.held, job.state, states(there)) == (True, "PENDING", ["held"])
+    assert any("has begun: for Slurm the failure was the end" in notice.body for notice in sink.got)

@@ -1,0 +1,1 @@
+"""What jobs are to each other."""

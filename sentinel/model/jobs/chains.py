@@ -1,0 +1,62 @@
+"""Which jobs wait for which others, by their dependencies.
+
+A job that failed by itself is over for Slurm: the next one of its chain (singleton) may have begun in its place. One that is
+stopped while it runs is requeued before it ends, and the next one goes on waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from sentinel.model.records import JobView
+
+SINGLETON = "singleton"  # kind of the dependency on all jobs of the same name and user: it names no job
+CHAIN = "chain"  # data of a release: ids of the jobs that waited for its job by a singleton, separated by commas
+MOST_LINKS = 5  # of them, the first: Slurm lets one go after the other
+_RUNS = frozenset({"running", "suspended"})
+_BEGUN = _RUNS | {"completing"}
+
+
+def waiting(jobs: Collection[JobView]) -> Iterator[tuple[int, str, int]]:
+    """(job that waits, kind of its dependency, job that it waits for).
+
+    Of those that a singleton waits for, the ones that have begun: Slurm lets it go when they come to their end, however they
+    go on after that.
+    """
+    singles = [job for job in jobs if job.singleton and job.state == "pending"]
+    chains = {_chain(job) for job in singles}
+    begun: dict[object, list[int]] = {}
+    for job in jobs if chains else ():
+        if job.state in _BEGUN and _chain(job) in chains:
+            begun.setdefault(_chain(job), []).append(job.id)
+    for job in jobs:
+        yield from ((job.id, kind, on) for kind, on in job.depends)
+    for job in singles:
+        yield from ((job.id, SINGLETON, on) for on in begun.get(_chain(job), ()))
+
+
+def _chain(job: JobView) -> tuple[int | None, str, str]:
+    return job.uid, job.user, job.name
+
+
+def begun_instead(job: JobView, chain: Iterable[JobView]) -> str:
+    """Why ``job`` is held and not restarted: the next one of its chain has begun. Empty where none has, or both run already.
+
+    Args:
+        chain: the jobs that waited for it.
+    """
+    if job.state in _RUNS:
+        return ""
+    other = next((one for one in chain if has_begun(one)), None)
+    if other is None:
+        return ""
+    return (
+        f"Job {other.id}, which waited for job {job.id} (--dependency=singleton), has begun: for Slurm the failure was the "
+        "end. Restarted beside it, both would write the same files. Further ones of that name wait until job "
+        f"{job.id} has run (scontrol release {job.spec}) or is cancelled (scancel {job.spec})."
+    )
+
+
+def has_begun(job: JobView) -> bool:
+    """Whether Slurm has given the job nodes; of one that was over before it names none."""
+    return job.state != "pending" and bool(job.nodes)
