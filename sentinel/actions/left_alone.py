@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from sentinel.actions.drain import answers_again
 from sentinel.actions.means import Means
+from sentinel.model.hostlist import fold
 from sentinel.model.launching import run_of
 from sentinel.model.records import ANSWERS_AGAIN, NODE_STEPS, JobView, Kind, Result, Step, StepKind, Task
 from sentinel.model.vocabulary import ABSENCE
+
+# What says that the job itself has stopped or gone wrong, or that Slurm may have taken a lost node from it (--no-kill).
+_NOT_OF_A_NODE_ALONE = ABSENCE | {Kind.JOB_ENDED, Kind.STALL, Kind.NUMBERS}
 
 
 async def goes_on(task: Task, means: Means, job: JobView) -> str:
     """Why a job is left running: it steps again, or the nodes that were gone are there. Empty if it must be stopped."""
     if job.state != "running" or job.restarts != task.attempt:
         return ""
-    if words := await _nodes_answer_again(task, means, job):
+    if words := await _nodes_answer_again(task, means, job) or await _gave_back(task, means, job):
         return words
     after = task.step.data.get("silent_after")
     if not isinstance(after, int):
@@ -42,6 +46,19 @@ async def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
         return ""
     verb = "answers" if len(names) == 1 else "answer"
     return f"job {job.id} runs, and {', '.join(names)} {verb} again: it is left alone"
+
+
+async def _gave_back(task: Task, means: Means, job: JobView) -> str:
+    """Whether the job has given the nodes that broke back (scontrol update NodeList=...), after the snapshot of the plan."""
+    broke = {*task.verdict.drain, *task.verdict.suspect}
+    if not broke or broke & {*job.nodes} or not job.nodes or job.het is not None:  # components have nodes of their own
+        return ""
+    if any(item.kind in _NOT_OF_A_NODE_ALONE for item in task.incident.evidence):
+        return ""
+    nodes = [await means.reader.node(name) for name in sorted(broke)]
+    if any(node is None or node.state == "down" for node in nodes):
+        return ""
+    return f"job {job.id} has given {fold(broke)} back and runs without: it is left alone"
 
 
 async def _is_there_again(name: str, task: Task, means: Means) -> bool:

@@ -316,3 +316,19 @@ async def test_a_singleton_waits_for_a_job_that_is_requeued_and_not_for_one_that
     await world.writer.requeue_hold(second)
     await world.job(second, waits_held)
     assert (await world.job(third, waiting)).singleton, "it waits for the one that waits again"
+
+
+@pytest.mark.slurm
+async def test_a_running_job_that_gives_a_node_back_names_it_no_more(world: World) -> None:
+    if not isinstance(world, RealWorld):
+        pytest.skip("optional: what Slurm says of it")
+    job = world.submit(nodes=3)
+    kept = (await world.job(job, running)).nodes[:2]
+    world.cluster.command("scontrol", "update", f"JobId={job}", f"NodeList={','.join(kept)}")
+    seen = await world.job(job, lambda job: running(job) and len(job.nodes) < 3)
+    assert (seen.nodes, seen.restarts) == (kept, 0)
+    await world.writer.requeue_hold(job)
+    await world.job(job, waits_held)
+    world.unhold(job)
+    world.cluster.start_requeued(job)
+    assert len((await world.job(job, running)).nodes) == 3, "it asks for as many as before"

@@ -43,3 +43,49 @@ async def test_its_end_long_after_that_is_judged(world: Worlds) -> None:
     bus = {"node": "n1", "data": {"xid": 79, "pci": "0000:3b:00"}, "text": "NVRM: Xid 79"}
     await fail(daemon, evidence(Kind.XID, at_s=(there.slurm.clock.now() - AT).total_seconds(), **bus))
     assert there.slurm.jobs[there.job].restarts == 1 and there.slurm.nodes["n1"].drained
+
+
+def ecc(node: str) -> Evidence:
+    return evidence(Kind.XID, node=node, data={"xid": 95, "pci": "0000:3b:00"}, text="NVRM: Xid 95")
+
+
+@pytest.mark.parametrize("given_back", [("n2",), ("n1",)])
+async def test_a_job_that_has_given_the_broken_node_back_is_left_alone(
+    world: Worlds, given_back: tuple[str, ...]
+) -> None:
+    """scontrol update NodeList=..., after the snapshot of which the plan is."""
+    there, sink = silent(world(wide=3)), FakeSink()
+    daemon = Daemon(there, [sink])
+    job = there.slurm.jobs[there.job]
+    drain = there.slurm.drain
+
+    async def meanwhile(node: str, reason: str) -> None:
+        job.on = tuple(name for name in job.on if name not in given_back)
+        await drain(node, reason)
+
+    there.slurm.drain = meanwhile  # type: ignore[method-assign]
+    await fail(daemon, ecc("n2"))
+    assert there.slurm.nodes["n2"].drained
+    if given_back == ("n2",):
+        assert (job.restarts, job.on, states(there)) == (0, ("n1", "n3"), ["closed"])
+        assert "job 101 has given n2 back and runs without" in str(daemon.said)
+        await fail(daemon, stall(there, 400))
+    assert job.restarts == 1, "it had kept the node, or hung later"
+
+
+@pytest.mark.parametrize("beside", ["stalled", "lost"])
+async def test_a_job_that_stalls_or_lost_the_node_is_not_said_to_have_given_it_back(world: Worlds, beside: str) -> None:
+    """Slurm takes a lost node from a job with --no-kill, which then hangs as any other does."""
+    there = silent(world(wide=3))
+    daemon = Daemon(there)
+    job = there.slurm.jobs[there.job]
+    drain = there.slurm.drain
+
+    async def meanwhile(node: str, reason: str) -> None:
+        await drain(node, reason)
+        job.on = ("n1", "n3")
+        there.slurm.nodes["n2"].down = beside == "lost"
+
+    there.slurm.drain = meanwhile  # type: ignore[method-assign]
+    await fail(daemon, ecc("n2"), *([stall(there, 400)] if beside == "stalled" else []))
+    assert job.restarts == 1
