@@ -7,6 +7,7 @@ cannot help as ``Refused``.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -102,7 +103,20 @@ _OTHER_SCHEMA = (
 )
 _DAMAGED = "the file is damaged: stop the daemon and bring back a copy, or move it aside and start without a past"
 _CLOSED = "check rights of the state folder, and ReadWritePaths of its unit: sentinel install --controller writes that"
-_FIXES = (  # words of the database's message, the first that are in it: what a person can do
+_FIXES = (  # patterns in the database's message, the first that are in it: what a person can do
+    (
+        ("authentication failed", "no password supplied", r"no pg_hba\.conf entry", 'role ".*" (does|is) not '),
+        "correct account and password in [daemon] database, then restart the daemon; or let them in at the server: ALTER "
+        "ROLE, pg_hba.conf",
+    ),
+    (
+        ('FATAL: +database ".*" does not exist',),
+        "create it: docs/two-daemons.md; or correct its name in [daemon] database, then restart the daemon",
+    ),
+    (
+        ("permission denied for",),
+        "give the account the database: ALTER DATABASE ... OWNER TO; its tables too, where they are another's",
+    ),
     (("no such table", "no such column", "does not exist"), _OTHER_SCHEMA),
     (("malformed", "not a database"), _DAMAGED),
     (
@@ -125,7 +139,7 @@ _FIXES = (  # words of the database's message, the first that are in it: what a 
 
 
 def _fix(why: str) -> str:
-    found = (fix for words, fix in _FIXES if any(word in why for word in words))
+    found = (fix for patterns, fix in _FIXES if any(re.search(pattern, why) for pattern in patterns))
     return next(found, "check disk space and rights of the state folder, or of the database's server")
 
 
@@ -189,8 +203,7 @@ class Database:
                 raise
             self._file = OpenFile(file) if not self.shared and (file := self.engine.url.database) else None
             if self.shared:
-                # Who stands by writes nothing for weeks. A connection that lies idle may be lost by then without a word, and
-                # the first thing that the active one saves would wait for it until its deadline.
+                # In weeks of standing by an idle connection may be lost: what is saved first would wait for its deadline.
                 self.engine.dispose()
 
     def close(self) -> None:

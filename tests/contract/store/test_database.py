@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from in_memory.direct_store import DirectStore
 from servers.ports import free_ports
-from servers.postgres import empty_database
+from servers.postgres import PostgresServer, empty_database, missing
 
 from sentinel.errors import Timeout, Unavailable, UserError
 
@@ -157,6 +158,59 @@ def test_what_a_server_refuses_by_its_settings_is_said_with_the_fix(
         connection.exec_driver_sql(statement)
     assert fix in caught.value.fix and "state folder" not in caught.value.fix
     store.close()
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[sa.URL]:
+    """Of a server that asks the account ``low`` for its password, and others but its owner for nothing but their right."""
+    pytest.importorskip("psycopg", reason="needs psycopg, the driver of PostgreSQL")
+    if reason := missing():
+        pytest.skip(f"needs postgres: {reason}")
+    rules = "postgres trust", "low scram-sha-256", "nobody,nologin trust"
+    with PostgresServer() as server:
+        (server.folder / "data" / "pg_hba.conf").write_text("".join(f"local all {rule}\n" for rule in rules))
+        admin = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+
+        def loaded() -> Any:
+            with admin.connect() as connection:
+                return connection.exec_driver_sql("SELECT pg_conf_load_time()").scalar_one()
+
+        before = loaded()
+        with admin.connect() as connection:
+            for statement in (
+                "CREATE ROLE low LOGIN PASSWORD 'right'",
+                "CREATE ROLE nologin",
+                "CREATE DATABASE closed",
+                "REVOKE CONNECT ON DATABASE closed FROM public",
+                "SELECT pg_reload_conf()",
+            ):
+                connection.exec_driver_sql(statement)
+        while loaded() == before:  # the server reads it in its own time
+            pass
+        yield sa.make_url(server.url)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("account", "password", "database", "fix"),
+    [
+        ("low", "wrong", "postgres", "correct account and password"),
+        ("low", None, "postgres", "correct account and password"),
+        ("nobody", None, "postgres", "correct account and password"),
+        ("nologin", None, "postgres", "correct account and password"),
+        ("unlisted", None, "postgres", "correct account and password"),
+        ("low", "right", "gone", "create it"),
+        ("low", "right", "closed", "OWNER TO"),
+        ("low", "right", "postgres", "OWNER TO"),
+    ],
+)
+def test_whom_a_server_lets_not_in_is_told_to_mend_the_account_and_not_the_server(
+    strict: sa.URL, account: str, password: str | None, database: str, fix: str
+) -> None:
+    url = strict.set(username=account, password=password, database=database)
+    with pytest.raises(Unavailable) as caught:
+        DirectStore(url.render_as_string(hide_password=False))
+    assert fix in caught.value.fix, caught.value
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_thread_behind(silent: str) -> None:
