@@ -39,7 +39,6 @@ class Telemetry:
         self.unreadable = self._counter("evidence_unreadable", "Reports of a source that could not be read")
         self.incidents = self._counter("incidents", "Incidents judged, by cause", "cause")
         self.corrections = self._counter("corrections", "Verdicts corrected by operators, by the cause judged", "cause")
-        self.open_incidents = self._gauge("incidents_open", "Incidents not closed")
         self.steps = self._counter("actions", "Steps of plans, by result", "kind", "result")
         self.refusals = self._counter("policy_refusals", "Plans refused", "reason")
         self.node_returns = self._counter(
@@ -78,6 +77,7 @@ class Telemetry:
             "For how long the oldest step under way has been, also one that is tried again",
             "kind",
         )
+        self.open_incidents = self._gauge("incidents_open", "Incidents not closed")
         self.open_by_cause = self._gauge("incidents_open_by_cause", "Incidents not closed, by cause", "cause")
         self.lost_gpu_s = self._gauge(
             "lost_gpu_seconds", "GPU time lost to failures in the last 30 days, by cause, of what is known", "cause"

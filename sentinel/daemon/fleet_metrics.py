@@ -109,6 +109,7 @@ class FleetMetrics:
     def _open(self) -> None:
         rows = map(as_corrected, self._search.counted(None, still_open=True).rows)
         counts = Counter(row["cause"] or Cause.UNKNOWN for row in rows)
+        self._telemetry.open_incidents.set(counts.total())
         for cause in Cause:
             self._telemetry.open_by_cause.labels(cause=cause).set(counts[cause])
 

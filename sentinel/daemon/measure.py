@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from sentinel.engine import Transition
-from sentinel.engine.state import State
 from sentinel.engine.transition import Remark
-from sentinel.model.changes import EvidenceAdded, IncidentChanged
-from sentinel.model.records import Cause, IncidentState, Kind
+from sentinel.model.changes import EvidenceAdded
+from sentinel.model.records import Cause, Kind
 from sentinel.telemetry import Telemetry
 
 
-def measure(transition: Transition, state: State, telemetry: Telemetry) -> None:
+def measure(transition: Transition, telemetry: Telemetry) -> None:
     for change in transition.changes:
         if isinstance(change, EvidenceAdded):
             for item in change.items:
                 telemetry.evidence.labels(source=item.source).inc()
                 if item.kind == Kind.UNREADABLE:
                     telemetry.unreadable.inc()
-        elif isinstance(change, IncidentChanged):
-            open_ones = (i for i in state.incidents.values() if i.id in state.plans)
-            kept = sum(1 for i in open_ones if i.state is not IncidentState.CLOSED)
-            telemetry.open_incidents.set(kept + len(state.resting))
     for remark in transition.remarks:
         _remark(remark, telemetry)
 

@@ -129,7 +129,7 @@ class Runner:
             fields = {name: value for name, value in remark.fields.items() if value is not None}
             (self._log.warning if remark.warning else self._log.info)(remark.name, **fields)
         self._trail.note(event, transition, self.state)
-        measure(transition, self.state, self._telemetry)
+        measure(transition, self._telemetry)
         self._start_timers(transition)
         return self._save(transition, patient=patient)
 

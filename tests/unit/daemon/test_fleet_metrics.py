@@ -21,7 +21,7 @@ from sentinel.daemon.fleet_metrics import FleetMetrics
 from sentinel.detect.seen import NodeSeen
 from sentinel.model.changes import VerdictCorrected
 from sentinel.model.corrections import Correction
-from sentinel.model.records import Cause, Evidence, Kind, Outcome, Result, Scope, Source, StepKind
+from sentinel.model.records import Cause, Evidence, IncidentState, Kind, Outcome, Result, Scope, Source, StepKind
 from sentinel.model.vocabulary import END_NOT_SEEN
 from sentinel.wire import to_json
 
@@ -93,6 +93,16 @@ async def test_what_is_open_counts_however_long_it_is_by_the_cause_that_an_opera
     store.commit([VerdictCorrected("aaa1", told)])
     assert seen.read("incidents_open_by_cause", cause="pcie") == 1.0
     assert seen.read("incidents_open_by_cause", cause="gpu_memory_ecc") == 2.0
+
+
+async def test_what_is_open_counts_from_the_start_on_and_no_more_when_it_was_pruned(world: Worlds) -> None:
+    """As the store has it: no incident changes for that, and not each is in memory."""
+    there = world()
+    there.store.save_incident(incident(id="held1", job=7, nodes=("n9",), state=IncidentState.HELD))
+    seen = Measured(there)
+    assert seen.read("incidents_open") == 4.0, "the three of the views, and this one that nothing judged yet"
+    there.store.forget_beyond(1 << 30, later(10.0), later(10.0))
+    assert seen.read("incidents_open") == 3.0
 
 
 @pytest.mark.parametrize(("takes_s", "reads"), [(2.0, 3), (0.1, 18)], ids=["a large cluster", "a small one"])
