@@ -1,4 +1,8 @@
-"""The daemon's metrics, in one table. Every series exists at zero from the first scrape; labels are bounded sets."""
+"""The daemon's metrics, in one table. Labels are bounded sets.
+
+Every series exists at zero from the first scrape, but for those whose labels are names of the site, and for what is left of
+a budget: zero would say that it is used up.
+"""
 
 from __future__ import annotations
 
@@ -148,8 +152,6 @@ class Telemetry:
         for cause in Cause:
             self.open_by_cause.labels(cause=cause)
             self.lost_gpu_s.labels(cause=cause)
-        for budget in ("drained_at_once", "drains_last_hour", "restarts_last_hour"):
-            self.budget_left.labels(budget=budget)
         for delivery in ("delivered", "failed"):
             self.notices.labels(result=delivery)
         for what in UNREAD:

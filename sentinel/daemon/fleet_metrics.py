@@ -102,9 +102,13 @@ class FleetMetrics:
             self._telemetry.breaker_open.labels(breaker=name).set(entry["open"])
 
     def _budget(self, fleet: Fleet | None, now: datetime) -> None:
-        for name, entry in status.budget(self._store, fleet, self._settings.limits, now).items():
-            if entry["used"] is not None:
-                self._telemetry.budget_left.labels(budget=name).set(max(0, entry["limit"] - entry["used"]))
+        entries = status.budget(self._store, fleet, self._settings.limits, now)
+        left: dict[tuple[str, ...], float] = {
+            (name,): max(0, entry["limit"] - entry["used"])
+            for name, entry in entries.items()
+            if entry["used"] is not None
+        }
+        self._set(self._telemetry.budget_left, left)
 
     def _open(self) -> None:
         rows = map(as_corrected, self._search.counted(None, still_open=True).rows)

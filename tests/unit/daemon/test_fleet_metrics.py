@@ -50,6 +50,12 @@ async def test_before_slurm_answered_what_needs_it_is_not_known(world: Worlds) -
     assert seen.read("build_info", version=__version__) == 1.0
     assert seen.read("acting", partition="train", step="drain") is None
     assert seen.read("nodes_drained", by="others") == 0.0
+    assert seen.read("budget_left", budget="drained_at_once") is None, "zero is the alert that it is used up"
+    assert seen.read("budget_left", budget="drains_last_hour") == SETTINGS.limits.drain_per_hour
+
+
+async def test_nothing_is_said_of_budgets_before_they_were_read(world: Worlds) -> None:
+    assert b"sentinel_budget_left{" not in Measured(world()).telemetry.exposition()
 
 
 async def test_modes_by_partition_and_a_pause(world: Worlds) -> None:
