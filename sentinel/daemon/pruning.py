@@ -34,7 +34,7 @@ async def prune(base: DaemonParts, runner: Runner) -> None:
     returning = await asyncio.to_thread(store.get, returns.KEPT, {})
     spared = drained_incidents(fleet, returning) | runner.state.unfinished()
     kept = await asyncio.to_thread(store.forget_beyond, limits.store_bytes, now, before, spared)
-    await runner.handle(HistoryForgotten(base.clock.now(), kept))
+    await runner.handle(HistoryForgotten(base.clock.now(), kept, frozenset(spared)))
     base.log.info("pruned", kept_since=kept)
 
 

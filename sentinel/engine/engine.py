@@ -134,7 +134,7 @@ class Engine:
             case TrendsRead():
                 self.state.past.trends = event.trends
             case HistoryForgotten():
-                self.state.forget_history(event.before)
+                self.state.forget_history(event.before, event.spared)
             case _:
                 self._watching(event, out)
         grouping.regroup(self.state, out, event.at)

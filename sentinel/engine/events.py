@@ -185,10 +185,11 @@ class TrendsRead:
 
 @dataclass(frozen=True, slots=True)
 class HistoryForgotten:
-    """The store deleted what is over since before ``before``, and what is held for a person since then."""
+    """The store deleted what is over since before ``before``, and what is held for a person since then, but ``spared``."""
 
     at: datetime
     before: datetime
+    spared: frozenset[str] = frozenset()  # ids of incidents
 
 
 @dataclass(frozen=True, slots=True)

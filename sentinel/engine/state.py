@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -166,8 +166,6 @@ class State:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     open_plans: set[str] = field(default_factory=set)  # ids of incidents whose plan is not finished
-    # Ids of held incidents that are no longer in memory, and when they last changed: see ``RESTS``.
-    resting: dict[str, datetime] = field(default_factory=dict)
     judging: dict[str, Judging] = field(default_factory=dict)
     regrouped: list[Evidence] = field(default_factory=list)  # taken out of their incidents, to be grouped anew at once
     grouped_before: frozenset[str] = frozenset()  # evidence of the loaded incidents: a daemon before this grouped it
@@ -254,7 +252,6 @@ class State:
         """Add a new incident, or replace the one with this id."""
         before = self.incidents.get(incident.id)
         self.incidents[incident.id] = incident
-        self.resting.pop(incident.id, None)
         filed = (before.nodes, before.job, before.attempt) if before is not None else None
         if filed != (incident.nodes, incident.job, incident.attempt):
             self.index.add(incident)
@@ -273,13 +270,12 @@ class State:
         self.answers.pop(incident, None)
         self.judged_again.pop(incident, None)
 
-    def forget_history(self, before: datetime) -> None:
-        """Drop held incidents that did not change since ``before``: the store has deleted them."""
+    def forget_history(self, before: datetime, spared: Collection[str] = ()) -> None:
+        """Drop held incidents that did not change since ``before``, but ``spared``: the store has deleted them."""
         for incident in list(self.incidents.values()):
             old = incident.state is IncidentState.HELD and incident.updated_at < before
-            if old and incident.id not in self.open_plans:
+            if old and incident.id not in self.open_plans and incident.id not in spared:
                 self.drop(incident.id)
-        self.resting = {name: at for name, at in self.resting.items() if at >= before}
 
     def unfinished(self) -> set[str]:
         """Incidents of which something is still to be done or taken back, however long ago they changed."""
@@ -304,7 +300,6 @@ class State:
                     self.drop(incident.id)
             elif now - last > RESTS and self._rests(incident):
                 self.drop(incident.id)
-                self.resting[incident.id] = incident.updated_at
         running = {job for job, _ in self.cluster.attempts}
         self.past.forget(now, running)
         self.ledger.forget(now, self.incidents, running, after=timedelta(hours=1))

@@ -8,7 +8,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from in_memory.daemon import SETTINGS, Daemon, incidents_of
+from in_memory.daemon import SETTINGS, Daemon, FakeSink, incidents_of, states
+from in_memory.held_job import NO_RESTARTS, held
 from in_memory.world import World
 from made_records import AT, evidence, incident, job, later, plan, step
 
@@ -142,6 +143,32 @@ async def test_a_drain_that_waits_for_the_budget_is_done_however_full_the_store_
     await again.housekeeping()
     await again.quiet()
     assert there.slurm.nodes["n1"].drained
+
+
+async def test_a_held_job_of_a_drained_node_is_over_for_people_too_however_full_the_store_was(
+    world: Callable[..., World],
+) -> None:
+    """The incident stays in the store for its drain: whoever returns the node and releases the job is told its end."""
+    there, sink = world(), FakeSink()
+    daemon = await held(there, sink)
+    await daemon.pass_time(3 * 86_400.0)
+    await daemon.housekeeping()
+    base = years_later(there, daemon)
+    base.clock = SimpleNamespace(
+        now=there.slurm.clock.now, host=there.slurm.clock.now, since_written=there.slurm.clock.now
+    )
+    base.settings = dataclasses.replace(NO_RESTARTS, daemon=dataclasses.replace(NO_RESTARTS.daemon, store_bytes=1))
+    await prune(base, daemon.runner)  # type: ignore[arg-type]
+    assert states(there) == ["held"]
+    there.slurm.nodes["n1"] = dataclasses.replace(there.slurm.nodes["n1"], drained=False, reason="")
+    job = there.slurm.jobs[there.job]
+    job.held, job.requeue_held, job.held_by, job.eligible = False, False, "", 0.0
+    there.slurm.schedule()
+    for _ in range(30):
+        await daemon.pass_time(60.0)
+        await daemon.housekeeping()
+        await daemon.quiet()
+    assert states(there) == ["closed"] and sink.all[-1].data["stage"] == "resolved"
 
 
 @pytest.mark.parametrize(("left", "stays"), [("n3", True), ("", False)])

@@ -133,14 +133,15 @@ def test_what_the_store_deleted_leaves_memory_and_what_it_kept_does_not() -> Non
     for name, state, updated_s, unfinished in (
         ("held", IncidentState.HELD, 0.0, False), ("waits", IncidentState.WAITING, 0.0, True),
         ("open", IncidentState.OPEN, 0.0, True), ("young", IncidentState.HELD, 20.0, False),
-        ("wants", IncidentState.HELD, 0.0, True),
+        ("wants", IncidentState.HELD, 0.0, True), ("spared", IncidentState.HELD, 0.0, False),
     ):  # fmt: skip
         made.state.put(incident(id=name, job=None, nodes=("n1",), state=state, updated_s=updated_s))
         made.state.plans[name] = plan(step(StepKind.DRAIN, node="n1"), incident=name)
         made.state.open_plans |= {name} if unfinished else set()
-    made.handle(HistoryForgotten(later(30.0), before=later(10.0)))
-    assert set(made.state.incidents) == set(made.state.plans) == {"open", "waits", "wants", "young"}
-    assert sorted(found.id for found in made.state.index.about(None, ["n1"])) == ["open", "waits", "wants", "young"]
+    made.handle(HistoryForgotten(later(30.0), before=later(10.0), spared=frozenset({"spared"})))
+    kept = {"open", "spared", "waits", "wants", "young"}
+    assert set(made.state.incidents) == set(made.state.plans) == kept
+    assert {found.id for found in made.state.index.about(None, ["n1"])} == kept
 
 
 def test_a_held_incident_of_a_job_that_slurm_forgot_long_ago_leaves_memory() -> None:
@@ -160,9 +161,6 @@ def test_a_held_incident_of_a_job_that_slurm_forgot_long_ago_leaves_memory() -> 
         made.handle(FleetObserved(shown.at, shown))
         made.handle(TimerDue(shown.at, HOUSEKEEPING))
         assert made.state.incidents.keys() == left and made.state.plans.keys() == left
-    assert set(made.state.resting) == {"gone"}, "it is still open: a person has not seen to it"
-    made.handle(HistoryForgotten(later(old_s + 2.0), before=later(1.0)))
-    assert not made.state.resting
 
 
 def test_what_comes_later_of_a_node_of_a_resting_incident_is_judged_for_the_node() -> None:
@@ -175,7 +173,7 @@ def test_what_comes_later_of_a_node_of_a_resting_incident_is_judged_for_the_node
     late = dataclasses.replace(XID, seen_at=later(day_s + 1.0))
     made.handle(EvidenceReceived(later(day_s + 1.0), (late,)))
     (found,) = made.state.incidents.values()
-    assert found.id != "gone" and found.nodes == ("n1",) and set(made.state.resting) == {"gone"}
+    assert found.id != "gone" and found.nodes == ("n1",)
 
 
 def test_each_late_report_of_a_suspect_of_a_closed_incident_is_looked_at_by_itself() -> None:
