@@ -103,6 +103,8 @@ def alerts_of(notice: Notice, link: str = "") -> list[Mapping[str, Any]]:
     worst = worst if worst in _SEVERITIES else "critical"
     now, until = to_json(notice.at), to_json(notice.at if data.get("final") else notice.at + _lifetime(notice))
     shown: dict[str, Any] = {
+        # Without it the end would be taken for the beginning. Of one that stands Alertmanager keeps the earliest.
+        "startsAt": now,
         "annotations": {
             # Alertmanager's templates hand these on to chats: no markup of any of them.
             "summary": escaped(notice.title, Markup.PLAIN),

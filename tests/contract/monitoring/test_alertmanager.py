@@ -69,6 +69,7 @@ async def test_restart_is_one_alert_until_the_job_runs_again(server: alertmanage
     assert alert["annotations"]["stage"] == "restarting" and alert["status"]["state"] == "active"
     stands = datetime.fromisoformat(alert["endsAt"]) - datetime.now(UTC)
     assert stands > timedelta(days=29), "a held job waits for its user for weeks"
+    assert datetime.fromisoformat(alert["startsAt"]) <= datetime.now(UTC)
     assert last == []
 
 

@@ -201,3 +201,10 @@ def test_messages_are_as_the_schema_says() -> None:
 def test_an_alert_that_no_incident_ends_does_not_stand_for_a_month(incident: str, days: int) -> None:
     made = Notice("note1", incident, AT, "title", "body", {"event": "unreadable_state", "final": False})
     assert [alert["endsAt"] for alert in alerts_of(made)][:1] == [to_json(AT + timedelta(days=days))]
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_an_alert_says_when_it_began(final: bool) -> None:
+    """Alertmanager takes the end for the beginning of one that does not: that of what stands lies weeks ahead."""
+    made = Notice("note1", "inc1", AT, "title", "body", {"severity": "critical", "final": final})
+    assert [alert["startsAt"] for alert in alerts_of(made)] == [to_json(AT)] * 3
