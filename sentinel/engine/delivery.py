@@ -109,7 +109,9 @@ def _after_quiet_hours(channel: Channel, at: datetime) -> datetime:
     if not (begin <= now < end if begin <= end else now >= begin or now < end):
         return at
     day = here.date() + timedelta(days=1 if now >= end else 0)
-    return datetime.combine(day, time(end.hour, end.minute), here.tzinfo).astimezone(UTC)
+    ends = datetime.combine(day, time(end.hour, end.minute), here.tzinfo)
+    first = ends.astimezone(UTC)
+    return first if first > at else ends.replace(fold=1).astimezone(UTC)  # it comes twice where clocks are set back
 
 
 def begin(state: State, out: Transition, notice: Notice, receiver: str) -> None:

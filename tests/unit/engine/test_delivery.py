@@ -42,6 +42,22 @@ def test_quiet_hours(quiet: str, zone: str, now: datetime, expected: datetime) -
     assert due(channel(quiet=quiet, timezone=zone), notice(now)) == expected
 
 
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (datetime(2026, 10, 24, 22, 0, tzinfo=UTC), datetime(2026, 10, 25, 0, 30, tzinfo=UTC)),
+        (datetime(2026, 10, 25, 0, 15, tzinfo=UTC), datetime(2026, 10, 25, 0, 30, tzinfo=UTC)),
+        (datetime(2026, 10, 25, 0, 45, tzinfo=UTC), datetime(2026, 10, 25, 0, 45, tzinfo=UTC)),
+        (datetime(2026, 10, 25, 1, 15, tzinfo=UTC), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)),
+        (datetime(2026, 10, 25, 1, 30, tzinfo=UTC), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)),
+        (datetime(2026, 3, 29, 0, 45, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, tzinfo=UTC)),
+    ],
+)
+def test_quiet_hours_that_end_in_an_hour_that_comes_twice_or_not_at_all(now: datetime, expected: datetime) -> None:
+    """In Berlin it is 02:15 at 00:15 and at 01:15 of 25 October; on 29 March 03:00 follows 02:00."""
+    assert due(channel(quiet="22:00-02:30", timezone="Europe/Berlin"), notice(now)) == expected
+
+
 def test_a_held_job_is_news_for_its_owner_and_none_for_operators() -> None:
     held = notice(severity="info", stage="held", told=["held"], user="alice", owner_text="Job 8 is held.")
     later = dataclasses.replace(held, data={**held.data, "stage": "resolved", "told": ["held", "resolved"]})
