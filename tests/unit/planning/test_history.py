@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sentinel.planning import history as h
+from sentinel.planning import poisson
 from sentinel.planning.limits import PlanningError
 
 
@@ -53,6 +54,22 @@ def test_no_failure_is_a_bound_and_not_an_estimate() -> None:
     estimate = h.estimate_mtbf(0, 86400)
     assert estimate.mtbf_s is None and estimate.mtbf_high_s is None
     assert estimate.mtbf_low_s == pytest.approx(86400 / 3.689, rel=1e-3)
+
+
+def test_the_interval_of_one_count_is_made_once_for_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of thousands of running jobs asks for each; the count of the cluster's failures is the same."""
+    made, below = [], poisson.gamma_below
+
+    def counted(shape: float, value: float) -> float:
+        made.append(shape)
+        return below(shape, value)
+
+    monkeypatch.setattr(poisson, "gamma_below", counted)
+    h.estimate_mtbf(7919, 86400)
+    once = len(made)
+    for gpus in range(1, 50):
+        h.estimate_mtbf(7919, 86400 / gpus)
+    assert len(made) == once > 0
 
 
 def test_the_interval_holds_the_truth_in_simulated_fleets() -> None:
