@@ -6,10 +6,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from sentinel.detect.cluster_view import ClusterView
-from sentinel.model.records import JobView
+from sentinel.detect.own_host import MOST_SKEW_S
+from sentinel.model.records import Evidence, JobView, Source
 
 Ran = tuple[datetime | None, datetime | None]  # began (None: not known), ended (None: not yet)
 SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
+BY_DAEMON = frozenset({Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})  # whose times are of the daemon's clock
 
 
 def ran(job: int | None, attempt: int | None, view: JobView | None, cluster: ClusterView) -> Ran:
@@ -32,3 +34,24 @@ def attempt_at(job: JobView, at: datetime, cluster: ClusterView) -> int:
     known = sorted((attempt for number, attempt in cluster.attempts if number == job.id), reverse=True)
     those = (attempt for attempt in known if ran_at(at, ran(job.id, attempt, job, cluster)))
     return next(those, cluster.attempt_on(job))
+
+
+def by_slurms_clock(item: Evidence, cluster: ClusterView) -> datetime:
+    """When it happened by slurmctld's clock, which is taken to go with most nodes'; as it is told where the clock of its
+    node is not known."""
+    node = cluster.nodes.get(item.where.node) if item.where.node is not None else None
+    off_s = 0.0 if item.source in BY_DAEMON else node.clock_offset_s if node is not None else None
+    if off_s is None or (abs(off_s) <= MOST_SKEW_S and item.source not in BY_DAEMON):
+        return item.at
+    return item.at - timedelta(seconds=off_s + (cluster.own_clock_ahead_s() or 0.0))
+
+
+def was_there(job: JobView, item: Evidence, cluster: ClusterView) -> bool:
+    """Whether an attempt of the job, which is on the node now, ran there when ``item`` happened. False: not known, too."""
+    at = by_slurms_clock(item, cluster)
+    if ran_at(at, ran(job.id, cluster.attempt_on(job), job, cluster)):
+        return True
+    return any(
+        number == job.id and item.where.node in seen.nodes and ran_at(at, (seen.view.started_at, seen.view.ended_at))
+        for (number, _), seen in cluster.attempts.items()
+    )

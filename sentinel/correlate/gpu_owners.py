@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sentinel.correlate.attempt_times import SLACK, ran, ran_at
+from sentinel.correlate.attempt_times import SLACK, ran, ran_at, was_there
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Evidence, JobView, Kind
 from sentinel.text import whole_number
@@ -44,11 +44,12 @@ def holds(job: JobView, item: Evidence, cluster: ClusterView) -> bool | None:
 def job_of(item: Evidence, cluster: ClusterView) -> JobView | None:
     """The running job that evidence of a node concerns: of a GPU the job that holds it, else the largest job on the node.
 
-    None also where several jobs may hold that GPU: the one that it harms shows so itself.
+    None also where several jobs may hold that GPU, and where those on the node began after it, as what a machine says may be
+    heard hours later: the one that it harms shows so itself.
     """
     if item.where.node is None:
         return None
-    jobs = cluster.jobs_on(item.where.node)
+    jobs = [job for job in cluster.jobs_on(item.where.node) if was_there(job, item, cluster)]
     if is_of_one_gpu(item):
         held = [(job, holds(job, item, cluster)) for job in jobs]
         jobs = [job for job, own in held if own] or [job for job, own in held if own is None]

@@ -11,9 +11,10 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence, 
 from datetime import datetime, timedelta
 
 from sentinel.correlate import incidents
-from sentinel.correlate.attempt_times import attempt_at, ran, ran_at
+from sentinel.correlate.attempt_times import attempt_at, by_slurms_clock, ran, ran_at, was_there
 from sentinel.correlate.gpu_owners import is_of_one_gpu, is_spared, job_of, of_another_job
 from sentinel.detect.cluster_view import ClusterView
+from sentinel.detect.own_host import of_own_clock
 from sentinel.model.approvals import ASKING
 from sentinel.model.identity import taken_along_id
 from sentinel.model.intent import intent_of
@@ -24,16 +25,19 @@ from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED, MISSING_NODE, UNRE
 _BUDGETS = frozenset(
     {"drain-budget", DRAIN_REFUSED, UNREAD_NODE, MISSING_NODE, "last-healthy", "switch", "maintenance", *ASKING}
 )
+# The snapshot that a plan was made with may be this much older than it, where nodes were asked.
+JUST_BEGUN = timedelta(seconds=10)
 _ON_IT = frozenset({"running", "completing", "suspended"})
 
 
 def with_job(incident: Incident, cluster: ClusterView, fleet: Fleet) -> Incident:
     """``incident`` with its job and attempt, as far as ``fleet`` shows them."""
     if incident.job is None:
-        news = (item for item in incident.evidence if incidents.opens(item))
-        view = next((v for item in news if (v := job_of(item, cluster)) is not None), None) or _ended_by(
-            incident, fleet
-        )
+        for item in filter(incidents.opens, incident.evidence):
+            if (view := job_of(item, cluster)) is not None:
+                attempt = attempt_at(view, by_slurms_clock(item, cluster), cluster)
+                return dataclasses.replace(incident, job=view.id, attempt=attempt)
+        view = _ended_by(incident, fleet)
     else:
         view = fleet.jobs.get(incident.job) if incident.attempt is None else None
     if view is None:
@@ -170,8 +174,8 @@ def taken_along(
     same grounds.
 
     Each job has its own restart budget and its own notice. Jobs with an incident of their own, and jobs that did not opt in,
-    are skipped. So are nodes that are proven good or were put back since (``cleared``), and jobs beside the one whose GPU
-    broke: they may finish there.
+    are skipped. So are nodes that are proven good or were put back since (``cleared``), and jobs that may finish there:
+    those beside the one whose GPU broke, and those that ran there already when what happened before they began was heard.
     """
     out = {step.node for step in plan.to_do if step.node is not None}
     if any(wait.kind in _BUDGETS for wait in plan.waits):
@@ -194,7 +198,7 @@ def taken_along(
         if not out & set(job.nodes) or (opt_in and not intent_of(job.comment).restart):
             continue
         own_grounds = _that_concern(job, grounds, out, verdict, cluster)
-        if not own_grounds:
+        if not own_grounds or _began_between(job, own_grounds, plan, cluster):
             continue
         new = incidents.new(own_grounds[0], job=job.id, attempt=job.restarts, now=now)
         new = dataclasses.replace(new, id=taken_along_id(incident.id, job.id, job.restarts))
@@ -212,6 +216,15 @@ def _that_concern(
     }
     spared = (told - harmed) & set(job.nodes)
     return [item for item in grounds if item.where.node not in spared] if out & set(job.nodes) - spared else []
+
+
+def _began_between(job: JobView, grounds: Sequence[Evidence], plan: Plan, cluster: ClusterView) -> bool:
+    """Whether the job began after what speaks against its nodes, and well before the plan: that was heard late, and whether
+    it harms the job shows in the job. One that begins once its node is convicted has just begun."""
+    told = [item for item in grounds if item.where.node in job.nodes]
+    if job.started_at is None or any(was_there(job, item, cluster) for item in told):
+        return False
+    return of_own_clock(job.started_at, cluster.own_clock_ahead_s()) <= plan.at - JUST_BEGUN
 
 
 def _is_of_a_gpu(item: Evidence, verdict: Verdict) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sentinel.correlate import incidents
-from sentinel.correlate.attempt_times import SLACK, attempt_at, ran
+from sentinel.correlate.attempt_times import SLACK, attempt_at, by_slurms_clock, ran
 from sentinel.correlate.gpu_owners import job_of, of_another_job
 from sentinel.correlate.membership import (
     is_late_news,
@@ -158,7 +158,7 @@ def _opened(state: State, item: Evidence, now: datetime) -> Incident:
     """A new incident, with the recent evidence about its job and nodes."""
     job, attempt = item.where.job, item.where.attempt
     if job is None and (view := job_of(item, state.cluster)) is not None:
-        job, attempt = view.id, attempt_at(view, item.at, state.cluster)
+        job, attempt = view.id, attempt_at(view, by_slurms_clock(item, state.cluster), state.cluster)
     if job is not None and attempt is None:
         attempt = state.cluster.newest_attempt(job)
     incident = incidents.new(item, job=job, attempt=attempt, now=now)
@@ -186,7 +186,7 @@ def _opened(state: State, item: Evidence, now: datetime) -> Incident:
 
 def _of_an_earlier_program(state: State, item: Evidence, began: datetime | None) -> bool:
     """Whether a program caused it, by its Xid, before the attempt began: it says nothing of the attempt's own."""
-    if began is None or item.at >= began - SLACK or item.where.job is not None:
+    if began is None or item.where.job is not None or by_slurms_clock(item, state.cluster) >= began - SLACK:
         return False
     xid = state.rules.xid_of(item)
     return xid is not None and xid.cause is Cause.USER_CODE

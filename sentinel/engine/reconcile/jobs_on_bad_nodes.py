@@ -7,8 +7,9 @@ left alone.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from sentinel.correlate.merging import JUST_BEGUN
 from sentinel.detect.own_host import of_own_clock
 from sentinel.engine import judging
 from sentinel.engine.mass_failures import PreliminaryVerdicts
@@ -17,8 +18,6 @@ from sentinel.engine.reconcile.situations import left_alone
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.records import NODE_STEPS, Fleet, Result
-
-_SEEN = timedelta(seconds=10)  # the snapshot that a plan was made with may be this much older, where nodes were asked
 
 
 def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts) -> None:
@@ -46,7 +45,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime, l
         for node in job.nodes:
             for name in convicting.get(node, ()):
                 key = (name, job.id, job.restarts)
-                began_later = of_own_clock(job.started_at, ahead_s) > state.plans[name].at - _SEEN
+                began_later = of_own_clock(job.started_at, ahead_s) > state.plans[name].at - JUST_BEGUN
                 if not (began_later or left) or key in state.on_bad_nodes or _is_asked_about(state, name, node, fleet):
                     continue
                 if node not in node_proof.cleared(state, name, (node,)):

@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.config.convictions import Drain
 from sentinel.config.returns import level_told
+from sentinel.correlate.attempt_times import BY_DAEMON
 from sentinel.engine.node_return.put_back import drained_by_us
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
@@ -42,7 +43,6 @@ from sentinel.wire import time_from
 AGENTS_CALLED = "agents_called"  # stored setting: nodes that their agents called bad, and since when good again
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
 IN_SERVICE_SEEN = "in_service_seen"  # the same, when a snapshot first showed the node in service after it
-_BY_DAEMON = frozenset({Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})  # whose times are of the daemon's clock
 _TELEMETRY = frozenset({Source.DCGM, Source.NVML, Source.AMD_SMI})
 _AGENT_KEEPS = frozenset(
     {Kind.XID, Kind.DIAG_FAILED}
@@ -285,7 +285,7 @@ def _said(state: State, incidents: Iterable[Incident], nodes: Collection[str]) -
 
 def _by_own_clock(state: State, item: Evidence, node: str) -> datetime | None:
     """When it happened by the daemon's clock; None where the node's clock is not known."""
-    if item.source in _BY_DAEMON:
+    if item.source in BY_DAEMON:
         return item.at
     seen = state.cluster.nodes.get(node)
     off_s = seen.clock_offset_s if seen is not None else None

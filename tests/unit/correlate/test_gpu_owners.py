@@ -48,6 +48,22 @@ def test_news_of_a_whole_node_is_of_its_largest_job(live: ClusterView) -> None:
     assert found is not None and found.id == LARGE
 
 
+def test_news_from_before_the_jobs_there_began_is_of_none_of_them(live: ClusterView) -> None:
+    for item in (xid(0, at_s=-600.0), evidence(Kind.NODE_DOWN, at_s=-600.0, node="n1")):
+        assert job_of(item, live) is None
+    live.node("n1").clock_offset_s = -610.0
+    found = job_of(xid(0, at_s=-600.0), live)
+    assert found is not None and found.id == SMALL, "the node's clock is behind"
+
+
+def test_an_earlier_attempt_of_a_job_was_there_where_it_had_the_node() -> None:
+    live = ClusterView()
+    for attempt, nodes in enumerate([("n1", "n2"), ("n2", "n3"), ("n1", "n3")]):
+        view = job(SMALL, nodes=nodes, restarts=attempt, started_s=1000.0 * attempt)
+        live.see_fleet(Fleet(at=later(1000.0 * attempt + 10.0), nodes={}, jobs={SMALL: view}))
+    assert [job_of(xid(None, at_s), live) is not None for at_s in (500.0, 1500.0, 2500.0)] == [True, False, True]
+
+
 @pytest.mark.parametrize("gpu", [None, 5])
 def test_where_several_jobs_may_hold_the_gpu_it_is_of_none_of_them(live: ClusterView, gpu: int | None) -> None:
     live.node("n1").gpus = {}

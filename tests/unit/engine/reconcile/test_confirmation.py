@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail, heard, outcomes, silent, states
 from in_memory.world import World
-from made_records import OPTED_IN, lost_gpu, step_line
+from made_records import AT, OPTED_IN, lost_gpu, step_line
 
 from sentinel.config.settings import Limits, Settings
 from sentinel.detect.cluster_view import ClusterView
@@ -191,7 +191,7 @@ async def test_steps_gained_while_no_daemon_ran_never_hold_a_job(world: Worlds) 
         job = there.slurm.jobs[there.job]
         there.slurm.clock.advance(200.0)  # it gains steps, of which this daemon hears nothing
         on = next(name for name in job.on if name == node or number)
-        await fail(daemon, lost_gpu(on, at_s=(there.slurm.clock.now() - there.slurm.clock.now()).total_seconds()))
+        await fail(daemon, lost_gpu(on, at_s=(there.slurm.clock.now() - AT).total_seconds()))
         await daemon.pass_time(20.0)
         assert there.slurm.jobs[there.job].restarts == number + 1, daemon.said
 

@@ -85,7 +85,7 @@ async def test_the_next_daemon_does_not_take_them_for_one_job(world: Worlds, by:
     assert new.restarts == 0 and states(there) == ["closed"]
     last = Daemon(there, settings=WIDE)
     await last.start()
-    await fail(last, lost_gpu(new.on[0]))
+    await fail(last, lost_gpu(new.on[0], at_s=(there.slurm.clock.now() - AT).total_seconds()))
     assert new.restarts == 1, last.said
     assert len(last.state.past.restarts(there.job)) == 1, "the other one's restart is no part of this one's budget"
     assert len(last.state.ledger.of_job(there.job, StepKind.REQUEUE_HOLD)) == 1
