@@ -6,7 +6,7 @@ import itertools
 import statistics
 from collections import deque
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sentinel.detect.change_point import WINDOW, SlowSeen
 from sentinel.detect.hang import SilenceSeen
@@ -60,12 +60,22 @@ class NodeSeen:
     beat_s: float | None = None  # interval asked of its heartbeats while a job of it may be hung; None: the usual one
     clock_offset_s: float | None = None  # by how much the node's clock is ahead of the daemon's
     clock_offsets_s: deque[float] = field(default_factory=lambda: deque(maxlen=8))  # by its last heartbeats
+    boot: str = ""  # of its host; empty: not told
+    booted_at: datetime | None = None  # when that began, by the daemon's clock; None: not known
     kernel_readable: bool | None = None  # whether its agent reads the kernel log; None: not told
     lost: int | None = None  # pieces of evidence that its agent could not hand over
     released_at: datetime | None = None  # when an operator last returned it: its agent disregards older faults
     gpus: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)  # by job and attempt, where known
     jobs: frozenset[tuple[int, int]] | None = None  # attempts that run there; None: no heartbeat has told
     pool: Pool = field(default_factory=Pool)
+
+    def note_boot(self, boot: str, up_s: float | None, at: datetime) -> None:
+        """Take from a heartbeat which boot it is and for how long the host is up; a late one makes it seem younger."""
+        if boot != self.boot:
+            self.boot, self.booted_at = boot, None
+        if boot and up_s is not None:
+            began = at - timedelta(seconds=up_s)
+            self.booted_at = min(began, self.booted_at or began)
 
 
 @dataclass(slots=True)

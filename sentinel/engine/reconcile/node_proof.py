@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sentinel.config.convictions import Drain
 from sentinel.config.returns import level_told
 from sentinel.correlate.attempt_times import BY_DAEMON
 from sentinel.engine.node_return.put_back import drained_by_us
+from sentinel.engine.reconcile.rebooted import against, agent_holds, ended_by_reboot
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.errors import ProtocolError
@@ -31,11 +31,10 @@ from sentinel.model.records import (
     Outcome,
     Plan,
     Result,
-    Source,
     Step,
     Trust,
 )
-from sentinel.model.vocabulary import ABSENCE, SEEN_DRAINED, STILL_THERE
+from sentinel.model.vocabulary import ABSENCE, SEEN_DRAINED
 from sentinel.policy.drains import sure_enough
 from sentinel.policy.situation import may_be_in_service
 from sentinel.wire import time_from
@@ -43,10 +42,6 @@ from sentinel.wire import time_from
 AGENTS_CALLED = "agents_called"  # stored setting: nodes that their agents called bad, and since when good again
 DRAINS_SEEN = "drains_seen"  # stored setting: by drain (key in the ledger), when a snapshot last showed it
 IN_SERVICE_SEEN = "in_service_seen"  # the same, when a snapshot first showed the node in service after it
-_TELEMETRY = frozenset({Source.DCGM, Source.NVML, Source.AMD_SMI})
-_AGENT_KEEPS = frozenset(
-    {Kind.XID, Kind.DIAG_FAILED}
-)  # what an agent holds against its node, beside what telemetry shows
 _SNAPSHOT_LAG = timedelta(seconds=1)  # a snapshot's contents may be this much older than its time
 
 
@@ -154,17 +149,7 @@ def agent_judges(state: State, incident: Incident | None, node: str) -> bool:
     verdict = state.verdicts.get(incident.id) if incident is not None else None
     if incident is None or verdict is None or node not in verdict.drain:
         return True
-    told = {
-        item.id: item
-        for item in (*incident.evidence, *(ground.evidence for ground in verdict.grounds))
-        if item.where.node == node and item.trust is Trust.SYSTEM and item.kind not in ABSENCE
-    }
-    convicting = [item for item in told.values() if state.rules.convictions.of(item).convicts]
-    return bool(convicting) and all(
-        state.rules.convictions.of(item) is Drain.YES
-        and (item.kind in _AGENT_KEEPS or item.source in _TELEMETRY or STILL_THERE in item.data)
-        for item in convicting
-    )
+    return agent_holds(state, against(state, incident, node))
 
 
 def see_drains(state: State, out: Transition, fleet: Fleet) -> None:
@@ -359,11 +344,11 @@ def taken_out(state: State, plan: Plan, step: Step) -> Outcome | None:
 
 def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> frozenset[str]:
     """Those of ``nodes`` that were proven good since the incident's newest evidence against them."""
-    against: dict[str | None, list[Evidence]] = {}
+    said: dict[str | None, list[Evidence]] = {}
     for item in incident.evidence:
         if item.kind != Kind.DIAG_PASSED:
-            against.setdefault(item.where.node, []).append(item)
-    return frozenset(name for name in nodes if _is_good(state, incident, name, against))
+            said.setdefault(item.where.node, []).append(item)
+    return frozenset(name for name in nodes if _is_good(state, incident, name, said))
 
 
 def is_good_and_in_service(state: State, incident: Incident, step: Step) -> bool | None:
@@ -382,13 +367,15 @@ def is_good_and_in_service(state: State, incident: Incident, step: Step) -> bool
     return True if asked is None or fleet.at > asked else None
 
 
-def _is_good(state: State, incident: Incident, node: str, against: Mapping[str | None, Sequence[Evidence]]) -> bool:
-    """``against``: by node; None: what names no node, and so speaks against each."""
-    own = against.get(node, ())
-    times = (happened_at(state, item) for items in (own, against.get(None, ())) for item in items)
+def _is_good(state: State, incident: Incident, node: str, said: Mapping[str | None, Sequence[Evidence]]) -> bool:
+    """``said``: against nodes, by node; None: what names no node, and so speaks against each."""
+    own = said.get(node, ())
+    times = (happened_at(state, item) for items in (own, said.get(None, ())) for item in items)
     since = max(times, default=incident.opened_at)
     level, agent = proving_level(state, incident, node), agent_judges(state, incident, node)
-    return good_since(state, node, since, level, agent=agent) or _is_back(state, node, own)
+    if good_since(state, node, since, level, agent=agent) or _is_back(state, node, own):
+        return True
+    return ended_by_reboot(state, incident, node, since)
 
 
 def _is_back(state: State, node: str, own: Sequence[Evidence]) -> bool:

@@ -56,6 +56,7 @@ def heartbeat(state: State, out: Transition, event: HeartbeatReceived) -> None:
         seen.clock_offset_s = max(seen.clock_offsets_s)
     seen.verdict, seen.gpus = dict(event.verdict), dict(event.gpus)
     seen.jobs = frozenset(event.jobs)
+    seen.note_boot(event.boot, event.sent_s, event.at)
     seen.kernel_readable, seen.lost = event.kernel_readable, event.lost
     backlog.agent_heard(state, event.node, event.spool)
     log_coverage.logs_read(state, event, now_s)

@@ -1,4 +1,5 @@
-"""What a node said before its job began, heard late: that job is not restarted for it."""
+"""What a node said before its job began, or before it was rebooted, heard late: that job is not restarted for it, nor the
+node drained for what its reboot has ended."""
 
 from __future__ import annotations
 
@@ -98,3 +99,43 @@ async def test_of_a_job_that_ran_then_and_still_runs_it_is_also_where_it_is_hear
     await heard(daemon, there.job, ahead_s)
     await told(daemon, xid(79, datetime.fromtimestamp(at.timestamp() + ahead_s, at.tzinfo)))
     assert slurm.jobs[there.job].restarts == 1 and slurm.nodes["n1"].drained
+
+
+@pytest.mark.parametrize(
+    ("number", "up_s", "word", "before", "drained"),
+    [
+        (79, HOUR_S, "OK", 0, False),
+        (48, HOUR_S, "OK", 0, False),
+        (79, 3 * HOUR_S, "OK", 0, True),  # it is up since before
+        (79, None, "OK", 0, True),  # since when is not known
+        (79, HOUR_S, "UNKNOWN", 0, True),
+        (48, HOUR_S, "BAD", 0, True),  # as of rows that could not be remapped
+        (79, HOUR_S, "OK", 1, True),  # it comes again
+    ],
+)
+async def test_a_reboot_ends_what_the_agent_holds_against_its_node(
+    world: Worlds, number: int, up_s: float | None, word: str, before: int, drained: bool
+) -> None:
+    there = world(nodes=2, wide=2)
+    slurm, daemon = there.slurm, Daemon(there)
+    await daemon.start()
+    await daemon.housekeeping()
+    await daemon.pass_time(1.0)
+    await asyncio.sleep(HOUR_S)
+    if before:
+        await told(daemon, xid(number, slurm.clock.now()))
+        slurm.nodes["n1"].reason, slurm.nodes["n1"].drained = "", False  # by a person
+        await asyncio.sleep(2 * HOUR_S)
+        await daemon.fleets.take()
+        await daemon.housekeeping()
+    at = slurm.clock.now()
+    await asyncio.sleep(2 * HOUR_S)
+    slurm.jobs[there.job].started = slurm.clock.now().timestamp() - 600.0
+    daemon = Daemon(there)
+    await daemon.start()
+    await daemon.fleets.take()
+    await daemon.housekeeping()
+    await heard(daemon, there.job, up_s=up_s, word=word)
+    await told(daemon, xid(number, at))
+    assert slurm.nodes["n1"].drained is drained
+    assert before or slurm.jobs[there.job].restarts == 0, "it began since"
