@@ -63,12 +63,12 @@ def is_late_news(
 
 
 def is_over(incident: Incident, plan: Plan | None) -> bool:
-    """Whether the incident is closed for good. One that left its job running is judged again when that job fails after all:
-    between a program's last words and its end lie seconds."""
+    """Whether the incident is closed for good. One that left its job running is judged again when that job fails or hangs
+    after all: between a program's last words and its end lie seconds, and storage may stay away."""
     if incident.state is not IncidentState.CLOSED or plan is None or plan.steps:
         return incident.state is IncidentState.CLOSED
     return not any(
-        item.kind == Kind.JOB_ENDED and item.seen_at >= plan.at and incidents.opens(item) for item in incident.evidence
+        incidents.ends(item) and item.seen_at >= plan.at and incidents.opens(item) for item in incident.evidence
     )
 
 

@@ -41,6 +41,7 @@ from sentinel.policy.situation import (
     lent,
     may_be_in_service,
     nodes_text,
+    of_shared_storage,
 )
 from sentinel.policy.stops import too_many_stops
 
@@ -123,6 +124,10 @@ def _why_not(
         return ""
     if verdict.scope is Scope.APPLICATION:
         return f"Job {job.id} still runs."  # a program that goes on after an error is not ours to stop
+    if of_shared_storage(verdict):  # a new start would wait for it as well
+        return (
+            f"Job {job.id} is not stopped: when the storage answers again it goes on. If it hangs, its silence shows."
+        )
     if from_open_engine(verdict):
         return f"Job {job.id} is not stopped: only DCGM says it, into whose host engine any user of the node may write."
     if by_any_user(verdict):

@@ -130,11 +130,18 @@ def may_be_in_service(name: str, fleet: Fleet) -> bool:
 
 
 def from_silence(verdict: Verdict, incident: Incident) -> bool:
-    """Whether a running job is judged only by its silence: it has not ended, and there is no hardware evidence."""
+    """Whether a running job is judged only by its silence: it has not ended, and there is no hardware evidence. Storage that
+    jobs share is no hardware of theirs: it may answer again, and then they all go on."""
     kinds = {item.kind for item in incident.evidence}
     told = [g for g in verdict.grounds if g.weight > 0 and g.evidence.source in _MACHINES]
     hard = any(g.evidence.trust is Trust.SYSTEM and not may_be_of_any_user(g.evidence) for g in told)
-    return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain and not hard
+    alone = not hard or of_shared_storage(verdict)
+    return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain and alone
+
+
+def of_shared_storage(verdict: Verdict) -> bool:
+    """Whether storage that is no part of a node is at fault."""
+    return verdict.cause is Cause.FILESYSTEM_STORAGE and not verdict.drain
 
 
 def from_open_engine(verdict: Verdict) -> bool:

@@ -136,7 +136,7 @@ def test_rules_that_read_no_log_of_the_machines_own(source: Source) -> None:
         ("JBD2: Error -5 detected when updating journal superblock for sda1-8.", "local-disk"),
         ("mlx5_core 0000:9b:00.0 eth0: TX timeout detected", "mlx5-error"),
         ("infiniband mlx5_0: dump_cqe:273:(pid 0): dump error cqe", "cqe"),
-        ("libceph: osd3 (1)10.0.0.3:6801 socket closed (con state OPEN)", "beegfs-ceph"),
+        ("libceph: osd3 (1)10.0.0.3:6801 socket closed (con state OPEN)", "ceph-connection-closed"),
         (" rpc_wait_bit_killable+0x26/0xb0 [sunrpc]", "storage-slow"),
         ("python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0", "oom-kill"),
         ("ata1.00: exception Emask 0x0 SAct 0x0 SErr 0x0 action 0x6 frozen", "scsi-disk"),
