@@ -31,6 +31,7 @@ from sentinel.model.records import (
     Outcome,
     Plan,
     Result,
+    Source,
     Step,
     Trust,
 )
