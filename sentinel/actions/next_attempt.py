@@ -16,7 +16,7 @@ from sentinel.actions.requeue import gone, hold, overtaken
 from sentinel.errors import Refused, Unavailable
 from sentinel.model.hostlist import fold
 from sentinel.model.records import LOST_WITHIN, OURS, JobView, Outcome, Result, Scalar, StepKind, Task
-from sentinel.model.vocabulary import ASKED, BY_SCRIPT, FOR_ATTEMPT, NOT_IN_SLURM
+from sentinel.model.vocabulary import ASKED, BY_SCRIPT, FOR_ATTEMPT, GOES_ON, NOT_IN_SLURM
 from sentinel.text import names
 
 _LIST_STAYS: tuple[str, dict[str, Scalar]] = ("its list stays", {"added": ""})  # of a job that runs by now
@@ -31,6 +31,9 @@ async def choose_checkpoint(task: Task, means: Means) -> Outcome:
     if (over := await _if_not_waiting(task, means, job, "its checkpoints stay")) is not None:
         return over
     assert job is not None
+    if other := task.step.data.get(GOES_ON):
+        words = f"job {other} goes on in its folder while it waits; it resumes as its script does"
+        return means.done(task, words, {"explanation": words, BY_SCRIPT: True})
     try:
         chosen = await means.checkpoints.choose(task, job)
     except Refused as error:

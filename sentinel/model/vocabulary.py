@@ -275,6 +275,9 @@ NOT_IN_SLURM = "not_in_slurm"  # data of that step: nodes of the job's own lists
 BY_SCRIPT = "by_script"  # outcome data: no checkpoint was chosen or moved, the job resumes as its own script does
 FOR_ATTEMPT = "for_attempt"  # data of a written resume point: the attempt that may use it
 ANYWHERE = "anywhere"  # data of the step that chooses a checkpoint: one that needs no certain nodes
+GOES_ON = (
+    "goes_on_in_folder"  # of the same step: another job of its user that saves in its folder while it waits, by id
+)
 PROLOG_ERROR = "Prolog error"  # how Slurm itself explains the drain of a node whose prolog failed
 _SWITCHED = frozenset({"powered_down", "powering_up", "reboot_issued"})  # flags of a node in ``NodeView.flags``
 _ONCE_IDLE = frozenset({"power_down", "reboot_requested"})  # the same, but only when its jobs are over

@@ -5,7 +5,7 @@ with its old restart count and no processes), the start time of a released job, 
 Nothing else turns a job's restart count back, and nobody but Sentinel defers a job by a month: those are done again. A node
 that is in service again may have been returned by a person: there the action asks when slurmctld was started. And a hold of
 ours that outlived its purpose is taken off, and a job sent to the nodes of its own saves that other jobs took meanwhile gets
-another checkpoint.
+another checkpoint. So does one whose run another job has gone on with meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from sentinel.engine import recovery
 from sentinel.engine.node_return.put_back import SAVED
-from sentinel.engine.reconcile import confirming, exclusions, node_proof, past_restarts
+from sentinel.engine.reconcile import confirming, exclusions, node_proof, passed_resume_points, past_restarts
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import PlanMade
@@ -75,7 +75,8 @@ def compare(state: State, out: Transition, fleet: Fleet, now: datetime) -> None:
         if known is None or not recovery.is_busy(known):  # the step under way changes the job; a drain is another thing
             lost |= _lost_of_job(state, plan, fleet, now) | _left_holds(state, plan, fleet)
             lost |= _outdated_exclusions(state, out, incident, plan, fleet, now) | _taken_nodes(state, plan, fleet)
-            lost |= _outdated_resume_point(state, plan, fleet) | _let_go_by_a_person(state, incident, plan, fleet)
+            lost |= _outdated_resume_point(state, plan, fleet) | _passed_resume_point(state, plan, fleet)
+            lost |= _let_go_by_a_person(state, incident, plan, fleet)
         if lost:
             out.say("done-again", incident=name, steps=",".join(sorted(lost)), warning=True)
             _do_again(state, out, incident, lost, drains.keys(), fleet, now)
@@ -92,7 +93,7 @@ def _do_again(
 ) -> None:
     plan = _with_drains_seen(state, exclusions.again(state.plans[incident.id], lost, nodes), lost, nodes, fleet, now)
     if StepKind.CHOOSE_CHECKPOINT in lost:
-        plan = _with_choice_anywhere(state, plan, fleet)
+        plan = passed_resume_points.marked(state, _with_choice_anywhere(state, plan, fleet), fleet)
     state.plans[incident.id] = plan
     state.open_plans.add(incident.id)
     out.save(PlanMade(plan))
@@ -261,19 +262,13 @@ def _outdated_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[
     That no step was seen proves nothing where nobody reads the job's steps, or nobody was there: the attempt must have been
     over soon, too, after its start or, where no snapshot showed that, after it was given the resume point.
     """
-    release, written = (
-        state.ledger.done(plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.WRITE_RESUME)
-    )
-    job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
-    if release is None or written is None or job is None or fleet.at <= max(release.at, written.at):
+    if (waiting := _waits_with_resume_point(state, plan, fleet)) is None:
         return frozenset()
-    confirm = next((step for step in plan.to_do if step.kind is StepKind.CONFIRM), None)
-    if confirm is None or state.ledger.outcome(plan.incident, confirm) is not None:
-        return frozenset()
+    release, written, job = waiting
     first = (release.step.attempt or 0) + 1
-    if job.state != "pending" or job.submitted_at is None or job.restarts in (first, written.data.get(FOR_ATTEMPT)):
+    if job.submitted_at is None or job.restarts in (first, written.data.get(FOR_ATTEMPT)):
         return frozenset()
-    if job.restarts < first or written.step.tries >= _MOST_RESUME_POINTS or _is_anothers(state, release, fleet):
+    if job.restarts < first or written.step.tries >= _MOST_RESUME_POINTS:
         return frozenset()
     if any(confirming.first_step(state, job.id, attempt) is not None for attempt in range(first, job.restarts)):
         return frozenset()
@@ -282,6 +277,38 @@ def _outdated_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[
     soon = timedelta(seconds=state.settings.recovery.confirm_s)
     over_soon = job.submitted_at - (started or max(release.at, written.at)) < soon
     return frozenset({StepKind.WRITE_RESUME}) if over_soon else frozenset()
+
+
+def _passed_resume_point(state: State, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:
+    """The choice of a checkpoint, if another job of its user goes on, or has gone on, in the folder of the released job
+    while this waits: it would train once more from where the run was, and write over what came since."""
+    if (waiting := _waits_with_resume_point(state, plan, fleet)) is None:
+        return frozenset()
+    release, written, job = waiting
+    if job.restarts not in ((release.step.attempt or 0) + 1, written.data.get(FOR_ATTEMPT)):
+        return frozenset()
+    chosen = state.ledger.done(plan, frozenset({StepKind.CHOOSE_CHECKPOINT}))
+    if chosen is None or not passed_resume_points.is_passed(state, plan, chosen, job, fleet):
+        return frozenset()
+    excluded = state.ledger.done(plan, frozenset({StepKind.EXCLUDE}))
+    required = excluded is not None and excluded.data.get("required")  # the nodes of the checkpoint that it gives up
+    return _CHOICE if required else _CHOICE - {StepKind.EXCLUDE}
+
+
+def _waits_with_resume_point(state: State, plan: Plan, fleet: Fleet) -> tuple[Outcome, Outcome, JobView] | None:
+    """The release, the written resume point and the job, where this waits in the queue and this plan waits for its steps."""
+    release, written = (
+        state.ledger.done(plan, frozenset({kind})) for kind in (StepKind.RELEASE, StepKind.WRITE_RESUME)
+    )
+    job = fleet.jobs.get(release.step.job) if release is not None and release.step.job is not None else None
+    if release is None or written is None or job is None or fleet.at <= max(release.at, written.at):
+        return None
+    confirm = next((step for step in plan.to_do if step.kind is StepKind.CONFIRM), None)
+    if confirm is None or state.ledger.outcome(plan.incident, confirm) is not None:
+        return None
+    if job.state != "pending" or _is_anothers(state, release, fleet):
+        return None
+    return release, written, job
 
 
 def _let_go_by_a_person(state: State, incident: Incident, plan: Plan, fleet: Fleet) -> frozenset[StepKind]:

@@ -164,3 +164,49 @@ async def test_the_nodes_that_its_user_requires_are_required_again_after_a_start
     await daemon.observe([lost_gpu("n3", 600.0)])
     await daemon.quiet()
     assert job.required == ("n2",) and job.restarts == 2 and "n2" in job.on, daemon.said
+
+
+@pytest.mark.parametrize("whose", ["alice", "bo"])
+async def test_a_job_that_waits_while_its_run_goes_on_in_another_job_is_not_sent_back(
+    world: Worlds, whose: str
+) -> None:
+    """The next task of an array of which one runs at a time, or the next job of a chain, takes its turn and saves."""
+    there = silent(world(nodes=3))
+    job = there.slurm.jobs[there.job]
+    following = there.slurm.submit(nodes=2, comment=str(job.record["comment"]), user=whose)
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, lost_gpu("n1"))
+    assert there.slurm.jobs[following].state == "RUNNING" and job.state == "PENDING", daemon.said
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    sent_back = there.resume.files[there.job].get("SENTINEL_RESUME_STEP")
+    assert sent_back == ("200" if whose == "bo" else None), daemon.said
+    assert whose == "bo" or "it resumes as its script does" in daemon.said
+    assert daemon.said.count("choose_checkpoint") < 6, "it is not done again with each snapshot"
+    there.slurm.end(following)
+    assert job.state == "RUNNING"
+    await daemon.pass_time(20.0)
+    assert states(there) == ["watching"] and daemon.bugs() == 0
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen at work", "not seen"])
+async def test_a_job_that_still_waits_once_its_run_has_stopped_gets_the_newest_checkpoint(
+    world: Worlds, seen: bool
+) -> None:
+    there = silent(world(nodes=3))
+    job = there.slurm.jobs[there.job]
+    following = there.slurm.submit(nodes=2, comment=str(job.record["comment"]))
+    daemon = Daemon(there, settings=WIDE)
+    await fail(daemon, lost_gpu("n1"))
+    if seen:
+        await daemon.pass_time(20.0)
+        assert "SENTINEL_RESUME_STEP" not in there.resume.files[there.job], daemon.said
+    else:
+        there.slurm.clock.advance(20.0)
+    there.checkpoints.chosen = {"path": "/shared/run/step-400", "step": 400, "tier": "global"}
+    there.slurm.person_drains("n3", "ticket 7")
+    there.slurm.end(following)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and there.resume.files[there.job]["SENTINEL_RESUME_STEP"] == "400", daemon.said
+    assert daemon.bugs() == 0
