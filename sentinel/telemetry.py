@@ -134,6 +134,7 @@ class Telemetry:
             "hang-breaker",
             "last-healthy",
             "missing-node",
+            "reboot-pending",
             "restart-budget",
             "switch",
             "unread-node",

@@ -16,7 +16,16 @@ from sentinel.model.records import (
     Scalar,
     Task,
 )
-from sentinel.model.vocabulary import ABSENCE, LOST_BEFORE, SEEN_DRAINED, WAS_OUT, switched_by_slurm
+from sentinel.model.vocabulary import (
+    ABSENCE,
+    LOST_BEFORE,
+    REBOOT_ASKED,
+    REBOOTS,
+    SEEN_DRAINED,
+    WAS_OUT,
+    only_for_reboot,
+    switched_by_slurm,
+)
 
 _OTHERS = "was drained by somebody else already"
 _RETURNED = "was returned to service by somebody else: left there"
@@ -30,11 +39,11 @@ async def drain(task: Task, means: Means) -> Outcome:
     node = await means.reader.node(task.step.node)
     if node is None:
         return means.failed(task, f"Slurm does not know node {task.step.node}")
-    if node.drained:
-        return means.done(task, _others(node), _out_before(node, task))
+    if node.drained and not only_for_reboot(node.reason, node.flags):
+        return means.done(task, _others(node), {**_out_before(node, task), **_reboot_asked(node)})
     if task.step.tries and not await _was_lost(task, means):
         return means.done(task, _RETURNED, _LEFT)
-    asked_at = means.clock.now()
+    asked_at, data = means.clock.now(), _reboot_asked(node)
     try:
         await means.writer.drain(node.name, task.reason)
     except Refused as error:
@@ -48,12 +57,12 @@ async def drain(task: Task, means: Means) -> Outcome:
     try:
         after = await means.reader.node(node.name)
     except Unavailable:  # if a person returns the node before the next look, that stays so
-        return dataclasses.replace(means.done(task), at=answered_at)
+        return dataclasses.replace(means.done(task, data=data), at=answered_at)
     if await _returned_since(after, asked_at, means):
         return means.done(task, _RETURNED, _LEFT)
     if after is None or not after.drained:
         raise Unavailable(f"node {node.name} does not show as drained yet")
-    return means.done(task)
+    return means.done(task, data=data)
 
 
 def _refused(task: Task, error: RefusedForNow, means: Means) -> Outcome:
@@ -72,6 +81,12 @@ def _out_before(node: NodeView, task: Task) -> dict[str, Scalar]:
     """Data of the outcome where the node was out already, for another incident of ours."""
     ours = node.drained and node.reason.startswith(OURS)
     return {WAS_OUT: True} if ours and not node.reason.startswith(f"{OURS}{task.incident.id} ") else {}
+
+
+def _reboot_asked(node: NodeView) -> dict[str, Scalar]:
+    """Data of the outcome where somebody has asked Slurm to reboot the node: with ``nextstate=RESUME`` that ends the drain,
+    and nobody has decided so who knew of the fault."""
+    return {REBOOT_ASKED: True} if not node.flags.isdisjoint(REBOOTS) else {}
 
 
 async def _returned_since(node: NodeView | None, asked_at: datetime, means: Means) -> bool:
@@ -119,7 +134,7 @@ async def down(task: Task, means: Means) -> Outcome:
         if switched:
             return means.failed(task, f"{node.name} is being switched off or on, or rebooted, by Slurm: it is not gone")
         return means.done(task, "answers again: left in service", {**_LEFT, ANSWERS_AGAIN: True})
-    words, before = _others(node), _out_before(node, task)
+    words, before = _others(node), {**_out_before(node, task), **_reboot_asked(node)}
     if not (node.state == "down" and node.drained and node.reason.startswith(OURS)):
         asked_at = means.clock.now()
         try:

@@ -19,11 +19,21 @@ from sentinel.model.approvals import ASKING
 from sentinel.model.identity import taken_along_id
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Restart, Scope, Verdict
-from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
+from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED, MISSING_NODE, REBOOT_PENDING, UNREAD_NODE
 
 # What a drain waits for while jobs are restarted around its node.
 _BUDGETS = frozenset(
-    {"drain-budget", DRAIN_REFUSED, UNREAD_NODE, MISSING_NODE, "last-healthy", "switch", "maintenance", *ASKING}
+    {
+        "drain-budget",
+        DRAIN_REFUSED,
+        UNREAD_NODE,
+        MISSING_NODE,
+        "last-healthy",
+        "switch",
+        "maintenance",
+        REBOOT_PENDING,
+        *ASKING,
+    }
 )
 # The snapshot that a plan was made with may be this much older than it, where nodes were asked.
 JUST_BEGUN = timedelta(seconds=10)

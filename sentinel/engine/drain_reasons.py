@@ -4,7 +4,7 @@ The agent's verdict, on which the prolog acted, comes with each heartbeat; a pro
 Only Slurm's own "Prolog error" is replaced, only if the node is convicted, not during a pause, and only where draining for
 its cause is in act mode (promise 7). The drain then counts as Sentinel's, which may undo it.
 
-In the same way a node is drained again whose drain by Sentinel ended as Slurm switched it off
+In the same way a node is drained again whose drain by Sentinel ended as Slurm switched it off or rebooted it
 (``engine.node_return.switched_off``): with the reason that it still has.
 """
 
@@ -16,7 +16,7 @@ from sentinel.engine.events import DrainReasonWritten
 from sentinel.engine.state import DrainReason, State
 from sentinel.engine.transition import StartTimer, Transition, WriteDrainReason
 from sentinel.model.records import OURS, NodeView
-from sentinel.model.vocabulary import DRAIN_LOST, PROLOG_ERROR
+from sentinel.model.vocabulary import DRAIN_LOST, POWERED_OFF, PROLOG_ERROR
 from sentinel.policy.drains import sure_enough
 
 DRAIN_REASONS = "drain-reasons"  # timer
@@ -46,7 +46,8 @@ def timer_due(state: State, out: Transition, now: datetime) -> None:
         if under_way is None or now - under_way.at >= _ANSWER_LOST:
             effect = f"drain-reason:{name}:{now.isoformat()}"
             reasons.under_way[name] = DrainReason(effect, reason, now)
-            out.do(WriteDrainReason(effect, name, reason))
+            again = DRAIN_LOST in node.flags and POWERED_OFF.isdisjoint(node.flags)
+            out.do(WriteDrainReason(effect, name, reason, drain=again))
 
 
 def written(state: State, out: Transition, event: DrainReasonWritten) -> None:

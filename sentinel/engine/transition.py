@@ -121,6 +121,7 @@ class WriteDrainReason:
     id: str
     node: str
     reason: str
+    drain: bool = False  # it is in service, as its reboot ended our drain: it is drained for this reason
 
 
 @dataclass(frozen=True, slots=True)

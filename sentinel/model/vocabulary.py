@@ -260,6 +260,10 @@ def how_sure(confidence: float, drain_confidence: float) -> str:
 
 DRAIN_REFUSED = "drain-refused"  # kind of the wait of a drain that Slurm refused
 UNREAD_NODE = "unread-node"  # kind of the wait of a drain whose node's record cannot be read
+REBOOT_PENDING = "reboot-pending"  # kind of the wait of a drain whose node is out until Slurm has rebooted it
+REBOOT_ASKED = (
+    "reboot_asked"  # data of a drain: somebody had asked Slurm for a reboot before it, which may end it: true
+)
 WAS_OUT = "was_out"  # data of a drain that found the node drained for another incident of ours: true
 SEEN_DRAINED, LOST_BEFORE = "seen_drained", "lost_before"  # of a drain done again: ``reconcile.restarts``
 MISSING_NODE = "missing-node"  # kind of the wait of a drain whose node is not in Slurm's listing
@@ -293,8 +297,18 @@ def switched_by_slurm(state: str, flags: AbstractSet[str]) -> bool:
     return not flags.isdisjoint(_SWITCHED) or (is_idle and not flags.isdisjoint(_ONCE_IDLE))
 
 
+REBOOTS = frozenset({"reboot_requested", "reboot_issued"})  # flags of a node that Slurm is to reboot, or reboots
+_FOR_REBOOT = "Reboot ASAP"  # Slurm's own reason of a drain until the reboot that somebody asked for without a reason
+
+
+def only_for_reboot(reason: str, flags: AbstractSet[str]) -> bool:
+    """Whether Slurm itself drained a node of this reason and these flags, and takes that back with its reboot."""
+    return reason.startswith(_FOR_REBOOT) and not flags.isdisjoint(REBOOTS)
+
+
 POWERED_OFF = frozenset({"power_down", "powered_down"})  # flags of a node that is off, or is being switched off
-DRAIN_LOST = "drain_lost"  # a flag of ours: Slurm ended our drain as it switched the node off, and nobody returned it
+# A flag of ours: Slurm ended our drain as it switched the node off or rebooted it, and nobody returned it.
+DRAIN_LOST = "drain_lost"
 
 # What says of a node only that it is gone; it may be there again by now.
 ABSENCE = frozenset({Kind.NODE_UNREACHABLE, Kind.NODE_DOWN})

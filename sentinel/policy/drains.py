@@ -9,7 +9,15 @@ from datetime import datetime, timedelta
 from sentinel.config.settings import Limits
 from sentinel.model.records import OURS, Cause, Fleet, Incident, NodeView, Scalar, Step, StepKind, Verdict, Wait
 from sentinel.model.topology import leaf_of
-from sentinel.model.vocabulary import ABSENCE, DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
+from sentinel.model.vocabulary import (
+    ABSENCE,
+    DRAIN_REFUSED,
+    MISSING_NODE,
+    REBOOT_PENDING,
+    REBOOTS,
+    UNREAD_NODE,
+    only_for_reboot,
+)
 from sentinel.policy.shares import at_most
 from sentinel.policy.situation import RefusedDrain, Situation, in_maintenance
 
@@ -44,7 +52,7 @@ def drains(
     fleet = situation.fleet
     convicted = [name for name in verdict.drain if name not in situation.good_nodes]
     left = [name for name in convicted if name not in situation.put_back]
-    unsettled = [name for name in left if name in fleet.nodes and not fleet.nodes[name].drained]
+    unsettled = [name for name in left if name in fleet.nodes and not _is_out(fleet.nodes[name])]
     unseen = _without_record(left, situation, now)
     unsure = not sure_enough(verdict, act_confidence)
     said = not unsure and any(wait.kind == MISSING_NODE for wait in unseen)
@@ -54,7 +62,8 @@ def drains(
     kept = [name for name in unsettled if respect_maintenance and in_maintenance(fleet.nodes[name])]
     unsettled = [name for name in unsettled if name not in kept]
     gone = [step for step in gone if not (respect_maintenance and in_maintenance(fleet.nodes[step.node or ""]))]
-    waits = (*unseen, *((_maintenance(kept, now),) if kept else ()))
+    rebooted = [] if unsure else [name for name in left if (node := fleet.nodes.get(name)) and _out_for_reboot(node)]
+    waits = (*unseen, *((_maintenance(kept, now),) if kept else ()), *_rebooting(rebooted, fleet, now))
     if not unsettled and not unseen:
         # Told meanwhile, too: who looks at the switch now is not asked again when the reservation ends.
         suspected = () if unsure else _under_suspect_switches(kept, situation, limits, now)
@@ -97,6 +106,29 @@ def refused_wait(refused: Mapping[str, RefusedDrain]) -> Wait:
 def _maintenance(names: Sequence[str], now: datetime) -> Wait:
     words = f"In a maintenance reservation: {', '.join(names)}. Not drained before it ends."
     return Wait("maintenance", now, words, tuple(f"drain {name}" for name in names))
+
+
+def _out_for_reboot(node: NodeView) -> bool:
+    """Whether the node is drained, not by us, and Slurm is to reboot it, as somebody asked: that may end the drain."""
+    return _is_out(node) and not node.reason.startswith(OURS) and not node.flags.isdisjoint(REBOOTS)
+
+
+def _is_out(node: NodeView) -> bool:
+    return node.drained and not only_for_reboot(node.reason, node.flags)
+
+
+def _rebooting(names: Sequence[str], fleet: Fleet, now: datetime) -> tuple[Wait, ...]:
+    """The wait of nodes whose drain by others may end with their reboot (``scontrol reboot ASAP nextstate=RESUME``)."""
+    return tuple(
+        Wait(
+            REBOOT_PENDING,
+            now,
+            f"{name} is out ({fleet.nodes[name].reason}) until Slurm has rebooted it, as somebody asked before it failed. "
+            "Drained then if it is in service, untested.",
+            (f"drain {name}",),
+        )
+        for name in names
+    )
 
 
 def switches(names: Iterable[str], fleet: Fleet) -> dict[str, list[str]]:

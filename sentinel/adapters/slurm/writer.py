@@ -16,7 +16,7 @@ from sentinel.adapters.slurm.parse import ENDED, Record, array_spec, het_leader,
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, RefusedForNow, Unavailable
 from sentinel.model.records import OURS, JobView, NodeView
-from sentinel.model.vocabulary import POWERED_OFF, PROLOG_ERROR, switched_by_slurm
+from sentinel.model.vocabulary import POWERED_OFF, PROLOG_ERROR, only_for_reboot, switched_by_slurm
 from sentinel.text import printable
 
 TRIES = 4  # a job changes its state between our look and our request at most a few times
@@ -97,7 +97,7 @@ class Writer:
             Refused: somebody else's drain is on the node, or there is no such node. Nothing was changed.
         """
         seen = await self._node(node)
-        if _out_of_service(seen):
+        if _out_of_service(seen) and not only_for_reboot(seen.reason, seen.flags):
             if seen.reason.startswith(OURS) and (not replace or seen.reason == one_line(reason)):
                 return
             if not seen.reason.startswith(OURS):

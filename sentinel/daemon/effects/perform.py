@@ -163,7 +163,8 @@ class Effects:
     async def _drain_reason(self, effect: WriteDrainReason) -> Event:
         result, reason = "written", ""
         try:
-            await self._writer.explain(effect.node, effect.reason)
+            write = self._writer.drain if effect.drain else self._writer.explain
+            await write(effect.node, effect.reason)
         except Unavailable as error:
             result, reason = "unavailable", error.message
         except Refused as error:

@@ -47,6 +47,7 @@ class NodeReturn:
     also: tuple[Cause, ...] = ()  # other causes for which it was convicted while it was out
     broke_at: datetime | None = None  # the newest of what convicted it while it was out
     jobs: tuple[int, ...] = ()  # that it hurt
+    reboot: bool = False  # asked of Slurm before the drain, which it may end, and not over
     reason: str = ""  # of the drain, as Slurm showed it first; empty: no snapshot showed it yet
     passed: int = 0  # tests of this round
     acted: Remedial = Remedial.NONE  # what was done in this round

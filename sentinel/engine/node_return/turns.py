@@ -26,7 +26,7 @@ from sentinel.engine.node_return.state import (
 from sentinel.engine.state import State
 from sentinel.engine.transition import OpenTicket, ReturnNode, RunDiagnostic, RunSiteCommand, Transition
 from sentinel.model.records import NODE_STEPS, OURS, Fleet, NodeView, Outcome, Result, stable_id
-from sentinel.model.vocabulary import POWERED_OFF
+from sentinel.model.vocabulary import DRAIN_LOST, POWERED_OFF, REBOOT_ASKED, REBOOTS
 from sentinel.policy import in_maintenance
 
 TEST = "return-test"  # ids of effects begin with these
@@ -54,7 +54,10 @@ def drained(state: State, out: Transition, incident: str, outcome: Outcome) -> N
     if before is not None and before.returned_at is not None:
         failures, failed = (*failures, now), f"drained again for {verdict.cause} after its return"
     jobs = {*(before.jobs if before is not None else ()), *((about.job,) if about.job is not None else ())}
-    record = NodeReturn(incident, verdict.cause, now, now, jobs=tuple(sorted(jobs)), failures=failures, failed=failed)
+    record = NodeReturn(
+        incident, verdict.cause, now, now, jobs=tuple(sorted(jobs)), failures=failures, failed=failed,
+        reboot=bool(outcome.data.get(REBOOT_ASKED)),
+    )  # fmt: skip
     put(state, out, node, record)
 
 
@@ -79,7 +82,7 @@ def snapshot_taken(state: State, out: Transition, fleet: Fleet, now: datetime) -
         elif (seen := _with_reason(state, record, view)) is None:
             drop(state, out, node, "its drain is no longer Sentinel's")
         else:
-            _look(state, out, node, seen, view, now)
+            _look(state, out, node, _rebooted(seen, view), view, now)
 
 
 def _with_reason(state: State, record: NodeReturn, view: NodeView) -> NodeReturn | None:
@@ -90,6 +93,12 @@ def _with_reason(state: State, record: NodeReturn, view: NodeView) -> NodeReturn
     name = reason.removeprefix(OURS).partition(" ")[0]
     ours = reason.startswith(OURS) and (name == record.incident or name in state.verdicts)
     return replace(record, reason=reason) if ours else None
+
+
+def _rebooted(record: NodeReturn, view: NodeView) -> NodeReturn:
+    """The record of a drained node whose reboot, asked for before its drain, is over: who returns it now is a person."""
+    over = record.reboot and REBOOTS.isdisjoint(view.flags) and DRAIN_LOST not in view.flags
+    return replace(record, reboot=False) if over else record
 
 
 def _found_in_service(state: State, out: Transition, node: str, record: NodeReturn, now: datetime) -> None:

@@ -16,13 +16,13 @@ from sentinel.engine.state import State
 from sentinel.model.approvals import ASKING
 from sentinel.model.records import Wait
 from sentinel.model.topology import leaf_of
-from sentinel.model.vocabulary import DRAIN_REFUSED, MISSING_NODE, UNREAD_NODE
+from sentinel.model.vocabulary import DRAIN_REFUSED, MISSING_NODE, REBOOT_PENDING, UNREAD_NODE
 from sentinel.policy import NO_NODE, components_with
 from sentinel.policy.drains import SWITCH
 from sentinel.policy.stops import running_jobs, stops_allowed
 
 # A setting, a person's answer (who gives it has policy asked), or the incident's own nodes.
-_NOTHING_SHARED = frozenset({"observe", "maintenance", *ASKING})
+_NOTHING_SHARED = frozenset({"observe", "maintenance", REBOOT_PENDING, *ASKING})
 
 
 def compare(state: State, waiting: Iterable[str], cluster: ClusterNow) -> None:

@@ -57,6 +57,7 @@ class SimulatedNode:
     silent: bool = False  # Slurm has noticed that it does not answer
     maintenance: bool = False  # in a reservation with the flag MAINT
     rebooting: bool = False  # as an operator asked of Slurm (scontrol reboot)
+    reboot_asked: bool = False  # the same, and it waits for the end of its jobs
     power: str = ""  # flag of Slurm while it switches the node off, has done so, or switches it on
     reserved_for: str = ""  # user of a reservation of another kind
     reason: str = ""
@@ -226,6 +227,7 @@ class Views:
             "NOT_RESPONDING": node.silent and not node.down,
             "MAINTENANCE": node.maintenance,
             "REBOOT_ISSUED": node.rebooting,
+            "REBOOT_REQUESTED": node.reboot_asked,
             "RESERVED": bool(node.reserved_for) or (self._slurm.kept is not None and name in self._slurm.kept.nodes),
         }
         flags = [*(flag for flag, there in seen.items() if there), *([node.power] if node.power else [])]
