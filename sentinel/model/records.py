@@ -238,11 +238,12 @@ class JobView:
     suspended_at: datetime | None = None  # when it was last suspended, or went on after that
     preempted_at: datetime | None = None  # when Slurm last preempted it: its grace time begins
     warned_at: datetime | None = None  # from then on Slurm may tell it that its time ends; if it was not suspended
+    start_by: datetime | None = None  # later its time does not fit before its --deadline, and Slurm ends it unstarted
     reservation: str = ""  # the one that it asks for
 
     def __post_init__(self) -> None:
         require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at, self.suspended_at)
-        require_aware(self.preempted_at, self.warned_at)
+        require_aware(self.preempted_at, self.warned_at, self.start_by)
 
     @property
     def spec(self) -> str:

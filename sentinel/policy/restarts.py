@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sentinel.config.settings import Limits
 from sentinel.model.jobs.chains import CHAIN, MOST_LINKS, begun_instead
@@ -44,6 +44,9 @@ from sentinel.policy.situation import (
     of_shared_storage,
 )
 from sentinel.policy.stops import too_many_stops
+
+# From its stop to its next start at the earliest: epilogs, the choice of a checkpoint, a round of Slurm's scheduler.
+_RESTART_TAKES = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,8 @@ def _restart(
     if here:
         return JobSteps(here, None, f"{words} {_requeued_instead(job, without)}")
     requeue = f"{words} {requeue}".strip()
+    if late := _too_late(job, situation, now):
+        return JobSteps(words=f"{words} {late}".strip())
     smaller, costs = _smaller(job, without, situation)
     if without.left < without.needed and not smaller and _may_begin_on(verdict, situation, drained, without):
         words = (
@@ -214,6 +219,17 @@ def _restart(
     listed = own_list(job, situation, suspects, drained, without.nodes)
     said = (requeue, switch, spared, listed, lent(job, verdict, situation))
     return JobSteps(steps, None, " ".join(text for text in said if text))
+
+
+def _too_late(job: JobView, situation: Situation, now: datetime) -> str:
+    """Why a job with a deadline is not requeued; empty if it may be. Slurm would end it before it starts again, and what it
+    could do in the time that it has would be lost."""
+    until = min((part.start_by for part in (job, *components_of(situation)) if part.start_by is not None), default=None)
+    if until is None or now + _RESTART_TAKES <= until:
+        return ""
+    late = "its deadline is too near for a restart: with its time limit Slurm would have to start it"
+    done = "stopped" if job.state in ("running", "suspended") else "restarted"
+    return f"Job {job.id} is not {done}: {late} by {until:%Y-%m-%d %H:%M} UTC, or with a shorter one later."
 
 
 def _requeued_instead(job: JobView, without: Exclusions) -> str:

@@ -261,6 +261,7 @@ def job_view(record: Record) -> JobView:
         suspended_at=time_of(record.get("suspend_time")),
         preempted_at=time_of(record.get("preempt_time")),
         warned_at=warned_at(record) if state != "pending" else None,
+        start_by=start_by(record),
         reservation=text_of(record.get("resv_name")),
     )
 
@@ -287,6 +288,16 @@ def warned_at(record: Record) -> datetime | None:
     given = _SIGNAL.search(line) if isinstance(line, str) else None
     lead_s = int(given[1] or _LEAD_S) + _EARLIER_S if given else min(_LEAD_S + _EARLIER_S, limit_s * _OF_LIMIT)
     return began + timedelta(seconds=limit_s - lead_s)
+
+
+def start_by(record: Record) -> datetime | None:
+    """Until when Slurm may start a job that was submitted with ``--deadline``: for its ``--time-min``, else its time limit.
+    None: it has no deadline, or the time that it needs is not known."""
+    deadline, limit_min = time_of(record.get("deadline")), whole(record.get("time_minimum")) or 0
+    limit_min = limit_min or whole(record.get("time_limit")) or 0
+    if deadline is None or not 0 < limit_min <= _LONGEST_LIMIT_MIN:
+        return None
+    return deadline - timedelta(minutes=limit_min)
 
 
 def _held_by_expedited_requeue(record: Record, state: str, reason: str) -> bool:

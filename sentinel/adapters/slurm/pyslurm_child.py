@@ -99,6 +99,8 @@ def _job(job: Any) -> Record:
         "start_time": job.start_time,
         "end_time": job.end_time,
         "time_limit": getattr(job, "time_limit", None),
+        "time_minimum": getattr(job, "time_limit_min", None),
+        "deadline": getattr(job, "deadline", None),
         "submit_line": getattr(job, "submit_line", None),
         "eligible_time": job.eligible_time,
         "suspend_time": getattr(job, "suspend_time", None),

@@ -126,6 +126,8 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
         return False
     if result is Result.FAILED and job is not None and job.state == "cancelled":
         data["cancelled"] = True  # by its user: no person need act
+    elif result is Result.FAILED and job is not None and job.state == "deadline":
+        data["over"] = True  # nobody can have it run again
     elif result is Result.FAILED and job is not None:
         other = _taken_over_by(state, incident, step.job, following, now)
         if other is None:

@@ -108,7 +108,7 @@ COMMANDS_JOB: dict[str, Any] = {
     "dependency": "afterany:6(unfulfilled),singleton(unfulfilled)",
     "submit_time": 1772366400, "start_time": 1772366401, "end_time": 1772366402, "eligible_time": 1772366403,
     "suspend_time": 1772366404, "preempt_time": 1772366405, "array_job_id": 5, "array_task_id": 3, "het_job_id": 8,
-    "resv_name": "mine", "time_limit": 60,
+    "resv_name": "mine", "time_limit": 60, "time_minimum": 0, "deadline": 1772380000,
 }  # fmt: skip
 PYSLURM_JOB: dict[str, Any] = {
     "id": 8, "state": "RUNNING", "state_reason": "None", "user_name": "alice", "user_id": 1001, "name": "run",
@@ -119,7 +119,7 @@ PYSLURM_JOB: dict[str, Any] = {
     "dependencies": {"afterany": [6], "singleton": True, "satisfy": "all"},
     "submit_time": 1772366400, "start_time": 1772366401, "end_time": 1772366402,
     "eligible_time": 1772366403, "suspend_time": 1772366404, "preempt_time": 1772366405, "array_id": 5, "array_task_id": 3,
-    "heterogeneous_id": 8, "reservation": "mine", "time_limit": 60,
+    "heterogeneous_id": 8, "reservation": "mine", "time_limit": 60, "deadline": 1772380000,
 }  # fmt: skip
 HELD = "job requeued in held state"
 # What differs from these: over the commands, and over pyslurm, which tells a description in the reason's place.

@@ -66,3 +66,16 @@ def test_of_a_suspended_job_it_is_not_known() -> None:
     """Slurm does not count the time for which a job was suspended."""
     assert not near_its_limit(2 * HOUR_S - 10, 120, suspend_time=BEGAN_S + 60)
     assert near_its_limit(2 * HOUR_S - 10, 120, suspend_time=BEGAN_S - 60), "that was an earlier attempt"
+
+
+@pytest.mark.parametrize(
+    ("needs", "minutes"),
+    [({}, 60), ({"time_minimum": 20}, 20), ({"time_minimum": boxed(0)}, 60), ({"time_limit": None}, None)],
+)
+@pytest.mark.parametrize("boxes", [False, True])
+def test_until_when_a_job_with_a_deadline_may_start(needs: dict[str, Any], minutes: int | None, boxes: bool) -> None:
+    deadline = BEGAN_S + 2 * HOUR_S
+    record = {"job_id": 7, "job_state": "RUNNING", "start_time": BEGAN_S, "time_limit": 60, **needs}
+    found = job_view({**record, "deadline": boxed(deadline) if boxes else deadline}).start_by
+    assert (found.timestamp() if found else None) == (deadline - minutes * 60 if minutes else None)
+    assert job_view({**record, "deadline": 0}).start_by is None

@@ -250,3 +250,15 @@ def test_the_nodes_beside_two_that_fail_a_job_in_turn_under_one_switch_are_left_
     assert left_out(8, last_step=260)[1] is None  # the attempt gained steps: no turn
     elsewhere = dataclasses.replace(before, node="n5")
     assert left_out(8, hurt=(elsewhere,))[1] is None  # under another switch
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_a_job_whose_deadline_lets_no_restart_fit_is_left_alone(at_work: bool) -> None:
+    """Slurm would end it unstarted, and with it what it can do until then."""
+    there = dataclasses.replace(job(state="running" if at_work else "failed"), start_by=AT + timedelta(seconds=20))
+    plan = decide(verdict(drain=("n1",)), job=there)
+    assert kinds(plan) == [StepKind.DRAIN] and plan.waits == ()
+    said = f"is not {'stopped' if at_work else 'restarted'}: its deadline is too near for a restart"
+    assert said in plan.explanation and "2026-03-01 12:00 UTC" in plan.explanation
+    later = dataclasses.replace(there, start_by=AT + timedelta(minutes=5))
+    assert StepKind.REQUEUE_HOLD in kinds(decide(verdict(drain=("n1",)), job=later))

@@ -54,10 +54,11 @@ async def test_the_first_step_line_confirms_a_restart(world: Worlds) -> None:
     [
         ({}, "closed", "ran to its end"),
         ({"exit_code": 1}, "held", "ended as failed before it gained a step"),
+        ({"state": "DEADLINE"}, "closed", "ended as deadline before it gained a step"),
     ],
 )
 async def test_the_end_of_a_restarted_job_before_its_first_step(
-    world: Worlds, end: dict[str, int], state: str, words: str
+    world: Worlds, end: dict[str, Any], state: str, words: str
 ) -> None:
     there = silent(world())
     daemon = Daemon(there)
