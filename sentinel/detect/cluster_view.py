@@ -26,6 +26,28 @@ _LOOK_BACK = timedelta(hours=1)  # how long node evidence and ended attempts are
 _CURVES = 1000  # of attempts that ended, the newest: 8 MB
 
 
+class AskedPartitions:
+    """In which partitions a job may be started, as snapshots showed it while it waited: once it has begun, Slurm shows the
+    one in which it runs."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[str, ...]] = {}  # by job: where it asks for several
+
+    def told(self, fleet: Fleet) -> Fleet:
+        """The snapshot whose jobs that have begun say what they ask for (``JobView.partitions``)."""
+        for job in [job for job in self._known if not fleet.may_have_job(job)]:
+            del self._known[job]
+        begun = {}
+        for view in fleet.jobs.values():
+            if view.state == "pending" and "," in view.partition:
+                self._known[view.id] = tuple(view.partition.split(","))
+            elif view.state == "pending":
+                self._known.pop(view.id, None)  # its user has changed it
+            elif view.partition in (known := self._known.get(view.id, ())):
+                begun[view.id] = replace(view, partitions=known)
+        return replace(fleet, jobs={**fleet.jobs, **begun}) if begun else fleet
+
+
 class ClusterView:
     """See the module's docstring."""
 
@@ -35,6 +57,7 @@ class ClusterView:
         self.nodes: dict[str, NodeSeen] = {}
         self.attempts: dict[tuple[int, int], AttemptSeen] = {}
         self.listings = Listings()
+        self.asked_partitions = AskedPartitions()
         self.dependents: dict[int, dict[int, str]] = {}  # by job: those that waited for its end, and their kind
         self._past_curves: dict[tuple[int, int], tuple[datetime | None, ProgressCurve]] = {}  # with the attempt's start
 
@@ -85,7 +108,7 @@ class ClusterView:
 
     def see_fleet(self, fleet: Fleet) -> None:
         """Update nodes and attempts from a snapshot; an attempt keeps its nodes after it ended."""
-        before = self.looked_at
+        before, fleet = self.looked_at, self.asked_partitions.told(fleet)
         for (job_id, attempt), seen in self.attempts.items():
             now = fleet.jobs.get(job_id)
             on_nodes = now is not None and now.state not in ("pending", "configuring")

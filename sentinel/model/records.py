@@ -206,7 +206,7 @@ class JobView:
     user: str = ""
     uid: int | None = None
     name: str = ""
-    partition: str = ""
+    partition: str = ""  # of one that has begun the one in which it runs; see ``asked_partitions``
     nodes: tuple[str, ...] = ()  # in Slurm's order; empty when it holds none
     batch_host: str = ""
     restarts: int = 0
@@ -238,12 +238,18 @@ class JobView:
     suspended_at: datetime | None = None  # when it was last suspended, or went on after that
     preempted_at: datetime | None = None  # when Slurm last preempted it: its grace time begins
     warned_at: datetime | None = None  # from then on Slurm may tell it that its time ends; if it was not suspended
+    partitions: tuple[str, ...] = ()  # those it asks for, where more are known than ``partition`` says
     start_by: datetime | None = None  # later its time does not fit before its --deadline, and Slurm ends it unstarted
     reservation: str = ""  # the one that it asks for
 
     def __post_init__(self) -> None:
         require_aware(self.submitted_at, self.started_at, self.ended_at, self.eligible_at, self.suspended_at)
         require_aware(self.preempted_at, self.warned_at, self.start_by)
+
+    @property
+    def asked_partitions(self) -> tuple[str, ...]:
+        """The partitions in which Slurm may start it, as far as is known."""
+        return self.partitions or tuple(self.partition.split(","))
 
     @property
     def spec(self) -> str:

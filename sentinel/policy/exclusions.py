@@ -76,7 +76,7 @@ def excluded(
             are left: the job waits in the queue rather than failing on them again.
     """
     theirs = {name for name in job.excluded if name not in added_by_us}
-    partitions = set(job.partition.split(","))
+    partitions = set(job.asked_partitions)
     there = [
         node for node in fleet.nodes.values() if node.name not in theirs and not partitions.isdisjoint(node.partitions)
     ]

@@ -55,7 +55,7 @@ class Permissions:
         else:
             job = self.situation.job
             parts = (job, *components_of(self.situation)) if job is not None else ()
-            partitions = tuple(name for part in parts for name in part.partition.split(","))
+            partitions = tuple(name for part in parts for name in part.asked_partitions)
         mode = self.modes.of(partitions, self.cause)
         return mode.drain if step.kind in NODE_STEPS else mode.restart
 

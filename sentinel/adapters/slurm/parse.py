@@ -69,6 +69,7 @@ _EARLIER_S = 60  # by which Slurm may send the signal earlier, see sbatch(1)
 _OF_LIMIT = 0.05  # of a short job's limit, as the most where nothing is known of a --signal: it may just have failed
 _LONGEST_LIMIT_MIN = 10 * 366 * 24 * 60  # of Slurm's are at most a year
 _SIGNAL = re.compile(r"(?:^|\s)--signal(?:=|\s+)['\"]?(?:[BR]{1,2}:)?[A-Za-z0-9]{0,16}(?:@([0-9]{1,5}))?(?![^\s'\"])")
+_PARTITION = re.compile(r"(?:^|\s)(?:-p\s*|--partition(?:=|\s+))['\"]?([^\s'\",]+(?:,[^\s'\",]+)+)(?![^\s'\"])")
 _GPU = re.compile(r"gpu(?::[^:(),]+)*?(?::([0-9]{1,12})([KMG]?))?(?:\([^)]*\))?\Z")
 _FACTORS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
@@ -262,6 +263,7 @@ def job_view(record: Record) -> JobView:
         preempted_at=time_of(record.get("preempt_time")),
         warned_at=warned_at(record) if state != "pending" else None,
         start_by=start_by(record),
+        partitions=_submitted_partitions(record),
         reservation=text_of(record.get("resv_name")),
     )
 
@@ -288,6 +290,15 @@ def warned_at(record: Record) -> datetime | None:
     given = _SIGNAL.search(line) if isinstance(line, str) else None
     lead_s = int(given[1] or _LEAD_S) + _EARLIER_S if given else min(_LEAD_S + _EARLIER_S, limit_s * _OF_LIMIT)
     return began + timedelta(seconds=limit_s - lead_s)
+
+
+def _submitted_partitions(record: Record) -> tuple[str, ...]:
+    """The partitions of the command with which the job was submitted, where it names several, the one in which it runs among
+    them: of a job that has begun Slurm shows that one alone. Only newer releases (26.05) give the command."""
+    line, shown = record.get("submit_line"), text_of(record.get("partition"))
+    given = _PARTITION.search(line) if isinstance(line, str) else None
+    found = tuple(plain(given[1]).split(",")) if given else ()
+    return found if shown in found else ()
 
 
 def start_by(record: Record) -> datetime | None:

@@ -43,7 +43,7 @@ class FolderListings:
             return []
         roots = [Root("global", root) for root in intent.global_roots]
         fleet = await self._fleets.take(30.0)
-        partitions = set(job.partition.split(","))  # a job that waits may ask for several
+        partitions = set(job.asked_partitions)
         there = (n for n in fleet.nodes.values() if n.usable and not partitions.isdisjoint(n.partitions))
         others = [n.name for n in there if n.name not in nodes]
         problem: Unavailable | ProtocolError = Unavailable("no node is there to list the shared folders")

@@ -371,3 +371,19 @@ def test_any_value_in_any_field_is_read_or_is_a_protocol_error(value: object, ke
 def test_what_a_job_waits_for(text: str, found: tuple[tuple[str, int], ...]) -> None:
     assert depends_of(text) == found
     assert job_view(OLD_JOB | {"dependency": text}).singleton == text.startswith("singleton")
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("sbatch -p small,gpu train.sh", ("small", "gpu")),
+        ("sbatch -N2 --partition=gpu,small train.sh", ("gpu", "small")),
+        ("sbatch --partition 'small,gpu' train.sh", ("small", "gpu")),
+        ("sbatch -p other,gpu train.sh", ("small",)),  # not that of this job any more
+        ("sbatch train.sh --partition=", ("small",)),
+        (None, ("small",)),
+    ],
+)
+def test_the_partitions_that_a_running_job_asked_for(line: str | None, asked: tuple[str, ...]) -> None:
+    view = job_view({"job_id": 7, "job_state": "RUNNING", "partition": "small", "submit_line": line})
+    assert view.asked_partitions == asked and view.partition == "small"

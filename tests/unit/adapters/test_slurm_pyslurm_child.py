@@ -126,6 +126,7 @@ HELD = "job requeued in held state"
 STATES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"job_state": "FAILED"}, {"state": "FAILED"}),
+    ({"partition": "train", "submit_line": "sbatch -p train,other a"},) * 2,
     ({"job_state": "CONFIGURING"}, {"state": "CONFIGURING"}),
     (
         {"job_state": "SPECIAL_EXIT", "state_reason": "JobHeldUser"},

@@ -198,3 +198,22 @@ def test_an_end_between_snapshots_far_apart_was_not_seen(gap_s: float, requeued:
     states = {key: seen.view.state for key, seen in live.attempts.items()}
     assert states == {(101, 0): requeued, (101, 1): "running", (102, 0): gone}
     assert live.ended(101, 0) and live.ended(102, 0) and live.attempts[102, 0].view.ended_at == later(gap_s)
+
+
+def test_a_job_that_has_begun_is_known_to_ask_for_what_it_was_seen_to_wait_for() -> None:
+    """Slurm shows the one partition in which it runs, and all of them in the queue."""
+    live = ClusterView()
+
+    def asked(state: str, partition: str, restarts: int = 0) -> tuple[str, ...]:
+        nodes = () if state == "pending" else ("n1",)
+        live.see_fleet(fleet(2, [job(state=state, partition=partition, restarts=restarts, nodes=nodes)]))
+        assert live.fleet is not None
+        return live.fleet.jobs[101].asked_partitions
+
+    assert asked("running", "small") == ("small",), "none was seen to wait: what else it asks for is not known"
+    assert asked("pending", "small,gpu", 1) == ("small", "gpu") == asked("running", "small", 1)
+    assert asked("running", "other", 1) == ("other",), "moved by a person"
+    assert asked("pending", "gpu", 2) == ("gpu",) == asked("running", "gpu", 2), "its user changed it"
+    assert asked("pending", "small,gpu", 3) == ("small", "gpu")
+    live.see_fleet(fleet(2))
+    assert asked("running", "small") == ("small",), "another job has its id"

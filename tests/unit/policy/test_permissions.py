@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -129,3 +130,17 @@ def test_a_job_is_kept_off_a_convicted_node_in_maintenance_for_when_that_ends() 
     )
     all_it_has = decide(verdict(drain=("n1",)), act, fleet=fleet([n1, node("n2")]))
     assert not all_it_has.to_do and ("no-node", ("restart 101",)) in the_waits(all_it_has)
+
+
+def test_a_job_that_may_start_in_another_partition_has_the_most_cautious_mode_and_all_their_nodes() -> None:
+    """Slurm shows of a running job the one in which it began."""
+    small = [node(f"n{i}", partitions=("small",)) for i in (1, 2)]
+    gpu = [node(f"n{i}", partitions=("gpu",)) for i in (3, 4)]
+    there = replace(job(partition="small"), partitions=("small", "gpu"))
+    act = Mode("act", "act")
+    modes = Modes(default=act, partitions={"gpu": Mode("act", "observe")})
+    plan = decide(verdict(suspect=("n1",)), modes, fleet=fleet([*small, *gpu]), job=there)
+    assert plan.observe_only and the_waits(plan) == [("observe", ("restart 101",))]
+    plan = decide(verdict(suspect=("n1",)), Modes(default=act), fleet=fleet([*small, *gpu]), job=there)
+    assert [step.data["nodes"] for step in plan.to_do if step.kind is StepKind.EXCLUDE] == ["n1"]
+    assert "Not excluded" not in plan.explanation
