@@ -121,7 +121,7 @@ def severity_of(facts: IncidentFacts) -> str:
     if stage is Stage.FAILED or verdict.scope is Scope.CLUSTER or refused_drains(facts.plan):
         return "critical"
     if stage is Stage.WAITING and facts.plan is not None and not facts.plan.observe_only:
-        return "critical"
+        return "warning" if facts.limited else "critical"  # which its owner can end
     if stage is Stage.ASKED and _asked_for_job(facts):
         return "critical"
     if stage is Stage.ASKED:
@@ -177,6 +177,8 @@ def _open(facts: IncidentFacts) -> tuple[str, ...]:
 
 
 def _not_done(facts: IncidentFacts) -> str:
+    if facts.limited:
+        return "waits in the queue"
     if not only_observed(facts) or facts.plan is None:
         return "is not restarted now"
     return f"{_is_now(facts)}{' and is not held' if any(s.kind is StepKind.HOLD for s in facts.plan.steps) else ''}"
@@ -272,6 +274,8 @@ def _to_do(facts: IncidentFacts) -> str:
         return plain(facts.waits_for)
     if stage is Stage.ASKED:
         return "The operators are asked."
+    if stage is Stage.WAITING and facts.limited:
+        return ""  # said with what it waits for
     if stage is Stage.HELD and held_by_others(facts.outcomes):
         return f"Whoever held it lets it start: scontrol release {facts.spec_of(facts.incident.job)}."
     if stage is Stage.HELD:
@@ -299,6 +303,8 @@ def _why_so(facts: IncidentFacts, stage: Stage) -> str:
     failed = [o for o in facts.outcomes if o.result is Result.FAILED and o.step.kind not in OPTIONAL_STEPS]
     if failed:
         return f": {plain(failed[0].reason).rstrip('.')}" if failed[0].reason else ""
+    if facts.limited and stage is Stage.WAITING:
+        return f": {plain(facts.limited)}"
     if facts.plan is not None and stage in (Stage.WAITING, Stage.ASKED, Stage.LAPSED, Stage.REFUSED):
         waits = dict.fromkeys(plain(wait.explanation).rstrip(".") for wait in facts.plan.waits)
         why = "; ".join(waits) or plain(facts.plan.explanation).rstrip(".")

@@ -126,6 +126,8 @@ def _done(facts: IncidentFacts, stage: Stage) -> list[str]:
         lines.append(f"Not done ({plan.refusal}): {plain(plan.explanation, 1000)}")
     elif plan.explanation:
         lines.append(plain(plan.explanation, 1000))
+    if facts.limited and stage is Stage.WAITING:
+        lines.append(f"{plain(facts.limited)}.")
     if plan.observe_only and plan.steps:
         lines.append("Would do: " + ", ".join(step_words(s.kind, s.node, s.job) for s in plan.steps) + ".")
     if drained := drained_nodes(outcomes):

@@ -65,6 +65,8 @@ def _left(facts: IncidentFacts, stage: Stage, number: int) -> str:
         return f"the job is held and keeps its id; {after}: scontrol release {facts.spec_of(number)}"
     if stage is Stage.FAILED:
         return "it could not be put back to work; submit it again, or ask the operators"
+    if facts.limited:
+        return f"it waits in the queue; {plain(facts.limited)}"
     refusal = facts.plan.refusal if facts.plan is not None else ""
     return f"the restart waits{f' ({plain(refusal, 40)})' if refusal else ''}; nothing to do, the operators are told"
 

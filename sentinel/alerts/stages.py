@@ -53,6 +53,9 @@ class IncidentFacts:
     cluster: str = ""
     dependents: Mapping[int, str] = field(default_factory=dict)  # jobs that waited for its end, and how
     waits_for: str = ""  # the nodes of its user's own list that a requeued job waits for, in words
+    limited: str = (
+        ""  # the limit by which Slurm does not start the requeued job, where it does not end by itself, in words
+    )
     resolved: bool = False  # the incident is closed, and people were told that it was not
     told: Stage | None = None  # the stage that the message is about; None: the one that follows from the rest
 
@@ -96,6 +99,8 @@ def reached(facts: IncidentFacts) -> Stage:
         return Stage.FAILED
     if any(o.step.kind is StepKind.CONFIRM and is_done(o) for o in outcomes):
         return Stage.RUNNING
+    if facts.limited:
+        return Stage.WAITING
     kinds = {step.kind for step in plan.steps}
     return Stage.RESTARTING if kinds & {StepKind.RELEASE, StepKind.REQUEUE_HOLD, StepKind.START_RUN} else Stage.HANDLED
 

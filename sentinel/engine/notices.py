@@ -10,7 +10,7 @@ from sentinel.alerts import IncidentFacts, Stage, Thread, compose, for_log, next
 from sentinel.alerts.text import plain
 from sentinel.alerts.threads import REQUESTS
 from sentinel.engine import delivery
-from sentinel.engine.reconcile import exclusions
+from sentinel.engine.reconcile import exclusions, slurm_limits
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import NoticeChanged, SettingChanged
@@ -77,7 +77,8 @@ def notify(
 def with_job_log_line(state: State, incident_id: str, step: Step) -> Step:
     """The step that writes the resume point, with the line that TaskProlog prints into the job's log."""
     incident, verdict, plan = state.incidents[incident_id], state.verdicts[incident_id], state.plans[incident_id]
-    words = for_log(_facts(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), None))
+    facts = _facts(state, incident, verdict, plan, state.ledger.outcomes(incident_id, plan.steps), None)
+    words = for_log(dataclasses.replace(facts, limited=""))  # it is printed once the job starts
     return dataclasses.replace(step, data={**step.data, "message": words}) if words else step
 
 
@@ -149,6 +150,7 @@ def _facts(
         nodes_now=again.nodes if again is not None else (),
         cluster=state.settings.cluster,
         dependents=state.cluster.dependents.get(incident.job or -1, {}),
+        limited=slurm_limits.waits_by(state, incident),
         waits_for=exclusions.waits_for(state, incident, job) if job is not None else "",
     )
 

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 from sentinel.correlate.incidents import FAILED_STATES
 from sentinel.detect.own_host import of_own_clock
-from sentinel.engine import recovery
-from sentinel.engine.reconcile import exclusions, in_allocation
+from sentinel.engine import notices, recovery
+from sentinel.engine.reconcile import exclusions, in_allocation, slurm_limits
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model.changes import IncidentChanged
@@ -104,7 +104,7 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
     if job is not None and _was_requeued(job, following) and first_step(state, step.job, following) is None:
         other = _taken_over_by(state, incident, step.job, following, now)
         if other is None:
-            _show(state, out, incident, job, following)
+            _show(state, out, incident, job, following, now)
             out.do(StartTimer(recovery.confirm_timer(incident), now + timedelta(seconds=_LOOKS_S[0])))
             return False
         following = following if other else job.restarts
@@ -122,7 +122,7 @@ def _decide(state: State, out: Transition, incident: str, now: datetime) -> bool
         result, words = _of_snapshot(state, step, following, job, began, now)
         data["running_at"] = started.isoformat() if started is not None else None
     if result is None:
-        _show(state, out, incident, job, following)
+        _show(state, out, incident, job, following, now)
         return False
     if result is Result.FAILED and job is not None and job.state == "cancelled":
         data["cancelled"] = True  # by its user: no person need act
@@ -225,8 +225,8 @@ def _is_prepared(fleet: Fleet, job: JobView) -> bool:
     return any(part.configuring for part in (job, *components_with(fleet, job.id)))
 
 
-def _show(state: State, out: Transition, incident: str, job: JobView | None, following: int) -> None:
-    """Let the incident say what its job waits for."""
+def _show(state: State, out: Transition, incident: str, job: JobView | None, following: int, now: datetime) -> None:
+    """Let the incident say what its job waits for; people are told where that does not end by itself."""
     known = state.incidents.get(incident)
     if known is None or job is None or job.restarts < following:
         return
@@ -238,3 +238,5 @@ def _show(state: State, out: Transition, incident: str, job: JobView | None, fol
     if known.outcome != words:
         state.put(dataclasses.replace(known, outcome=words))
         out.save(IncidentChanged(state.judged(state.incidents[incident])))
+        if slurm_limits.waits_by(state, known):
+            notices.notify(state, out, incident, now)

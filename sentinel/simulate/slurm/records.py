@@ -98,6 +98,7 @@ class SimulatedJob:
     special: bool = False  # SPECIAL_EXIT: it failed, and RequeueExitHold requeued and held it
     bad: bool = False  # BadConstraints: no node could ever do
     never: bool = False  # DependencyNeverSatisfied
+    limit: str = ""  # Slurm's reason, where a limit keeps it waiting
     ghost: bool = False  # listed as running, and no process is there
     # Of a range of nodes, where tasks per node are given; 0: of none. 22.05 never starts it with a shorter node list.
     most: int = 0
@@ -284,6 +285,8 @@ class Views:
             return "None"
         if job.bad:
             return "BadConstraints"
+        if job.limit:
+            return job.limit
         if job.after_ok is not None:
             return "DependencyNeverSatisfied" if job.never else "Dependency"
         return "BeginTime" if job.eligible > self._slurm.time_s() else "None"

@@ -54,7 +54,7 @@ def _refill(slurm: SimulatedSlurm) -> None:
 
 def _is_ready(slurm: SimulatedSlurm, job: SimulatedJob) -> bool:
     """Whether the job lacks nothing but nodes."""
-    if job.completing or job.held or job.eligible > slurm.time_s():
+    if job.completing or job.held or job.limit or job.eligible > slurm.time_s():
         return False
     if job.reservation and (slurm.kept is None or job.record.get("user_name") not in slurm.kept.users):
         return False

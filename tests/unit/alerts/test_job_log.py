@@ -102,6 +102,15 @@ def test_nothing_in_it_is_taken_for_a_failure_or_for_progress(cause: Cause, outc
     assert [item.kind for item in found] == []
 
 
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "InvalidAccount"])
+def test_a_limit_by_which_the_job_waits_is_said_and_taken_for_no_failure(reason: str) -> None:
+    words = f"Slurm does not start it, and that does not end by itself; its reason is {reason}. Ask the operators"
+    line = appended(facts(Cause.GPU_FALLEN_OFF_BUS, CHOSEN, limited=words))
+    assert f"it waits in the queue; {words}. Why: sentinel why 8801" in line
+    reader = LogReader(SIGNATURES, where=Where(job=8801, attempt=1))
+    assert [*reader.feed(f"{line}\n".encode(), AT), *reader.finish(AT)] == []
+
+
 def test_names_of_nodes_stay_one_printable_line() -> None:
     judged = verdict(Cause.PCIE, drain=("n\n\x1b[2J\u202e" + "x" * 9999,))
     line = for_log(dataclasses.replace(facts(), verdict=judged))

@@ -307,3 +307,37 @@ async def test_a_job_stopped_by_a_signal_is_restarted_when_its_node_breaks(world
     await fail(daemon, lost_gpu("n1"))
     job = there.slurm.jobs[there.job]
     assert there.slurm.nodes["n1"].drained and job.restarts == 1 and "n1" not in job.on
+
+
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocGrpCPUMinutesLimit"])
+async def test_a_wait_by_a_limit_that_does_not_end_by_itself_is_told_once(world: Worlds, reason: str) -> None:
+    there, sink = silent(world(nodes=5)), FakeSink()
+    job = there.slurm.jobs[there.job]
+    daemon = Daemon(there, [sink])
+    job.limit = reason
+    await fail(daemon, lost_gpu("n1"))
+    for _ in range(4):
+        await daemon.pass_time(20.0)
+    assert job.state == "PENDING" and sink.stages == ["restarting", "waiting"], daemon.said
+    told = sink.all[-1]
+    assert f"job {job.id} waits" in told.title and reason in told.body and reason in str(told.data["log_text"])
+    assert reason in str(told.data["owner_text"]) and "scontrol update" in str(told.data["owner_text"])
+    assert states(there) == ["watching"]
+    job.limit = ""
+    there.slurm.schedule()
+    there.progress._steps = True
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert sink.stages == ["restarting", "waiting", "running again"] and states(there) == ["closed"]
+    assert daemon.bugs() == 0
+
+
+@pytest.mark.parametrize("reason", ["Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCPURunMinutesLimit"])
+async def test_a_wait_for_its_turn_is_not_told(world: Worlds, reason: str) -> None:
+    there, sink = silent(world(nodes=5)), FakeSink()
+    there.slurm.jobs[there.job].limit = reason
+    daemon = Daemon(there, [sink])
+    await fail(daemon, lost_gpu("n1"))
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert sink.stages == ["restarting"]
