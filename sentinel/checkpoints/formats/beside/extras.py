@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, PerhapsForeign, Tree
 from sentinel.checkpoints.formats import one_save
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours
 from sentinel.checkpoints.formats.torch_file import SUFFIXES, TorchFile, check_file, is_torch
+from sentinel.checkpoints.reading import Work, run_all
+from sentinel.checkpoints.records import Level
 from sentinel.checkpoints.steps import step_of
 from sentinel.text import visible
 
@@ -18,7 +22,7 @@ def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = Fa
     """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not.
 
     What lies in a folder of another step is that one's. ``perhaps_anothers``: they may be anybody's, and a damaged one makes
-    the save *not known* where one beside has it whole: a resume may read it.
+    the save *not known* where one beside has it whole: a resume may read it. One without a checksum says nothing.
     """
     known, mine = finding.covered.union(finding.unsummed), step_of(tree.root.name)
     files: dict[str, TorchFile] = {}
@@ -34,11 +38,15 @@ def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = Fa
         except (Broken, NotKnown) as error:
             if not perhaps_anothers:
                 raise
-            if (beside := _with_it_whole(tree, name)) is not None:
-                raise NotKnown(f"{error.reason}; that of {visible(beside.name)} is whole") from None
+            _refuse(error, _with_it_whole(tree, name, "structural"))
             continue
-        finding.works = [*finding.works, *file.works] if file.works else finding.works
-        (finding.covered.add if file.summed else finding.unsummed.append)(name)
+        if file.works:
+            works = _doubted(tree, name, ask.level, file.works) if perhaps_anothers else file.works
+            finding.works = [*finding.works, *works]
+        if file.summed:
+            finding.covered.add(name)
+        elif not perhaps_anothers:
+            finding.unsummed.append(name)
     one_save.check_optimizers(tree, ask, files)
 
 
@@ -46,13 +54,31 @@ def _of_another_step(name: str, mine: int | None) -> bool:
     return any(step_of(folder) not in (None, mine) for folder in name.split("/")[:-1])
 
 
-def _with_it_whole(tree: Tree, name: str) -> Path | None:
-    """A save beside this one that has this torch file whole."""
+def _doubted(tree: Tree, name: str, level: Level, works: Iterable[Work]) -> Iterator[Work]:
+    """The same works on a file that may be anybody's; its damage is looked for in a save beside once."""
+    beside = cache(lambda: _with_it_whole(tree, name, level))
+
+    def run(work: Work, buffer: bytearray) -> None:
+        try:
+            work.run(buffer)
+        except (Broken, NotKnown) as error:
+            _refuse(error, beside())
+
+    return (Work(work.bytes, partial(run, work)) for work in works)
+
+
+def _refuse(error: Broken | NotKnown, beside: Path | None) -> None:
+    if beside is not None:
+        raise NotKnown(f"{error.reason}; that of {visible(beside.name)} is whole") from None
+
+
+def _with_it_whole(tree: Tree, name: str, level: Level) -> Path | None:
+    """A save beside this one that has this torch file whole at that level."""
     for folder in neighbours(tree.root, _NEIGHBOURS):
         entry = one_save.file_inside(folder, name)
         try:
             if entry and is_torch(there := Tree(folder, {name: entry}), name):
-                check_file(there, name, Ask("structural", 0.0))
+                run_all(check_file(there, name, Ask(level, 0.0)).works, 1)
                 return folder
         except (Broken, NotKnown):
             continue
