@@ -155,7 +155,8 @@ def _forget(folder: Path) -> None:
         for entry in entries:
             with contextlib.suppress(OSError):  # another node forgets, too
                 if entry.name.endswith(".json"):
-                    run = entry.name.rpartition("-")[0]
+                    # One that was kept before runs were told apart is by itself.
+                    run = entry.name.rpartition("-")[0] or entry.name
                     runs.setdefault(run, []).append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
     old: list[str] = []
     for kept in runs.values():

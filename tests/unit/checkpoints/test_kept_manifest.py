@@ -285,6 +285,17 @@ def test_what_was_kept_before_runs_were_told_apart_is_found(make, folder):
     assert [one.name for one in folder.iterdir()] == [place.name]
 
 
+def test_what_was_kept_before_is_of_several_runs(folder, monkeypatch):
+    """As one run's, all but the newest hundred went at the first save after an upgrade."""
+    monkeypatch.setattr("sentinel.checkpoints.kept_manifest.KEPT_OF_RUN", 2)
+    former = []
+    for number in range(4):
+        place = kept_of(folder, f"/run-{number}/step-1", number)
+        former.append(place.rename(folder / place.name.partition("-")[2]))
+    kept_of(folder, "/run-5/step-1")
+    assert all(place.exists() for place in former)
+
+
 def test_the_rate_is_kept():
     now, slept = [0.0], []
 
