@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -17,14 +18,15 @@ def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[P
     rank has one of its own beside those of other steps.
 
     ``moved``: the moves that stand. Files of that save among them belong to the answer, which is thus the same when the
-    order is repeated: with the last of them gone, the folder is not to be taken in their place.
+    order is repeated: with the last of them gone, the folder is not to be taken in their place. What a person has removed
+    from the quarantine since is nowhere, and no part of it.
 
     Raises:
         Denied: the folder of such a file cannot be listed.
     """
     save = rank_files.save_of(path)
     if save is not None:
-        before = [Path(move.source) for move in moved if not move.link and rank_files.save_of(move.source) == save]
+        before = _sources(move for move in moved if not move.link and rank_files.save_of(move.source) == save)
         try:
             here = rank_files.files_of(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -35,8 +37,12 @@ def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[P
     if step is None:
         return [path]
     there = nvrx_step(path, step)
-    gone = [Path(move.source) for move in moved if _is_of_step(move.source, path, step)]
+    gone = _sources(move for move in moved if _is_of_step(move.source, path, step))
     return [path] if there is None and not gone else list(dict.fromkeys([*gone, *(there or [])]))
+
+
+def _sources(moved: Iterable[Move]) -> list[Path]:
+    return [Path(move.source) for move in moved if os.path.lexists(move.target)]
 
 
 def _is_of_step(source: str, session: Path, step: int) -> bool:

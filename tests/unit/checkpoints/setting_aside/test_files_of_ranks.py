@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_killed_on_the_way(run, monkeypatch, renamed):
     move_aside(run, [str(file_of(run, 30, 0))], [30], "torn", file_of(run, 20, 0))
     assert steps_of(run) == {"10": [0, 1], "20": [0, 1]}
     assert len(q.undo(run)) == 2 and steps_of(run) == {step: [0, 1] for step in ("10", "20", "30")}
+
+
+def test_what_a_person_removed_from_the_quarantine_keeps_nothing(make):
+    """The step is saved anew by fewer ranks: files that are nowhere any more were to be moved with it."""
+    run = saved(make, count=4)
+    move_aside(run, [str(file_of(run, 30, 0))], [30], "torn", file_of(run, 20, 0))
+    for place in q.store_of(run).iterdir():
+        if place.is_dir():
+            shutil.rmtree(place)
+    saved(make, count=2)
+    move_aside(run, [str(file_of(run, 30, 0))], [30], "torn", file_of(run, 20, 0))
+    assert "30" not in steps_of(run)
 
 
 def test_one_that_cannot_be_moved_keeps_the_others(run, monkeypatch):
