@@ -338,9 +338,13 @@ def _finish(folder: int, stage: Path, final: Path, done: Copied, mine: Tree) -> 
         folder: descriptor of the folder that ``stage`` is in.
         mine: this node's part, as it was copied.
     """
-    if not exists(folder, stage.name):  # another node was the last, and has renamed it
+    # Of a save in one file per rank another node may have put some of ours in their place, and goes by those that it saw.
+    staged = [place_in(mine, stage, name) for name in mine.files] if mine.single else [stage]
+    left = next((file for file in staged if exists(folder, file.name)), None)
+    if left is None:  # another node was the last, and has renamed it
         done.complete = os.path.lexists(final)
         return
+    stage = left
     now_s = time.time()  # reading a large save takes minutes, in which nothing that was copied gets older
     shape, answer = validate(stage, "structural"), validate(stage, "checksum")
     if shape.valid is not True:

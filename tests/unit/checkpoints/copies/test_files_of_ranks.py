@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 from saves.commands import rows, run
@@ -101,4 +102,24 @@ def test_those_of_several_nodes_come_together(source, target, ranks, first):
     for node in (nodes[first], nodes[1 - first]):
         path = min(node.glob(NAME.format(30, "*")))
         done = copy(path, target, path.relative_to(node))
+    assert done.complete and contents(target) == every
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_one_node_ends_while_another_copies(source, target, after):
+    """It puts in their place what the other one had copied by then; the other one called that complete, without the rest."""
+    other, every = source.parent.parent / "n2/run", contents(source)
+    other.mkdir(parents=True)
+    for rank in range(3, 6):
+        path = other / NAME.format(30, rank)
+        shutil.copy2(source / NAME.format(30, 0), path)
+        every |= {path.name: contents(source)[NAME.format(30, 0)]}
+    copied = []
+
+    def progress(count):
+        copied.append(count)
+        if len(copied) == after + 1:
+            assert copy(source / NAME.format(30, 0), target, Path(NAME.format(30, 0))).complete
+
+    done = copy(other / NAME.format(30, 3), target, Path(NAME.format(30, 3)), progress=progress)
     assert done.complete and contents(target) == every
