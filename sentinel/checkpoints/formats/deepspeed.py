@@ -49,11 +49,10 @@ def check(tree: Tree, ask: Ask) -> Finding:
         for name in sorted(tree.files)
         if "/" not in name and name.endswith(".pt")
     }
-    own = {name: file for name, file in files.items() if name not in _left_over(files)}
-    if len(own) < len(files):
-        ask.say(
-            f"{visible(min(files.keys() - own.keys()))} is of a save by more ranks, which no load of this one reads"
-        )
+    left = _left_over(files)
+    own = {name: file for name, file in files.items() if name not in left}
+    if left:
+        ask.say(f"{visible(min(left))} is of a save by more ranks, which no load of this one reads")
     optim = _pairs(own, _OPTIM)
     zero3 = _pairs(own, _ZERO3)
     models = {int(m.group(1)) for name in tree.files if (m := _MODEL.fullmatch(name))}
@@ -71,7 +70,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         name for name in own if any(pattern.fullmatch(name) for pattern in _ALL)
     ]  # others may be made of them later
     one_save.refuse_pause(tree, ours, one_save.RANKS_HANG_S)
-    works: list[Work] = [work for file in files.values() for work in file.works]
+    works: list[Work] = [work for file in own.values() for work in file.works]
     partitions_of = [name for name in own if _OPTIM.fullmatch(name)]
     works.append(Work(0, lambda _: one_save.refuse_twins(tree, partitions_of)))
     if not ask.part and _counts(tree, own):
