@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sentinel.checkpoints.formats.beside.rank_files import save_of
 from sentinel.checkpoints.inventory import find
 from sentinel.checkpoints.own_folders import exists_below, opened_folder
 from sentinel.checkpoints.quarantine import Move, kept_by_trackers, paths_of, quarantine, read_journal
@@ -76,7 +75,7 @@ def asked_for(root: Path, paths: list[str], steps: list[int | None] | None, open
     for path, step in zip(map(Path, paths), steps or [None] * len(paths), strict=True):
         found = paths_of(path, step, moved)
         moved_before = path.is_relative_to(root) and not exists_below(opened, path.relative_to(root))
-        several = found != [path] and save_of(path) is None  # files of a listed folder
+        several = path not in found  # files of a listed folder
         if not several and path not in places and not moved_before:
             raise Refused(f"{visible(str(path))} is no checkpoint", fix="Name one that an inventory lists.")
         asked += found

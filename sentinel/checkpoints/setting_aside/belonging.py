@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from sentinel.checkpoints import manifest
 from sentinel.checkpoints.formats import nvrx
 from sentinel.checkpoints.formats.beside import rank_files
 from sentinel.checkpoints.setting_aside.journal import Move
@@ -15,7 +16,8 @@ from sentinel.text import visible
 
 def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[Path]:
     """What to move for one checkpoint: its folder; or its files alone, where several share a folder (NVRx local), or each
-    rank has one of its own beside those of other steps.
+    rank has one of its own beside those of other steps. The manifest beside a file goes with it: the next save of that name
+    is not the one that it tells of.
 
     ``moved``: the moves that stand. Files of that save among them belong to the answer, which is thus the same when the
     order is repeated: with the last of them gone, the folder is not to be taken in their place. What a person has removed
@@ -24,7 +26,7 @@ def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[P
     Raises:
         Denied: the folder of such a file cannot be listed.
     """
-    save = rank_files.save_of(path)
+    moved, save = tuple(moved), rank_files.save_of(path)
     if save is not None:
         before = _sources(move for move in moved if not move.link and rank_files.save_of(move.source) == save)
         try:
@@ -33,12 +35,19 @@ def paths_of(path: Path, step: int | None, moved: Iterable[Move] = ()) -> list[P
             here = []
         except OSError as error:
             raise Denied(f"{visible(str(path.parent))} cannot be listed: {error.strerror}") from error
-        return list(dict.fromkeys([path, *before, *here]))
+        return _with_manifests([path, *before, *here], moved)
     if step is None:
-        return [path]
+        return _with_manifests([path], moved)
     there = nvrx_step(path, step)
     gone = _sources(move for move in moved if _is_of_step(move.source, path, step))
     return [path] if there is None and not gone else list(dict.fromkeys([*gone, *(there or [])]))
+
+
+def _with_manifests(files: Sequence[Path], moved: Sequence[Move]) -> list[Path]:
+    """Those first: what is moved last comes back first, and none beside another save that is there since."""
+    beside = dict.fromkeys(str(manifest.place_of(file, single=True)) for file in files)
+    gone = _sources(move for move in moved if move.source in beside)
+    return list(dict.fromkeys([*gone, *map(Path, filter(os.path.lexists, beside)), *files]))
 
 
 def _sources(moved: Iterable[Move]) -> list[Path]:
@@ -68,10 +77,11 @@ def nvrx_step(path: Path, step: int) -> list[Path] | None:
 
 
 def together(paths: Iterable[Path]) -> list[list[Path]]:
-    """The same paths in their order, those of the ranks of one save in one list."""
+    """The same paths in their order, those of the ranks of one save, and of their manifests, in one list."""
     saves: dict[object, list[Path]] = {}
     for path in paths:
-        saves.setdefault(rank_files.save_of(path) or path, []).append(path)
+        file = path.with_name(path.name.removesuffix(manifest.NAME)) if path.name != manifest.NAME else path
+        saves.setdefault(rank_files.save_of(file) or file, []).append(path)
     return list(saves.values())
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.agent.probes.quarantine import answer, move_aside
+from sentinel.checkpoints import manifest
 from sentinel.checkpoints import quarantine as q
 from sentinel.checkpoints.formats import tracked
+from sentinel.checkpoints.validate import validate
 from sentinel.errors import Denied, Refused
 
 NAMES = ("ep0-ba{}-rank{}.pt", "step{}_rank{}.pt", "model_00000{}.rank_{}.pth")
@@ -136,3 +138,21 @@ def test_what_is_not_listed_is_not_moved(run):
     """One rank's file stands for its step where checkpoints are looked for."""
     with pytest.raises(Refused, match="is no checkpoint"):
         move_aside(run, [str(file_of(run, 30, 1))], [30], "torn")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_manifest_goes_with_its_files(make, count):
+    """The step that was saved anew was held against the manifest of the one that was moved aside, and invalid."""
+    run = saved(make, count=count)
+    before = {path.name: path.read_bytes() for path in [manifest.write(file_of(run, 30, 0)), *run.iterdir()]}
+    for _ in range(2):
+        move_aside(run, [str(file_of(run, 30, 0))], [30], "torn", file_of(run, 20, 0))
+        assert not list(run.glob("ep0-ba30-*"))
+    q.undo(run, [file_of(run, 30, 0)])
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    move_aside(run, [str(file_of(run, 30, 0))], [30], "torn", file_of(run, 20, 0))
+    saved(make, count=count)
+    assert validate(file_of(run, 30, 0), "checksum", now_s=make.now_s).valid is True
+    with pytest.raises(Refused, match="exists again"):
+        q.undo(run, [file_of(run, 30, 0)])
+    assert validate(file_of(run, 30, 0), "checksum", now_s=make.now_s).valid is True
