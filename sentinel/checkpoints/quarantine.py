@@ -25,7 +25,7 @@ from pathlib import Path
 from sentinel.checkpoints.formats.beside import rank_files
 from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
 from sentinel.checkpoints.setting_aside import journal, links, standing_in, telling, trackers
-from sentinel.checkpoints.setting_aside.belonging import all_of, paths_of, together
+from sentinel.checkpoints.setting_aside.belonging import all_of, all_paths_of, paths_of, together
 from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, NoSpace, store_of
 from sentinel.errors import Denied, Refused, SentinelError, UserError
 from sentinel.text import visible
@@ -33,6 +33,7 @@ from sentinel.text import visible
 __all__ = (
     "JOURNAL",
     "Move",
+    "all_paths_of",
     "inside_of",
     "kept_by_trackers",
     "paths_of",
@@ -78,8 +79,7 @@ def quarantine(
                 fix="Let the checkpoints lie in a folder of their own below the mount point.",
             )
         planned = {move.source: move for move in journal.read(base, store)}
-        every = dict.fromkeys(one for path in paths for one in paths_of(path, None, planned.values()))
-        relative = [inside_of(base, path) for path in every]
+        relative = [inside_of(base, path) for path in all_paths_of(paths, planned.values())]
         # Before the moves: ended between the two, a tracker names what is there.
         told = telling.anew(base, source, store, relative, planned, chosen, reason, now)
         named = telling.inside(base, chosen)
@@ -278,8 +278,7 @@ def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
     try:
         with opened_folder(base) as source, _store(base, make=False) as store:
             moves = journal.read(base, store)
-            of_named = {str(one) for path in named for one in paths_of(path, None, moves)}
-            wanted = None if paths is None else of_named
+            wanted = None if paths is None else set(map(str, all_paths_of(named, moves)))
             _refuse_beside_others(base, source, store, [m for m in moves if wanted is None or m.source in wanted])
             for move in moves if wanted is not None else ():
                 if wanted is not None and move.link in wanted:  # and links to that link, which follow it

@@ -76,6 +76,15 @@ def nvrx_step(path: Path, step: int) -> list[Path] | None:
     return found if known else None
 
 
+def all_paths_of(paths: Iterable[Path], moved: Iterable[Move] = ()) -> list[Path]:
+    """The same for checkpoints each in a folder or files of their own; a save of which several files are named once."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path not in found:
+            found |= dict.fromkeys(paths_of(path, None, moved))
+    return list(found)
+
+
 def together(paths: Iterable[Path]) -> list[list[Path]]:
     """The same paths in their order, those of the ranks of one save, and of their manifests, in one list."""
     saves: dict[object, list[Path]] = {}

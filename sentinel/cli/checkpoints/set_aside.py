@@ -134,7 +134,7 @@ def _plain(path: Path) -> Path:
 
 def _together(paths: Iterable[Path]) -> list[str]:
     """With each file of a rank those of the other ranks."""
-    return [str(path) for path in _once(one for path in paths for one in aside.paths_of(path, None))]
+    return [str(path) for path in _once(aside.all_paths_of(paths))]
 
 
 def _once(paths: Iterable[Path]) -> list[Path]:

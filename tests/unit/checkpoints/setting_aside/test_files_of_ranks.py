@@ -156,3 +156,11 @@ def test_a_manifest_goes_with_its_files(make, count):
     with pytest.raises(Refused, match="exists again"):
         q.undo(run, [file_of(run, 30, 0)])
     assert validate(file_of(run, 30, 0), "checksum", now_s=make.now_s).valid is True
+
+
+def test_the_files_of_a_step_are_listed_once(make, monkeypatch):
+    """Each of them listed all: minutes for a thousand ranks in a folder that has changed just now."""
+    run, listed, scandir = saved(make, count=12), [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: listed.append(folder) or scandir(folder))
+    q.quarantine(run, [file_of(run, 30, rank) for rank in range(12)])
+    assert "30" not in steps_of(run) and listed.count(run) < 6
