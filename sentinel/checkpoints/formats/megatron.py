@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, is_file, opened, read_small
 from sentinel.checkpoints.formats import dcp, one_save, torch_file
@@ -60,14 +61,15 @@ def check(tree: Tree, ask: Ask) -> Finding:
     if backend:
         _after(tree)
         check_common(tree, ask)
+    files = {}
     if COMMON in tree.files:
-        common = torch_file.check_file(tree, COMMON, ask)
+        common = files[COMMON] = torch_file.check_file(tree, COMMON, ask)
         finding.step = _common_step(common, finding.step)
         finding.works = [*finding.works, *common.works]
         (finding.covered.add if common.summed else finding.unsummed.append)(COMMON)
-    extras.check(tree, ask, finding)
+    files |= extras.check(tree, ask, finding)
     if INTEGRITY in tree.files:
-        _integrity(tree, ask, finding)
+        _integrity(tree, ask, finding, files)
     return finding
 
 
@@ -225,8 +227,8 @@ def _common_step(common: torch_file.TorchFile, inner: int | None) -> int | None:
     return step if type(step) is int else inner
 
 
-def _integrity(tree: Tree, ask: Ask, finding: Finding) -> None:
-    """sha256 of every listed file; shards that are not listed do not belong to this save."""
+def _integrity(tree: Tree, ask: Ask, finding: Finding, others: Mapping[str, torch_file.TorchFile]) -> None:
+    """sha256 of every listed file; shards that are not listed do not belong to this save. ``others``: torch files beside."""
     try:
         listed = json.loads(read_small(tree.path(INTEGRITY), _JSON_LIMIT_BYTES, INTEGRITY))
     except (ValueError, RecursionError):
@@ -244,7 +246,8 @@ def _integrity(tree: Tree, ask: Ask, finding: Finding) -> None:
             raise Broken(f"{visible(name)} is not in {INTEGRITY}: not of this save")
     sums = [_sum(tree, name, files[name]) for name in files if name in tree.files]
     if ask.level == "checksum":
-        finding.works = sums  # they cover every byte, so the CRC-32s inside need not be read as well
+        # They cover every byte of what is listed, so the CRC-32s inside need not be read as well.
+        finding.works = [*sums, *(work for name in others.keys() - files.keys() for work in others[name].works)]
     else:
         finding.works = [*sums, *finding.works]
     finding.unsummed = [name for name in finding.unsummed if name not in files]

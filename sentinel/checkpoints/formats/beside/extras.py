@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, PerhapsForeign, Tree
-from sentinel.checkpoints.formats import one_save
+from sentinel.checkpoints.formats import marks, one_save
 from sentinel.checkpoints.formats.base import Ask, Finding, neighbours
 from sentinel.checkpoints.formats.torch_file import SUFFIXES, TorchFile, check_file, is_torch
 from sentinel.checkpoints.reading import Work, run_all
@@ -18,11 +18,12 @@ from sentinel.text import visible
 _NEIGHBOURS = 2
 
 
-def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = False) -> None:
+def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = False) -> dict[str, TorchFile]:
     """Torch files that a folder holds beside what its format names (schedulers, data loaders): whole, or it is not.
 
     What lies in a folder of another step is that one's. ``perhaps_anothers``: they may be anybody's, and a damaged one makes
     the save *not known* where one beside has it whole: a resume may read it. One without a checksum says nothing.
+    They are returned by name.
     """
     known, mine = finding.covered.union(finding.unsummed), step_of(tree.root.name)
     files: dict[str, TorchFile] = {}
@@ -37,21 +38,29 @@ def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = Fa
             continue
         except (Broken, NotKnown) as error:
             if not perhaps_anothers:
+                _refuse_inside(tree, name, finding, error)
                 raise
             _refuse(error, _with_it_whole(tree, name, "structural"))
             continue
         if file.works:
             works = _doubted(tree, name, ask.level, file.works) if perhaps_anothers else file.works
             finding.works = [*finding.works, *works]
-        if file.summed:
-            finding.covered.add(name)
-        elif not perhaps_anothers:
-            finding.unsummed.append(name)
+        if not perhaps_anothers:
+            (finding.covered.add if file.summed else finding.unsummed.append)(name)
     one_save.check_optimizers(tree, ask, files)
+    return files
 
 
 def _of_another_step(name: str, mine: int | None) -> bool:
     return any(step_of(folder) not in (None, mine) for folder in name.split("/")[:-1])
+
+
+def _refuse_inside(tree: Tree, name: str, finding: Finding, error: Broken | NotKnown) -> None:
+    """`NotKnown` of a file of a save in a folder: that may be no part of this one, and what is invalid is moved aside."""
+    others = (folder for folder in marks.folders(tree) if folder not in finding.inside)
+    folder = next((folder for folder in others if name.startswith(f"{folder}/")), None)
+    if folder is not None:
+        raise NotKnown(f"the save in {visible(folder)}: {error.reason}") from None
 
 
 def _doubted(tree: Tree, name: str, level: Level, works: Iterable[Work]) -> Iterator[Work]:

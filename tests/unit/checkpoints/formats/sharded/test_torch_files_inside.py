@@ -1,0 +1,111 @@
+"""Torch files in a save that its format does not name: of a save in a folder of it, of a run's state, or anybody's."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+
+import pytest
+
+from sentinel.checkpoints.records import LEVELS
+from sentinel.checkpoints.validate import validate
+
+AROUND = {
+    "step-10": lambda make: make.dcp("run/step-10", step=10),
+    "iter_0000010": lambda make: make.megatron("run/iter_0000010", 10),
+    "global_step10": lambda make: make.deepspeed("run/global_step10", step=10),
+    "checkpoint-10": lambda make: make.hf("run/checkpoint-10", 10),
+    "checkpoint-10 of accelerate": lambda make: make.accelerate("run/checkpoint-10", 10, ranks=4),
+    "step-10 of nemo": lambda make: make.dcp("run/step-10/weights", step=10),
+}
+INSIDE = {
+    "hf": lambda make, at: make.hf(at, 10),
+    "accelerate": lambda make, at: make.accelerate(at, 10, ranks=4),
+    "deepspeed": lambda make, at: make.deepspeed(at, 10),
+}
+
+
+def ask(make, path, level="structural"):
+    for file in path.rglob("*"):
+        if file.is_file():
+            make.age(file, 3600)
+    return validate(path, level, now_s=make.now_s)
+
+
+FILES = {"hf": "optimizer.pt", "accelerate": "optimizer.bin", "deepspeed": "mp_rank_00_model_states.pt"}
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[data.rfind(b"PK\x01\x02") // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("outer", AROUND)
+@pytest.mark.parametrize("kind", FILES)
+def test_the_torch_files_of_a_save_in_a_folder(make, outer, kind):
+    """Cut ones made saves around them invalid, though they may be no part of these; flipped ones were not read in others."""
+    AROUND[outer](make)
+    step = make.root / "run" / outer.partition(" ")[0]
+    inner = INSIDE[kind](make, f"run/{step.name}/a/b")
+    flip(inner / FILES[kind])
+    answer = ask(make, step, "checksum")
+    assert answer.valid is False and FILES[kind] in answer.reason, answer
+    path = inner / FILES[kind]
+    path.write_bytes(path.read_bytes()[:-40])
+    assert ask(make, step).valid is None, ask(make, step)
+
+
+@pytest.mark.parametrize("name", ["train_state.pt", "common.pt"])
+def test_a_file_that_megatrons_sums_leave_out_is_read(make, name):
+    step = make.megatron("run/iter_0000010", 10)
+    if name != "common.pt":
+        make.write(step / name, make.torch_file({"last_epoch": 10}, prefix=name[:-3]))
+    listed = json.loads((step / "integrity.json").read_text())
+    listed["files"].pop(name, None)
+    make.json(step / "integrity.json", listed, 3)
+    assert ask(make, step, "checksum").valid is True, ask(make, step, "checksum")
+    flip(step / name)
+    assert ask(make, step, "checksum").valid is False, ask(make, step, "checksum")
+
+
+OF_ANYBODY = {name: AROUND[name] for name in ("global_step10", "checkpoint-10", "checkpoint-10 of accelerate")}
+
+
+@pytest.mark.parametrize("outer", OF_ANYBODY)
+def test_a_torch_file_of_anybody_in_a_folder_of_a_save(make, outer):
+    """A flipped bit, a number that is none or no checksum in somebody's results made the save around them invalid or not
+    known, and a cut one nothing of the kind. As for that, a save beside that has the file whole tells."""
+    step = make.root / "run" / outer.partition(" ")[0]
+    OF_ANYBODY[outer](make)
+
+    def answers():
+        return [(one.valid, one.reason) for one in (ask(make, step, level) for level in LEVELS)]
+
+    before = answers()
+    numbers, path, beside = make.floats(256), step / "eval/results.pt", step.with_name(f"{step.name[:-2]}20")
+    value = {"logits": make.tensor((16, 16))}
+    whole = make.torch_file(value, [numbers], "results")
+    flipped = whole.replace(numbers, numbers[:100] + bytes([numbers[100] ^ 1]) + numbers[101:])
+    no_number = make.torch_file(value, [struct.pack("<f", math.nan) + numbers[4:]], "results")
+    old = make.legacy("other/old.pt").read_bytes()
+    for data in (whole, flipped, no_number, old):
+        make.write(path, data)
+        assert answers() == before
+    make.write(beside / "eval/results.pt", no_number)
+    make.write(path, no_number)
+    assert ask(make, step, "content").valid is before[2][0], ask(make, step, "content")
+    make.write(beside / "eval/results.pt", whole)
+    for data, level in ((flipped, "checksum"), (no_number, "content")):
+        make.write(path, data)
+        answer = ask(make, step, level)
+        assert answer.valid is None and "eval/results.pt" in answer.reason and "is whole" in answer.reason, answer
+
+
+def test_a_torch_file_beside_nemos_weights(make):
+    """That folder is its own."""
+    step = make.nemo("run/step-10", 10)
+    path = step / "weights/extra.pt"
+    make.write(path, make.torch_file({"last_epoch": 10}, prefix="extra")[:-40])
+    assert ask(make, step).valid is False, ask(make, step)
