@@ -160,6 +160,37 @@ def test_what_a_job_loads_is_its_users_own(hooks: Hooks, tmp_path: Path, place: 
     assert said[-1].startswith(f"sentinel: the resume point {step} is not used: ") and why in said[-1]
 
 
+def test_on_a_new_node_a_place_on_its_shared_disk_is_made_the_users(hooks: Hooks, tmp_path: Path) -> None:
+    """A rank on it resumed from nowhere while the others did: their disks have the folder, and may be written by all."""
+    disk = tmp_path / "nvme"
+    disk.mkdir()
+    disk.chmod(0o1777)
+    step = disk / "run 1" / "steps" / "step_40"
+    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", f"SENTINEL_RESUME_PATH={step}")
+    noted(hooks, 2)
+    for _ in "twice":
+        left, _said = task(hooks)
+        assert left["SENTINEL_RESUME_PATH"] == str(step)
+    made = (disk / "run 1").stat()
+    assert made.st_uid == os.geteuid() and not made.st_mode & 0o022 and not list((disk / "run 1").iterdir())
+
+
+@pytest.mark.parametrize(("trusted", "taken"), [("64000 64001", True), ("any", True), ("640", False), ("", False)])
+def test_a_site_names_whose_resume_points_are_loaded_besides(
+    hooks: Hooks, tmp_path: Path, trusted: str, taken: bool
+) -> None:
+    """Files of a project's account, or of a mount that shows one owner for all."""
+    if os.geteuid() != 0:
+        pytest.skip("only root makes files of others")
+    step = tmp_path / "step_40"
+    step.mkdir()
+    os.chown(step, 64001, -1)
+    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", f"SENTINEL_RESUME_PATH={step}")
+    noted(hooks, 2)
+    left, _ = task(hooks, SENTINEL_RESUME_OWNERS=trusted)
+    assert left.get("SENTINEL_RESUME_PATH") == (str(step) if taken else None)
+
+
 @pytest.mark.parametrize("path", ["step_40", "..", "-c"])
 def test_what_a_job_loads_does_not_depend_on_where_it_is(hooks: Hooks, tmp_path: Path, path: str) -> None:
     resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", f"SENTINEL_RESUME_PATH={path}")
