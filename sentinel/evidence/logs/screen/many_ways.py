@@ -2,7 +2,7 @@
 
 ``re`` tries one way after the other. Of an expression seen as an automaton, whose states are its characters, the ways
 multiply without end where a state is reached again from itself in two ways by one text: in ``(?:a|aa)+``, ``(?:a+)+``.
-Ways that only add up are not looked for, nor those of what is repeated a few times only.
+Ways that only add up are not looked for, nor those of what is repeated a few times only, with all that is around it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ FEW = 4  # times that something is repeated at most: the ways multiply to nothin
 _LONGEST = 64  # characters of a fixed number that are written out, as of a UUID; more are taken for any number
 _MANY = 2  # ways are counted up to here
 _REPEATS = frozenset({kind.MAX_REPEAT, kind.MIN_REPEAT, kind.POSSESSIVE_REPEAT})
+_ONE = frozenset({kind.LITERAL, kind.NOT_LITERAL, kind.ANY, kind.IN})  # character, which is read in one way
 _ALL = frozenset(range(256))
 _CLASSES = {
     "SPACE": frozenset(b" \t\n\r\f\v"),
@@ -46,6 +47,7 @@ class _Automaton:
         self.multiplies = False
         self._folds = folds
         self._few = few
+        self._rounds = 1  # how often what is read now is repeated by all that is around it
 
     def sequence(self, items: Iterable[Any]) -> _Part:
         whole = _Part()
@@ -95,17 +97,27 @@ class _Automaton:
         low, high = body.getwidth()
         counted = least == most and low == high and most * max(1, int(low)) <= _LONGEST
         if counted or most <= self._few:
+            rounds, self._rounds = self._rounds, self._rounds * int(most)
+            if self._rounds > self._few and not self.multiplies:
+                self.multiplies = self._each_round_multiplies(self._rounds if least else 0, body)
             whole = _Part()
             for number in reversed(range(most)):  # (x(x(x)?)?)?: as often as it may be, the rest only behind the first
                 whole = self._joined(self.sequence(body), whole)
                 if number >= least:
                     whole = _either([whole, _Part()])
+            self._rounds = rounds
             return whole
         part = self.sequence(body)
         if part.empty and least > self._few:
             self.multiplies = True  # which of the rounds are empty is open
         self._follow(part.last, part.first)
         return _Part(part.first, part.last, 1 if least == 0 or part.empty else 0)
+
+    def _each_round_multiplies(self, least: int, body: Any) -> bool:
+        """Whether a group whose rounds are written out multiplies the ways in each of them, as it would without end."""
+        if not body or (len(body) == 1 and body[0][0] in _ONE):
+            return False
+        return _reads_in_ways([(kind.MAX_REPEAT, (least, kind.MAXREPEAT, body))], self._folds, self._few)
 
 
 def _either(parts: Sequence[_Part]) -> _Part:
@@ -157,8 +169,12 @@ def multiplies(expression: re.Pattern[Any], few: int = FEW) -> bool:
     if not _GROUP_REPEATED.search(text):
         return False  # the same character comes back by one way
     flags = expression.flags & ~re.UNICODE if isinstance(expression.pattern, bytes) else expression.flags
-    made = _Automaton(bool(flags & re.IGNORECASE), few)
-    made.sequence(parser.parse(expression.pattern, flags))
+    return _reads_in_ways(parser.parse(expression.pattern, flags), bool(flags & re.IGNORECASE), few)
+
+
+def _reads_in_ways(items: Iterable[Any], folds: bool, few: int) -> bool:
+    made = _Automaton(folds, few)
+    made.sequence(items)
     if made.multiplies:
         return True
     graph = {state: frozenset(ways) for state, ways in enumerate(made.follows)}
