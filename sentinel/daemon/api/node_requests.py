@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel import __version__, protocol
@@ -205,8 +205,8 @@ class NodeRequests:
             raise Unavailable(f"whether a job ran on {node} is not known", fix="it is sent again by itself")
         return known
 
-    async def _allowed(self, node: str, stated: Sequence[Evidence | None]) -> list[bool | None]:
-        """For each item, whether the node may state it; None: not known now."""
+    async def _allowed(self, node: str, stated: list[Evidence | None]) -> list[bool | None]:
+        """For each item, whether the node may state it; None: not known now. Those that name no attempt get theirs."""
         allowed = [item is not None and may_state(self._live, node, item) for item in stated]
         asked = [
             (item.where.job, item.where.attempt)
@@ -216,7 +216,10 @@ class NodeRequests:
         ]
         if any(asked):
             ran = await self._allocations.ran_on(node, dict.fromkeys(filter(None, asked)))
-            allowed = [may if key is None else ran.get(key) for may, key in zip(allowed, asked, strict=True)]
+            for place, (key, item) in enumerate(zip(asked, stated, strict=True)):
+                if key in ran and item is not None:
+                    allowed[place] = (attempt := ran[key]) is not None
+                    stated[place] = replace(item, where=replace(item.where, attempt=attempt))
         for item, may in zip(stated, allowed, strict=True):
             if item is not None and may is False:
                 self._refuse(node, f"{node} may not state {item.kind} of {item.source} about {item.where}")

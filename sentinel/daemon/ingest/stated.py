@@ -55,8 +55,9 @@ def may_state(live: ClusterView, node: str, item: Evidence) -> bool | None:
         return False
     if where.job is None:
         return True
-    # Without an attempt it would count for the newest one, wherever that runs.
-    return where.attempt is not None and live.ran_on(where.job, where.attempt, node)
+    ran = live.ran_on(where.job, where.attempt, node)
+    # Without an attempt it would count for the newest one, wherever that runs: who knows of one is asked first.
+    return ran if where.attempt is not None or ran is False else None
 
 
 class Allocations:
@@ -70,25 +71,30 @@ class Allocations:
         self._fleets = fleets
         self._past = past
 
-    async def ran_on(self, node: str, asked: Iterable[Attempt]) -> dict[Attempt, bool]:
-        """Whether these attempts ran on ``node``, by a snapshot newer than the call, or else by the store.
+    async def ran_on(self, node: str, asked: Iterable[Attempt]) -> dict[Attempt, int | None]:
+        """The attempt that ran on ``node``, by a snapshot newer than the call, or else by the store; where none is named
+        the newest of the job that did. None: it did not run there.
 
         An attempt is missing from the answer if that is not known: Slurm or the store did not answer, or there were
         more than ``_MOST_PAST``. An attempt that neither Slurm nor the store knows did not run there.
         """
-        found: dict[Attempt, bool] = {}
+        found: dict[Attempt, int | None] = {}
         open_: list[Attempt] = []
         try:
             await self._fleets.take_news()
-            for attempt in asked:
-                ran = self._live.ran_on(*attempt, node)
-                if ran is None:
-                    open_.append(attempt)
+            for job, named in asked:
+                ran = self._live.ran_on(job, named, node)
+                number = self._live.attempt_with(job, node) if named is None else named
+                if ran is False:
+                    found[job, named] = None
+                elif ran and number is not None:
+                    found[job, named] = number
                 else:
-                    found[attempt] = ran
-            for job, number in islice(open_, _MOST_PAST):
+                    open_.append((job, named))
+            for job, named in islice(open_, _MOST_PAST):
                 rows = await asyncio.to_thread(self._past, job)
-                found[job, number] = any(number in (None, row["attempt"]) and node in row["nodes"] for row in rows)
+                there = (row["attempt"] for row in rows if node in row["nodes"])
+                found[job, named] = max((number for number in there if named in (None, number)), default=None)
         except Unavailable:
             pass  # not known: the node keeps the evidence and sends it again
         return found

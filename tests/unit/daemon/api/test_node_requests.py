@@ -291,6 +291,25 @@ async def test_of_a_job_that_ended_long_ago_the_store_says_where_it_ran(served: 
     assert await stored(served, "n3", xid("forged", job=77, attempt=0)) == ["late0"]
 
 
+@pytest.mark.usefixtures("at_once")
+async def test_what_names_no_attempt_of_a_job_that_is_not_known_yet_waits_for_what_tells_it(served: Served) -> None:
+    """It was refused, and so lost: at a job's very start, and where it came late."""
+    job = served.world.slurm.submit(nodes=1)
+    (node,) = served.world.slurm.jobs[job].on
+    view = dataclasses.replace(served.daemon.live.fleet.jobs[served.world.job], id=77, nodes=("n4",), restarts=2)
+    out = Transition()
+    reconciliation.save_attempts(served.daemon.runner.state, out, [AttemptSeen(view=view, nodes=("n4",))])
+    served.world.store.commit(out.changes)
+    served.world.slurm.answers = False
+    body = {"node": node, "epoch": "e", "first": 1, "items": [to_json(xid("began", job=job))]}
+    assert (await served.post(protocol.EVIDENCE, body)).status == 503
+    served.world.slurm.answers = True
+    assert await stored(served, node, xid("began", job=job)) == ["began"]
+    assert await stored(served, "n4", xid("late", job=77)) == ["began", "late"]
+    assert await stored(served, "n1", xid("forged", job=77), xid("other", job=job)) == ["began", "late"]
+    assert {number for known, number in served.daemon.live.attempts if known == 77} == {2}
+
+
 async def test_a_node_has_only_the_jobs_that_slurm_has_on_it(served: Served) -> None:
     """Each other one would be remembered until Slurm answers again, and have the end of a healthy job looked for."""
     job, watch = served.world.job, served.daemon.runner.state.watch
