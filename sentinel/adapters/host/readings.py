@@ -147,14 +147,16 @@ def switches(proc: Path) -> int:
 
 
 def runs(proc: Path, name: str) -> bool | None:
-    """Whether a process of root runs the program of this name; None where processes cannot be listed."""
+    """Whether a process of root runs the program of this name; None where processes cannot be listed, or where one calls
+    itself so that may not be looked at."""
     try:
-        return any(
-            _text(folder / "comm") == name[:15] and _is_of_root(folder) and _is_program(folder, {name})
-            for _, folder in _processes(proc)
+        named = (
+            folder for _, folder in _processes(proc) if _text(folder / "comm") == name[:15] and _is_of_root(folder)
         )
+        found = {_is_program(folder, {name}) for folder in named}
     except OSError:
         return None
+    return True if True in found else None if None in found else False
 
 
 def _is_of_root(folder: Path) -> bool:
@@ -180,10 +182,12 @@ def _holds_gpu(folder: Path) -> bool:
     return False
 
 
-def _is_program(folder: Path, names: Collection[str]) -> bool:
-    """By its program's file, which only root can have put there: a process may call itself anything."""
+def _is_program(folder: Path, names: Collection[str]) -> bool | None:
+    """By its program's file, which only root can have put there: a process may call itself anything. None: not permitted."""
     try:
         name, file = (folder / "exe").readlink().name, (folder / "exe").stat()
+    except PermissionError:
+        return None
     except OSError:
         return False
     return name.removesuffix(" (deleted)") in names and file.st_uid == 0 and not file.st_mode & 0o022

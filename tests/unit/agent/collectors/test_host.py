@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,24 @@ def test_the_fabric_manager_is_found_by_its_program_and_root(
     assert readings.runs(tmp_path, "nv-fabricmanager") is (found and (tmp_path / "412").stat().st_uid == 0)
     assert readings.runs(tmp_path, "nv-hostengine") is False
     assert readings.runs(tmp_path / "nothing", "nv-fabricmanager") is None
+
+
+def test_where_a_program_may_not_be_read_whether_the_fabric_manager_runs_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the right to trace processes it was said not to run, on each node with NVSwitches."""
+    (tmp_path / "412").mkdir()
+    (tmp_path / "412" / "comm").write_text("nv-fabricmanage\n")
+    (tmp_path / "412" / "status").write_text("Name:\tx\nUid:\t0\t0\t0\t0\n")
+    if os.geteuid() != 0:
+        pytest.skip("only root makes files of root")
+
+    def refused(_: Path) -> Path:
+        raise PermissionError(13, "not permitted")
+
+    monkeypatch.setattr(Path, "readlink", refused)
+    assert readings.runs(tmp_path, "nv-fabricmanager") is None
+    assert readings.runs(tmp_path, "nv-hostengine") is False
 
 
 def test_strays_are_named() -> None:
