@@ -110,25 +110,26 @@ def _failure(row: Row, steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def outages(steps: Sequence[Row], in_service: Iterable[datetime]) -> tuple[list[datetime], list[datetime]]:
     """When a node was taken out of service, and when it was seen in service, both in order.
 
-    A drain that was done again, or that found the node out already, goes on with the one before it, unless the node was seen
-    in service between.
+    A drain that was done again, also after one for another incident, or that found the node out already, goes on with the
+    one before it, unless the node was seen in service between.
 
     Args:
         steps: the node's drains in the ledger that were done, the oldest first.
         in_service: times at which it was returned, or a job began on it.
     """
     began: list[datetime] = []
-    before: Row = {}
+    of: dict[str, datetime] = {}  # incidents for which it is out, and when it was drained for them last
     left = [row["finished_at"] for row in steps if _data(row).get(LEFT_IN_SERVICE)]  # a person had returned it
     back = sorted([*in_service, *left])
     for row in steps:
         if _data(row).get(LEFT_IN_SERVICE):
             continue
         at = row["finished_at"]
-        more = before and (_data(row).get(WAS_OUT) or row.get("incident") == before.get("incident"))
-        if not more or any(before["finished_at"] < seen <= at for seen in back):
+        more = row["incident"] in of or (of and _data(row).get(WAS_OUT))
+        if not more or any(max(of.values()) < seen <= at for seen in back):
             began.append(at)
-        before = row
+            of = {}
+        of[row["incident"]] = at
     return began, back
 
 

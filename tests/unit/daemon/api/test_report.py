@@ -260,6 +260,12 @@ DRAIN, DOWN = StepKind.DRAIN, StepKind.DOWN
         ([("week1", DRAIN, 0, 20.0, ""), ("week1", DOWN, 0, 19.9, "")], None, 4.0, 0),  # drained, then gone as well
         ([("week1", DRAIN, 0, 20.0, ""), ("week1", DRAIN, 1, 17.0, "")], None, 4.0, 0),  # slurmctld had lost it
         ([("week1", DRAIN, 0, 20.0, ""), ("week2", DOWN, 0, 17.0, WAS_OUT)], None, 4.0, 0),
+        (
+            [("week1", DRAIN, 0, 20.0, ""), ("week2", DOWN, 0, 19.0, WAS_OUT), ("week1", DRAIN, 1, 17.0, "")],
+            None,
+            4.0,
+            0,
+        ),
         ([("week1", DRAIN, 0, 20.0, ""), ("week2", DRAIN, 0, 17.0, "")], None, 1.0, 1),  # it was in service between
         ([("week1", DRAIN, 0, 20.0, ""), ("week1", DRAIN, 1, 17.0, "")], 19.0, 2.0, 0),
         ([("week1", DRAIN, 0, 20.0, ""), ("week1", DRAIN, 1, 17.0, LEFT_IN_SERVICE)], None, 3.0, 0),
