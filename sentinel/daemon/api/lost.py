@@ -1,11 +1,11 @@
 """Computes what failures cost in GPU-hours: steps repeated and time without steps. Pure; unknown is never zero.
 
 The cost of a failed attempt has two parts. *Made twice*: the steps that the next attempt that made steps repeats, i.e. from
-its first step to the failed attempt's last, at the failed attempt's usual step time; all of an attempt of which no step was
-seen, if the next steps follow on those before it, or repeat them. *Down*: the time from the failure to the first new step,
-or to the start of the next attempt if it has printed no step yet. Both are multiplied by all GPUs of the attempt's nodes,
-even if the job held only a part of a node. Several incidents of one attempt count once: for the one that ended it, or for
-the first of them where that is not known.
+its first step to the failed attempt's last, at the failed attempt's usual step time; of an attempt of which no step was seen
+its time until the failure, if the next steps follow on those before it, or repeat them. *Down*: the time from the failure to
+the first new step, or to the start of the next attempt if it has printed no step yet. Both are multiplied by all GPUs of the
+attempt's nodes, even if the job held only a part of a node. Several incidents of one attempt count once: for the one that
+ended it, or for the first of them where that is not known.
 
 A cost that is not known (no step printed, no GPU count in Slurm, no next attempt) adds nothing and is counted as
 ``not_known``.
@@ -123,18 +123,21 @@ def _loss(
 ) -> Loss:
     if failed is None:
         return Loss(incident, "", None, None, None, None, of)
-    steps, redone_s = _redone(failed, before, after)
+    steps, redone_s = _redone(failed, before, after, incident["opened_at"])
     until = recovered_at or (after[0]["started_at"] if after else None)
     down_s = max(0.0, (until - incident["opened_at"]).total_seconds()) if until is not None else None
     began, partition = failed["started_at"], failed.get("partition") or ""
     return Loss(incident, failed["name"] or "", gpus(failed["nodes"]), steps, redone_s, down_s, of, began, partition)
 
 
-def _redone(failed: Row, before: Sequence[Row], after: Sequence[Row]) -> tuple[int | None, float | None]:
+def _redone(
+    failed: Row, before: Sequence[Row], after: Sequence[Row], failed_at: datetime
+) -> tuple[int | None, float | None]:
     """Number of repeated steps, and the seconds that they took the first time.
 
     Args:
         before, after: the job's other attempts, in their order.
+        failed_at: from when on the failed attempt's time is time without steps.
     """
     following = next((row for row in after if row["first_step"] is not None), None)
     if following is None:
@@ -145,7 +148,7 @@ def _redone(failed: Row, before: Sequence[Row], after: Sequence[Row]) -> tuple[i
         # Steps that nobody saw were made again, too, unless the next ones begin with what it saved.
         if made is None or following["first_step"] > made + 1 or ended_at is None:
             return None, None
-        return None, (ended_at - failed["started_at"]).total_seconds()
+        return None, max(0.0, (min(ended_at, failed_at) - failed["started_at"]).total_seconds())
     steps = max(0, failed["last_step"] - following["first_step"] + 1)
     if steps == 0:
         return 0, 0.0

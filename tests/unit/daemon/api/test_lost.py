@@ -94,6 +94,14 @@ def test_an_attempt_that_made_no_step_is_lost_whole_and_hides_not_what_the_next_
     assert shares["gpu"] == pytest.approx((7200 + 3600 - 720) / (7200 + 1800 + 3600 + 240))
 
 
+def test_time_that_is_made_twice_and_without_steps_counts_once() -> None:
+    """An attempt that makes no step for ten minutes is found to hang then, and ended ten minutes later."""
+    first = ran(at_s=-3600.0, ended_at=later(0.0))
+    stuck = ran(attempt=1, at_s=60.0, ended_at=later(1260.0), first_step=None, last_step=None)
+    (loss,) = cost([failed(attempt=1, at_s=660.0)], [first, stuck, ran(attempt=2, at_s=1320.0)], i1_1=later(1380.0))
+    assert (loss.redone_s, loss.down_s) == (600.0, 720.0)
+
+
 @pytest.mark.parametrize(
     ("first", "stuck", "third", "lost"),
     [
