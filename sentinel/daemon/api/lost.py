@@ -50,6 +50,7 @@ class Loss:
     of: JobKey = (0, 0)
     began: datetime | None = None  # the attempt; None: not known
     partition: str | None = None  # of the attempt; None: not known
+    ran_down_s: float = 0.0  # of ``down_s``, what the job's attempts ran: a hang, or a start until its first new step
 
     @property
     def gpu_h(self) -> float:
@@ -125,9 +126,17 @@ def _loss(
         return Loss(incident, "", None, None, None, None, of)
     steps, redone_s = _redone(failed, before, after, incident["opened_at"])
     until = recovered_at or (after[0]["started_at"] if after else None)
-    down_s = max(0.0, (until - incident["opened_at"]).total_seconds()) if until is not None else None
-    began, partition = failed["started_at"], failed.get("partition") or ""
-    return Loss(incident, failed["name"] or "", gpus(failed["nodes"]), steps, redone_s, down_s, of, began, partition)
+    down_s, ran_down_s = None, 0.0
+    if until is not None:
+        down_s = max(0.0, (until - incident["opened_at"]).total_seconds())
+        ran_down_s = _ran_s((failed, *after), incident["opened_at"], until)
+    began, partition, count = failed["started_at"], failed.get("partition") or "", gpus(failed["nodes"])
+    return Loss(incident, failed["name"] or "", count, steps, redone_s, down_s, of, began, partition, ran_down_s)
+
+
+def _ran_s(attempts: Iterable[Row], since: datetime, until: datetime) -> float:
+    """Seconds that these attempts ran in a time that is over; see ``worked_s``."""
+    return math.fsum(worked_s(row, since, until, now=until, alive=None) for row in attempts)
 
 
 def _redone(
@@ -277,8 +286,8 @@ def training_share(
         partition_of[row["job"]] = name
         if count:
             ran[name] = ran.get(name, 0.0) + count * seconds
-    redone: dict[str, float] = {}
-    down: dict[str, float] = {}
+    wasted: dict[str, float] = {}  # of what ran: steps made twice, and time without steps
+    down: dict[str, float] = {}  # while nothing ran
     known: dict[str, bool] = {}  # whether anything of the cost of its failures is
     else_known = True  # of a partition of which no failure is known: one of an unknown partition may be its
     for loss in found:
@@ -286,10 +295,10 @@ def training_share(
         name = "" if together else named or ""
         else_known = else_known and named is not None
         known[name] = known.get(name, False) or loss.in_part
-        redone[name] = redone.get(name, 0.0) + HOUR_S * loss.over(loss.redone_s)
-        down[name] = down.get(name, 0.0) + HOUR_S * loss.over(loss.down_s)
+        wasted[name] = wasted.get(name, 0.0) + HOUR_S * (loss.over(loss.redone_s) + loss.over(loss.ran_down_s))
+        down[name] = down.get(name, 0.0) + HOUR_S * loss.over((loss.down_s or 0.0) - loss.ran_down_s)
     return {
-        name: max(0.0, gpu_s - redone.get(name, 0.0)) / (gpu_s + down.get(name, 0.0))
+        name: max(0.0, gpu_s - wasted.get(name, 0.0)) / (gpu_s + down.get(name, 0.0))
         for name, gpu_s in ran.items()
         if gpu_s > 0 and known.get(name, else_known)
     }

@@ -102,6 +102,16 @@ def test_time_that_is_made_twice_and_without_steps_counts_once() -> None:
     assert (loss.redone_s, loss.down_s) == (600.0, 720.0)
 
 
+def test_the_training_share_counts_time_without_steps_once_where_the_job_ran_meanwhile() -> None:
+    """By hand: an hour of steps, 10 minutes of a hang, 1 minute until the next attempt, which takes 4 minutes until its
+    first new step and makes steps for 50 minutes: 110 of 125 minutes made steps."""
+    first = ran(at_s=-3600.0, ended_at=later(600.0), partition="gpu")
+    second = ran(attempt=1, at_s=660.0, ended_at=later(3900.0), first_step=101, partition="gpu")
+    found = cost([failed()], [first, second], i1_0=later(900.0))
+    assert (found[0].redone_s, found[0].down_s) == (0.0, 900.0)
+    assert training_share([(first, 4200.0), (second, 3240.0)], found, gpus)["gpu"] == pytest.approx(110 / 125)
+
+
 @pytest.mark.parametrize(
     ("first", "stuck", "third", "lost"),
     [
