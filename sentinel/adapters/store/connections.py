@@ -81,7 +81,7 @@ class OpenFile:
     """Which file the connections of a SQLite store have open: by its name there may be none any more, or another one."""
 
     def __init__(self, path: str) -> None:
-        """``path``: of a file that is there."""
+        """``path``: of a file that is there; of what SQLite knows by another name than the system nothing is told."""
         self._path = path
         self._opened = self._there()
 
@@ -91,6 +91,10 @@ class OpenFile:
             Unavailable: what is saved would end with this process.
         """
         there = self._there()
+        if self._opened == _NOT_KNOWN and there is not None:
+            self._opened = there
+        if self._opened is None:
+            return
         if there is None:
             raise Unavailable(
                 f"the store's file was removed below the daemon: {self._path}",

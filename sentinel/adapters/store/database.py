@@ -201,7 +201,7 @@ class Database:
             except BaseException:
                 self.close()  # a daemon that waits for its store makes it again and again
                 raise
-            self._file = OpenFile(file) if not self.shared and (file := self.engine.url.database) else None
+            self._file = OpenFile(where_of(self.engine.url)) if not self.shared else None
             if self.shared:
                 # In weeks of standing by an idle connection may be lost: what is saved first would wait for its deadline.
                 self.engine.dispose()

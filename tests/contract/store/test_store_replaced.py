@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from in_memory.direct_store import DirectStore
 from made_records import AT, ended
 
 from sentinel.adapters.store import tables
+from sentinel.adapters.store.connections import OpenFile
 from sentinel.adapters.store.database import sqlite_url
 from sentinel.adapters.store.lease import DaemonRow
 from sentinel.errors import ContentLost, Superseded, Unavailable
@@ -220,3 +223,40 @@ def test_another_file_in_its_place_is_neither_read_nor_written_before_a_start(tm
     with again._read() as connection:
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
     again.close()
+
+
+@pytest.mark.parametrize("name", ["file:{}?mode=rwc&uri=true", "file:{}?uri=true", "file:///{}?uri=true", "{}"])
+def test_a_file_is_there_however_it_is_named(tmp_path: Path, name: str) -> None:
+    store, file, aside = (
+        DirectStore(f"sqlite:///{name.format(tmp_path / 'sentinel.db')}"),
+        tmp_path / "sentinel.db",
+        tmp_path / "aside",
+    )
+    assert store.take_lease("a", store.look_at_lease(own("a")))
+    file.rename(aside)
+    require_nothing_is_done(store, file, "was removed")
+    aside.rename(file)
+    store.put("paused", True)
+    assert store.get("paused") is True
+    store.close()
+
+
+def test_one_whose_identity_could_not_be_read_at_first_is_not_taken_for_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a file server does not answer for a moment."""
+
+    def silent(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    file = tmp_path / "sentinel.db"
+    file.touch()
+    with monkeypatch.context() as stalled:
+        stalled.setattr(os, "stat", silent)
+        opened = OpenFile(str(file))
+        opened.require()
+    opened.require()
+    (tmp_path / "other").touch()
+    (tmp_path / "other").replace(file)
+    with pytest.raises(Unavailable, match="was replaced"):
+        opened.require()
