@@ -81,7 +81,7 @@ def migrate(engine: sa.Engine, wait_s: float = 100.0) -> None:
 
 
 # Of a URL's parameters: what says which database it is. Any other may be a secret, as password and sslpassword are.
-_SHOWN = frozenset({"host", "hostaddr", "port", "user", "dbname", "target_session_attrs"})
+_SHOWN = frozenset({"host", "hostaddr", "port", "user", "dbname", "service", "target_session_attrs"})
 
 
 def where_of(url: sa.URL) -> str:

@@ -19,6 +19,7 @@ from in_memory.direct_store import DirectStore
 from servers.ports import free_ports
 from servers.postgres import PostgresServer, empty_database, missing
 
+from sentinel.adapters.store.database import where_of
 from sentinel.errors import Timeout, Unavailable, UserError
 
 
@@ -117,6 +118,11 @@ def test_a_password_that_is_a_parameter_of_the_url_is_shown_nowhere() -> None:
     with pytest.raises(UserError, match="no database that Sentinel knows") as misread:
         DirectStore("host=db1 password=SECRET")
     assert "SECRET" not in str(misread.value)
+
+
+def test_a_database_that_a_service_file_of_libpq_names_is_told_by_that_name() -> None:
+    url = sa.make_url("postgresql+psycopg://?service=sentinel&servicefile=/etc/pg.conf&password=SECRET")
+    assert where_of(url) == "postgresql+psycopg://?service=sentinel"
 
 
 _START = "import sys; from sentinel.adapters.store.store import Store; input(); Store(sys.argv[1]).close()"
