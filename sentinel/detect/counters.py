@@ -26,10 +26,11 @@ def _rows(item: Evidence) -> Iterator[dict[str, Any]]:
     node = item.where.node
     if node is None:
         return
-    yield {"node": node, "unit": "", "name": f"{TOLD}{item.source}", "at": item.at, "value": 1.0}
+    at = min(item.at, item.seen_at)  # a node's clock may be years ahead: what it told then would be kept for as long
+    yield {"node": node, "unit": "", "name": f"{TOLD}{item.source}", "at": at, "value": 1.0}
     for key, value in list(item.data.items())[:_MOST]:
         unit, _, name = key.rpartition("/")
         fits = name and len(unit) <= _MOST_UNIT and len(name) <= _MOST_NAME and not name.startswith(TOLD)
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and value > 0
         if fits and number:
-            yield {"node": node, "unit": unit, "name": name, "at": item.at, "value": float(value or 0)}
+            yield {"node": node, "unit": unit, "name": name, "at": at, "value": float(value or 0)}

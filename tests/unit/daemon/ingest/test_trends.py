@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,14 @@ async def test_growth_from_zero_is_seen_though_zeros_are_not_kept(world: Worlds)
         and trend.faster
         and trend.reason.startswith("rows remapped after corrected errors of gpu3: 0.5 a day")
     )
+
+
+def test_of_a_node_whose_clock_is_ahead_counters_are_of_when_they_came() -> None:
+    """Those of a time to come would be kept until then, and end each trend there."""
+    ahead = dataclasses.replace(told(9000.0, gpu0__x=1.0), seen_at=later(0.0))
+    behind = dataclasses.replace(told(-1.0, gpu0__x=1.0), seen_at=later(0.0))
+    assert {row["at"] for row in counter_rows([ahead])} == {later(0.0)}
+    assert {row["at"] for row in counter_rows([behind])} == {later(-DAY_S)}
 
 
 def test_what_is_no_counter_is_left_out() -> None:
