@@ -112,6 +112,13 @@ def test_the_training_share_counts_time_without_steps_once_where_the_job_ran_mea
     assert training_share([(first, 4200.0), (second, 3240.0)], found, gpus)["gpu"] == pytest.approx(110 / 125)
 
 
+def test_a_restart_within_an_attempt_takes_its_time_without_steps_from_the_attempt_s() -> None:
+    """Two hours, of which ten minutes after a failure in their middle made no step."""
+    whole = ran(at_s=-3600.0, ended_at=later(3600.0), partition="gpu")
+    found = cost([failed()], [whole], i1_0=later(600.0))
+    assert training_share([(whole, 7200.0)], found, gpus)["gpu"] == pytest.approx(110 / 120)
+
+
 @pytest.mark.parametrize(
     ("first", "stuck", "third", "lost"),
     [
