@@ -12,7 +12,7 @@ from sentinel.model.records import JobView
 
 SINGLETON = "singleton"  # kind of the dependency on all jobs of the same name and user: it names no job
 CHAIN = "chain"  # data of a release: ids of the jobs that waited for its job by a singleton, separated by commas
-MOST_LINKS = 5  # of them, the first: Slurm lets one go after the other
+MOST_LINKS = 5  # of a chain, the first by id: in that order Slurm lets one go after the other
 _RUNS = frozenset({"running", "suspended"})
 _BEGUN = _RUNS | {"completing"}
 
@@ -21,18 +21,17 @@ def waiting(jobs: Collection[JobView]) -> Iterator[tuple[int, str, int]]:
     """(job that waits, kind of its dependency, job that it waits for).
 
     Of those that a singleton waits for, the ones that have begun: Slurm lets it go when they come to their end, however they
-    go on after that.
+    go on after that. Of many in one chain the first ``MOST_LINKS``: each pair of a user's many jobs would be too much.
     """
-    singles = [job for job in jobs if job.singleton and job.state == "pending"]
-    chains = {_chain(job) for job in singles}
-    begun: dict[object, list[int]] = {}
-    for job in jobs if chains else ():
-        if job.state in _BEGUN and _chain(job) in chains:
-            begun.setdefault(_chain(job), []).append(job.id)
+    singles: dict[object, list[int]] = {}
     for job in jobs:
         yield from ((job.id, kind, on) for kind, on in job.depends)
-    for job in singles:
-        yield from ((job.id, SINGLETON, on) for on in begun.get(_chain(job), ()))
+        if job.singleton and job.state == "pending":
+            singles.setdefault(_chain(job), []).append(job.id)
+    first = {chain: sorted(links)[:MOST_LINKS] for chain, links in singles.items()}
+    for job in jobs if first else ():
+        if job.state in _BEGUN:
+            yield from ((link, SINGLETON, job.id) for link in first.get(_chain(job), ()))
 
 
 def _chain(job: JobView) -> tuple[int | None, str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.model.jobs.chains import begun_instead, waiting
+from sentinel.model.jobs.chains import MOST_LINKS, begun_instead, waiting
 from sentinel.model.records import JobView
 
 
@@ -24,6 +24,14 @@ def test_a_singleton_waits_for_the_jobs_of_its_name_and_user_that_have_begun() -
     ]  # fmt: skip
     found = {(2, "singleton", 1), (2, "singleton", 6), (3, "singleton", 1), (3, "singleton", 6), (8, "afterok", 1)}
     assert {*waiting(jobs)} == found
+
+
+def test_of_many_that_wait_for_many_the_next_ones_are_told() -> None:
+    """Slurm lets one go after the other, in the order of their ids: not each pair of them is looked at."""
+    begun, singles = [job(number) for number in range(1, 301)], range(301, 601)
+    found = [*waiting([*begun, *(job(number, "pending", singleton=True) for number in reversed(singles))])]
+    assert {waits for waits, _, _ in found} == {*singles[:MOST_LINKS]}
+    assert len(found) == len(begun) * MOST_LINKS
 
 
 @pytest.mark.parametrize(
