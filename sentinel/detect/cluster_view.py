@@ -18,7 +18,7 @@ from sentinel.detect.progress_curve import Point, ProgressCurve
 from sentinel.detect.seen import AttemptSeen, NodeSeen
 from sentinel.detect.step_rhythm import Rhythm, observe
 from sentinel.evidence.logs.timers import TIMERS, report_of
-from sentinel.model.jobs.chains import waiting
+from sentinel.model.jobs.chains import SINGLETON, begun_beside, waiting
 from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
 from sentinel.model.vocabulary import END_NOT_SEEN
 
@@ -161,10 +161,15 @@ class ClusterView:
         return seen is not None and seen.view.started_at is not None
 
     def _see_dependents(self, fleet: Fleet) -> None:
-        """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots."""
+        """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots,
+        of a singleton until both run at once."""
         jobs = fleet.jobs
         self.dependents = {
-            job: {other: kind for other, kind in others.items() if other in jobs}
+            job: {
+                other: kind
+                for other, kind in others.items()
+                if other in jobs and not (kind == SINGLETON and begun_beside(jobs[job], jobs[other]))
+            }
             for job, others in self.dependents.items()
             if job in jobs
         }

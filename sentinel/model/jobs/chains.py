@@ -56,6 +56,12 @@ def begun_instead(job: JobView, chain: Iterable[JobView]) -> str:
     )
 
 
+def begun_beside(job: JobView, link: JobView) -> bool:
+    """Whether both have nodes at once, as the user of ``link`` took its dependency away, or somebody let both run: it
+    neither waits for the end of ``job`` any more, nor begins in its place."""
+    return job.state in _RUNS and has_begun(link)
+
+
 def has_begun(job: JobView) -> bool:
     """Whether Slurm has given the job nodes; of one that was over before it names none."""
     return job.state != "pending" and bool(job.nodes)

@@ -221,3 +221,19 @@ async def test_a_successor_that_begins_while_the_job_is_prepared_is_found_before
     job = there.slurm.jobs[there.job]
     assert (job.held, job.state, states(there)) == (True, "PENDING", ["held"])
     assert any("has begun: for Slurm the failure was the end" in notice.body for notice in sink.got)
+
+
+@pytest.mark.parametrize("ended_first", [True, False])
+async def test_a_job_beside_which_its_successor_was_made_to_run_is_restarted(world: Worlds, ended_first: bool) -> None:
+    """Its user took the dependency away: it did not begin in the place of a job that ran."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    other = successor(there)
+    await daemon.pass_time(30.0)
+    begins(other, "n6")
+    await daemon.pass_time(30.0)
+    if ended_first:
+        there.slurm.end(there.job, exit_code=1)
+    await fail(daemon, lost_gpu("n1"), *([ended(there.job)] if ended_first else []))
+    job = there.slurm.jobs[there.job]
+    assert (job.restarts, job.held, job.state, states(there)) == (1, False, "RUNNING", ["watching"])
