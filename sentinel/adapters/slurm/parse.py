@@ -221,7 +221,7 @@ def job_view(record: Record) -> JobView:
     code, signal = exit_of(record.get("exit_code")) if ended or exit_held else (None, None)
     uid = whole(record.get("user_id"))
     asked, unread = _asked_lists(record)
-    nodes = _names(record.get("nodes"))
+    never_began = ended and record.get("nodes") in ("", [])
     return JobView(
         id=job,
         state=state,
@@ -229,7 +229,7 @@ def job_view(record: Record) -> JobView:
         uid=uid,
         name=text_of(record.get("name")),
         partition=text_of(record.get("partition")),
-        nodes=nodes,
+        nodes=_names(record.get("nodes")),
         batch_host=text_of(record.get("batch_host")),
         restarts=whole(record.get("restart_cnt")) or 0,
         reason="" if reason == "None" else reason,
@@ -255,8 +255,8 @@ def job_view(record: Record) -> JobView:
         batch=_is_batch(record),
         submitted_at=time_of(record.get("submit_time")),
         # Slurm keeps its forecast in the same fields: a waiting job has not started, a running one has not ended. One that
-        # ended while it waited has the time of its end there, and no nodes.
-        started_at=None if state == "pending" or (ended and not nodes) else time_of(record.get("start_time")),
+        # ended while it waited has the time of its end there, and none as its nodes; where none are told it may have run.
+        started_at=None if state == "pending" or never_began else time_of(record.get("start_time")),
         ended_at=time_of(record.get("end_time")) if ended else None,
         eligible_at=time_of(record.get("eligible_time")),
         suspended_at=time_of(record.get("suspend_time")),

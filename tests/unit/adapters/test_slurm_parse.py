@@ -222,6 +222,9 @@ def test_a_forecast_is_no_start() -> None:
     cancelled = {"job_state": "CANCELLED", "nodes": "", "start_time": 1772370000, "end_time": 1772370000}
     while_held = job_view(OLD_JOB | cancelled)  # Slurm writes the time of scancel as start and as end
     assert (while_held.started_at, while_held.ended_at) == (None, datetime(2026, 3, 1, 13, 0, tzinfo=UTC))
+    for untold in ({}, {"nodes": None}):
+        record = {name: value for name, value in (OLD_JOB | cancelled).items() if name != "nodes"} | untold
+        assert job_view(record).started_at == datetime(2026, 3, 1, 13, 0, tzinfo=UTC), "whether it ran is not known"
 
 
 @pytest.mark.parametrize(
