@@ -19,6 +19,8 @@ from sentinel.text import names
 
 # After its requeue, by Slurm's clock: Sentinel defers by 30 days, and hardly anybody has a job start that far ahead.
 _OURS_FROM = timedelta(days=29)
+# Where Slurm knows that one no more.
+_HAD_BEGUN = "Job {} is held: the next one of its chain (--dependency=singleton) had begun."
 
 
 async def release(task: Task, means: Means) -> Outcome:
@@ -32,6 +34,8 @@ async def release(task: Task, means: Means) -> Outcome:
         return means.done(task, words)
     if job.held and job.reason == NEVER_STARTS:
         return await _release_never_starting(task, means, job)
+    if job.held and _was_being_held(task, means):
+        return await hold_instead(task, means, await _begun_instead(task, means, job) or _HAD_BEGUN.format(job.id))
     stopped = means.earlier(task, StepKind.REQUEUE_HOLD)
     if job.held and stopped.get("deferred") and await _deferral_was_lost(task, means, job):
         await means.writer.defer(task.job)
@@ -60,6 +64,12 @@ async def release(task: Task, means: Means) -> Outcome:
                 return means.done(task, words)
             return await _end_deferral(task, means)
     return means.done(task)
+
+
+def _was_being_held(task: Task, means: Means) -> bool:
+    """Whether this very step had asked for a hold, and was cut off before its end: then the hold is ours."""
+    before = means.ledger.outcome(task.incident.id, task.step)
+    return before is not None and before.data.get("asked") is True
 
 
 async def _begun_instead(task: Task, means: Means, job: JobView) -> str:

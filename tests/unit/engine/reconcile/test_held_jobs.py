@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, heard, outcomes, silent, states
@@ -12,6 +13,7 @@ from in_memory.world import World
 from made_records import OPTED_IN, ended, evidence, lost_gpu, step_line
 from shipped import shipped_signatures
 
+from sentinel.errors import Timeout
 from sentinel.evidence.logs.reader import LogReader
 from sentinel.model.records import Source, Where
 from sentinel.simulate.slurm.records import SimulatedJob
@@ -173,7 +175,7 @@ async def test_a_waiting_job_that_slurm_itself_holds_is_held_by_nobody(world: Wo
 def successor(there: World) -> SimulatedJob:
     """The next one of the world's job, which waits for it."""
     first = there.slurm.jobs[there.job].record
-    same = {key: first[key] for key in ("user_name", "user_id", "name") if key in first}
+    same: dict[str, Any] = {key: first[key] for key in ("user_name", "user_id", "name") if key in first}
     job = there.slurm.jobs[there.slurm.submit(nodes=1, held=True, comment=OPTED_IN)]
     job.record |= {**same, "dependency": "singleton(unfulfilled)"}
     return job
@@ -237,3 +239,36 @@ async def test_a_job_beside_which_its_successor_was_made_to_run_is_restarted(wor
     await fail(daemon, lost_gpu("n1"), *([ended(there.job)] if ended_first else []))
     job = there.slurm.jobs[there.job]
     assert (job.restarts, job.held, job.state, states(there)) == (1, False, "RUNNING", ["watching"])
+
+
+async def test_a_hold_before_the_release_that_finds_no_answer_is_done_to_its_end(world: Worlds) -> None:
+    """It is Sentinel's own, and whoever releases the job has it start at once."""
+    there, sink = silent(world(nodes=6)), FakeSink()
+    daemon = Daemon(there, [sink], settings=WIDE)
+    other = successor(there)
+    await daemon.pass_time(30.0)
+    there.slurm.end(there.job, exit_code=1)
+    requeue_hold, update_job = there.slurm.requeue_hold, there.slurm.update_job
+
+    async def too_late(*arguments: int) -> bool:
+        if other.state == "PENDING":
+            begins(other, "n6")
+        return await requeue_hold(*arguments)
+
+    missed = 0
+
+    async def unheard(job: int, **changes: Any) -> None:
+        nonlocal missed
+        if "held" in changes.get("admin_comment", "") and not missed:
+            missed += 1
+            raise Timeout("scontrol did not answer")
+        await update_job(job, **changes)
+
+    there.slurm.requeue_hold, there.slurm.update_job = too_late, unheard  # type: ignore[method-assign,assignment]
+    await fail(daemon, lost_gpu("n1"), ended(there.job))
+    await daemon.pass_time(60.0)
+    assert missed and states(there) == ["held"]
+    assert any("has begun: for Slurm the failure was the end" in notice.body for notice in sink.got)
+    there.slurm.person_releases(there.job)
+    await daemon.pass_time(20.0)
+    assert there.slurm.jobs[there.job].state == "RUNNING"
