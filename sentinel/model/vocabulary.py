@@ -79,7 +79,8 @@ class Trust(StrEnum):
 OPEN_ENGINE = "open_engine"
 # The same of a kernel's line that any user of the node may have caused, as well as a fault of the host's.
 ANY_USER = "any_user"
-# The same where the node's agent shows the fault now: the reports of it are older than the job.
+# Key of ``Evidence.data``, True on a fault that the node's agent shows now, of which the reports are older than the job: it
+# convicts as they did, and is disproven as soon as the agent shows it no more.
 STILL_THERE = "still_there"
 
 
