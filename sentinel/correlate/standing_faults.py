@@ -27,15 +27,15 @@ def standing_faults(
 ) -> list[Evidence]:
     """Faults that telemetry shows now on nodes of the incident's job, and of which the incident knows nothing yet.
 
-    Not where the job ran there for longer than ``window``, nor where all GPUs that are named are known to be others' than
-    the job's. A fault that only the past shows is none of these: a return to service settles it.
+    Not where the job ran there for longer than ``window``, or may have, nor where all GPUs that are named are known to be
+    others' than the job's. A fault that only the past shows is none of these: a return to service settles it.
     """
     job, attempt = incident.job, incident.attempt
     over = [item.at for item in incident.evidence if incidents.ends(item)]
     if job is None or attempt is None or not over:
         return []
     began = ran(job, attempt, cluster.fleet.jobs.get(job) if cluster.fleet is not None else None, cluster)[0]
-    if began is not None and max(over) - began > window:
+    if began is None or max(over) - began > window:
         return []
     told = {
         item.where.node for item in incident.evidence if item.trust is Trust.SYSTEM and convictions.of(item).convicts

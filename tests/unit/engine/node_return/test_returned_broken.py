@@ -27,9 +27,10 @@ def no_device(there: World) -> Evidence:
 
 
 async def failed(
-    there: World, word: dict[str, Any], *, held: frozenset[int] | None = None, ran_s: float = 1.0
+    there: World, word: dict[str, Any], *, held: frozenset[int] | None = None, ran_s: float | None = 1.0
 ) -> Daemon:
-    """The job begins on a node that was returned just before, and fails there after ``ran_s`` for want of a device."""
+    """The job begins on a node that was returned just before, and fails there after ``ran_s`` for want of a device. None: it
+    is not known when it began."""
     daemon = Daemon(there, [FakeSink()], settings=OBSERVED)
     now = there.slurm.clock.now()
     seen = daemon.live.node("n1")
@@ -37,7 +38,7 @@ async def failed(
     seen.verdict = {**word, "at_s": int(now.timestamp())}
     if held is not None:
         seen.gpus = {(there.job, 0): held}
-    there.slurm.jobs[there.job].started = now.timestamp() - ran_s
+    there.slurm.jobs[there.job].started = now.timestamp() - ran_s if ran_s is not None else 0
     await daemon.fleets.take()
     there.slurm.end(there.job, exit_code=1)
     await daemon.observe([no_device(there), ended(there.job)])
@@ -71,8 +72,9 @@ async def test_a_job_that_fails_for_want_of_a_gpu_there_is_not_its_users_fault(w
         ({"word": "BAD", "code": "xid_79", "sentence": "Xid 79 on 0000:1b:00"}, {}),
         (LOST, {"held": frozenset({4, 5})}),  # of others' GPUs
         (LOST, {"ran_s": 3600.0}),  # it worked beside that one
+        (LOST, {"ran_s": None}),  # perhaps it did
     ],
-    ids=["good", "unknown", "past", "others", "worked"],
+    ids=["good", "unknown", "past", "others", "worked", "start-unknown"],
 )
 async def test_what_does_not_show_a_lost_gpu_of_the_job_excuses_nothing(
     world: Worlds, word: dict[str, Any], how: dict[str, Any]
