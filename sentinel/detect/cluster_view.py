@@ -18,7 +18,7 @@ from sentinel.detect.progress_curve import Point, ProgressCurve
 from sentinel.detect.seen import AttemptSeen, NodeSeen
 from sentinel.detect.step_rhythm import Rhythm, observe
 from sentinel.evidence.logs.timers import TIMERS, report_of
-from sentinel.model.jobs.chains import SINGLETON, begun_beside, waiting
+from sentinel.model.jobs.chains import begun_tasks, still_linked, waiting
 from sentinel.model.records import Evidence, Fleet, JobView, Kind, Source
 from sentinel.model.vocabulary import END_NOT_SEEN
 
@@ -163,15 +163,9 @@ class ClusterView:
     def _see_dependents(self, fleet: Fleet) -> None:
         """Slurm forgets what a job waited for when it lets it go: here that is kept as long as both are in the snapshots,
         of a singleton until both run at once."""
-        jobs = fleet.jobs
+        jobs, tasks = fleet.jobs, begun_tasks(fleet.jobs.values())
         self.dependents = {
-            job: {
-                other: kind
-                for other, kind in others.items()
-                if other in jobs and not (kind == SINGLETON and begun_beside(jobs[job], jobs[other]))
-            }
-            for job, others in self.dependents.items()
-            if job in jobs
+            job: still_linked(jobs[job], others, jobs, tasks) for job, others in self.dependents.items() if job in jobs
         }
         for view, kind, job in waiting(jobs.values()):
             self.dependents.setdefault(job, {})[view] = kind

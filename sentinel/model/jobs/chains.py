@@ -6,7 +6,7 @@ stopped while it runs is requeued before it ends, and the next one goes on waiti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sentinel.model.records import JobView
 
@@ -56,10 +56,30 @@ def begun_instead(job: JobView, chain: Iterable[JobView]) -> str:
     )
 
 
-def begun_beside(job: JobView, link: JobView) -> bool:
-    """Whether both have nodes at once, as the user of ``link`` took its dependency away, or somebody let both run: it
-    neither waits for the end of ``job`` any more, nor begins in its place."""
-    return job.state in _RUNS and has_begun(link)
+def still_linked(
+    job: JobView, others: Mapping[int, str], jobs: Mapping[int, JobView], tasks: Mapping[int, int]
+) -> dict[int, str]:
+    """Of the jobs that waited for ``job``, and how, those that may still begin in its place, or have.
+
+    One that waited by a singleton and has nodes at the same time as ``job`` does neither: its user took the dependency away,
+    or somebody let both run.
+
+    Args:
+        jobs: all that Slurm knows, by id.
+        tasks: see ``begun_tasks``. Such a task counts as its array.
+    """
+    found: dict[int, str] = {}
+    for other, kind in others.items():
+        begins = tasks.get(other, other) if kind == SINGLETON else other
+        if kind == SINGLETON and begins in jobs and job.state in _RUNS and has_begun(jobs[begins]):
+            continue
+        found |= {link: kind for link in (other, begins) if link in jobs}
+    return found
+
+
+def begun_tasks(jobs: Iterable[JobView]) -> dict[int, int]:
+    """By array: one task of it that has begun, under an id of its own; that of the array stays with the tasks that wait."""
+    return {job.array[0]: job.id for job in jobs if job.array is not None and job.id != job.array[0] and has_begun(job)}
 
 
 def has_begun(job: JobView) -> bool:

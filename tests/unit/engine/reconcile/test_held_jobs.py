@@ -272,3 +272,21 @@ async def test_a_hold_before_the_release_that_finds_no_answer_is_done_to_its_end
     there.slurm.person_releases(there.job)
     await daemon.pass_time(20.0)
     assert there.slurm.jobs[there.job].state == "RUNNING"
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_the_first_task_of_an_array_that_begins_is_a_successor(world: Worlds, beside: bool) -> None:
+    """Slurm gives it another id: the array's own stays that of the tasks that wait."""
+    there = silent(world(nodes=6))
+    daemon = Daemon(there, settings=WIDE)
+    array = successor(there)
+    await daemon.pass_time(30.0)
+    if not beside:
+        there.slurm.end(there.job, exit_code=1)
+    array.record["dependency"] = ""
+    begins(there.slurm.jobs[there.slurm.submit(nodes=1, held=True, array=(array.id, 1))], "n6")
+    if beside:
+        await daemon.pass_time(30.0)
+        there.slurm.end(there.job, exit_code=1)
+    await fail(daemon, lost_gpu("n1"), ended(there.job))
+    assert states(there) == (["watching"] if beside else ["held"])
