@@ -49,7 +49,12 @@ async def _nodes_answer_again(task: Task, means: Means, job: JobView) -> str:
 
 
 async def _gave_back(task: Task, means: Means, job: JobView) -> str:
-    """Whether the job has given the nodes that broke back (scontrol update NodeList=...), after the snapshot of the plan."""
+    """Whether the job has given the nodes that broke back (scontrol update NodeList=...), after the snapshot of the plan.
+
+    Not where we did that for a restart in its allocation, which failed.
+    """
+    if means.ledger.outcome(task.incident.id, Step(StepKind.START_RUN, job=task.job, attempt=task.attempt)) is not None:
+        return ""
     broke = {*task.verdict.drain, *task.verdict.suspect}
     if not broke or broke & {*job.nodes} or not job.nodes or job.het is not None:  # components have nodes of their own
         return ""
