@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "sentinel"
 
 # What everybody may import: records, protocols and the arithmetic of files that are data. Nothing here acts, waits or reads.
-BASE = {"", "model", "errors", "ports", "wire", "protocol", "text", "gpu_values", "inert_pickle"}
+BASE = {"", "model", "errors", "ports", "wire", "protocol", "text", "graphs", "gpu_values", "inert_pickle"}
 STAGES = {"evidence", "detect", "correlate", "classify", "policy", "actions", "alerts", "checkpoints", "planning"}
 RUNNERS = {"daemon", "replay", "simulate", "agent", "cli", "hook", "launcher", "__main__"}
 SHARED = {"adapters", "config", "given_files", "log", "telemetry"}

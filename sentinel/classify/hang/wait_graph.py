@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from sentinel.classify.hang.group_state import GroupStates, GroupView
 from sentinel.classify.hang.order import Front, fronts, global_ranks, offenders
+from sentinel.graphs import components
 from sentinel.model.collectives import Call, Channel
 
 _MAX_EDGES = 2_000_000
@@ -235,38 +236,6 @@ def _without_calls(picture: GroupStates, waits: Waits) -> frozenset[int]:
 
 
 def _last_component(graph: dict[int, set[int]]) -> frozenset[int]:
-    """The strongly connected components that wait for nobody outside themselves (Tarjan, without recursion)."""
-    order: dict[int, int] = {}
-    low: dict[int, int] = {}
-    component: dict[int, int] = {}
-    path: list[int] = []
-    for start in sorted(graph):
-        if start in order:
-            continue
-        work = [(start, iter(sorted(graph.get(start, ()))))]
-        order[start] = low[start] = len(order)
-        path.append(start)
-        while work:
-            rank, rest = work[-1]
-            for other in rest:
-                if other not in order:
-                    order[other] = low[other] = len(order)
-                    path.append(other)
-                    work.append((other, iter(sorted(graph.get(other, ())))))
-                    break
-                if other not in component:
-                    low[rank] = min(low[rank], order[other])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[rank])
-                if low[rank] == order[rank]:
-                    while True:
-                        member = path.pop()
-                        component[member] = order[rank]
-                        if member == rank:
-                            break
-    leaving = {
-        component[rank] for rank, others in graph.items() for other in others if component[other] != component[rank]
-    }
-    return frozenset(rank for rank, number in component.items() if number not in leaving)
+    """The ranks of the components that wait for nobody outside themselves."""
+    last = (part for part in components(graph) if all(graph.get(rank, set()) <= part for rank in part))
+    return frozenset().union(*last)

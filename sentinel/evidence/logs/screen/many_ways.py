@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentinel.graphs import components
+
 FEW = 4  # times that something is repeated at most: the ways multiply to nothing that matters
 _LONGEST = 64  # characters of a fixed number that are written out, as of a UUID; more are taken for any number
 _MANY = 2  # ways are counted up to here
@@ -203,39 +205,5 @@ def _is_ambiguous(made: _Automaton, loop: frozenset[int]) -> bool:
 
 
 def _loops(graph: Mapping[Any, Iterable[Any]]) -> list[frozenset[Any]]:
-    """Sets of states that can all be reached from one another, of which one can be reached from itself (Tarjan)."""
-    order: dict[Any, int] = {}
-    low: dict[Any, int] = {}
-    stack: list[Any] = []
-    on_stack: set[Any] = set()
-    found: list[frozenset[Any]] = []
-    for root in graph:
-        if root in order:
-            continue
-        work = [(root, iter(graph[root]))]
-        order[root] = low[root] = len(order)
-        stack.append(root)
-        on_stack.add(root)
-        while work:
-            state, rest = work[-1]
-            for after in rest:
-                if after not in order:
-                    order[after] = low[after] = len(order)
-                    stack.append(after)
-                    on_stack.add(after)
-                    work.append((after, iter(graph[after])))
-                    break
-                if after in on_stack:
-                    low[state] = min(low[state], order[after])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[state])
-                if low[state] == order[state]:
-                    loop: set[Any] = set()
-                    while not loop or state not in loop:
-                        loop.add(stack.pop())
-                    on_stack -= loop
-                    if len(loop) > 1 or state in graph[state]:
-                        found.append(frozenset(loop))
-    return found
+    """Sets of states that can all be reached from one another, of which one can be reached from itself."""
+    return [part for part in components(graph) if len(part) > 1 or any(state in graph[state] for state in part)]
