@@ -50,7 +50,7 @@ _Sets = dict[str, dict[int, str]]
 _Most = tuple[int, str]  # how many files the largest set has, and its name
 
 
-def ranks_files(folder: Path) -> dict[str, dict[int, str]]:
+def files_by_step(folder: Path) -> dict[str, dict[int, str]]:
     """The files of each step in a folder, by what their names share and by rank.
 
     Thousands of steps may lie there, and each of them is asked: they are kept while the folder does not change.

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown, Tree, entry_of, explain_os, scan
-from sentinel.checkpoints.formats.rank_set import ranks_files, set_of
+from sentinel.checkpoints.formats.rank_set import files_by_step, set_of
 from sentinel.text import visible
 
 
@@ -26,7 +26,7 @@ def files_of(path: Path) -> list[Path]:
     known = set_of(path.name)
     if known is None:
         return []
-    return [path.with_name(name) for _, name in sorted(ranks_files(path.parent).get(known[0], {}).items())]
+    return [path.with_name(name) for _, name in sorted(files_by_step(path.parent).get(known[0], {}).items())]
 
 
 def scan_save(path: Path) -> Tree:
