@@ -208,7 +208,7 @@ def taken_along(
         if not out & set(job.nodes) or (opt_in and not intent_of(job.comment).restart):
             continue
         own_grounds = _that_concern(job, grounds, out, verdict, cluster)
-        if not own_grounds or _began_between(job, own_grounds, plan, cluster):
+        if not own_grounds or _began_between(job, own_grounds, incident, cluster):
             continue
         new = incidents.new(own_grounds[0], job=job.id, attempt=job.restarts, now=now)
         new = dataclasses.replace(new, id=taken_along_id(incident.id, job.id, job.restarts))
@@ -228,13 +228,13 @@ def _that_concern(
     return [item for item in grounds if item.where.node not in spared] if out & set(job.nodes) - spared else []
 
 
-def _began_between(job: JobView, grounds: Sequence[Evidence], plan: Plan, cluster: ClusterView) -> bool:
-    """Whether the job began after what speaks against its nodes, and well before the plan: that was heard late, and whether
-    it harms the job shows in the job. One that begins once its node is convicted has just begun."""
+def _began_between(job: JobView, grounds: Sequence[Evidence], incident: Incident, cluster: ClusterView) -> bool:
+    """Whether the job began after what speaks against its nodes, and well before that was heard: whether it harms the job
+    shows in the job. One that begins once its node is accused, or convicted, has just begun."""
     told = [item for item in grounds if item.where.node in job.nodes]
     if job.started_at is None or any(was_there(job, item, cluster) for item in told):
         return False
-    return of_own_clock(job.started_at, cluster.own_clock_ahead_s()) <= plan.at - JUST_BEGUN
+    return of_own_clock(job.started_at, cluster.own_clock_ahead_s()) <= incident.opened_at - JUST_BEGUN
 
 
 def _is_of_a_gpu(item: Evidence, verdict: Verdict) -> bool:

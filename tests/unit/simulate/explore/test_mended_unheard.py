@@ -115,6 +115,16 @@ CANCELLED_AND_FORGOTTEN = History(
     1098.9588787082978,
 )  # fmt: skip
 
+BEGUN_BEFORE_ITS_NODE_WAS_JUDGED = History(
+    2026, 4317, "anything", Setup(nodes=8, jobs=(JobSpec(nodes=2), JobSpec(nodes=2, user="bob"))),
+    (
+        Happening("gpu-memory-contained", 31.10232427758191, "job0/0"),
+        Happening("store-full", 31.77824819921876, data={"for_s": 120.0}),
+        Happening("gpu-off-bus", 64.52276056620371, "job1/0"),
+    ),
+    1192.628935125579,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "history",
@@ -128,6 +138,7 @@ CANCELLED_AND_FORGOTTEN = History(
         RELEASED_AFTER_ANOTHER_WROTE,
         SAVED_BY_AN_ATTEMPT_THAT_IS_FORGOTTEN,
         CANCELLED_AND_FORGOTTEN,
+        BEGUN_BEFORE_ITS_NODE_WAS_JUDGED,
     ],
     ids=lambda history: f"{history.seed}-{history.number}",
 )
