@@ -11,7 +11,7 @@ from sentinel.model.records import Evidence, JobView, Source
 
 Ran = tuple[datetime | None, datetime | None]  # began (None: not known), ended (None: not yet)
 SLACK = timedelta(seconds=2)  # Slurm's times are whole seconds, and clocks of nodes are not the same
-BY_DAEMON = frozenset({Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})  # whose times are of the daemon's clock
+_BY_DAEMON = frozenset({Source.PROBE, Source.PROMETHEUS, Source.OPERATOR})  # whose times are of the daemon's clock
 
 
 def ran(job: int | None, attempt: int | None, view: JobView | None, cluster: ClusterView) -> Ran:
@@ -36,14 +36,22 @@ def attempt_at(job: JobView, at: datetime, cluster: ClusterView) -> int:
     return next(those, cluster.attempt_on(job))
 
 
+def by_own_clock(item: Evidence, cluster: ClusterView) -> datetime | None:
+    """When it happened by the daemon's clock; None where the clock of its node is not known."""
+    if item.source in _BY_DAEMON:
+        return item.at
+    node = cluster.nodes.get(item.where.node) if item.where.node is not None else None
+    off_s = node.clock_offset_s if node is not None else None
+    return item.at - timedelta(seconds=off_s) if off_s is not None else None
+
+
 def by_slurms_clock(item: Evidence, cluster: ClusterView) -> datetime:
     """When it happened by slurmctld's clock, which is taken to go with most nodes'; as it is told where the clock of its
     node is not known."""
-    node = cluster.nodes.get(item.where.node) if item.where.node is not None else None
-    off_s = 0.0 if item.source in BY_DAEMON else node.clock_offset_s if node is not None else None
-    if off_s is None or (abs(off_s) <= MOST_SKEW_S and item.source not in BY_DAEMON):
+    own = by_own_clock(item, cluster)
+    if own is None or (item.source not in _BY_DAEMON and abs((item.at - own).total_seconds()) <= MOST_SKEW_S):
         return item.at
-    return item.at - timedelta(seconds=off_s + (cluster.own_clock_ahead_s() or 0.0))
+    return own - timedelta(seconds=cluster.own_clock_ahead_s() or 0.0)
 
 
 def was_there(job: JobView, item: Evidence, cluster: ClusterView) -> bool:

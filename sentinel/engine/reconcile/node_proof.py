@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.config.returns import level_told
-from sentinel.correlate.attempt_times import BY_DAEMON
+from sentinel.correlate.attempt_times import by_own_clock
 from sentinel.engine.node_return.put_back import drained_by_us
 from sentinel.engine.reconcile.rebooted import against, agent_holds, ended_by_reboot
 from sentinel.engine.state import State
@@ -265,22 +265,13 @@ def _said(state: State, incidents: Iterable[Incident], nodes: Collection[str]) -
         for item in (*incident.evidence, *grounds):
             node = item.where.node
             if node is not None and node in nodes and item.trust is Trust.SYSTEM and item.kind != Kind.DIAG_PASSED:
-                found.setdefault(node, {})[item.id] = _by_own_clock(state, item, node)
+                found.setdefault(node, {})[item.id] = by_own_clock(item, state.cluster)
     return found
-
-
-def _by_own_clock(state: State, item: Evidence, node: str) -> datetime | None:
-    """When it happened by the daemon's clock; None where the node's clock is not known."""
-    if item.source in BY_DAEMON:
-        return item.at
-    seen = state.cluster.nodes.get(node)
-    off_s = seen.clock_offset_s if seen is not None else None
-    return item.at - timedelta(seconds=off_s) if off_s is not None else None
 
 
 def happened_at(state: State, item: Evidence) -> datetime:
     """When it happened by the daemon's clock; where it is not known how far the node's is from it, by the node's."""
-    return (_by_own_clock(state, item, item.where.node) if item.where.node is not None else None) or item.at
+    return by_own_clock(item, state.cluster) or item.at
 
 
 def _taken_out_and_back(state: State, incident: Incident) -> frozenset[str]:
