@@ -272,7 +272,9 @@ def test_two_nodes_forget_at_once(folder, monkeypatch):
 
     monkeypatch.setattr("sentinel.checkpoints.kept_manifest.KEPT", 2)
     monkeypatch.setattr(os, "scandir", Raced)
-    kept_of(folder, "/run/5", 5)
+    newest = kept_of(folder, "/run/5", 5)
+    monkeypatch.undo()
+    assert newest in folder.iterdir()
 
 
 def test_what_was_kept_before_runs_were_told_apart_is_found(make, folder):

@@ -124,5 +124,10 @@ async def test_only_where_there_are_several_every_snapshot_asks_who_answers(site
 
 
 async def test_a_look_without_an_answer_spoils_no_snapshot(site: Site) -> None:
-    (site.folder / "scontrol").write_text("#!/bin/sh\nexit 1\n")
-    await site.reader().in_charge.look()
+    reader, scontrol = site.reader(), site.folder / "scontrol"
+    answering = scontrol.read_text()
+    scontrol.write_text("#!/bin/sh\nexit 1\n")
+    await reader.in_charge.look()
+    scontrol.write_text(answering)
+    site.answers(PRIMARY, today(0))
+    assert await reader.booted_at() == PRIMARY

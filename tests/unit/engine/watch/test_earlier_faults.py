@@ -40,6 +40,13 @@ async def heard(
         await daemon.pass_time(2.0)
 
 
+async def at_work_for_an_hour(daemon: Daemon) -> None:
+    await daemon.start()
+    await daemon.housekeeping()
+    await daemon.pass_time(1.0)
+    await asyncio.sleep(HOUR_S)  # of the fake clock, as all of them here
+
+
 async def told(daemon: Daemon, item: Evidence) -> None:
     await daemon.observe([item])
     await daemon.quiet()
@@ -56,10 +63,7 @@ async def test_a_fault_heard_hours_later_is_not_that_of_the_job_that_began_since
     """One job ran there then, and completed; the next one is another user's."""
     there = world(nodes=2, wide=2)
     slurm, daemon = there.slurm, Daemon(there)
-    await daemon.start()
-    await daemon.housekeeping()
-    await daemon.pass_time(1.0)
-    await asyncio.sleep(HOUR_S)
+    await at_work_for_an_hour(daemon)
     at = slurm.clock.now()
     await asyncio.sleep(600.0)
     slurm.end(there.job)
@@ -89,10 +93,7 @@ async def test_of_a_job_that_ran_then_and_still_runs_it_is_also_where_it_is_hear
 ) -> None:
     there = world(nodes=3, wide=2)
     slurm, daemon = there.slurm, Daemon(there)
-    await daemon.start()
-    await daemon.housekeeping()
-    await daemon.pass_time(1.0)
-    await asyncio.sleep(HOUR_S)
+    await at_work_for_an_hour(daemon)
     at = daemon.world.slurm.clock.now()
     await asyncio.sleep(late_s)
     await daemon.fleets.take()
@@ -118,10 +119,7 @@ async def test_a_reboot_ends_what_the_agent_holds_against_its_node(
 ) -> None:
     there = world(nodes=2, wide=2)
     slurm, daemon = there.slurm, Daemon(there)
-    await daemon.start()
-    await daemon.housekeeping()
-    await daemon.pass_time(1.0)
-    await asyncio.sleep(HOUR_S)
+    await at_work_for_an_hour(daemon)
     if before:
         await told(daemon, xid(number, slurm.clock.now()))
         slurm.nodes["n1"].reason, slurm.nodes["n1"].drained = "", False  # by a person
