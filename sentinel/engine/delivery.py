@@ -187,17 +187,20 @@ def _under_way(state: State, key: str) -> bool:
     return effect is not None and effect.notice.delivery.next_at is None
 
 
+def is_news(channel: Channel | None, notice: Notice, now: datetime) -> bool:
+    """Whether a message that was not delivered is sent after a start."""
+    over = notice.data.get(OVER) or notice.delivery.unsure >= MOST_UNSURE
+    return not over and now - due(channel, notice) < _STALE
+
+
 def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> None:
     """After a start: what was not delivered is tried again, dead letters too. What is old or over stays where it is."""
-    undelivered = stored.undelivered
     for notice, receiver in stored.standing:
         if receiver in state.receivers:
             _stands(state, notice, receiver)
     threads: dict[str, tuple[str, list[Notice]]] = {}
-    for notice, receiver in sorted(undelivered, key=lambda one: one[0].at):
-        if receiver not in state.receivers or notice.data.get(OVER) or notice.delivery.unsure >= MOST_UNSURE:
-            continue
-        if now - due(state.channel(receiver), notice) < _STALE:
+    for notice, receiver in sorted(stored.undelivered, key=lambda one: one[0].at):
+        if receiver in state.receivers and is_news(state.channel(receiver), notice, now):
             fresh = dataclasses.replace(
                 notice, delivery=Delivery(took=notice.delivery.took, unsure=notice.delivery.unsure)
             )

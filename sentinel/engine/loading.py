@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sentinel.alerts import thread_from, unreadable_state
+from sentinel.config.alerts import JOB_LOG
 from sentinel.config.rules import Rules
 from sentinel.config.settings import Settings
 from sentinel.correlate.incidents import opens
@@ -29,8 +30,8 @@ from sentinel.engine.unreadable_slurm import BLIND
 from sentinel.engine.watch import first_step, restored_attempts
 from sentinel.engine.watch.nodes import AGENTS_KEPT, heard_before
 from sentinel.model.audit import AuditEntry, Stage
-from sentinel.model.changes import Audited, IncidentChanged, SettingChanged
-from sentinel.model.records import RESTARTS, Cause, IncidentState, Result, StepKind
+from sentinel.model.changes import Audited, IncidentChanged, NoticeChanged, NoticeDropped, SettingChanged
+from sentinel.model.records import RESTARTS, Cause, Delivery, IncidentState, Result, StepKind
 from sentinel.model.stored import Stored
 from sentinel.policy import PastRestart
 from sentinel.wire import time_from
@@ -129,7 +130,7 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
     _observe_if_incomplete(state, out, stored, now)
     backlog.started(state, stored, now)
     restored_attempts.restore_rhythms(state.cluster, now)
-    delivery.carry_on(state, out, stored, now)
+    delivery.carry_on(state, out, _handed_on(state, out, stored, now), now)
     reused_ids.started(state, out, stored, now)
     waits.compare_modes(state, out, stored, now)
     for name in sorted(state.open_plans & state.incidents.keys()):
@@ -153,6 +154,31 @@ def carry_on(state: State, out: Transition, stored: Stored, now: datetime) -> No
             recovery.carry_out_plan(state, out, incident.id, now)
         elif any(map(opens, incident.evidence)):
             judging.judge_soon(state, out, incident.id, now)
+
+
+def _handed_on(state: State, out: Transition, stored: Stored, now: datetime) -> Stored:
+    """With the receivers that the settings name now: what one that they do not name any more has not taken is for those
+    which never heard of its thread. A plain webhook's name is made of its address: with a new token it has another."""
+    waiting = {(notice.id, receiver): (notice, receiver) for notice, receiver in stored.undelivered}
+    for notice, gone in stored.undelivered:
+        if gone in state.receivers or gone == JOB_LOG:
+            continue
+        heirs = [
+            name
+            for name in delivery.receivers(state, notice)
+            if name != JOB_LOG
+            and name not in stored.heard_of.get(notice.thread, ())
+            and delivery.is_news(state.channel(name), notice, now)
+        ]
+        fresh = dataclasses.replace(notice, delivery=Delivery(unsure=notice.delivery.unsure))
+        for name in heirs:
+            waiting[notice.id, name] = (fresh, name)
+            out.save(NoticeChanged(fresh, name, delivered=False))
+        if heirs:
+            del waiting[notice.id, gone]
+            out.save(NoticeDropped(notice.id, gone))
+            out.say("notice-handed-on", notice=notice.id, before=gone, receiver=", ".join(heirs))
+    return dataclasses.replace(stored, undelivered=tuple(waiting.values()))
 
 
 def _observe_if_incomplete(state: State, out: Transition, stored: Stored, now: datetime) -> None:

@@ -91,6 +91,14 @@ class NoticeChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeDropped:
+    """A receiver does not get this message any more: others have it in its stead."""
+
+    notice: str
+    receiver: str
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptSeen:
     """What one attempt of a job had and reached."""
 
@@ -142,6 +150,7 @@ Change = (
     | StepIntended
     | StepEnded
     | NoticeChanged
+    | NoticeDropped
     | AttemptSeen
     | SettingChanged
     | Audited

@@ -57,6 +57,8 @@ class Stored:
     told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # With its receiver; without those of whose thread that receiver has got a later one.
     undelivered: tuple[tuple[Notice, str], ...] = ()
+    # By thread of these, all receivers that its messages were for.
+    heard_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # The last message of each thread that is not over, for each receiver that took it.
     standing: tuple[tuple[Notice, str], ...] = ()
     unclaimed: tuple[Evidence, ...] = ()  # acknowledged lately, and of no incident yet; the oldest first
@@ -114,6 +116,17 @@ def without_overtaken(
         for notice, receiver in undelivered
         if notice.order >= newest.get((notice.thread, receiver), notice.order)
     )
+
+
+def heard_of(
+    undelivered: Iterable[tuple[Notice, str]], messages: Iterable[tuple[Notice, str]]
+) -> dict[str, frozenset[str]]:
+    """See ``Stored.heard_of``; of all messages of these threads, each with its receiver."""
+    found: dict[str, set[str]] = {notice.thread: set() for notice, _ in undelivered}
+    for notice, receiver in messages:
+        if notice.thread in found:
+            found[notice.thread].add(receiver)
+    return {thread: frozenset(names) for thread, names in found.items()}
 
 
 def newest_standing(messages: Iterable[tuple[Notice, str, bool]]) -> list[tuple[Notice, str]]:

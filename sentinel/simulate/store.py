@@ -31,6 +31,7 @@ from sentinel.model.stored import (
     ENDED,
     Stored,
     StoredStep,
+    heard_of,
     newest_standing,
     not_judged_since,
     still_excluding,
@@ -89,6 +90,7 @@ class MemoryStore:
         running = {row["job"] for row in self.rows_of_attempts.values() if row["ended_at"] is None}
         judged = wanted | {name for name, incident in rows.items() if incident.job in running}
         made = {name: self.plans[name] for name in sorted(wanted) if name in self.plans}
+        undelivered = without_overtaken(self._notices(delivered=False), self._notices(delivered=True))
         newest = sorted(rows.values(), key=lambda i: i.opened_at, reverse=True)
         return Stored(
             incidents=tuple(self.incidents[name] for name in sorted(wanted) if name in self.incidents),
@@ -101,7 +103,8 @@ class MemoryStore:
             recent_attempts=tuple(self.rows_of_attempts.values()),
             settings=dict(self.settings),
             told=self._told(wanted),
-            undelivered=without_overtaken(self._notices(delivered=False), self._notices(delivered=True)),
+            undelivered=undelivered,
+            heard_of=heard_of(undelivered, self._notices(delivered=False) + self._notices(delivered=True)),
             standing=tuple(newest_standing(self._of(wanted | {""}))),
             unclaimed=self._unclaimed(lately),
             evidence_ids=tuple(item.id for item in sorted(self.evidence.values(), key=lambda e: e.at))[-evidence_ids:],
@@ -248,6 +251,9 @@ class MemoryStore:
     def _notice(self, change: c.NoticeChanged) -> None:
         self.notices[change.notice.id, change.receiver] = (change.notice, change.delivered)
 
+    def _notice_dropped(self, change: c.NoticeDropped) -> None:
+        self.notices.pop((change.notice, change.receiver), None)
+
     def _attempt(self, change: c.AttemptSeen) -> None:
         job = change.job
         if job.started_at is None:
@@ -293,6 +299,7 @@ _WRITERS: Mapping[type[Any], Callable[[MemoryStore, Any], None]] = {
     c.StepIntended: MemoryStore._step_intended,
     c.StepEnded: MemoryStore._step_ended,
     c.NoticeChanged: MemoryStore._notice,
+    c.NoticeDropped: MemoryStore._notice_dropped,
     c.AttemptSeen: MemoryStore._attempt,
     c.SettingChanged: MemoryStore._setting,
     c.Audited: MemoryStore._audited,

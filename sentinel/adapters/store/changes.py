@@ -225,6 +225,11 @@ def _notice(connection: sa.Connection, change: c.NoticeChanged) -> None:
     upsert(connection, t.notice, ["id", "receiver"], values)
 
 
+def _notice_dropped(connection: sa.Connection, change: c.NoticeDropped) -> None:
+    its = t.notice.c
+    connection.execute(sa.delete(t.notice).where(its.id == change.notice, its.receiver == change.receiver))
+
+
 def _attempt(connection: sa.Connection, change: c.AttemptSeen) -> None:
     job = change.job
     if job.started_at is None:
@@ -286,6 +291,7 @@ _WRITERS: Mapping[type[Any], Callable[[sa.Connection, Any], None]] = {
     c.StepIntended: _step_intended,
     c.StepEnded: _step_ended,
     c.NoticeChanged: _notice,
+    c.NoticeDropped: _notice_dropped,
     c.AttemptSeen: _attempt,
     c.SettingChanged: _setting,
     c.Audited: _audited,

@@ -29,6 +29,7 @@ from sentinel.model.stored import (
     ENDED,
     Stored,
     StoredStep,
+    heard_of,
     newest_standing,
     not_judged_since,
     still_excluding,
@@ -94,6 +95,7 @@ def load(
     rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, older, _JUDGED)}
     running = set(connection.execute(_RUNNING).scalars())
     of_running = {name for name, row in rows.items() if row.job in running}
+    undelivered, heard = _undelivered(connection, readable)
     return Stored(
         incidents=_with_evidence(connection, readable, sorted(known, key=lambda row: row.id)),
         verdicts=newest_verdicts(connection, readable, wanted | of_running),
@@ -105,7 +107,8 @@ def load(
         recent_attempts=tuple(dict(row._mapping) for row in connection.execute(_recent_attempts(lately))),
         settings=settings,
         told=_told(connection, wanted),
-        undelivered=_undelivered(connection, readable),
+        undelivered=undelivered,
+        heard_of=heard,
         standing=_standing(connection, readable, wanted | {""}),
         unclaimed=_unclaimed(connection, readable, lately),
         evidence_ids=_evidence_ids(connection, evidence_ids),
@@ -233,12 +236,16 @@ def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str,
     return found
 
 
-def _undelivered(connection: sa.Connection, readable: Readable) -> tuple[tuple[Notice, str], ...]:
-    """See ``Stored.undelivered``. Of those that were delivered no text is needed: an unreadable one is no loss."""
+def _undelivered(
+    connection: sa.Connection, readable: Readable
+) -> tuple[tuple[tuple[Notice, str], ...], dict[str, frozenset[str]]]:
+    """See ``Stored.undelivered`` and ``heard_of``. Of what was delivered no text is needed: an unreadable one is no loss."""
     rows = connection.execute(_UNDELIVERED).all()
     waiting = [(notice, row.receiver) for row in rows for notice in readable(Notice, [row.record])]
     known = by_id(connection, t.notice, t.notice.c.incident, {notice.incident for notice, _ in waiting})
-    return without_overtaken(waiting, [(_outline(row), row.receiver) for row in known if row.delivered])
+    outlines = [(_outline(row), row.receiver, row.delivered) for row in known]
+    left = without_overtaken(waiting, [(outline, to) for outline, to, delivered in outlines if delivered])
+    return left, heard_of(left, [(outline, to) for outline, to, _ in outlines])
 
 
 def _standing(connection: sa.Connection, readable: Readable, incidents: set[str]) -> tuple[tuple[Notice, str], ...]:
