@@ -227,6 +227,7 @@ class Engine:
             delivery.again(self.state, out, incident)
         elif name == HOUSEKEEPING:
             backlog.housekeeping(self.state, out, now)
+            approvals.let_go(self.state, out, now)
             delivery.repeat_due(self.state, out, now)
             self.state.forget(now)
         elif name == turns.DIAGNOSTICS:
