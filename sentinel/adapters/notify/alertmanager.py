@@ -16,6 +16,7 @@ from typing import Any
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.http_post import post
 from sentinel.adapters.notify.markup import Markup, escaped
+from sentinel.adapters.notify.turns import ORDINARY, urgency_of
 from sentinel.model.records import Notice
 from sentinel.text import clean
 from sentinel.wire import to_json
@@ -56,7 +57,7 @@ class Alertmanager:
         self._link = link
 
     async def send(self, notice: Notice) -> None:
-        await self._post(alerts_of(notice, self._link))
+        await self._post(alerts_of(notice, self._link), urgency_of(notice))
 
     async def repeat(self, notices: Sequence[Notice], now: datetime) -> None:
         """See ``sentinel.ports.StandingSink``. What ended by itself is left out."""
@@ -69,13 +70,13 @@ class Alertmanager:
         for begin in range(0, len(firing), _MOST_AT_ONCE):
             await self._post(firing[begin : begin + _MOST_AT_ONCE])
 
-    async def _post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
+    async def _post(self, alerts: Sequence[Mapping[str, Any]], urgency: int = ORDINARY) -> None:
         headers = {"Content-Type": "application/json"}
         if self._authorization:
             headers["Authorization"] = self._authorization
         body = json.dumps(alerts).encode()
         fix = f"correct [alerts.channels.{self.name}] url"
-        async with self._threads.turn(self.name):
+        async with self._threads.turn(self.name, urgency):
             await post(
                 self._url, body, headers, deadline_s=self._deadline_s, name=self.name, fix=fix, what="Alertmanager"
             )

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.http_post import post
 from sentinel.adapters.notify.markup import Markup, escaped
+from sentinel.adapters.notify.turns import urgency_of
 from sentinel.adapters.notify.wording import Wording
 from sentinel.errors import Refused, Timeout, Unavailable, UserError
 from sentinel.model.records import Notice
@@ -55,7 +56,8 @@ class Chat:
             await self._close(notice)
             return
         try:
-            await self._threads.call(self._turn, self._deadline_s * _REQUESTS, self._send, notice)
+            most_s, urgency = self._deadline_s * _REQUESTS, urgency_of(notice)
+            await self._threads.call(self._turn, most_s, self._send, notice, urgency=urgency)
         except TimeoutError as error:
             silent = Timeout(f"channel {self.name} did not answer in time")
             silent.late = True  # its thread goes on
@@ -140,7 +142,7 @@ class Chat:
         body = escaped(text, Markup.PLAIN)[:25_000]
         headers = {"Content-Type": "application/json", "Authorization": f"GenieKey {service.apikey}"}
         raw = json.dumps({"source": "Sentinel", "note": body}).encode()
-        async with self._threads.turn(self._turn):
+        async with self._threads.turn(self._turn, urgency_of(notice)):
             await post(url, raw, headers, deadline_s=self._deadline_s, name=self.name, fix=self._fix, what="channel")
 
 

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TypeVar
 
+from sentinel.adapters.notify.turns import ORDINARY, Turns
 from sentinel.errors import Unavailable
 
 T = TypeVar("T")
@@ -28,27 +29,30 @@ _LEFT_BEHIND = 2  # deliveries to one receiver that may hang: no further one beg
 class DeliveryThreads:
     def __init__(self, most: int | None = None) -> None:
         """``most``: deliveries at once, to all receivers; None: as many as the receivers take."""
-        self._turns: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_EACH))
+        self._turns: dict[str, Turns] = defaultdict(lambda: Turns(_EACH))
         self._all: AbstractAsyncContextManager[None] = asyncio.Semaphore(most) if most is not None else nullcontext()
         self._left: Counter[str] = Counter()  # by receiver: deliveries past their deadline that have not ended
 
     @asynccontextmanager
-    async def turn(self, receiver: str) -> AsyncIterator[None]:
+    async def turn(self, receiver: str, urgency: int = ORDINARY) -> AsyncIterator[None]:
         """For a delivery that blocks nobody and ends by itself: begins when its turn has come."""
-        async with self._turns[receiver], self._all:
+        async with self._turns[receiver].turn(urgency), self._all:
             yield
 
-    async def call(self, receiver: str, deadline_s: float, function: Callable[..., T], *arguments: object) -> T:
+    async def call(
+        self, receiver: str, deadline_s: float, function: Callable[..., T], *arguments: object, urgency: int = ORDINARY
+    ) -> T:
         """Call ``function`` in a thread of the receiver's.
 
         Args:
             deadline_s: of this call, from when its turn has come.
+            urgency: see ``urgency_of``.
 
         Raises:
             TimeoutError: it did not end in time; its thread ends by itself.
             Unavailable: too many calls for this receiver have not ended.
         """
-        async with self._turns[receiver]:
+        async with self._turns[receiver].turn(urgency):
             if self._left[receiver] >= _LEFT_BEHIND:
                 raise Unavailable(f"{receiver}: earlier deliveries have not ended: its service keeps them waiting")
             async with self._all:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.markup import Markup, escaped
+from sentinel.adapters.notify.turns import urgency_of
 from sentinel.adapters.notify.wording import Wording
 from sentinel.errors import Refused, Timeout, Unavailable
 from sentinel.model.records import Notice
@@ -159,7 +160,7 @@ class Mail:
     async def send(self, notice: Notice) -> None:
         try:  # own_name() comes before the delivery, which ends by itself
             most_s = self._deadline_s * (_EXCHANGES + 1) + self._server.accept_s
-            await self._threads.call(self._turn, most_s, self._send, notice)
+            await self._threads.call(self._turn, most_s, self._send, notice, urgency=urgency_of(notice))
         except TimeoutError as error:
             raise Timeout(f"channel {self.name}: the mail server did not answer in time") from error
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.http_post import name_of, post
+from sentinel.adapters.notify.turns import urgency_of
 from sentinel.model.records import Notice
 from sentinel.text import clean
 from sentinel.wire import to_json
@@ -52,7 +53,7 @@ class Webhook:
         self._fix = f"correct [alerts.channels.{name}] url" if name else "correct [alerts] webhooks"
 
     async def send(self, notice: Notice) -> None:
-        async with self._threads.turn(self._turn):
+        async with self._threads.turn(self._turn, urgency_of(notice)):
             await self._send(notice)  # signed with the time when it is sent
 
     async def _send(self, notice: Notice) -> None:
