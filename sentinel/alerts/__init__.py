@@ -3,7 +3,7 @@
 from sentinel.alerts.audiences import for_operators, for_owner, severity_of, to_do_for_owner
 from sentinel.alerts.compose import compose
 from sentinel.alerts.job_log import appended, for_log
-from sentinel.alerts.late import with_age
+from sentinel.alerts.late import STANDS, as_sent
 from sentinel.alerts.node_repair import needs_repair
 from sentinel.alerts.stages import IncidentFacts, Stage, stage_of
 from sentinel.alerts.threads import Thread, next_stage, thread_from, with_next
@@ -12,10 +12,12 @@ from sentinel.alerts.unreadable_state import unreadable_state
 from sentinel.alerts.unwritable_store import store_unwritable, store_writable_again
 
 __all__ = [
+    "STANDS",
     "IncidentFacts",
     "Stage",
     "Thread",
     "appended",
+    "as_sent",
     "compose",
     "for_log",
     "for_operators",
@@ -31,6 +33,5 @@ __all__ = [
     "thread_from",
     "to_do_for_owner",
     "unreadable_state",
-    "with_age",
     "with_next",
 ]

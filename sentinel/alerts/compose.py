@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sentinel.alerts.audiences import chain_words, drained_nodes, for_operators, for_owner, severity_of
 from sentinel.alerts.job_log import appended
+from sentinel.alerts.late import STANDS
 from sentinel.alerts.stages import IncidentFacts, Stage, is_done, only_observed, stage_of
 from sentinel.alerts.text import culprit_words, plain, unranked, without_repeats
 from sentinel.alerts.threads import Thread, is_news_to_owner
@@ -99,6 +100,7 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
             "owner_text": for_owner(facts) if is_news_to_owner(thread) else "",
             "operator_text": for_operators(facts),
             "log_text": appended(facts),
+            STANDS: chain_words(facts),
         },
     )
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sentinel.alerts import IncidentFacts, Stage, Thread, compose, for_log, next_stage, stage_of, with_next
+from sentinel.alerts import STANDS, IncidentFacts, Stage, Thread, compose, for_log, next_stage, stage_of, with_next
 from sentinel.alerts.text import plain
 from sentinel.alerts.threads import REQUESTS
 from sentinel.engine import delivery
@@ -89,7 +89,9 @@ def _said_to_be_the_last(state: State, facts: IncidentFacts, notice: Notice) -> 
     more = f"sentinel incidents --user {plain(facts.job.user)} --cause {cause}"
     words = f"Within {hours} no more notices are sent of {cause} in jobs of this user; {more} lists them."
     texts = {key: f"{notice.data[key]}{gap}{words}" for key, gap in (("owner_text", " "), ("operator_text", "\n"))}
-    return dataclasses.replace(notice, body=f"{notice.body}\n{words}", data={**notice.data, **texts})
+    before = notice.data.get(STANDS)
+    stands = [*(before if isinstance(before, list) else ()), words]
+    return dataclasses.replace(notice, body=f"{notice.body}\n{words}", data={**notice.data, **texts, STANDS: stands})
 
 
 def send(state: State, out: Transition, notice: Notice) -> None:

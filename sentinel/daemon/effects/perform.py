@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.actions import ACTIONS, Means
 from sentinel.actions.requeue import leave_held
-from sentinel.alerts import with_age
+from sentinel.alerts import as_sent
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.daemon.effects.diagnostics import Diagnostics
 from sentinel.daemon.effects.node_returns import NodeReturnEffects
@@ -197,7 +197,7 @@ class Effects:
         try:
             sink = self._sinks[effect.receiver]
             if not effect.repeat:
-                await sink.send(with_age(effect.notice, now()))
+                await sink.send(as_sent(effect.notice, effect.of, now()))
             elif isinstance(sink, StandingSink):
                 await sink.repeat(effect.of, effect.notice.at)
         except SentinelError as error:

@@ -1,4 +1,4 @@
-"""What a receiver did not take goes to those that the settings name in its place: with its age, once."""
+"""What a receiver did not take: the newest of a thread says all that holds on, and goes to those named in its place."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from datetime import timedelta
 
 import pytest
 from delivery_attempts import channel, notice
-from in_memory.daemon import SETTINGS, Daemon, FakeSink
+from in_memory.daemon import SETTINGS, Daemon, FakeSink, fail
 from in_memory.world import World
+from made_records import lost_gpu
 
 from sentinel.adapters.notify.http_post import name_of
 from sentinel.config.alerts import JOB_LOG, Alerts, Channel
-from sentinel.errors import Refused
+from sentinel.errors import Refused, Unavailable
 from sentinel.model.records import Delivery, Notice
 
 Worlds = Callable[..., World]
@@ -101,3 +102,43 @@ async def test_who_else_gets_what_was_not_taken(world: Worlds, case: str, sent: 
     chosen = ["cpu"] if case == "one that asks for another partition" else []
     await started(there, sink, ops=channel(partitions=chosen))
     assert len(sink.all) == sent and len(there.store.undelivered()) == 1 - sent
+
+
+class Away(FakeSink):
+    """Takes nothing until ``back``."""
+
+    back = False
+
+    async def send(self, notice: Notice) -> None:
+        if not self.back:
+            raise Unavailable(f"{self.name} does not answer")
+        await super().send(notice)
+
+
+async def test_the_newest_message_of_a_thread_says_what_was_done_before_it(world: Worlds) -> None:
+    there, away = world(nodes=6), Away("ops")
+    daemon = Daemon(there, [away], settings=SETTINGS)
+    await fail(daemon, lost_gpu("n1"))
+    away.back = True
+    await started(there, away)
+    (got,) = away.all
+    assert got.data["told"] == ["restarting", "running again"] and got.data["drained"] == ["n1"]
+    assert "Drained: n1." in got.body and "Done: drained n1; restarted the job" in str(got.data["operator_text"])
+
+
+@pytest.mark.parametrize("digest_s", [0.0, 600.0])
+async def test_what_only_a_message_before_it_said_and_what_holds_on_is_in_the_newest(
+    world: Worlds, digest_s: float
+) -> None:
+    there, sink = world(), FakeSink("ops")
+    words = "Within 1 h no more notices are sent of user_code in jobs of this user."
+    for number in (1, 2):
+        more = {"stands": [words]} if number == 1 else {"stands": []}
+        there.store.record_notice(told(there, number, **more), "ops", False)
+    if digest_s:
+        other = dataclasses.replace(told(there, 3), id="other", incident="inc2")
+        there.store.record_notice(other, "ops", False)
+    await started(there, sink, ops=channel(digest_s=digest_s, at_once="none"))
+    (got,) = sink.all
+    for text in (got.body, str(got.data["operator_text"]), str(got.data["owner_text"])):
+        assert text.count(words) == 1

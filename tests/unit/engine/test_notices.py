@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from in_memory.daemon import Daemon, FakeSink
@@ -223,6 +223,8 @@ async def test_an_array_of_failing_jobs_sends_a_few_notices(world: Worlds) -> No
     texts = [sink.got[-1].body, *(str(sink.got[-1].data[key]) for key in ("owner_text", "operator_text"))]
     assert all("no more notices" in text and "--user ada --cause user_code" in text for text in texts)
     assert not any("no more notices" in notice.body for notice in sink.got[:-1])
+    (stands,) = cast(list[str], sink.got[9].data["stands"])
+    assert stands in sink.got[9].body
     await _array(there, sink, 2, first=20)  # nor does a daemon that was started again
     await _array(there, sink, 2, user="bob")  # and others are told
     assert [notice.incident for notice in sink.got[10:]] == ["bob0", "bob1"]
