@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import sqlalchemy as sa
 
@@ -46,13 +46,27 @@ def attempt_query(
     return _of(query, ran_since, user)
 
 
+class JobRan(NamedTuple):
+    """A job's id, with the number of its attempts of a time, whether one has no end, and when the last of them began."""
+
+    job: int
+    attempts: int
+    endless: bool
+    began: datetime
+    several: bool  # attempts of more than one job may be among them, which had the id one after the other
+
+
 def jobs_query(ran_since: datetime | None, user: str | None, jobs: Collection[int] | None) -> sa.Select[Any]:
-    """Of each job the number of its attempts and of those with an end; the one that began last first."""
-    counts = sa.func.count().label("attempts"), sa.func.count(_COLUMNS.ended_at).label("ended")
-    query = sa.select(_COLUMNS.job, *counts).group_by(_COLUMNS.job)
+    """The columns of ``JobRan``; the one that began last first."""
+    count, began = sa.func.count(), sa.func.max(_COLUMNS.started_at)
+    endless = (count > sa.func.count(_COLUMNS.ended_at)).label("endless")
+    first = sa.func.max(sa.case((_COLUMNS.attempt == 0, _COLUMNS.started_at)))
+    of_another = sa.or_(first > sa.func.min(_COLUMNS.started_at), sa.func.count(_COLUMNS.user.distinct()) > 1)
+    several = sa.func.coalesce(of_another, sa.false()).label("several")
+    query = sa.select(_COLUMNS.job, count.label("attempts"), endless, began.label("began"), several)
     if jobs is not None:
         query = query.where(_COLUMNS.job.in_(jobs))
-    return _of(query.order_by(sa.func.max(_COLUMNS.started_at).desc(), _COLUMNS.job), ran_since, user)
+    return _of(query.group_by(_COLUMNS.job).order_by(began.desc(), _COLUMNS.job.desc()), ran_since, user)
 
 
 def nodes_query(nodes: Collection[str], ran_since: datetime | None, user: str | None) -> sa.Select[Any]:

@@ -317,13 +317,13 @@ class Store(Database):
 
     def jobs_that_ran(
         self, *, since: datetime | None, user: str | None = None, only: Collection[int] | None = None
-    ) -> list[tuple[int, int, bool]]:
-        """Jobs of which an attempt still ran at ``since`` or later, the one that began last first: id, number of those
-        attempts, and whether one has no end. ``only``: of these jobs, where they are few; others may be among them."""
+    ) -> list[attempt_query.JobRan]:
+        """Jobs of which an attempt still ran at ``since`` or later, the one that began last first, with those attempts.
+        ``only``: of these jobs, where they are few; others may be among them."""
         named = only if only is not None and len(only) <= MANY else None
         with self._read() as connection:
             found = connection.execute(attempt_query.jobs_query(since, user, named))
-            return [(row.job, row.attempts, row.attempts > row.ended) for row in found]
+            return [attempt_query.JobRan(*row) for row in found]
 
     def jobs_on(self, nodes: Collection[str], *, since: datetime | None, user: str | None = None) -> set[int]:
         """Jobs of which an attempt that still ran at ``since`` or later had one of these nodes."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from sentinel.adapters.store.attempt_query import JobRan
 from sentinel.adapters.store.batches import batched
 from sentinel.adapters.store.store import Store
 from sentinel.daemon.api.fleet_history import fleet_history
@@ -32,6 +34,22 @@ _HISTORY_DAYS = 30.0  # of failures, for the recommended save interval
 _MTBF_KEPT = timedelta(minutes=1)  # reading a month of failures takes a second, and it changes little in a minute
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows of a listing of jobs: from which on, and how many."""
+
+    start: int
+    rows: int
+
+
+class JobsRead(NamedTuple):
+    """``cut``: there are more jobs. ``page``: what it shows, see ``of_jobs``; empty: all was read."""
+
+    rows: list[dict[str, Any]]
+    cut: bool
+    page: Mapping[str, Any]
 
 
 class JobAttempts:
@@ -83,8 +101,9 @@ class JobAttempts:
         nodes: Collection[str] | None,
         jobs: Collection[int] | None,
         most: int,
-    ) -> tuple[list[dict[str, Any]], bool]:
-        """Attempts of whole jobs, the oldest first, and whether there are more jobs. Blocking.
+        page: object = None,
+    ) -> JobsRead:
+        """Attempts of whole jobs, the oldest first. Blocking.
 
         All jobs that Slurm has, or that have not ended, are among them; of the others the newest, up to ``most`` attempts.
 
@@ -92,26 +111,36 @@ class JobAttempts:
             since: only attempts that still ran at this time or later.
             nodes: only jobs that had one of these nodes; None: all.
             jobs: only these; None: all.
+            page: a ``Page``: of those that there are, only the jobs on it are read; else all.
         """
         wanted = set(jobs) if jobs is not None else None
         if nodes is not None:
             there = self._store.jobs_on(nodes, since=since, user=user)
             wanted = there if wanted is None else there & wanted
         known = {job.id for job in self._live.jobs()}
-        chosen: list[int] = []
+        chosen: list[JobRan] = []
         count, cut = 0, False
-        for job, attempts, endless in self._store.jobs_that_ran(since=since, user=user, only=wanted):
-            if wanted is not None and job not in wanted:
+        for job in self._store.jobs_that_ran(since=since, user=user, only=wanted):
+            if wanted is not None and job.job not in wanted:
                 continue
-            if endless or job in known:
+            if job.endless or job.job in known:
                 chosen.append(job)
-            elif not cut and (not count or count + attempts <= most):
+            elif not cut and (not count or count + job.attempts <= most):
                 chosen.append(job)
-                count += attempts
+                count += job.attempts
             else:
                 cut = True
-        rows = [row for part in batched(chosen) for row in self.read(jobs=part, since=since, user=user)]
-        return sorted(rows, key=lambda row: row["started_at"]), cut
+
+        def read(ids: Collection[int]) -> list[dict[str, Any]]:
+            return [row for part in batched(ids) for row in self.read(jobs=part, since=since, user=user)]
+
+        if not isinstance(page, Page):
+            return JobsRead(_in_time(read([job.job for job in chosen])), cut, {})
+        listed = _newest_first(chosen, read([job.job for job in chosen if job.several]))
+        start = min(page.start, max(0, len(listed) - 1) // page.rows * page.rows)
+        shown = listed[start : start + page.rows]
+        of_page = {"jobs": [list(key) for key in shown], "start": start, "total": len(listed)}
+        return JobsRead(_in_time(read({job for job, _ in shown})), cut, of_page)
 
     def in_slurm(self, job: int | None, user: str | None) -> dict[str, Any] | None:
         """A job as Slurm's newest snapshot shows it, for one of which no attempt was seen; None: ``user`` has no such job.
@@ -300,6 +329,24 @@ class JobAttempts:
             "overlap_fraction": advice.overlap.overlap_fraction if advice.overlap else None,
             "lost_per_failure_s": advice.lost_per_failure_s,
         }
+
+
+def _in_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["started_at"])
+
+
+def _newest_first(chosen: Iterable[JobRan], of_several: Sequence[Row]) -> list[JobKey]:
+    """The jobs, as ``JobsOfOneId`` tells them apart, the one that began last first.
+
+    Args:
+        of_several: all attempts of those whose id several had.
+    """
+    jobs = JobsOfOneId(of_several)
+    began = {(job.job, 0): job.began for job in chosen if not job.several}
+    for row in of_several:
+        key = jobs.of(row["job"], row["started_at"])
+        began[key] = max(began.get(key, row["started_at"]), row["started_at"])
+    return sorted(began, key=lambda key: (began[key], key), reverse=True)
 
 
 def _told(seen: AttemptSeen) -> dict[str, Any]:

@@ -254,28 +254,27 @@ class Views:
     async def _jobs(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen = await asyncio.to_thread(self._filter, arguments)
         since = since_of(arguments) or self._clock.now() - timedelta(days=_HISTORY_DAYS)
-        return await asyncio.to_thread(self._made_jobs, chosen, user, since if chosen.job is None else None)
+        return await asyncio.to_thread(self._made, chosen, user, since, arguments.get("page"))
 
-    def _made_jobs(self, chosen: FailureFilter, user: str | None, since: datetime | None) -> dict[str, Any]:
+    def _made(self, chosen: FailureFilter, user: str | None, since: datetime | None, page: object) -> dict[str, Any]:
         """Whole jobs that match: what one gained and lost is known from all its attempts. Blocking."""
-        jobs = {chosen.job} if chosen.job is not None else None
+        jobs, since = ({chosen.job}, None) if chosen.job is not None else (None, since)
         failed = Found()
         if user is not None and chosen.user not in (None, user):
             jobs = set()
         elif chosen.cause is not None:
             failed = self._search.matching(user, chosen, since=since)
             jobs = {row["job"] for row in failed.rows if row["job"] is not None}
-        attempts, cut = self._attempts.of_jobs(
-            since=since, user=user or chosen.user, nodes=chosen.nodes, jobs=jobs, most=_ATTEMPTS
+        attempts, cut, of_page = self._attempts.of_jobs(
+            since=since, user=user or chosen.user, nodes=chosen.nodes, jobs=jobs, most=_ATTEMPTS, page=page
         )
         slurm = self._attempts.in_slurm(chosen.job, user or chosen.user) if not attempts else None
         refused = self._prologs.refusals.of(chosen.job, self._live) if attempts or slurm else []
         found = self._search.of_jobs(user, {row["job"] for row in attempts} | chosen.parts, since=since)
         shown = self._attempts.shown(attempts, found.rows)
-        waits = self._waits(found.rows)
-        rows = [shown_row(row, waits) for row in found.rows]
+        rows = list(map(partial(shown_row, waits=self._waits(found.rows)), found.rows))
         cut = cut or failed.cut or found.cut
-        return {"attempts": shown, "incidents": rows, "slurm": slurm, "refused": refused, "cut": cut}
+        return {"attempts": shown, "incidents": rows, "slurm": slurm, "refused": refused, "cut": cut, **of_page}
 
     async def _incidents(self, arguments: dict[str, Any], user: str | None) -> dict[str, Any]:
         chosen, since = await asyncio.to_thread(self._filter, arguments), since_of(arguments)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.daemon.api.histories import job_given, node_list
+from sentinel.daemon.api.jobs import Page
 from sentinel.daemon.api.views import Place, Views
 from sentinel.daemon.incident_search import SEARCHED
 from sentinel.daemon.web import fleet_map, incident_page, job_page, plan_page, report_page
@@ -295,18 +296,15 @@ async def _incidents(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 async def _jobs(asked: Asked) -> tuple[str, dict[str, Any]]:
     chosen = asked.filters("since", "node", "job", "user", "cause")
-    seen = await asked.view("jobs", **chosen)
-    attempts = seen["attempts"]
+    seen = await asked.view("jobs", **chosen, page=Page(asked.start, ROWS))
     by_job: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in reversed(attempts):
-        by_job.setdefault((row["job"], row["nth_of_id"]), []).insert(0, row)
-    jobs = [job_page.summary(rows) for rows in by_job.values()]
-    start = asked.start_of(len(jobs))
+    for row in seen["attempts"]:
+        by_job.setdefault((row["job"], row["nth_of_id"]), []).append(row)
     return "jobs.html", {
-        "jobs": jobs[start : start + ROWS],
-        "total": len(jobs),
+        "jobs": [job_page.summary(rows) for job, nth in seen["jobs"] if (rows := by_job.get((job, nth)))],
+        "total": seen["total"],
         "cut": seen["cut"],
-        "start": start,
+        "start": seen["start"],
         "step": ROWS,
         "chosen": chosen,
         "causes": sorted(Cause),

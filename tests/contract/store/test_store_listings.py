@@ -101,8 +101,8 @@ def test_jobs_with_their_attempts_and_each_attempt_once(store: DirectStore) -> N
         (1, later(-700)),
     ]
     assert len(store.attempts(job=3)) == 2 and [row["job"] for row in store.attempts(jobs=[2, 3])] == [3, 2, 3]
-    assert [(number, endless) for number, _, endless in store.jobs_that_ran(since=None)] == [
+    assert [(number, endless) for number, _, endless, *_ in store.jobs_that_ran(since=None)] == [
         (3, False), (2, False), (1, True),
     ]  # fmt: skip
-    assert [number for number, _, _ in store.jobs_that_ran(since=later(-550.0), only=[1, 2])] == [2, 1]
+    assert [number for number, *_ in store.jobs_that_ran(since=later(-550.0), only=[1, 2])] == [2, 1]
     assert store.jobs_that_ran(since=None, user="bob") == []
