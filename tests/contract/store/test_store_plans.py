@@ -95,6 +95,18 @@ def test_notice_is_known_before_it_is_delivered(store: DirectStore) -> None:
     assert store.notice_sent("note", "pager") and store.undelivered() == []
 
 
+def test_a_message_that_others_have_in_a_receivers_stead_is_its_no_more(store: DirectStore) -> None:
+    first, second = (Notice(f"note{number}", "inc1", later(number), "title", "body") for number in (1, 2))
+    store.record_notice(first, "old", delivered=False)
+    store.record_notice(second, "pager", delivered=True)
+    store.record_notice(Notice("other", "inc2", AT, "title", "body"), "pager", delivered=True)
+    loaded = store.load(month=AT, lately=AT, evidence_ids=10)
+    assert loaded.undelivered == ((first, "old"),) and loaded.heard_of == {"inc1": {"old", "pager"}}
+    store.commit([changes.NoticeChanged(first, "new", delivered=False), changes.NoticeDropped("note1", "old")])
+    loaded = store.load(month=AT, lately=AT, evidence_ids=10)
+    assert loaded.undelivered == ((first, "new"),) and loaded.heard_of == {"inc1": {"new", "pager"}}
+
+
 def test_threads_of_incidents_are_loaded_as_they_were(store: DirectStore) -> None:
     data = {"stage": "restarting", "worst": "warning", "final": False, "joined": "", "labels": {"cause": "pcie"}}
     asking = {**data, "stage": "asked", "asked": AT.isoformat(), "beside": "restarting"}
