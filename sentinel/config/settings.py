@@ -189,8 +189,8 @@ class Limits:
     breaker_window_s: float = setting(60.0, "window of the breaker", unit="s", least=1)
     stop_confidence: float = setting(
         0.5,
-        "a verdict less sure than this, or than judgement.act_confidence, stops no running job unless it convicts a node or "
-        "the job hangs; and a job that ended by its program's error is tried again where it gained steps, not held. At the "
+        "by a verdict less sure than this, or than judgement.act_confidence, a running job gives back no spare node that is "
+        "only suspected; and a job that ended by its program's error is tried again where it gained steps, not held. At the "
         "default it is as likely wrong as right; a bare traceback is surer",
         least=0.0,
         most=1.0,

@@ -30,14 +30,13 @@ from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_susp
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
 from sentinel.policy.required_nodes import own_list, without_required
+from sentinel.policy.running_jobs import concerns_numbers, ground_of_stop, has_gone_on, may_go_on
 from sentinel.policy.situation import (
     NO_NODE,
-    SILENCE,
     Situation,
     by_any_user,
     components_of,
     from_open_engine,
-    from_silence,
     lent,
     may_be_in_service,
     nodes_text,
@@ -82,7 +81,7 @@ def job_steps(
     words = _why_not(job, verdict, incident, situation, least, bad_numbers)
     if words:
         return JobSteps(words=words)
-    found = _restart(job, verdict, incident, situation, drained, limits, least, bad_numbers, now)
+    found = _restart(job, verdict, incident, situation, drained, limits, act_confidence, bad_numbers, now)
     stop = next((step for step in found.steps if step.kind in INTERRUPTIONS), None)
     if stop is not None and (wait := too_many_stops(stop, situation, limits, now)) is not None:
         return JobSteps((), wait, found.words)
@@ -117,10 +116,10 @@ def _why_not(
         return f"Job {job.id} is taken care of already, by incident {situation.recovered_by}."
     if job.state == "pending" and job.held and not exit_held:
         return f"Job {job.id} is held already, not by this incident: whoever holds it releases it."
-    if _goes_on(job, verdict, incident, situation):
+    if has_gone_on(job, verdict, incident, situation):
         return f"Job {job.id} makes steps again: it is left alone."
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
-    numbers = _numbers(verdict, incident)
+    numbers = concerns_numbers(verdict, incident)
     if numbers and (situation.intent.bad_numbers or bad_numbers) == "tell":
         return f'Job {job.id} goes on and is not stopped for it: bad_numbers is "tell".'
     if stopped or verdict.drain or numbers:
@@ -147,22 +146,6 @@ def _held_by(incident: Incident, job: JobView, attempt: int) -> bool:
     return ours and job.state == "pending" and job.held and job.restarts == attempt + 1
 
 
-def _goes_on(job: JobView, verdict: Verdict, incident: Incident, situation: Situation) -> bool:
-    """Whether a job that was to be stopped has overcome its trouble by itself."""
-    if job.state != "running" or any(item.kind == Kind.JOB_ENDED for item in incident.evidence):
-        return False
-    if from_silence(verdict, incident):
-        after = _silent_after(incident)
-        return after is not None and situation.last_step is not None and situation.last_step > after
-    return bool(verdict.drain) and set(verdict.drain) <= situation.good_nodes and situation.goes_on
-
-
-def _numbers(verdict: Verdict, incident: Incident) -> bool:
-    """Whether this is about numbers that stay bad in a job that still runs."""
-    kinds = {item.kind for item in incident.evidence}
-    return Kind.NUMBERS in kinds and not kinds & {Kind.JOB_ENDED, Kind.STALL} and not verdict.drain
-
-
 def _restart(
     job: JobView,
     verdict: Verdict,
@@ -170,7 +153,7 @@ def _restart(
     situation: Situation,
     drained: Sequence[Step],
     limits: Limits,
-    stop_confidence: float,
+    act_confidence: float,
     bad_numbers: str,
     now: datetime,
 ) -> JobSteps:
@@ -178,15 +161,16 @@ def _restart(
     spares, words = without_spares(job, verdict, incident, situation, attempt)
     if spares:
         return JobSteps(spares, None, words)
-    ground: dict[str, Scalar] = {}
-    if from_silence(verdict, incident):
-        ground = {"ground": SILENCE, "silent_after": _silent_after(incident)}
+    if words := may_go_on(job, verdict, incident, act_confidence):
+        return JobSteps(words=words)
+    ground = ground_of_stop(verdict, incident)
     reason = {"reason": verdict.advice or str(verdict.cause)}
     hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={**reason, **ground})
     asked = situation.intent.bad_numbers or bad_numbers
     requeue = _made_requeueable(job)
-    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, stop_confidence)
-    if (verdict.restart is Restart.HOLD and not tries) or (_numbers(verdict, incident) and asked == "hold"):
+    least = max(act_confidence, limits.stop_confidence)
+    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, least)
+    if (verdict.restart is Restart.HOLD and not tries) or (concerns_numbers(verdict, incident) and asked == "hold"):
         return JobSteps((hold,), None, requeue)
     stop = begun_instead(job, (situation.fleet.jobs[link] for link in situation.chain if link in situation.fleet.jobs))
     stop = stop or breaks_nodes(verdict, job, situation, limits, now) or no_progress(verdict, situation, limits)
@@ -379,9 +363,3 @@ def _may_begin_on(verdict: Verdict, situation: Situation, drained: Sequence[Step
     nodes = situation.fleet.nodes
     left = [n for n in verdict.drain if n not in other and may_be_in_service(n, situation.fleet)]
     return [n for n in left if n not in nodes or nodes[n].usable or n not in without.nodes]
-
-
-def _silent_after(incident: Incident) -> int | None:
-    """The last step before the silence, -1 before the first: if the job makes another one, it is left alone."""
-    steps = [item.data.get("step", "") for item in incident.evidence if item.kind == Kind.STALL]
-    return max((-1 if step is None else step for step in steps if step is None or isinstance(step, int)), default=None)

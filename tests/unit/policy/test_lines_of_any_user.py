@@ -106,9 +106,10 @@ def judged(*items: Evidence) -> Verdict:
     return classify(incident(*items, nodes=NODES), rules=RULES, now=AT)
 
 
-def decided(verdict: Verdict, *items: Evidence) -> Plan:
+def decided(verdict: Verdict, *items: Evidence, run_nodes: tuple[str, ...] = ()) -> Plan:
     there = fleet(20, [job(101, nodes=NODES)])
-    situation = Situation(fleet=there, intent=Intent(restart=True), job=there.jobs[101], last_step=37)
+    intent = Intent(restart=True)
+    situation = Situation(fleet=there, intent=intent, job=there.jobs[101], last_step=37, run_nodes=run_nodes)
     return policy.decide(
         verdict, incident(*items), situation, limits=Limits(), modes=ACT, act_confidence=0.5, now=AT
     )  # fmt: skip
@@ -186,14 +187,14 @@ def test_another_libcuda_is_no_second_word_for_a_drain() -> None:
     assert both.drain == alone.drain
 
 
-def test_what_any_user_can_cause_adds_nothing_to_a_machines_word_that_would_not_stop_the_job() -> None:
+def test_what_any_user_can_cause_adds_nothing_to_a_machines_word_for_which_a_job_gives_a_spare_node_back() -> None:
     """However sure both make the verdict."""
     machine, users = evidence(node="n1"), evidence("nvrm-api-mismatch", node="n1", trust=Trust.USER)
-    for others, stopped in (((), True), ((users,), False)):
+    for others, given_back in (((), True), ((users,), False)):
         grounds = tuple(Ground(item, 2.0) for item in (machine, *others))
-        verdict = Verdict(*VERDICT, grounds=grounds, restart=RESTART)
-        steps = decided(verdict, machine, *others).steps
-        assert any(step.kind is StepKind.REQUEUE_HOLD for step in steps) is stopped
+        verdict = Verdict(*VERDICT, grounds=grounds, suspect=("n1",), restart=RESTART)
+        steps = decided(verdict, machine, *others, run_nodes=("n2",)).steps
+        assert [step.kind for step in steps] == [StepKind.GIVE_BACK] * given_back
 
 
 def test_it_is_no_hardware_evidence_of_a_silent_job() -> None:

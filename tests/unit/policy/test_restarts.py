@@ -213,16 +213,29 @@ def test_program_that_goes_on_after_an_error_is_not_stopped(item: Any, steps: li
     assert ("still runs" in plan.explanation) is not bool(steps)
 
 
-@pytest.mark.parametrize(
-    ("least", "confidence", "stopped"), [(0.62, 0.62, True), (0.62, 0.61, False), (0.0, 0.59, False)]
-)
-def test_running_job_is_stopped_by_a_sure_verdict_only(least: float, confidence: float, stopped: bool) -> None:
-    seen = incident(evidence("nccl-remote", source=Source.JOB_LOG, job=101, attempt=0))
-    judged = verdict(Cause.NETWORK_FABRIC, scope=Scope.LINK, confidence=confidence)
-    plan = decide(judged, seen, limits=dataclasses.replace(WIDE, stop_confidence=least))
-    assert kinds(plan) == (RESTART if stopped else [])
-    asked = f"Job 101 is not stopped: {confidence:.2f} sure, {max(least, 0.6):.2f} is asked for."
-    assert (asked in plan.explanation) is not stopped
+@pytest.mark.parametrize(("least", "confidence", "sure"), [(0.62, 0.62, True), (0.62, 0.61, False), (0.0, 0.59, False)])
+def test_running_job_is_stopped_by_no_suspicion_however_sure(least: float, confidence: float, sure: bool) -> None:
+    """It may pass; what stops the job itself is its end or its silence."""
+    said = evidence("nccl-remote", source=Source.JOB_LOG, job=101, attempt=0)
+    judged = verdict(Cause.NETWORK_FABRIC, scope=Scope.LINK, confidence=confidence, suspect=("n1",))
+    limits = dataclasses.replace(WIDE, stop_confidence=least)
+    plan = decide(judged, incident(said), limits=limits)
+    assert kinds(plan) == []
+    why = "it may pass, and convicts no node" if sure else f"{confidence:.2f} sure, {max(least, 0.6):.2f} is asked for"
+    assert f"Job 101 is not stopped: {why}." in plan.explanation
+    silent = evidence(Kind.STALL, source=Source.PROGRESS, job=101, attempt=0, data={"step": 250})
+    for sign in (ended(), silent):
+        assert kinds(decide(judged, incident(said, sign), limits=limits)) == RESTART
+    assert kinds(decide(judged, incident(said, silent), limits=limits, last_step=251)) == []
+
+
+@pytest.mark.parametrize(("confidence", "stopped"), [(0.6, True), (0.59, False)])
+def test_running_job_is_not_stopped_for_a_node_that_is_not_surely_enough_convicted(
+    confidence: float, stopped: bool
+) -> None:
+    """Its node stays in service, too."""
+    plan = decide(verdict(drain=("n1",), confidence=confidence), incident(evidence(Kind.XID, node="n1")))
+    assert kinds(plan) == ([StepKind.DRAIN, *RESTART] if stopped else [])
 
 
 def test_the_nodes_beside_two_that_fail_a_job_in_turn_under_one_switch_are_left_out_before_older_suspects() -> None:

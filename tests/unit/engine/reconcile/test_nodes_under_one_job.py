@@ -10,7 +10,7 @@ import pytest
 from in_memory.daemon import WIDE, Daemon, FakeSink, fail, silent, states
 from in_memory.held_job import drained, now_s
 from in_memory.world import World
-from made_records import OPTED_IN, evidence, lost_gpu, step_line
+from made_records import OPTED_IN, ended, evidence, lost_gpu, step_line
 
 from sentinel.model.records import Kind
 from sentinel.simulate.slurm.records import SimulatedJob
@@ -103,6 +103,7 @@ async def test_what_breaks_on_a_suspect_under_its_next_job_is_a_failure_of_that_
             told.append(asyncio.create_task(breaks()))
 
     there.slurm.started = begins  # type: ignore[method-assign]
-    await fail(daemon, evidence(Kind.XID, node="n1", data={"xid": 94}, text="NVRM: Xid 94"))
+    there.slurm.end(there.job, exit_code=1)
+    await fail(daemon, evidence(Kind.XID, node="n1", data={"xid": 94}, text="NVRM: Xid 94"), ended(there.job))
     assert told[1:] == [1] and "n1" not in first.on, daemon.said
     assert drained(there) == {"n1"} and len(states(there)) == 2, daemon.said

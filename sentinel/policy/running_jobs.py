@@ -1,0 +1,59 @@
+"""Decides whether a running job is stopped for what broke, or left to go on.
+
+A job is stopped where its nodes are convicted, surely enough to take them out, or where it itself shows that it makes no
+further steps: it hangs, has ended, or trains on bad numbers. Everything else may pass (a lockup of seconds, a port that
+comes back, a disk that answers again), and a job that it does harm hangs or ends, which is judged together with it.
+"""
+
+from __future__ import annotations
+
+from sentinel.model.records import Incident, JobView, Kind, Scalar, Verdict
+from sentinel.policy.drains import sure_enough
+from sentinel.policy.situation import SILENCE, Situation, from_silence
+
+
+def may_go_on(job: JobView, verdict: Verdict, incident: Incident, act_confidence: float) -> str:
+    """Why the job is not stopped: nothing shows that it makes no further steps, and no node is convicted. Empty if it is.
+
+    Whether it makes steps need not be known: what a sign of one node did to a job whose steps nobody can read is not known
+    either.
+    """
+    stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
+    stopped = stopped or job.state not in ("running", "suspended")
+    if stopped or concerns_numbers(verdict, incident) or (verdict.drain and sure_enough(verdict, act_confidence)):
+        return ""
+    return f"Job {job.id} is not stopped: it may pass, and convicts no node. If the job ends or hangs, that shows."
+
+
+def has_gone_on(job: JobView, verdict: Verdict, incident: Incident, situation: Situation) -> bool:
+    """Whether a job that was to be stopped has overcome its trouble by itself."""
+    if job.state != "running" or any(item.kind == Kind.JOB_ENDED for item in incident.evidence):
+        return False
+    if stands_still(verdict, incident):
+        after = silent_after(incident)
+        return after is not None and situation.last_step is not None and situation.last_step > after
+    return bool(verdict.drain) and set(verdict.drain) <= situation.good_nodes and situation.goes_on
+
+
+def stands_still(verdict: Verdict, incident: Incident) -> bool:
+    """Whether a running job is to be stopped since it hangs: whatever its nodes say, none is convicted."""
+    kinds = {item.kind for item in incident.evidence}
+    return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain
+
+
+def ground_of_stop(verdict: Verdict, incident: Incident) -> dict[str, Scalar]:
+    """What a step that stops the job says of its silence: the last step that it made, and whether nothing else is known."""
+    silent: dict[str, Scalar] = {"silent_after": silent_after(incident)} if stands_still(verdict, incident) else {}
+    return {**silent, **({"ground": SILENCE} if from_silence(verdict, incident) else {})}
+
+
+def silent_after(incident: Incident) -> int | None:
+    """The last step before the silence, -1 before the first: if the job makes another one, it is left alone."""
+    steps = [item.data.get("step", "") for item in incident.evidence if item.kind == Kind.STALL]
+    return max((-1 if step is None else step for step in steps if step is None or isinstance(step, int)), default=None)
+
+
+def concerns_numbers(verdict: Verdict, incident: Incident) -> bool:
+    """Whether this is about numbers that stay bad in a job that still runs."""
+    kinds = {item.kind for item in incident.evidence}
+    return Kind.NUMBERS in kinds and not kinds & {Kind.JOB_ENDED, Kind.STALL} and not verdict.drain
