@@ -132,6 +132,7 @@ def _verdict(
         confidence=round(confidence, 3),
         culprits=culprits,
         drain=drain,
+        may_pass=_by_no_sign_alone(drain, weighed),
         drain_confidence=round(together, 3),
         suspect=suspect,
         drain_recommended=recommendation is Recommendation.DRAIN,
@@ -170,6 +171,13 @@ def _drain(cause: Cause, scope: Scope, every: Sequence[Reading]) -> tuple[str, .
         of_two = order(r for r in convicting if r.evidence.where.node in two)
         two = two if most_at_once(of_two) < MANY_NODES else []
     return tuple(dict.fromkeys((*(str(r.evidence.where.node) for r in enough), *two)))
+
+
+def _by_no_sign_alone(drain: tuple[str, ...], weighed: Sequence[Weighed]) -> tuple[str, ...]:
+    """Those of these nodes that two signs convict which agree, none of them by itself: either may pass."""
+    told = [item.reading for item in weighed if item.reading.drain is Drain.YES]
+    alone = {reading.evidence.where.node for reading in told if reading.evidence.trust is Trust.SYSTEM}
+    return tuple(name for name in drain if name not in alone)
 
 
 def _together(

@@ -64,8 +64,10 @@ def is_late_news(
 
 def is_over(incident: Incident, plan: Plan | None) -> bool:
     """Whether the incident is closed for good. One that left its job running is judged again when that job fails or hangs
-    after all: between a program's last words and its end lie seconds, and storage may stay away."""
-    if incident.state is not IncidentState.CLOSED or plan is None or plan.steps:
+    after all: between a program's last words and its end lie seconds, storage may stay away, and a job finishes on a node
+    that is only drained, or does not."""
+    stopped = plan is None or plan.observe_only or any(step.job is not None for step in plan.steps)
+    if incident.state is not IncidentState.CLOSED or plan is None or (plan.steps and stopped):
         return incident.state is IncidentState.CLOSED
     return not any(
         incidents.ends(item) and item.seen_at >= plan.at and incidents.opens(item) for item in incident.evidence

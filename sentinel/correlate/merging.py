@@ -190,7 +190,7 @@ def taken_along(
     out = {step.node for step in plan.to_do if step.node is not None}
     if any(wait.kind in _BUDGETS for wait in plan.waits):
         out.update(verdict.drain)  # a job leaves a bad node also where the node may not be drained yet
-    out.difference_update(cleared)
+    out.difference_update(cleared, verdict.may_pass)  # from a node that may recover no running job is taken
     asked = any(wait.kind in ASKING for wait in plan.waits)
     if (plan.observe_only and not asked) or not out or verdict.restart is Restart.NONE:
         return []

@@ -23,12 +23,12 @@ from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.engine import backlog, judging
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.reconcile import in_allocation, node_proof
-from sentinel.engine.reconcile.situations import left_alone
+from sentinel.engine.reconcile.situations import goes_on, left_alone
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.evidence.logs.timers import TIMERS
 from sentinel.model.changes import CountersRead, EvidenceAdded, SettingChanged
-from sentinel.model.records import Cause, Evidence, Incident, Kind, Source
+from sentinel.model.records import Cause, Evidence, Incident, IncidentState, Kind, Source
 
 _PROGRESS = frozenset({Kind.STEP, TIMERS})  # too many to store: only findings derived from them are stored
 TELEMETRY = frozenset({*_PROGRESS, Kind.COUNTERS})
@@ -117,6 +117,7 @@ def _put(state: State, out: Transition, item: Evidence, now: datetime) -> None:
         and not node_proof.is_of_returned_node(state, state.plans.get(i.id), item)
         and not in_allocation.is_another_failure(state, i, item)
         and not _came_after_it_left_its_job_alone(state, i, item)
+        and not _came_after_its_job_went_on(state, i, item)
     ]
     nodes = {i.id: state.cluster.nodes_of(i.job, i.attempt) for i in around if i.job is not None}
     found = incidents.find(around, item, nodes, state.window) or next(
@@ -152,6 +153,17 @@ def _came_after_it_left_its_job_alone(state: State, incident: Incident, item: Ev
     if incident.closed_at is None or not left_alone(state, incident):
         return False
     return (item.seen_at if item.kind == Kind.STALL else item.at) > incident.closed_at
+
+
+def _came_after_its_job_went_on(state: State, incident: Incident, item: Evidence) -> bool:
+    """Whether the job was never to be stopped for this incident, and made steps for longer than the evidence of one failure
+    takes to come, and this is of the job then: another failure."""
+    plan = state.plans.get(incident.id)
+    if plan is None or incident.state is not IncidentState.CLOSED or None in (incident.job, item.where.job):
+        return False
+    if any(step.job is not None for step in plan.steps) or not goes_on(state, incident):
+        return False
+    return item.at > max((known.at for known in incident.evidence), default=incident.opened_at) + state.window
 
 
 def _opened(state: State, item: Evidence, now: datetime) -> Incident:

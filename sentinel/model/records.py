@@ -156,6 +156,7 @@ class Verdict:
     culprits: Culprits = Culprits()
     drain: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()  # those of ``drain`` that more than their absence convicts: also if they answer again
+    may_pass: tuple[str, ...] = ()  # those of ``drain`` that no sign convicts alone: they stop no running job
     suspect: tuple[str, ...] = ()  # excluded for this job's retry and tested, never drained
     drain_recommended: bool = False  # also where no node name is in the text
     restart: Restart = Restart.NONE

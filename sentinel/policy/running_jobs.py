@@ -1,8 +1,9 @@
 """Decides whether a running job is stopped for what broke, or left to go on.
 
-A job is stopped where its nodes are convicted, surely enough to take them out, or where it itself shows that it makes no
-further steps: it hangs, has ended, or trains on bad numbers. Everything else may pass (a lockup of seconds, a port that
-comes back, a disk that answers again), and a job that it does harm hangs or ends, which is judged together with it.
+A job is stopped where a sign convicts a node by itself, surely enough to take it out, or where the job itself shows that it
+makes no further steps: it hangs, has ended, or trains on bad numbers. Everything else may pass (a lockup of seconds, a port
+that comes back, a disk that answers again), also where two such signs agree and drain the node: Slurm's drain lets the job
+finish there. A job that it does harm hangs or ends, which is judged together with it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ from sentinel.policy.situation import SILENCE, Situation, from_silence
 
 
 def may_go_on(job: JobView, verdict: Verdict, incident: Incident, act_confidence: float) -> str:
-    """Why the job is not stopped: nothing shows that it makes no further steps, and no node is convicted. Empty if it is.
+    """Why the job is not stopped: nothing shows that it makes no further steps, nor convicts a node alone. Empty if it is.
 
     Whether it makes steps need not be known: what a sign of one node did to a job whose steps nobody can read is not known
     either.
     """
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
     stopped = stopped or job.state not in ("running", "suspended")
-    if stopped or concerns_numbers(verdict, incident) or (verdict.drain and sure_enough(verdict, act_confidence)):
+    if stopped or concerns_numbers(verdict, incident) or (_convicts(verdict) and sure_enough(verdict, act_confidence)):
         return ""
-    return f"Job {job.id} is not stopped: it may pass, and convicts no node. If the job ends or hangs, that shows."
+    return f"Job {job.id} is not stopped: what its nodes say may pass. If the job ends or hangs, that shows."
+
+
+def _convicts(verdict: Verdict) -> bool:
+    """Whether a sign convicts a node by itself."""
+    return not {*verdict.drain} <= {*verdict.may_pass}
 
 
 def has_gone_on(job: JobView, verdict: Verdict, incident: Incident, situation: Situation) -> bool:
@@ -36,9 +42,9 @@ def has_gone_on(job: JobView, verdict: Verdict, incident: Incident, situation: S
 
 
 def stands_still(verdict: Verdict, incident: Incident) -> bool:
-    """Whether a running job is to be stopped since it hangs: whatever its nodes say, none is convicted."""
+    """Whether a running job is to be stopped since it hangs: no sign convicts a node by itself."""
     kinds = {item.kind for item in incident.evidence}
-    return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not verdict.drain
+    return Kind.STALL in kinds and Kind.JOB_ENDED not in kinds and not _convicts(verdict)
 
 
 def ground_of_stop(verdict: Verdict, incident: Incident) -> dict[str, Scalar]:

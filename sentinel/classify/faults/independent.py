@@ -112,9 +112,11 @@ def _both(one: Verdict, other: Verdict) -> Verdict:
     first, second = (one, other) if one.drain and one.confidence >= other.confidence else (other, one)
     drain = tuple(dict.fromkeys((*first.drain, *second.drain)))
     suspect = tuple(name for name in dict.fromkeys((*first.suspect, *second.suspect)) if name not in drain)
+    lasts = {name for some in (first, second) for name in some.drain if name not in some.may_pass}
     return dataclasses.replace(
         first,
         drain=drain,
+        may_pass=tuple(name for name in drain if name not in lasts),
         drain_confidence=max(first.drain_confidence, second.drain_confidence if second.drain else 0.0),
         suspect=suspect,
         drain_recommended=first.drain_recommended or second.drain_recommended,

@@ -221,7 +221,7 @@ def test_running_job_is_stopped_by_no_suspicion_however_sure(least: float, confi
     limits = dataclasses.replace(WIDE, stop_confidence=least)
     plan = decide(judged, incident(said), limits=limits)
     assert kinds(plan) == []
-    why = "it may pass, and convicts no node" if sure else f"{confidence:.2f} sure, {max(least, 0.6):.2f} is asked for"
+    why = "what its nodes say may pass" if sure else f"{confidence:.2f} sure, {max(least, 0.6):.2f} is asked for"
     assert f"Job 101 is not stopped: {why}." in plan.explanation
     silent = evidence(Kind.STALL, source=Source.PROGRESS, job=101, attempt=0, data={"step": 250})
     for sign in (ended(), silent):

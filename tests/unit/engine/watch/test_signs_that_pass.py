@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
+from in_memory.daemon import RULES
 from in_memory.training_jobs import TrainingJobs
 from in_memory.world import World
+from made_records import evidence
+
+from sentinel.evidence.logs.reader import LogReader, Signatures
+from sentinel.model.records import Source, Where
 
 Worlds = Callable[..., World]
 LOCKUP = "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:812]"
 PORT, UP = "mlx5_core 0000:9b:00.0 ens1f0np0: Link down", "mlx5_core 0000:9b:00.0 ens1f0np0: Link up"
+ERROR = b"""Traceback (most recent call last):
+  File "/home/ada/train.py", line 81, in main
+IndexError: list index out of range
+"""
 DISK = "nvme nvme0: I/O 13 QID 4 timeout, aborting"
 
 
@@ -66,3 +76,37 @@ async def test_a_job_that_makes_steps_again_after_it_was_called_hung_is_left_alo
     await there.steps(3)
     await there.settle()
     assert there.restarts() == [0, 0], there.daemon.said
+
+
+async def test_what_ends_a_job_that_went_on_for_long_is_a_failure_of_its_own(world: Worlds) -> None:
+    """Its program's error is not restarted for a lockup of long before."""
+    there = await begun(world(nodes=8, wide=2))
+    await there.say(LOCKUP, ("n1",))
+    await there.steps(80)
+    where = Where(job=there.there.job, attempt=0, node="n1", path="out")
+    now = there.there.slurm.clock.now()
+    error = LogReader(Signatures(RULES), source=Source.JOB_LOG, where=where).feed(ERROR, now)
+    await there.daemon.observe([dataclasses.replace(item, at=now, seen_at=now) for item in error])
+    await there.ended()
+    await there.settle()
+    job = there.there.slurm.jobs[there.there.job]
+    assert (job.state, job.held, there.restarts()) == ("PENDING", True, [1, 0]), there.daemon.said
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_node_that_two_signs_convict_is_drained_and_its_job_goes_on_until_it_fails(
+    world: Worlds, fails: bool
+) -> None:
+    """As a port of which the kernel and the agent tell: Slurm's drain lets the job finish."""
+    there = await begun(world(nodes=8, wide=2))
+    await there.say(PORT, ("n1",))
+    now = there.there.slurm.clock.now()
+    seen = evidence("link_down", source=Source.FABRIC, node="n1", text="port mlx5_0:1 is DOWN", data={"state": "DOWN"})
+    await there.daemon.observe([dataclasses.replace(seen, at=now, seen_at=now)])
+    await there.steps(20)
+    await there.settle()
+    assert (there.restarts(), there.drained()) == ([0, 0], {"n1"}), there.daemon.said
+    await (there.called_hung() if fails else there.steps(5))
+    await there.settle()
+    assert there.restarts() == [int(fails), 0], there.daemon.said
+    assert fails is ("n1" not in there.on())
