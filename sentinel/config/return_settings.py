@@ -1,4 +1,4 @@
-"""The settings of how drained nodes are tested and come back, ``[returns]`` of the daemon's file."""
+"""The settings of tests of nodes, ``[diagnostics]`` of the daemon's file, and of how drained ones return, ``[returns]``."""
 
 from __future__ import annotations
 
@@ -101,3 +101,26 @@ def filled(arguments: list[str], node: str, reason: str) -> tuple[str, ...]:
     """The argument list for one node."""
     values = {"{node}": node, "{reason}": reason}
     return tuple(_PLACEHOLDER.sub(lambda found: values.get(found[0], found[0]), word) for word in arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """Diagnostics that the daemon orders on idle nodes; only in partitions whose drain mode is "act"."""
+
+    suspect_level: int = setting(2, "for a node under suspicion, as soon as it is idle; 0: none", least=0, most=4)
+    idle_level: int = setting(0, "for idle nodes in rotation; 0: none, since it takes their power", least=0, most=4)
+    idle_period_s: float = setting(7 * 86400.0, "a node that passed is left alone for this long", unit="s", least=60)
+    idle_fraction: float = setting(
+        0.1, "share of the idle nodes under test at once: the others must be there for work", least=0.0, most=1.0
+    )
+    idle_per_hour: int = setting(60, "orders of the rotation in an hour, whatever the share", unit="nodes", least=0)
+    user_suspects_per_day: int = setting(
+        8, "tests that what one user's programs print may cause in a day; what machines say has no such limit", unit="nodes",
+        least=0,
+    )  # fmt: skip
+    settled_s: float = setting(120.0, "a node without work for this long is idle, not between jobs", unit="s", least=0)
+    retry_s: float = setting(1800.0, "pause after one that gave no answer or no pass", unit="s", least=1)
+    look_s: float = setting(15.0, "how often turns are given out; a snapshot is no fresher", unit="s", least=1)
+    deadline_s: list[float] = setting(
+        [120.0, 900.0, 3000.0, 9000.0], "deadline of level 1, 2, 3, 4: the agent's own, and time to stop it", unit="s"
+    )

@@ -13,12 +13,12 @@ from sentinel.config.alerts import Alerts, WeeklyReport
 from sentinel.config.judgement_settings import Judgement
 from sentinel.config.modes import Mode, Modes
 from sentinel.config.page_settings import Page
-from sentinel.config.return_settings import ReturnSettings
+from sentinel.config.return_settings import Diagnostics, ReturnSettings
 from sentinel.config.settings_toml import InvalidSetting, described, load, section, setting
 from sentinel.protocol import PORT
 
 # With the records below: one place to import settings from.
-__all__ = ["Alerts", "Judgement", "Mode", "Modes", "Page", "described", "load", "section", "setting"]
+__all__ = ["Alerts", "Diagnostics", "Judgement", "Mode", "Modes", "Page", "described", "load", "section", "setting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +298,19 @@ class Recovery:
         unit="s",
         least=0,
     )
+    restart_takes_s: float = setting(
+        60.0,
+        "from a job's stop to its next start at the earliest: epilogs, the choice of a checkpoint, a round of Slurm's "
+        "scheduler; a job whose deadline leaves less than that is not requeued, since Slurm would end it unstarted",
+        unit="s",
+        least=0,
+    )
+    resume_choices: int = setting(
+        20,
+        "a waiting job's checkpoint is chosen this often, where another job of its run saved since: nodes read each one; "
+        "then its script resumes as it does",
+        least=1,
+    )
     launch_s: float = setting(
         30.0,
         "a job's launcher must have started its next step in the allocation within this time, else the job is requeued: it "
@@ -333,29 +346,6 @@ class Recovery:
     step_time_s: float = setting(10.0, "assumed when a job printed none", unit="s", least=0.001)
     restore_bytes_per_s: float = setting(
         2e9, "reading a global checkpoint, for the cost of choosing it", unit="bytes/s", least=1
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnostics:
-    """Diagnostics that the daemon orders on idle nodes; only in partitions whose drain mode is "act"."""
-
-    suspect_level: int = setting(2, "for a node under suspicion, as soon as it is idle; 0: none", least=0, most=4)
-    idle_level: int = setting(0, "for idle nodes in rotation; 0: none, since it takes their power", least=0, most=4)
-    idle_period_s: float = setting(7 * 86400.0, "a node that passed is left alone for this long", unit="s", least=60)
-    idle_fraction: float = setting(
-        0.1, "share of the idle nodes under test at once: the others must be there for work", least=0.0, most=1.0
-    )
-    idle_per_hour: int = setting(60, "orders of the rotation in an hour, whatever the share", unit="nodes", least=0)
-    user_suspects_per_day: int = setting(
-        8, "tests that what one user's programs print may cause in a day; what machines say has no such limit", unit="nodes",
-        least=0,
-    )  # fmt: skip
-    settled_s: float = setting(120.0, "a node without work for this long is idle, not between jobs", unit="s", least=0)
-    retry_s: float = setting(1800.0, "pause after one that gave no answer or no pass", unit="s", least=1)
-    look_s: float = setting(15.0, "how often turns are given out; a snapshot is no fresher", unit="s", least=1)
-    deadline_s: list[float] = setting(
-        [120.0, 900.0, 3000.0, 9000.0], "deadline of level 1, 2, 3, 4: the agent's own, and time to stop it", unit="s"
     )
 
 

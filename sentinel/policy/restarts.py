@@ -44,9 +44,6 @@ from sentinel.policy.situation import (
 )
 from sentinel.policy.stops import too_many_stops
 
-# From its stop to its next start at the earliest: epilogs, the choice of a checkpoint, a round of Slurm's scheduler.
-_RESTART_TAKES = timedelta(seconds=60)
-
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
@@ -209,7 +206,7 @@ def _too_late(job: JobView, situation: Situation, now: datetime) -> str:
     """Why a job with a deadline is not requeued; empty if it may be. Slurm would end it before it starts again, and what it
     could do in the time that it has would be lost."""
     until = min((part.start_by for part in (job, *components_of(situation)) if part.start_by is not None), default=None)
-    if until is None or now + _RESTART_TAKES <= until:
+    if until is None or now + timedelta(seconds=situation.restart_takes_s) <= until:
         return ""
     late = "its deadline is too near for a restart: with its time limit Slurm would have to start it"
     done = "stopped" if job.state in ("running", "suspended") else "restarted"

@@ -103,6 +103,7 @@ class Situation:
     request_cause: Cause | None = None  # that this request was for
     wait_s: float | None = _UNLESS_SET.wait_s  # until another node is there; None: it should have been there by now
     smaller_for_s: float = _UNLESS_SET.smaller_for_s  # how long a job that starts smaller stays so
+    restart_takes_s: float = _UNLESS_SET.restart_takes_s  # from the job's stop to its next start at the earliest
     run_nodes: tuple[str, ...] = ()  # on which a job with spare nodes trains; empty: on all of them
     spares: Spares | None = None  # nodes kept for restarts; None: none, or not known
     allocation_failed: bool = False  # this incident's restart in the allocation could not be done

@@ -17,7 +17,6 @@ from sentinel.model.vocabulary import GOES_ON
 from sentinel.policy import components_with
 
 _AT_WORK = frozenset({"running", "suspended", "completing"})
-_MOST_CHOICES = 20  # of a checkpoint for one restart, each read by nodes; after that its script resumes as it does
 
 
 def is_passed(state: State, plan: Plan, chosen: Outcome, job: JobView, fleet: Fleet) -> bool:
@@ -26,13 +25,14 @@ def is_passed(state: State, plan: Plan, chosen: Outcome, job: JobView, fleet: Fl
         return False  # what comes after its bad numbers must not be taken, whoever saved it
     others = [other for part in (job, *components_with(fleet, job.id)) for other in _of_its_run(part, fleet)]
     at_work = any(other.state in _AT_WORK for other in others)
+    again = chosen.step.tries < state.settings.recovery.resume_choices
     if chosen.step.data.get(GOES_ON):
-        return not at_work and chosen.step.tries < _MOST_CHOICES
+        return not at_work and again
     if not chosen.data.get("path"):
         return False  # its script resumes as it does
     ahead_s = state.cluster.own_clock_ahead_s()
     ends = [of_own_clock(other.ended_at, ahead_s) for other in others if other.nodes and other.ended_at is not None]
-    return at_work or (any(end > chosen.at for end in ends) and chosen.step.tries < _MOST_CHOICES)
+    return at_work or (any(end > chosen.at for end in ends) and again)
 
 
 def marked(state: State, plan: Plan, fleet: Fleet) -> Plan:

@@ -168,6 +168,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         goes_on=goes_on(state, incident),
         recovered_by=_recovered_by(state, incident, cluster.fleet),
         wait_s=wait_s(state, incident, now),
+        restart_takes_s=state.settings.recovery.restart_takes_s,
         smaller_for_s=state.settings.recovery.smaller_for_s,
         run_nodes=in_allocation.run_nodes_of(state, job) if job is not None else (),
         spares=cluster.fleet.spares,

@@ -275,3 +275,4 @@ def test_a_job_whose_deadline_lets_no_restart_fit_is_left_alone(at_work: bool) -
     assert said in plan.explanation and "2026-03-01 12:00 UTC" in plan.explanation
     later = dataclasses.replace(there, start_by=AT + timedelta(minutes=5))
     assert StepKind.REQUEUE_HOLD in kinds(decide(verdict(drain=("n1",)), job=later))
+    assert StepKind.REQUEUE_HOLD in kinds(decide(verdict(drain=("n1",)), job=there, restart_takes_s=20.0))

@@ -210,3 +210,19 @@ async def test_a_job_that_still_waits_once_its_run_has_stopped_gets_the_newest_c
         await daemon.pass_time(20.0)
     assert job.state == "PENDING" and there.resume.files[there.job]["SENTINEL_RESUME_STEP"] == "400", daemon.said
     assert daemon.bugs() == 0
+
+
+async def test_a_waiting_jobs_checkpoint_is_chosen_as_often_as_the_site_allows(world: Worlds) -> None:
+    """Each one is read by nodes; then the job resumes as its script does."""
+    there = silent(world(nodes=3))
+    following = there.slurm.submit(nodes=2, comment=str(there.slurm.jobs[there.job].record["comment"]))
+    once = dataclasses.replace(WIDE, recovery=dataclasses.replace(WIDE.recovery, resume_choices=1))
+    daemon = Daemon(there, settings=once)
+    await fail(daemon, lost_gpu("n1"))
+    await daemon.pass_time(20.0)
+    there.checkpoints.chosen = {"path": "/shared/run/step-400", "step": 400, "tier": "global"}
+    there.slurm.person_drains("n3", "ticket 7")
+    there.slurm.end(following)
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert "SENTINEL_RESUME_STEP" not in there.resume.files[there.job], daemon.said
