@@ -26,6 +26,7 @@ from sentinel.model.vocabulary import (
     result_words,
     words_of,
 )
+from sentinel.text import names
 
 _ALL = 5000  # incidents, which is as many as the daemon reads at once
 KEPT = 8  # nodes whose folder is named
@@ -202,7 +203,7 @@ def _verdict(verdict: dict[str, Any], plan: dict[str, Any] | None) -> None:
         restarts = plan is not None and any(step["kind"] == StepKind.CHOOSE_CHECKPOINT for step in plan["steps"])
         say(f"Numbers went bad at step {verdict['onset_step']}{': the restart begins before it' if restarts else ''}")
     if verdict["suspect"]:
-        say(f"Suspect, excluded and not drained: {shown(verdict['suspect'])}")
+        _suspects(verdict["suspect"], plan)
     others = ", ".join(
         f"{shown(a['cause'])} {a['confidence']:.0%}"
         for a in verdict["alternatives"][:3]
@@ -221,6 +222,22 @@ def _verdict(verdict: dict[str, Any], plan: dict[str, Any] | None) -> None:
             )
     for sentence in verdict["would_change"]:
         say(f"Would change it: {shown(sentence)}")
+
+
+_LEFT_OUT = {StepKind.EXCLUDE: "nodes", StepKind.GIVE_BACK: "given_up"}  # under which name a step has such nodes
+
+
+def _suspects(suspect: list[str], plan: dict[str, Any] | None) -> None:
+    """Which suspects the next attempt is kept from, and which it may get: it cannot do without, or there is none."""
+    steps = plan["steps"] if plan is not None and not plan["observe_only"] else []
+    told = [(step.get("data") or {}).get(_LEFT_OUT[step["kind"]]) for step in steps if step["kind"] in _LEFT_OUT]
+    left_out = {name for listed in told for name in names(listed)}
+    for those, words in (
+        ([name for name in suspect if name in left_out], "Suspect, left out of the restart and not drained"),
+        ([name for name in suspect if name not in left_out], "Suspect, neither left out of a restart nor drained"),
+    ):
+        if those:
+            say(f"{words}: {shown(those)}")
 
 
 def _ground(ground: dict[str, Any]) -> tuple[object, ...]:

@@ -92,7 +92,7 @@ class FleetCheckpoints:
                 raise Refused(
                     f"numbers went bad at step {task.verdict.onset_step}, and which checkpoints are older is not known: "
                     f"{error.message}",
-                    fix="name a checkpoint before it in the script, then scontrol release",
+                    fix=f"name a checkpoint before it in the script, then scontrol release {job.spec}",
                 ) from error
             # The nodes do not answer and the job has waited long enough: let its script resume as it would by default.
             words = f"not checked, the job resumes as its script does: {error.message}"
@@ -135,7 +135,7 @@ class FleetCheckpoints:
         explanation = "; ".join(filter(None, [decision.explanation, *seen.problems]))[:1500]
         if decision.chosen is None:
             if seen.candidates or mixed:
-                _hold_if_bad(task.verdict.onset_step, explanation)
+                _hold_if_bad(job, task.verdict.onset_step, explanation)
             by_script = {BY_SCRIPT: True} if mixed else {}
             return {"explanation": explanation, "last_step": reached, **by_script}
         chosen = decision.chosen
@@ -376,7 +376,7 @@ def _barred(task: Task) -> frozenset[str]:
     return frozenset((*task.verdict.drain, *task.verdict.suspect, *(name for found in excluded for name in found)))
 
 
-def _hold_if_bad(onset: int | None, explanation: str) -> None:
+def _hold_if_bad(job: JobView, onset: int | None, explanation: str) -> None:
     """Refuse a restart from none of the checkpoints after bad numbers: the script would resume from its newest one, which
     contains them.
 
@@ -386,7 +386,7 @@ def _hold_if_bad(onset: int | None, explanation: str) -> None:
     if onset is not None:
         raise Refused(
             f"numbers went bad at step {onset} and no checkpoint before it can be used: {explanation}",
-            fix="start from an older one or anew, then scontrol release",
+            fix=f"start from an older one or anew, then scontrol release {job.spec}",
         )
 
 

@@ -75,7 +75,7 @@ def test_why_in_words(asked: Asked) -> None:
         "Job 101 attempt 0 of ada",
         "Verdict: GPU memory failed (ECC) (gpu_memory_ecc), 95% sure",
         "Where: GPU 3 of n1",
-        "Suspect, excluded and not drained: n2",
+        "Suspect, neither left out of a restart nor drained: n2",
         "Else: gpu_fell_off_bus 3%",
         "Advice: replace the GPU",
         "Would change it: a passing memory test",
@@ -84,6 +84,24 @@ def test_why_in_words(asked: Asked) -> None:
         assert words in output
     assert "11:59:58.25" in output and "n1:3" in output and "+4.2" in output and "-0.7" in output
     assert "What decided" in output and "What spoke against" in output and "12:00:01.50" in output
+
+
+@pytest.mark.parametrize(
+    ("nodes", "observe_only", "said"),
+    [
+        ("n1,n2", False, ["Suspect, left out of the restart and not drained: n2"]),
+        ("n1", False, ["Suspect, neither left out of a restart nor drained: n2"]),  # the job cannot do without it
+        ("n1,n2", True, ["Suspect, neither left out of a restart nor drained: n2"]),
+    ],
+)
+def test_a_suspect_is_said_to_be_left_out_only_where_it_is(
+    asked: Asked, nodes: str, observe_only: bool, said: list[str]
+) -> None:
+    step = {"kind": "exclude", "node": None, "job": 101, "attempt": 0, "data": {"nodes": nodes}}
+    plan = {"refusal": "", "explanation": "It goes on.", "observe_only": observe_only, "steps": [step]}
+    asked.views["why"] = why(plan=plan)
+    output = asked.run("why", "0f3").output
+    assert [line for line in output.splitlines() if line.startswith("Suspect")] == said
 
 
 def test_numbers_that_went_bad_are_said_to_be_left_behind_only_where_a_restart_is_planned(asked: Asked) -> None:
