@@ -156,7 +156,6 @@ class Verdict:
     culprits: Culprits = Culprits()
     drain: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()  # those of ``drain`` that more than their absence convicts: also if they answer again
-    may_pass: tuple[str, ...] = ()  # those of ``drain`` that no sign convicts alone: they stop no running job
     suspect: tuple[str, ...] = ()  # excluded for this job's retry and tested, never drained
     drain_recommended: bool = False  # also where no node name is in the text
     restart: Restart = Restart.NONE
@@ -169,6 +168,7 @@ class Verdict:
     recommendation: Recommendation = Recommendation.NONE  # as drain_recommended, in three steps
     unknown_kind: UnknownKind | None = None  # where the cause is unknown
     drain_confidence: float = 0.0  # of all causes together that convict ``drain``; the higher one counts
+    may_pass: tuple[str, ...] = ()  # those of ``drain`` that no sign convicts alone: they stop no running job
 
 
 _NO_WORK = frozenset({"drain", "fail", "not_responding", "maintenance", "power_down", "powered_down", "planned_down"})

@@ -131,7 +131,7 @@ def test_a_daemon_that_cannot_save_its_start_ends_and_is_started_again() -> None
     """It went on half begun, and heard nothing of the next failure."""
     killed = Happening("kill", 38.358, data={"nth": 4, "after": True, "down_s": 2.0})
     full = Happening("store-full", 40.335, data={"for_s": 10.0})
-    world = ran(TWO, Happening("gpu-memory-contained", 38.358, "job0/1"), killed, full,
+    world = ran(TWO, Happening("gpu-memory", 38.358, "job0/1"), killed, full,
                 Happening("disk-full", 87.3, "job0/0"))  # fmt: skip
     assert world.lives > 2
 
@@ -316,7 +316,7 @@ def test_an_end_that_a_daemon_saw_and_had_not_reported_when_it_was_killed_is_rep
 
 def test_a_hold_that_slurm_shows_like_ours_counts_as_ours_while_no_daemon_looks() -> None:
     """The daemon died between saying that it stops the job and doing so; a person requeues and holds it then."""
-    kill = Happening("kill", 36.256, data={"after": True, "down_s": 150.0, "nth": 5})
+    kill = Happening("kill", 36.256, data={"after": True, "down_s": 150.0, "nth": 17})
     world = ran(
         TWO,
         Happening("link-down", 36.256, "job0/0"),

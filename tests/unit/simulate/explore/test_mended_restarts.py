@@ -62,7 +62,7 @@ REBOOTED_MEANWHILE = History(
     8005, 1470, "in-allocation", Setup(nodes=8, jobs=(JobSpec(nodes=4, trains_on=3),)),
     (
         Happening("link-down", 32.952950513877184, "job0/0"),
-        kill(32.952950513877184, 62, after=False),
+        kill(32.952950513877184, 64, after=False),
         Happening("reboot", 105.6316628821728, "job0/0"),
     ),
     1405.6,
