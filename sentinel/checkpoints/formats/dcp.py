@@ -24,7 +24,7 @@ from sentinel.checkpoints.formats.base import (
     refuse_links,
     unfinished,
 )
-from sentinel.checkpoints.formats.dcp_parts import ends, mixed, safetensors_part
+from sentinel.checkpoints.formats.dcp_parts import ends, mixed, packed, safetensors_part
 from sentinel.checkpoints.formats.dcp_parts.ends import Layout
 from sentinel.checkpoints.formats.dcp_parts.metadata import Metadata, read_metadata
 from sentinel.checkpoints.formats.dcp_parts.pieces import Files, Item, Shape, tiles, volume
@@ -45,7 +45,6 @@ from sentinel.checkpoints.reading import (
     threads_for,
 )
 from sentinel.checkpoints.steps import step_in
-from sentinel.inert_pickle import Opaque
 from sentinel.text import visible
 
 NAME = "dcp"
@@ -115,6 +114,7 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
     newer_than(tree, shards, ".metadata")
     newer_than(tree, here, ".metadata")
     one_save.refuse_older(tree, [*here, ".metadata"], ".metadata")
+    packed.check_short(tree, metadata, blobs)
     layout = Without(here, blobs)
     if ask.level == "structural":  # the others read every byte
         run_all(ends.works(tree, layout), threads_for("structural"))
@@ -265,6 +265,7 @@ def _check_rank(
         blob = _layout(tree, name, files, ask)
         blobs |= {name: blob} if blob else {}
         layouts[name] = files[name]
+    packed.check_short(tree, metadata, blobs)
     newer_than(tree, [name for name, owner in shards.items() if owner == rank], marker)
     return metadata
 
@@ -350,7 +351,7 @@ def _items_work(tree: Tree, name: str, items: Sequence[Item], ask: Ask, size: in
                     ends.check_frames(handle, item)
                     continue
                 what = f"{handle.name}: {visible(item.name)}"
-                agree = partial(_agree, item, what)
+                agree = partial(packed.agree, item, what)
                 looks = partial(_looks, item) if ask.level == "content" else None
                 check_slice(handle, item.offset, item.length, buffer=buffer, what=what, looks=looks, agree=agree)
 
@@ -367,18 +368,6 @@ def _looks(item: Item, pickled: Pickled) -> Mapping[str, Sequence[Look]]:
     if look is None:
         return {}
     return {t.storage.key: [replace(look, dtype=t.dtype, views=(t.view,))] for t in pickled.tensors}
-
-
-def _agree(item: Item, what: str, pickled: Pickled) -> None:
-    """What the piece says of itself is what the metadata says of it; to load it runs nothing."""
-    pickle_names.judge(pickled.names, what)
-    if item.size is None or not isinstance(pickled.value, Opaque) or len(pickled.tensors) != 1:
-        return
-    tensor = pickled.tensors[0]
-    if tensor.dtype != item.dtype:
-        raise Broken(f"{what}: stored as {tensor.dtype}, the metadata says {item.dtype}", "checksum")
-    if tensor.size != item.size:
-        raise Broken(f"{what}: stored with shape {tensor.size}, the metadata says {item.size}", "checksum")
 
 
 def spread(names: Iterable[str]) -> dict[int, list[str]]:

@@ -13,6 +13,7 @@ DTYPES = {
     "float16": ("HalfStorage", 2),
     "int32": ("IntStorage", 4),
     "int64": ("LongStorage", 8),
+    "uint8": ("ByteStorage", 1),
 }
 
 

@@ -328,9 +328,9 @@ class _Gathered:
             if number is None:
                 raise Broken(f"{what}: {visible(name)}: a stored piece that is not one of its pieces")
             length = self.pieces.length(row)
-            if self.pieces.plain(row) and length < volume(chunks[offsets]) * width:
-                raise Broken(f"{what}: {visible(name)}: {length} bytes cannot hold {chunks[offsets]} of {tensor.dtype}")
             self.pieces.cut(row, number)
+            if self.pieces.plain(row) and length < volume(chunks[offsets]) * width:
+                self.pieces.too_short(row)  # damaged, or a tensor that packs its numbers: its own pickle says which
         if any(volume(chunks[offsets]) for offsets in numbered):
             raise Broken(f"{what}: a piece of {visible(name)} is described but not stored")
 

@@ -24,6 +24,7 @@ from sentinel.checkpoints.formats.dcp_parts.trained import (
     parameters,
     rates,
     start_of,
+    start_of_numbers,
     telling_items,
 )
 from sentinel.checkpoints.parsing.content import Role, averages_squares, role_of
@@ -230,7 +231,7 @@ def refuse_negative_squares(tree: Tree, files: Mapping[str, Sequence[Item]], buf
         with opened(tree.path(name), name) as handle:
             for item in squares:
                 scan = FloatScan(Look(item.dtype, squares=True))
-                scan.feed(memoryview(start_of(handle, item)))
+                scan.feed(memoryview(start_of_numbers(handle, item)))
                 if scan.negative:
                     raise Broken(
                         f"{visible(name)}: {visible(item.name)}: {scan.finding}: another's numbers", "checksum"

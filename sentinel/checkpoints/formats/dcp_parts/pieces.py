@@ -7,7 +7,7 @@ about 50 bytes, and an `Item` is made of it only while somebody looks at it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -94,6 +94,7 @@ class Pieces:
         self._length = array("Q")
         self._plain = bytearray()
         self._cut = array("I")
+        self._short = array("I")
         self._tensors: list[TensorInfo | None] = []
 
     def __len__(self) -> int:
@@ -124,6 +125,19 @@ class Pieces:
 
     def cut(self, index: int, place: int) -> None:
         self._cut[index] = place
+
+    def too_short(self, index: int) -> None:
+        """Keep in mind that this piece is shorter than the numbers that are described."""
+        self._short.append(index)
+
+    def short(self, is_here: Callable[[str], bool], most: int) -> list[Item]:
+        """Of each tensor one of the pieces that are too short and lie in files that are here, so many at most."""
+        paths, texts = list(self.paths), list(self.names)
+        first: dict[int, int] = {}
+        for index in self._short:
+            if len(first) < most and is_here(paths[self._path[index]]):
+                first.setdefault(self._name[index], index)
+        return [self.item(index, paths[self._path[index]], texts) for index in first.values()]
 
     def describe(self, tensors: Mapping[str, TensorInfo]) -> None:
         self._tensors = [tensors.get(name) for name in self.names]

@@ -12,6 +12,7 @@ from sentinel.checkpoints.files import Broken, Handle, NotKnown, opened
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item, volume
 from sentinel.checkpoints.parsing import zips
 from sentinel.checkpoints.parsing.content import Role, is_average, role_of
+from sentinel.checkpoints.parsing.tensors import ITEM_BYTES
 from sentinel.checkpoints.reading import open_archive
 
 FIRST_MOMENT, SECOND_MOMENT = ".exp_avg", ".exp_avg_sq"  # of Adam and its kin
@@ -109,21 +110,31 @@ def must_have_moved(handle: Handle, one: Parameter, rate: float) -> bool:
 def count_of(handle: Handle, item: Item) -> float | None:
     """The number in a piece of one number; None where it is of another type."""
     layout = _WHOLE.get(item.dtype)
-    values = struct.iter_unpack(layout, start_of(handle, item)) if layout else iter(())
+    values = struct.iter_unpack(layout, start_of_numbers(handle, item)) if layout else iter(())
     return next((float(value[0]) for value in values), None)
 
 
-def start_of(handle: Handle, item: Item, unit: int = 4) -> bytes:
-    """The first numbers of a piece of one tensor, in whole units of that many bytes."""
+def start_of(handle: Handle, item: Item) -> bytes:
+    """The first bytes of what is stored of one tensor, in whole units of 4: its numbers, or what packs them."""
+    return _start(handle, item, 0)
+
+
+def start_of_numbers(handle: Handle, item: Item) -> bytes:
+    """The first numbers of a piece, as the type that is described; none where the tensor packs them (8-bit states)."""
+    return _start(handle, item, ITEM_BYTES[item.dtype] * volume(item.size or ()))
+
+
+def _start(handle: Handle, item: Item, at_least: int) -> bytes:
     for record in archive_of(handle, item).records.values():
         if "/data/" in record.name:
-            return handle.read(item.offset + record.data, min(record.size, _START_BYTES) // unit * unit)
+            length = min(record.size, _START_BYTES) if record.size >= at_least else 0
+            return handle.read(item.offset + record.data, length // 4 * 4)
     return b""
 
 
 def _numbers(handle: Handle, item: Item) -> list[float]:
     width, letter = {"float32": (4, "f"), "float64": (8, "d")}[item.dtype]
-    data = start_of(handle, item, width)
+    data = start_of_numbers(handle, item)
     return list(struct.unpack(f"<{len(data) // width}{letter}", data))
 
 
