@@ -19,7 +19,7 @@ from sentinel.checkpoints.files import entry_at
 from sentinel.checkpoints.formats import by_name, marks, nvrx, rank_set, torch_file
 from sentinel.checkpoints.formats.jax import msgpack, orbax
 from sentinel.checkpoints.listed import below, loose, weights
-from sentinel.checkpoints.parsing.copy_names import duplicate_of
+from sentinel.checkpoints.parsing.copy_names import duplicate_of, holds_none_for_use, is_not_for_use
 from sentinel.checkpoints.records import CANNOT_BE_READ, Candidate, Level, Part, Tier
 from sentinel.checkpoints.steps import last_number, number_of, step_of
 from sentinel.checkpoints.validate import DEFAULTS, Settings, validate_part
@@ -93,7 +93,8 @@ def find(root: Path) -> Found:
     _explore(root, search)
     search.spots.sort(key=lambda spot: spot.order)
     # A run may itself be named like a step ("sft-step2"): then its folder holds others, and they are meant.
-    runs = [spot for spot in search.spots[:MAX_CANDIDATES] if spot.step is None and _holds_steps(spot.path)]
+    folders = [spot for spot in search.spots[:MAX_CANDIDATES] if spot.step is None]
+    runs = [spot for spot in folders if not is_not_for_use(spot.path.name) and _holds_steps(spot.path)]
     if runs:
         search.spots = [spot for spot in search.spots if spot not in runs]
         search.pending = [(spot.path, 1) for spot in runs]
@@ -169,6 +170,8 @@ def _sort_out(folder: Path, entries: Sequence[os.DirEntry[str]], depth: int, sea
             elif entry.is_dir(follow_symlinks=False):
                 if step_of(entry.name) is not None or _is_numbered_save(path):
                     search.spots.append(Spot(str(path)))
+                elif holds_none_for_use(entry.name):
+                    search.notes.append((path, "so is named what was deleted or set aside: not looked at"))
                 elif not entry.name.startswith(_PARTIAL):
                     if depth < search.deepest:
                         search.pending.append((path, depth + 1))

@@ -29,11 +29,21 @@ _STATE = re.compile(
 )
 
 
+_CONDEMNED = r"corrupt|corrupted|broken|damaged|torn|bad|failed|deleted|trash"
 # A save that its writer had not renamed yet, or that a person condemned. Words inside of a name are the run's own.
 _NOT_FOR_USE = re.compile(
     r"[._]*(?:tmp|temporary|incomplete)[-_.](?![0-9]).*"
     r"|.*\d.*[-_.](?:tmp|temp|temporary|partial|incomplete|unfinished|uncommitted|inprogress|in[-_]progress|writing"
-    r"|corrupt|corrupted|broken|damaged|torn|bad|failed|deleted|trash)[-_.]*",
+    rf"|{_CONDEMNED})[-_.]*",
+    re.IGNORECASE,
+)
+_SAVES = r"(?:ckpts?|checkpoints?|saves?|steps?)"
+# Where a program puts saves that it deletes later (Orbax's todelete_subdir), or a person those that are not to be used.
+# A folder for temporary files is none: a run may well lie there.
+_FOLDER_NOT_FOR_USE = re.compile(
+    rf"[._]*(?:{_SAVES}[-_. ]?)?(?:{_CONDEMNED}|garbage|junk|removed|invalid|discarded|quarantined?|incomplete|unfinished"
+    rf"|to[-_. ]?(?:be[-_. ]?)?deleted?)(?:[-_. ]?{_SAVES})?[-_.]*"
+    rf"|.*\d.*[-_.](?:{_CONDEMNED})[-_.]*",
     re.IGNORECASE,
 )
 _AFTER_SUFFIX = re.compile(r"(?P<stem>.+\.(?:pt|pth|bin|ckpt|tar))\.(?P<rank>0|[1-9]\d{0,5})")
@@ -43,6 +53,11 @@ _ENDING = re.compile(r"(?:\.(?:pt|pth|ckpt|bin|tar|safetensors|msgpack))+$")
 def is_not_for_use(name: str) -> bool:
     """Whether the name of a save says that it is not finished, or was set aside as damaged."""
     return _NOT_FOR_USE.fullmatch(_ENDING.sub("", name)) is not None
+
+
+def holds_none_for_use(name: str) -> bool:
+    """Whether the name of a folder says that the saves in it were deleted, or set aside as damaged."""
+    return _FOLDER_NOT_FOR_USE.fullmatch(name) is not None
 
 
 def duplicate_of(name: str) -> str | None:
