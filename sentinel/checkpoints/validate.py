@@ -252,7 +252,7 @@ def _refuse_in_folders(tree: Tree, ask: Ask, finding: Finding) -> None:
     nested.check_inside(tree, ask, finding)
     unfinished.refuse(tree)
     megatron.refuse_unmarked(tree)
-    rank_counts.refuse_fewer(tree)
+    rank_counts.refuse_fewer(tree, ask)
 
 
 def _unrecognised(tree: Tree, ask: Ask) -> Exception:

@@ -41,7 +41,8 @@ StepReader = Callable[[str], int | None]
 class Ask:
     """How to check: the level, the time it is, whether only some ranks' shards are expected here.
 
-    ``remarks``: what the formats found worth saying that makes nothing invalid.
+    ``remarks``: what the formats found worth saying that makes nothing invalid. ``left_over``: shards that the metadata
+    beside them does not name, of an earlier save by more ranks into that folder: no part of this one.
     """
 
     level: Level
@@ -51,6 +52,7 @@ class Ask:
     fresh_s: float = FRESH_S
     remarks: list[str] = field(default_factory=list)
     held: Held = field(default_factory=Held)
+    left_over: set[Path] = field(default_factory=set)
 
     def say(self, remark: str) -> None:
         if remark:

@@ -106,6 +106,7 @@ def _check_plain(tree: Tree, ask: Ask) -> Finding:
             raise Broken(f"the pieces of {visible(name)} do not cover it exactly once")
     files = metadata.files()
     shards = _shards(tree)
+    ask.left_over.update(tree.path(name) for name in shards if name not in files)
     here = files.only([name for name in files if name in tree.files])
     if len(here) < len(files) and not (ask.part and (here or shards)):
         missing = sorted(set(files) - set(here))

@@ -309,7 +309,8 @@ def check_optimizers(tree: Tree, ask: Ask, files: Mapping[str, TorchFile]) -> No
     """Optimizers in files that no format names: none lost its state, or is of another save than the model beside it."""
     refuse_lost_state(tree, files)
     trained = [name for name, file in files.items() if any(_with_state(found) for _, found in optimizers(file.value))]
-    refuse_mixed(tree, ask, trained, [name for name in tree.files if name.endswith(_SHARDS)])
+    shards = [name for name in tree.files if name.endswith(_SHARDS) and tree.path(name) not in ask.left_over]
+    refuse_mixed(tree, ask, trained, shards)
 
 
 def refuse_lost_state(tree: Tree, files: Mapping[str, TorchFile]) -> None:

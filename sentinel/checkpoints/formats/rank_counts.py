@@ -8,13 +8,13 @@ trained): there a save beside must have the file that is missing. Where one besi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.checkpoints.files import NotKnown, Tree, is_file
 from sentinel.checkpoints.formats import marks
-from sentinel.checkpoints.formats.base import NEAREST, neighbours
+from sentinel.checkpoints.formats.base import NEAREST, Ask, neighbours
 from sentinel.checkpoints.formats.huggingface import names
 from sentinel.checkpoints.parsing.ranks import MOST_RANKS, first_hole
 from sentinel.text import visible
@@ -54,7 +54,7 @@ class _Set:
         return f"{self.stem}{rank:0{width}}{self.rest}"
 
 
-def refuse_fewer(tree: Tree) -> None:
+def refuse_fewer(tree: Tree, ask: Ask) -> None:
     """`NotKnown` where a set lacks the file of a rank of which another set, or DCP, has one.
 
     The other is in the same folder, or in one above or below it: beside it may be another program's of other ranks.
@@ -65,7 +65,7 @@ def refuse_fewer(tree: Tree) -> None:
     beside = neighbours(tree.root, NEAREST) if sets else []
     here: dict[_Place, _Said] = {}
     below: dict[_Place, _Said] = {}  # the same of a folder and all in it
-    for folder, first, said in _all_said(tree, sets):
+    for folder, first, said in _all_said(tree, sets, ask.left_over):
         here[folder, first] = max(here.get((folder, first), said), said)
         for above in _up_from(folder):
             below[above, first] = max(below.get((above, first), said), said)
@@ -83,12 +83,12 @@ _Place = tuple[str, int]  # a folder, and the number with which its ranks begin
 _Said = tuple[int, str]  # the last rank, and the file that says so
 
 
-def _all_said(tree: Tree, sets: list[_Set]) -> Iterator[tuple[str, int, _Said]]:
+def _all_said(tree: Tree, sets: list[_Set], left_over: Collection[Path]) -> Iterator[tuple[str, int, _Said]]:
     for one in sets:
         yield one.folder, one.first, (one.last, one.name(one.last))
     for name in tree.files:
         folder, _, file = name.rpartition("/")
-        if match := _SHARD.fullmatch(file):
+        if (match := _SHARD.fullmatch(file)) and tree.path(name) not in left_over:
             yield folder, 0, (int(match.group(1) or match.group(2)), name)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from sentinel.checkpoints.files import Entry, Tree
 from sentinel.checkpoints.formats import rank_counts
+from sentinel.checkpoints.formats.base import Ask
 from sentinel.checkpoints.validate import validate
 
 
@@ -152,5 +153,5 @@ def test_sets_in_very_many_folders_are_not_each_held_against_all(make, monkeypat
     looks = []
     last = rank_counts._Set.last
     monkeypatch.setattr(rank_counts._Set, "last", property(lambda one: looks.append(one) or last.fget(one)))
-    rank_counts.refuse_fewer(tree)
+    rank_counts.refuse_fewer(tree, Ask("structural", 0.0))
     assert len(looks) < 20 * 1000
