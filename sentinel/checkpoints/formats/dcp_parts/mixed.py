@@ -12,9 +12,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, Unread, opened
+from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.checkpoints.formats.base import neighbours
 from sentinel.checkpoints.formats.beside import far_saves
+from sentinel.checkpoints.formats.dcp_parts import counted
 from sentinel.checkpoints.formats.dcp_parts.pieces import Item
 from sentinel.checkpoints.formats.dcp_parts.trained import (
     Parameter,
@@ -29,7 +30,6 @@ from sentinel.checkpoints.formats.dcp_parts.trained import (
 )
 from sentinel.checkpoints.parsing.content import Role, averages_squares, role_of
 from sentinel.checkpoints.parsing.floats import FloatScan, Look
-from sentinel.checkpoints.steps import step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 4
@@ -55,9 +55,12 @@ def compare(tree: Tree, files: Mapping[str, Sequence[Item]], buffer: bytearray) 
                     " two saves mixed"
                 )
         _refuse_some(alike, folder)
+        counted.refuse_all(tree, files, alike, folder, beside)
     for folder, copies in far_saves.perhaps_copies(tree, list(files), _NEIGHBOURS):
         if any(_alike(tree, name, files[name], folder) for name in copies):
-            _refuse_some({name: _alike(tree, name, items, folder) for name, items in files.items()}, folder)
+            alike = {name: _alike(tree, name, items, folder) for name, items in files.items()}
+            _refuse_some(alike, folder)
+            counted.refuse_all(tree, files, alike, folder, beside)
 
 
 def _refuse_some(alike: Mapping[str, bool | None], folder: Path) -> None:
@@ -291,7 +294,12 @@ def _half_of(
                     if changed:
                         return one.first.name, changed
                     continue
-                if one.step and one.exact and same[one.step.name] and not _begun_anew(tree, one.step, folder, beside):
+                if (
+                    one.step
+                    and one.exact
+                    and same[one.step.name]
+                    and not counted.begun_anew(tree, one.step, folder, beside)
+                ):
                     return one.step.name, one.first.name
                 if one.second and one.exact and same[one.second.name] and not _constant(mine, one.second):
                     return one.second.name, one.first.name
@@ -311,36 +319,6 @@ def _half_of(
 def _rates(tree: Tree, files: Mapping[str, Sequence[Item]], folder: Path | None = None) -> list[float]:
     """The learning rates of this save, or of one beside it; 0 where they are not known."""
     return rates(folder or tree.root, files) or [0.0]
-
-
-def _begun_anew(tree: Tree, step: Item, folder: Path, beside: Sequence[Path]) -> bool:
-    """Whether the same count of steps in the other save is explained by an optimizer that was made anew between them.
-
-    Made anew at every save it has counted the same in them all. Made anew once it counts on from there: the count here is
-    as far from that of a third save as the names say, or is the step of the name.
-    """
-    mine, here = _count(tree.root, step), step_of(tree.root.name)
-    if mine is None:
-        return False
-    if mine == here:
-        return True
-    for third in (other for other in beside if other != folder):
-        theirs, there = _count(third, step), step_of(third.name)
-        if theirs == mine:
-            return True
-        if theirs is not None and here is not None and there is not None and theirs - mine == there - here:
-            return True
-    return False
-
-
-def _count(folder: Path, step: Item) -> float | None:
-    try:
-        with opened(folder / step.file, step.file) as handle:
-            return count_of(handle, step)
-    except Unread:
-        raise  # what it counts there may explain what is held against this save
-    except (NotKnown, Broken):
-        return None
 
 
 def _sums(handle: Handle, item: Item) -> dict[str, int] | None:

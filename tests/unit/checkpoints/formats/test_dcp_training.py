@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -132,6 +133,77 @@ def test_counts_of_steps_that_stayed_while_the_saves_around_went_on(make):
     saved(30, 30)
     (answer,) = answers(make, wrong)
     assert answer.valid is None and "two saves mixed" in answer.reason
+
+
+class Whole:
+    """Saves at some steps, each of an optimizer that has made as many more; of one all shards are put into another."""
+
+    def __init__(self, make, *, ahead=0, inside=""):
+        self.make, self.inside, self.ahead = make, inside, ahead
+        self.run = Run(make)
+        self.paths: dict[int, Path] = {}
+
+    def saved(self, *steps, trained=True):
+        for step in steps:
+            if trained:
+                self.run.step("w", "v", count=step - self.ahead)
+            path = self.run.save(step)
+            if self.inside:
+                (path / self.inside).mkdir()
+                for file in (path / FILE, path / ".metadata"):
+                    file.rename(path / self.inside / file.name)
+            self.paths[step] = path / self.inside
+
+    def put(self, step, into):
+        data = (self.paths[step] / FILE).read_bytes()
+        self.make.write(self.paths[into] / FILE, data, into)
+
+    def valid(self):
+        answers = {step: validate(path, "checksum", now_s=self.make.now_s) for step, path in self.paths.items()}
+        return {step: answer.valid for step, answer in answers.items()}
+
+
+@pytest.mark.parametrize("inside", ["", "model_and_optim"])
+@pytest.mark.parametrize(("ahead", "steps"), [(0, (10, 20, 30)), (0, (20, 30)), (7, (10, 20, 30)), (7, (20, 30, 40))])
+def test_all_shards_of_the_step_before(make, inside, ahead, steps):
+    whole = Whole(make, ahead=ahead, inside=inside)
+    whole.saved(*steps)
+    assert set(whole.valid().values()) == {True}
+    whole.put(20, into=30)
+    assert whole.valid() == {step: None if step == 30 else True for step in steps}
+
+
+def test_all_shards_of_a_step_far_back(make):
+    whole = Whole(make)
+    whole.saved(*range(10, 110, 10))
+    whole.put(20, into=100)
+    assert whole.valid() == {step: None if step == 100 else True for step in range(10, 110, 10)}
+
+
+@pytest.mark.parametrize(("ahead", "steps"), [(7, (20, 30)), (0, (20, 21)), (0, (19, 20))])
+def test_two_equal_saves_of_which_nothing_tells_the_other(make, ahead, steps):
+    """Counts that are not the names', and a save at the end of a run right after another one."""
+    whole = Whole(make, ahead=ahead)
+    whole.saved(steps[0])
+    whole.saved(steps[1], trained=False)
+    assert set(whole.valid().values()) == {True}
+
+
+def test_a_model_that_is_frozen_from_some_step_on(make):
+    whole = Whole(make)
+    whole.saved(10, 20)
+    whole.saved(30, 40, trained=False)
+    assert set(whole.valid().values()) == {True}
+
+
+def test_one_of_two_models_rests(make):
+    whole = Whole(make, inside="actor")
+    whole.saved(10, 20)
+    whole.saved(30, trained=False)
+    assert whole.valid()[30] is None
+    for step in (10, 20, 30):
+        make.dcp(f"run/step-{step}/critic", step=step)
+    assert set(whole.valid().values()) == {True}
 
 
 def test_layers_that_are_frozen_later_while_an_average_of_the_weights_goes_on(make):
