@@ -14,7 +14,7 @@ from pathlib import Path
 from sentinel.checkpoints.files import Broken, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, torch_file
 from sentinel.checkpoints.formats.base import NEAREST, Ask, Finding, neighbours, refuse_links, unfinished
-from sentinel.checkpoints.formats.beside import extras, far_saves
+from sentinel.checkpoints.formats.beside import extras, far_saves, layers
 from sentinel.checkpoints.formats.torch_file import TorchFile
 from sentinel.checkpoints.parsing.ranks import first_hole
 from sentinel.checkpoints.reading import Work
@@ -24,10 +24,9 @@ NAME = "deepspeed"
 _OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_?optim_states\.pt")
 _ZERO3 = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")
 _MODEL = re.compile(r"mp_rank_(\d+)_model_states\.pt")
-_LAYER = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
 _EXPERT = re.compile(r"(?:layer_(\d+)_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt")
 _EXPERT_OPTIM = re.compile(r"expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
-_ALL = (_OPTIM, _ZERO3, _MODEL, _LAYER, _EXPERT, _EXPERT_OPTIM)
+_ALL = (_OPTIM, _ZERO3, _MODEL, layers.PATTERN, _EXPERT, _EXPERT_OPTIM)
 
 
 def recognise(tree: Tree) -> bool:
@@ -57,13 +56,14 @@ def check(tree: Tree, ask: Ask) -> Finding:
     zero3 = _pairs(own, _ZERO3)
     models = {int(m.group(1)) for name in tree.files if (m := _MODEL.fullmatch(name))}
     shown = [file for name, file in own.items() if _MODEL.fullmatch(name) or _ZERO3.fullmatch(name)]
-    if not shown and not any(_LAYER.fullmatch(name) for name in files):
+    if not shown and not any(layers.PATTERN.fullmatch(name) for name in files):
         raise unfinished(tree, ask, "no model states: the save did not finish")
     mp = _one(shown, "mp_world_size") or len({m for _, m in optim | zero3} | models) or 1
     dp = _one(shown, "dp_world_size")
     partitions = _partitions(own)
     if not ask.part:
         _complete(tree, ask, optim, zero3, models, (mp, dp, partitions, _zero_stage(shown)))
+        layers.refuse_missing(tree, ask, shown)
         one_save.refuse_lost_state(tree, own)
     step = _same_step(tree, own, shown)
     ours = [
@@ -73,6 +73,8 @@ def check(tree: Tree, ask: Ask) -> Finding:
     works: list[Work] = [work for file in own.values() for work in file.works]
     partitions_of = [name for name in own if _OPTIM.fullmatch(name)]
     works.append(Work(0, lambda _: one_save.refuse_twins(tree, partitions_of)))
+    if not ask.part:
+        works.append(Work(0, lambda _: layers.refuse_mixed(tree, ask, own, shown)))
     if not ask.part and _counts(tree, own):
         works.append(Work(0, lambda _: _refuse_earlier(tree, partitions_of, shown)))
     finding = Finding(
@@ -158,20 +160,12 @@ def _complete(
         _grid(tree, ask, "optimizer shard", optim, (count, mp))
     if stage == 3 or zero3:
         _grid(tree, ask, "model shard", zero3, (dp or partitions or max((r for r, _ in zero3), default=0) + 1, mp))
-    elif not any(_LAYER.fullmatch(name) for name in tree.files) and (
-        len(models) != mp or first_hole(models, 0, mp) is not None
-    ):
+    elif len(models) != mp or first_hole(models, 0, mp) is not None:
         raise unfinished(tree, ask, f"model states of {len(models)} model-parallel ranks, {mp} are needed")
-    for pattern, what in ((_LAYER, "layer"), (_EXPERT_OPTIM, "expert rank")):
-        pairs = _pairs(tree.files, pattern)
-        if pattern is _LAYER and pairs:
-            parts = {b for _, b in pairs}
-            hole = next((a for a in sorted({a for a, _ in pairs}) if any((a, b) not in pairs for b in parts)), None)
-        else:
-            found = {a for a, _ in pairs}
-            hole = first_hole(found, 0, max(found, default=-1) + 1)
-        if hole is not None:
-            raise unfinished(tree, ask, f"the states of {what} {hole} are missing")
+    found = {a for a, _ in _pairs(tree.files, _EXPERT_OPTIM)}
+    hole = first_hole(found, 0, max(found, default=-1) + 1)
+    if hole is not None:
+        raise unfinished(tree, ask, f"the states of expert rank {hole} are missing")
     _experts(tree, ask)
 
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, opened
 from sentinel.checkpoints.formats import one_save, torch_file
 from sentinel.checkpoints.formats.base import Ask, Finding, no_owners, refuse_links, unfinished
+from sentinel.checkpoints.formats.beside import layers
 from sentinel.checkpoints.formats.torch_file import TorchFile
 from sentinel.checkpoints.parsing.content import Role, looks_of
 from sentinel.checkpoints.reading import Work, archive_works
-from sentinel.inert_pickle import Opaque
 from sentinel.text import visible
 
 NAME = "deepspeed_universal"
@@ -68,7 +68,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
         raise NotKnown("weights without the whole state of an optimizer: half deleted, or for inference only")
     if _GROUPS not in tree.files:  # not invalid: of older versions it is not known whether they wrote one
         raise NotKnown(f"{_GROUPS} is missing, without which DeepSpeed does not load: half deleted?")
-    named = {name for file in states for name in _parameters(file)}
+    named = {name for file in states for name in layers.parameters_of(file)}
     if named & kinds.keys() and named - kinds.keys():
         raise unfinished(tree, ask, f"the parameter {visible(min(named - kinds.keys()))} is missing")
     steps = {step for file in states if type(step := file.get("global_steps")) is int}
@@ -146,16 +146,3 @@ def _start(tree: Tree, file: TorchFile) -> bytes:
 def _holds_folders(folder: str, kinds: dict[str, set[str]]) -> bool:
     """Whether it only leads to the folders of parameters."""
     return not kinds[folder] and any(other.startswith(folder + "/") for other in kinds)
-
-
-def _parameters(file: TorchFile) -> set[str]:
-    """The names of the parameters whose shapes the model states list."""
-    groups = file.get("param_shapes")
-    found: set[str] = set()
-    for group in groups if isinstance(groups, list) else [groups]:
-        if isinstance(group, Opaque) and group.items:
-            names = [item[0] for item in group.items if isinstance(item, tuple)]
-        else:
-            names = list(group) if isinstance(group, dict) else []
-        found |= {name for name in names if isinstance(name, str)}
-    return found

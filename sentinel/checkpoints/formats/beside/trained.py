@@ -99,7 +99,7 @@ class Trained:
         if not (went_on or moved) or any(len({alike.get(name) for name in ranks} - {None}) > 1 for ranks in self.sets):
             return False
         changed = self.sizes_of(name for name in self.weights if not alike.get(name))
-        moving = [name for name in went_on if not (self._at_rest(name) and self._at_rest(name, folder))]
+        moving = [name for name in went_on if not (self.at_rest(name) and self.at_rest(name, folder))]
         if not _cover(changed, [*(self._held(name) for name in moving), *moved]):
             return False
         everything = [*stayed, *moved, *(self._held(name) for name in went_on)]
@@ -118,7 +118,7 @@ class Trained:
         theirs = None if self._held(name).states else _file_in(folder, name)
         return _held_by(theirs) if theirs else _Held()
 
-    def _at_rest(self, name: str, folder: Path | None = None) -> bool:
+    def at_rest(self, name: str, folder: Path | None = None) -> bool:
         """Whether the optimizer, here or in that folder, has no learning rate but 0."""
         tree, file = self.tree, self.files.get(name)
         if folder is not None:
