@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 
 from sentinel.checkpoints.files import Broken, NotKnown, Tree, is_file
 from sentinel.checkpoints.formats import (
@@ -43,6 +44,7 @@ from sentinel.text import visible
 NAME = "hf_trainer"
 _STATE_LIMIT_BYTES = 24 << 20
 _FOLDER = re.compile(r"checkpoint-(\d+)")
+_OF_DEEPSPEED = re.compile(r"global_step\d+")
 _BESIDE = 2
 _MOST_FOLDERS = 64  # directly inside a save, that are looked at
 # Other programs' saves may have the Trainer's name: then those formats know what they must hold.
@@ -80,6 +82,7 @@ def check(tree: Tree, ask: Ask) -> Finding:
     files = hf_inside.check_pickled(tree, ask, finding, works)
     finding.inside = set(hf_inside.folders(tree))
     inner = [_inner(tree, folder, ask) for folder in sorted(finding.inside)]
+    _refuse_unnamed(tree, ask, finding.inside, step)
     for part in inner:
         works += list(part.works)
         finding.unsummed += part.unsummed
@@ -173,6 +176,32 @@ def _inner(tree: Tree, folder: str, ask: Ask) -> Finding:
         unsummed=[f"{folder}/{name}" for name in found.unsummed],
         covered={f"{folder}/{name}" for name in found.covered},
     )
+
+
+def _refuse_unnamed(tree: Tree, ask: Ask, inner: Collection[str], step: int) -> None:
+    """Refuse a folder of DeepSpeed's that its ``latest`` does not name: a resume asks for none else, and dies without.
+
+    Raises:
+        Broken: it names nothing that is there; or `BeingWritten` where it may still be.
+        NotKnown: there is none, or it names the folder of another step though this one's is there.
+    """
+    of_deepspeed = {folder for folder in inner if _OF_DEEPSPEED.fullmatch(folder)}
+    if not of_deepspeed or (ask.part and tracked.DEEPSPEED not in tree.files):
+        return
+    if tracked.DEEPSPEED not in tree.files:
+        raise NotKnown(
+            f"{tracked.DEEPSPEED} is missing, by which DeepSpeed finds {visible(min(of_deepspeed))}: half deleted?"
+        )
+    named = tracked.named_by(tree.path(tracked.DEEPSPEED))
+    if named is None:
+        raise unfinished(tree, ask, f"{tracked.DEEPSPEED} names no folder")
+    if named not in tree.folders:
+        raise unfinished(tree, ask, f"{tracked.DEEPSPEED} names {visible(named)}, which is not there")
+    mine = f"global_step{step}"
+    if named != mine and mine in of_deepspeed:
+        raise NotKnown(
+            f"{tracked.DEEPSPEED} names {visible(named)}, beside which {mine} is of this step: two saves mixed"
+        )
 
 
 def _ranks(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:
