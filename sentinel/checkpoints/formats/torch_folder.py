@@ -39,6 +39,7 @@ _OF_AN_OPTIMIZER = re.compile(
     r"(?P<stem>(?:.*[-_./])?opt(?:im[a-z]*)?(?:[-_]?states?)?[-_]?)(?P<rank>\d{1,6})(?P<rest>[-_.][^0-9]*)"
 )
 _OTHER_STATES = (".distcp", ".msgpack", ".h5", ".keras")  # beside which what NumPy and pickle wrote is not the model
+_INDEX = ".bin.index.json"
 _COUNTED = 8  # parameters of an optimizer whose counts of steps are read: of experts some may be idle
 _DEPTH = 3  # of folders in a step: model/pp_00/tp_00/sdp_00.pt
 _NAME_OF_AN_OPTIMIZER = re.compile(
@@ -100,6 +101,7 @@ def _check(tree: Tree, ask: Ask) -> Finding:
     if not files and not finding.unsummed and not plain:
         raise NotKnown(f"no known checkpoint format among its {len(tree.files)} files")
     json_files.check_read_at_resume(tree)
+    _as_indexed(tree, ask, files)
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
     if level_at_least(ask.level, "checksum"):
@@ -122,6 +124,7 @@ def check_loose(tree: Tree, ask: Ask, finding: Finding) -> dict[str, torch_file.
     works: list[Work] = []
     files = _torch_files(tree, ask, finding, works)
     finding.works = [*finding.works, *works]
+    _as_indexed(tree, ask, files)
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
     return files
@@ -156,6 +159,25 @@ def _as_many_as_stated(tree: Tree, ask: Ask) -> None:
         if hole is not None:
             digits = max(len(number) if number[0] == "0" else 1 for number in numbers.values())
             raise unfinished(tree, ask, f"{visible(before + str(hole).zfill(digits) + after)} is missing")
+
+
+def _as_indexed(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:
+    """Every index of torch files, Hugging Face's and Colossal-AI's, against those that it names.
+
+    One that names none of the files beside it is of another model, copied in with its settings, or its set is gone:
+    only a save beside tells.
+    """
+    if ask.part:
+        return  # its files may be on other nodes
+    for name in sorted(name for name in tree.files if name.endswith(_INDEX) and name.count("/") <= _DEPTH):
+        folder, _, index = name.rpartition("/")
+        inner = tree.below(folder) if folder else tree
+        mapped = safetensors_set.mapped_by(inner, index)
+        if inner.files.keys().isdisjoint(mapped or {file for file in inner.files if file.endswith(".bin")}):
+            continue
+        inside = {file: files.get(f"{folder}/{file}" if folder else file) for file in inner.files}
+        held = {file: {str(key) for key in f.value} for file, f in inside.items() if f and isinstance(f.value, dict)}
+        safetensors_set.check_index(inner, ask, index, held)
 
 
 def _torch_files(tree: Tree, ask: Ask, finding: Finding, works: list[Work]) -> dict[str, torch_file.TorchFile]:
