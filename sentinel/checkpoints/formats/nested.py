@@ -90,7 +90,10 @@ def check(tree: Tree, ask: Ask) -> Finding:
     whole.step = next(iter(steps.values()), None)
     prefixes = tuple(f"{folder}/" for folder in inside)
     rest = Tree(tree.root, {name: entry for name, entry in tree.files.items() if not name.startswith(prefixes)})
-    one_save.check_optimizers(tree, ask, torch_folder.check_loose(rest, ask, whole))
+    loose = torch_folder.check_loose(rest, ask, whole)
+    one_save.check_optimizers(tree, ask, loose)
+    torch_folder.check_states(tree, ask, loose)
+    extras.check_unnamed(rest, ask, whole)
     return whole
 
 

@@ -158,7 +158,7 @@ def _dict_of(value: object) -> object:
     if not isinstance(value, Opaque) or value.qualified != "collections.OrderedDict":
         return value
     pairs = [item for item in value.items or () if isinstance(item, tuple) and len(item) == 2]
-    return {key: held for key, held in pairs if isinstance(key, str)}
+    return {key: held for key, held in pairs if type(key) in (str, int)}
 
 
 def file_role(name: str) -> Role:

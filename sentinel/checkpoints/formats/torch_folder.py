@@ -15,7 +15,8 @@ from pathlib import Path
 from sentinel.checkpoints.files import BeingWritten, Broken, Foreign, NotKnown, Tree
 from sentinel.checkpoints.formats import one_save, registered, safetensors_file, safetensors_set, torch_file
 from sentinel.checkpoints.formats.base import NEAREST, Ask, Finding, neighbours, refuse_links, unfinished
-from sentinel.checkpoints.formats.beside.trained import Trained
+from sentinel.checkpoints.formats.beside import extras
+from sentinel.checkpoints.formats.beside.trained import Trained, is_states
 from sentinel.checkpoints.formats.huggingface import hf_inside
 from sentinel.checkpoints.parsing import json_files, plain_states
 from sentinel.checkpoints.parsing.content import Role
@@ -110,6 +111,7 @@ def _check(tree: Tree, ask: Ask) -> Finding:
     one_save.refuse_lost_state(tree, files)
     _of_one_save(tree, ask, files, finding.unsummed)
     finding.works = works
+    extras.check_unnamed(tree, ask, finding)
     finding.optimizer = _holds_optimizer(tree, files, [*finding.unsummed, *plain])
     finding.resumable = finding.optimizer or any(torch_file.may_be_resumed(file.value) for file in files.values())
     finding.owners = owners_by_name(tree)
@@ -128,6 +130,14 @@ def check_loose(tree: Tree, ask: Ask, finding: Finding) -> dict[str, torch_file.
     _sets_of_ranks(tree, ask)
     _same_step(files, finding)
     return files
+
+
+def check_states(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) -> None:
+    """`NotKnown` where a part of an optimizer's states is that of another save, and the weights beside it are not."""
+    shards = [name for name, file in files.items() if is_states(file.value)]
+    weights = [name for name in tree.files if name.endswith(".safetensors")]
+    trained = Trained(tree, files, shards, [*files, *weights])
+    one_save.refuse_mixed(tree, ask, shards, weights, explains=trained.explains)
 
 
 def _sets_of_ranks(tree: Tree, ask: Ask) -> None:
@@ -345,10 +355,12 @@ def _of_one_save(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile], n
     """`NotKnown` where files that every step changes are those of another save: optimizers, and what they train."""
     sets = _ranks(tree).values()
     rank_of = {name: rank for ranks in sets for rank, name in ranks.items()}
+    shards = [name for name, file in files.items() if is_states(file.value)]
     trained = [
         name for name, file in files.items() if any(one_save.parameters(t) for _, t in one_save.optimizers(file.value))
     ]
-    changing = [name for name, file in files.items() if _has_optimizer(file)]
+    trained += shards
+    changing = [*(name for name, file in files.items() if _has_optimizer(file)), *shards]
     for rank in {rank_of.get(name) for name in trained}:
         inside = [name for name in dict.fromkeys((*files, *names)) if rank_of.get(name) == rank]
         part = Trained(tree, files, [name for name in trained if name in inside], inside)

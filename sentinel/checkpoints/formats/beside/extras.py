@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from sentinel.checkpoints.steps import step_of
 from sentinel.text import visible
 
 _NEIGHBOURS = 2
+_UNNAMED = re.compile(r"(?:.*/)?[A-Za-z][\w-]*")  # without a suffix
 
 
 def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = False) -> dict[str, TorchFile]:
@@ -25,10 +27,20 @@ def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = Fa
     the save *not known* where one beside has it whole: a resume may read it. One without a checksum says nothing.
     They are returned by name.
     """
+    names = [name for name in sorted(tree.files) if name.endswith(SUFFIXES)]
+    return _check(tree, ask, finding, names, perhaps_anothers)
+
+
+def check_unnamed(tree: Tree, ask: Ask, finding: Finding) -> None:
+    """Torch files without a suffix (Colossal-AI's ``lr_scheduler``). They may be anybody's, as other archives."""
+    _check(tree, ask, finding, [name for name in sorted(tree.files) if _UNNAMED.fullmatch(name)], True)
+
+
+def _check(tree: Tree, ask: Ask, finding: Finding, names: list[str], perhaps_anothers: bool) -> dict[str, TorchFile]:
     known, mine = finding.covered.union(finding.unsummed), step_of(tree.root.name)
     files: dict[str, TorchFile] = {}
-    for name in sorted(tree.files):
-        if not name.endswith(SUFFIXES) or name in known or _of_another_step(name, mine):
+    for name in names:
+        if name in known or _of_another_step(name, mine):
             continue
         try:
             if not is_torch(tree, name):

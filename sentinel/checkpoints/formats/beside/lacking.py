@@ -21,7 +21,8 @@ _STATE = re.compile(
     r"(?s:.*)\.(?:pt|pth|bin|ckpt|tar|safetensors)"
     r"|(?:.*[^a-z])?(?:states?|progress|training_step|param_groups|(?:lr_?)?scheduler|sampler|(?:data_?)?loader|rng)(?:[^a-z].*)?"
     r"\.(?:json|pkl|pickle|npy|npz)"
-    r"|(?s:.*)\.index\.json",  # without which a load does not find the shards
+    r"|(?s:.*)\.index\.json"  # without which a load does not find the shards
+    r"|(?:.*[^a-z])?(?:optimizer|(?:lr_?)?scheduler|sampler|rng)",  # as Colossal-AI calls a file of torch
     re.IGNORECASE,
 )
 _DEPTH = 3  # of folders in a save: model/pp_00/tp_00/sdp_00.pt

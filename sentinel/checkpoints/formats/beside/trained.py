@@ -168,9 +168,21 @@ class Trained:
 
 
 def _tables(file: TorchFile) -> list[dict[object, object]]:
-    """The optimizers in a file; some save no groups of parameters."""
+    """The optimizers in a file; some save no groups of parameters, or the states of some of these alone."""
     found = [table for _, table in one_save.optimizers(file.value)]
-    return found or ([file.value] if isinstance(file.value, dict) and isinstance(file.get("state"), dict) else [])
+    if found or not isinstance(file.value, dict):
+        return found
+    if is_states(file.value):
+        return [{"state": file.value}]
+    return [file.value] if isinstance(file.get("state"), dict) else []
+
+
+def is_states(value: object) -> bool:
+    """Whether it is a part of an optimizer's states, by the numbers of their parameters, as Colossal-AI's shards are."""
+    if not isinstance(value, dict) or not value:
+        return False
+    entries = ((type(key) is int and isinstance(state, dict), state) for key, state in value.items())
+    return all(known and not state.keys().isdisjoint(_MOMENTS) for known, state in entries)
 
 
 def _held_by(file: TorchFile) -> _Held:
