@@ -9,6 +9,7 @@ import os
 import re
 import select
 import stat
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,6 +126,16 @@ def toml_of(path: Path | str, text: str) -> dict[str, Any]:
         line = re.search(r"line (\d+)", str(error))
         where = int(line[1]) if line else None
         raise FileError(path, f"is not TOML: {error}", line=where, fix="correct the syntax: https://toml.io") from error
+
+
+def number_of(value: object, least: float = -sys.float_info.max, most: float = sys.float_info.max) -> float | None:
+    """A number of a file, as from TOML or JSON; None where it is none from ``least`` to ``most``.
+
+    NaN, which no comparison finds, an infinity and a whole number beyond every float are no numbers, and true is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        return None
+    return float(value)
 
 
 def _size(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.config.rules import Replaced
 from sentinel.errors import FileError
-from sentinel.given_files import toml_of
+from sentinel.given_files import number_of, toml_of
 
 TABLES = frozenset(["rule", "xid", "cause", "conviction", "judgement", "nvlink5", "return"])
 _TABLES_FIX = "use [[rule]], [[xid]], [[cause]], [[conviction]], [[return]], [judgement] or nvlink5"
@@ -35,7 +35,7 @@ class Document:
         self.lines = text.splitlines()
         self._starts: dict[str, list[int]] = {}  # headers of tables -> their lines, counted from 1
         for number, line in enumerate(self.lines, 1):
-            if line.lstrip().startswith("[["):
+            if line.lstrip().startswith("["):
                 self._starts.setdefault(line.strip(), []).append(number)
         self.data = toml_of(name, text)
         for key in self.data:
@@ -56,7 +56,7 @@ class Document:
 
     def header(self, kind: str, index: int) -> int | None:
         """The line of the table with this number, counted from 1."""
-        starts = self._starts.get(f"[[{kind}]]", ())
+        starts = self._starts.get(f"[[{kind}]]") or self._starts.get(f"[{kind}]", [])
         return starts[index] if index < len(starts) else None
 
     def _find(self, start: int, key: str) -> int:
@@ -74,6 +74,17 @@ def source_of(table: Mapping[str, Any], bad: Bad) -> str:
     if not isinstance(given, str) or not given.strip():
         raise bad("source", "missing", "say where it comes from: a document, a measurement, a decision of this site")
     return given.strip()
+
+
+def number_from(table: Mapping[str, Any], key: str, default: float, least: float, most: float, bad: Bad) -> float:
+    """
+    Raises:
+        FileError: what ``table`` gives for ``key`` is no number from ``least`` to ``most``.
+    """
+    value = table.get(key, default)
+    if (number := number_of(value, least, most)) is None:
+        raise bad(key, f"not a number: {value!r:.60}", f"give a number from {least:g} to {most:g}")
+    return number
 
 
 class Origins:

@@ -19,13 +19,15 @@ from sentinel.config.nvlink_toml import nvlink5_rows
 from sentinel.config.returns import ReturnRow, Returns
 from sentinel.config.returns_toml import read_returns
 from sentinel.config.rules import OWN_LOG, CauseEntry, Curve, Form, Judgement, NvLink5, Role, Rule, Rules, Xid
-from sentinel.config.rules_document import Document, Origins
+from sentinel.config.rules_document import Document, Origins, number_from
 from sentinel.errors import FileError
 from sentinel.evidence.logs.machine_logs import said
 from sentinel.evidence.logs.screen.many_ways import multiplies
+from sentinel.given_files import number_of
 from sentinel.model.records import Cause, Scope, Source
 from sentinel.model.vocabulary import NOT_OF_LINES
 
+_MOST_ODDS = 8.0  # natural-log odds: beyond, one line outweighs all others
 # Named groups that a pattern or capture may have, and where they go.
 GROUPS = frozenset(
     [
@@ -240,9 +242,9 @@ def _weights(table: dict[str, Any], role: Role, bad: Any) -> dict[Cause, float]:
             raise bad(
                 "weights", "no line speaks for unknown", "leave it out: it is the answer where no cause is carried"
             )
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not -8.0 <= weight <= 8.0:
+        if (number := number_of(weight, -_MOST_ODDS, _MOST_ODDS)) is None:
             raise bad("weights", f"{name} = {weight!r} is not a number from -8 to 8", "natural-log odds")
-        weights[cause] = float(weight)
+        weights[cause] = number
     return weights
 
 
@@ -305,9 +307,6 @@ def _xid(document: Document, index: int, table: dict[str, Any]) -> Xid:
     follows = table.get("follows", [])
     if not isinstance(follows, list) or not all(isinstance(item, int) for item in follows):
         raise bad("follows", "not a list of numbers")
-    weight = table.get("weight", 3.0)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-        raise bad("weight", f"not a number: {weight!r}")
     return Xid(
         number=number,
         name=_string(table, "name", "", bad) or _raise(bad("name", "missing")),
@@ -316,7 +315,7 @@ def _xid(document: Document, index: int, table: dict[str, Any]) -> Xid:
         immediate=_string(table, "immediate", "unknown", bad),
         investigate=_string(table, "investigate", "unknown", bad),
         role=_enum(Role, table.get("role", "cause"), lambda m: bad("role", m)),
-        weight=float(weight),
+        weight=number_from(table, "weight", 3.0, -_MOST_ODDS, _MOST_ODDS, bad),
         repeat=_flag(table, "repeat", bad),
         follows=tuple(follows),
         advice=_string(table, "advice", "", bad),
@@ -335,9 +334,6 @@ def _cause(document: Document, index: int, table: dict[str, Any]) -> CauseEntry:
     for key in table:
         if key not in CAUSE_KEYS:
             raise bad(key, "unknown key", f"use one of: {', '.join(sorted(CAUSE_KEYS))}")
-    prior = table.get("prior", 0.0)
-    if isinstance(prior, bool) or not isinstance(prior, (int, float)):
-        raise bad("prior", f"not a number: {prior!r}")
     restart = _string(table, "restart", "hold", bad)
     if restart not in {"resume", "resume_excluding", "hold", "none"}:
         raise bad("restart", f"{restart!r} is none of: resume, resume_excluding, hold, none")
@@ -346,7 +342,7 @@ def _cause(document: Document, index: int, table: dict[str, Any]) -> CauseEntry:
         raise bad("rivals", "not a list of at most three causes")
     return CauseEntry(
         cause=_enum(Cause, table.get("id"), lambda m: bad("id", m)),
-        prior=float(prior),
+        prior=number_from(table, "prior", 0.0, -_MOST_ODDS, _MOST_ODDS, bad),
         scope=_enum(Scope, table.get("scope", "unknown"), lambda m: bad("scope", m)),
         restart=restart,
         advice=_string(table, "advice", "", bad),
@@ -355,13 +351,19 @@ def _cause(document: Document, index: int, table: dict[str, Any]) -> CauseEntry:
     )
 
 
+# The numbers of [judgement], and between which they stand: shares, what divides natural-log odds, and such odds.
+JUDGED = {
+    "temperature": (0.1, 10.0), "unknown_below": (0.0, 1.0), "least_weight": (0.0, 100.0), "drain_above": (0.0, 1.0),
+    "calibration": (0.0, 1.0), "single_line": (0.0, 1.0),
+}  # fmt: skip
+
+
 def _judgement(document: Document, before: Judgement, origins: Origins) -> Judgement:
     table = document.data.get("judgement")
     if table is None:
         return before
-    values = {"temperature": before.temperature, "unknown_below": before.unknown_below}
-    values.update(least_weight=before.least_weight, drain_above=before.drain_above)
-    values.update(calibration=before.calibration, single_line=before.single_line)
+    values = {key: getattr(before, key) for key in JUDGED}
+    bad = partial(document.error, "judgement", 0)
     if not isinstance(table, dict):
         raise FileError(document.name, "not a table", key="judgement", fix="write [judgement]")
     curves = {"program_curve": before.program_curve, "machine_curve": before.machine_curve}
@@ -372,10 +374,8 @@ def _judgement(document: Document, before: Judgement, origins: Origins) -> Judge
             continue
         if key not in values:
             known = ", ".join((*values, *curves))
-            raise FileError(document.name, "unknown key", key=key, fix=f"use one of: {known}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-            raise FileError(document.name, f"not a positive number: {value!r}", key=key, fix="give a number")
-        values[key] = float(value)
+            raise bad(key, "unknown key", f"use one of: {known}")
+        values[key] = number_from(table, key, values[key], *JUDGED[key], bad)
     return Judgement(**values, program_curve=curves["program_curve"], machine_curve=curves["machine_curve"])
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.errors import FileError, all_of
-from sentinel.given_files import file_text, toml_of
+from sentinel.given_files import file_text, number_of, toml_of
 from sentinel.planning import quantities
 from sentinel.planning.limits import PlanningError
 
@@ -153,8 +153,8 @@ class Reader:
     def _scalar(self, hint: Any, value: Any, key: str, metadata: typing.Mapping[str, Any]) -> Any:
         if isinstance(value, str) and hint in (int, float):
             value = self._quantity(hint, value, key, metadata.get("unit") or "")
-        if hint is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+        if hint is float and isinstance(value, int) and (number := number_of(value)) is not None:
+            value = number
         if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
             raise self.fail(key, f"must be {hint.__name__}, not {value!r}", "correct the value")
         least, most = metadata.get("least"), metadata.get("most")
@@ -163,6 +163,10 @@ class Reader:
             raise self.fail(key, f"{value!r} is below {least} {unit}".rstrip(), f"at least {least}")
         if most is not None and not value <= most:
             raise self.fail(key, f"{value!r} is above {most} {unit}".rstrip(), f"at most {most}")
+        if isinstance(value, float) and number_of(value) is None:  # a bound is not asked of each setting
+            raise self.fail(
+                key, f"{value!r} is no number of {unit}".removesuffix(" of "), "write a number, or leave it out"
+            )
         words = metadata.get("words") or ()
         if words and value not in words:
             raise self.fail(key, f"{value!r} is not known here", "write " + " or ".join(f'"{word}"' for word in words))

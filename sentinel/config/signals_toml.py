@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from math import isfinite
 from typing import Any
 
 from sentinel.classify.ageing import Counter
 from sentinel.config.rules_document import Bad, Document
 from sentinel.evidence.prometheus import MOST_WEIGHT, Signal
+from sentinel.given_files import number_of
 from sentinel.model.records import Cause, Scope
 
 MOST_QUERY = 2000  # characters
@@ -138,13 +138,14 @@ def _number(
     value = table.get(key, default)
     if value is None:
         raise bad(key, "missing", f"write {key} = NUMBER")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+    number = number_of(value)
+    if number is None:
         raise bad(key, f"is a number, not {value!r:.60}", "write it without quotes")
-    if least is not None and value < least:
-        raise bad(key, f"{value:g} is below {least:g}", f"at least {least:g}")
-    if most is not None and value > most:
-        raise bad(key, f"{value:g} is above {most:g}", f"at most {most:g}")
-    return float(value)
+    if least is not None and number < least:
+        raise bad(key, f"{number:g} is below {least:g}", f"at least {least:g}")
+    if most is not None and number > most:
+        raise bad(key, f"{number:g} is above {most:g}", f"at most {most:g}")
+    return number
 
 
 def _cause(table: Mapping[str, Any], bad: Bad) -> Cause:

@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.config.rules import Drain, Role
 from sentinel.config.rules_files import load_rules, rules_folder
-from sentinel.config.rules_toml import parse_rules
+from sentinel.config.rules_toml import JUDGED, parse_rules
 from sentinel.errors import FileError
 from sentinel.model.records import Cause, Source
 
@@ -189,6 +189,29 @@ ROWS = {
     "conviction": '[[conviction]]\nxid = 94\ndrain = "no"\nsource = "us"\n',
     "return": '[[return]]\ncause = "other"\ntests = [1]\nsource = "us"\n',
 }
+
+
+NUMBERS = {
+    **{f"judgement.{key}": ("\n[judgement]\nKEY = VALUE\n", 3) for key in JUDGED},
+    "xid.weight": ("[[xid]]\nnumber = 94\nname = 'contained'\nKEY = VALUE\n", 4),
+    "cause.prior": ("[[cause]]\nid = 'user_code'\nKEY = VALUE\n", 3),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_one_and_within_its_bounds(name: str) -> None:
+    text, line = NUMBERS[name]
+    key = name.rpartition(".")[2]
+    for value in ("nan", "inf", "-inf", "1e400", str(10**400), "1e308", "true", '"1"'):
+        with pytest.raises(FileError, match="not a number") as caught:
+            parse_rules([], site=[("site.toml", text.replace("KEY", key).replace("VALUE", value))])
+        assert (caught.value.key, caught.value.line) == (key, line) and "give a number from" in caught.value.fix
+
+
+def test_no_verdict_is_divided_by_zero_and_no_share_is_above_all() -> None:
+    for wrong in ("temperature = 0", "drain_above = 1.01", "unknown_below = 7", "single_line = -0.1"):
+        with pytest.raises(FileError, match="not a number"):
+            parse_rules([], site=[("site.toml", f"[judgement]\n{wrong}\n")])
 
 
 @pytest.mark.parametrize("table", ROWS)

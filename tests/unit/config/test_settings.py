@@ -75,6 +75,8 @@ webhooks = ["http://a", "http://b"]
         ("[limits]\ndrain_count = -1\n", 2, "limits.drain_count", "-1 is below 0 nodes", "at least 0"),
         ("[judgement]\nact_confidence = 1.5\n", 2, "judgement.act_confidence", "above 1.0", "at most 1.0"),
         ("[judgement]\nact_confidence = nan\n", 2, "judgement.act_confidence", "nan", "at least"),
+        ("[slurm]\ndeadline_s = inf\n", 2, "slurm.deadline_s", "inf", "write a number"),
+        (f"[slurm]\ndeadline_s = {10**400}\n", 2, "slurm.deadline_s", "must be float", "correct"),
         ("limits = {drain_count = -1}\n", 1, "limits.drain_count", "below", "at least 0"),
         ('[daemon]\nstate = "/x"\n[slurm]\nreconcile_s = 0\n', 4, "slurm.reconcile_s", "below", "at least"),
         ("limits = 3\n", 1, "limits", "is a section", "[limits]"),
