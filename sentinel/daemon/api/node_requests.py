@@ -251,6 +251,10 @@ class NodeRequests:
                 self._runner.handle(ConnectionLost(self._clock.now(), node))
         return {"orders": orders}
 
+    def end_polls(self) -> None:
+        """Answer the agents that wait for orders, each of which has a request open for ``LONG_POLL_S``."""
+        self._orders.close()
+
     async def order_result(self, caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
         node = await self._sender(caller, body)
         self._orders.result(

@@ -178,6 +178,7 @@ class Server:
         return self._listener.address
 
     async def stop(self) -> None:
+        self._nodes.end_polls()
         await self._listener.stop()
         self._signers.shutdown(wait=False, cancel_futures=True)
         self._denials.flush()

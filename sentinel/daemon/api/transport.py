@@ -26,6 +26,9 @@ _RESERVED_FILES = 512  # descriptors reserved for the store, Slurm's commands an
 _BACKLOG = 4096  # connections queued in the kernel; the client of one dropped there retries after 1 s
 _DEFER_ACCEPT_S = 5  # TCP_DEFER_ACCEPT: the kernel holds a connection without data for this long
 _LINGER_S = 2.0  # how long a refused client's body is discarded, so that the client reads the answer
+# How long requests in progress have to end when the server stops, and once more when they are cancelled. Until then the
+# lease is kept; with the last deliveries before it, all of it fits in systemd's TimeoutStopSec.
+STOP_S = 2.0
 _NEVER_S = 365 * 86400.0
 _RENEW_S = 10.0  # how often the certificate files are checked for changes
 _OVERDUE_S = 1.0  # how often connections are checked for deadlines
@@ -99,7 +102,7 @@ class Listener:
             max_line_size=_LINE_BYTES,
             read_bufsize=_READ_BYTES,
         )
-        self._runner = web.ServerRunner(server)
+        self._runner = web.ServerRunner(server, shutdown_timeout=STOP_S)
         await self._runner.setup()
         bound = await asyncio.to_thread(listening, self._settings.listen)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_ACCEPT_S)
@@ -133,7 +136,10 @@ class Listener:
         return self._acceptor.address
 
     async def stop(self) -> None:
-        """Stop listening and close all connections. A second call, or one before ``start``, does nothing."""
+        """Stop listening and close all connections, within twice ``STOP_S``.
+
+        A second call, or one before ``start``, does nothing.
+        """
         self._periodic.stop()
         if self._acceptor is not None:
             await self._acceptor.close()

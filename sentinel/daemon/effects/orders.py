@@ -45,6 +45,7 @@ class OrderBook:
         self._count = itertools.count(1)
         self._run = secrets.token_hex(4)  # part of order ids, so that those of different runs of the daemon differ
         self._started_s = time.monotonic()
+        self._closed = False
 
     def connected(self, node: str) -> bool:
         if self._polling.get(node, 0) > 0:
@@ -74,7 +75,7 @@ class OrderBook:
             self._orders.get(node, {}).pop(order.id, None)
 
     async def wait(self, node: str, for_s: float) -> list[dict[str, object]]:
-        """Wait until orders of ``node`` are due and return them; empty after ``for_s``."""
+        """Wait until orders of ``node`` are due and return them; empty after ``for_s``, or once this is closed."""
         self._polling[node] = self._polling.get(node, 0) + 1
         until_s = time.monotonic() + for_s
         try:
@@ -83,7 +84,7 @@ class OrderBook:
                 event.clear()
                 orders, now_s = self._orders.get(node, {}).values(), time.monotonic()
                 due = [order.given() for order in orders if order.due_s <= now_s]
-                if due or now_s >= until_s:
+                if due or self._closed or now_s >= until_s:
                     return due
                 next_s = min((order.due_s for order in orders), default=until_s)
                 with contextlib.suppress(TimeoutError):
@@ -91,6 +92,12 @@ class OrderBook:
         finally:
             self._polling[node] -= 1
             self._polled_s[node] = time.monotonic()
+
+    def close(self) -> None:
+        """End every ``wait``, and each that begins: the daemon stops, and gives its lease up once they are answered."""
+        self._closed = True
+        for event in self._wake.values():
+            event.set()
 
     def result(self, node: str, order: str, ok: bool, result: object, error: str) -> None:
         """Hand an agent's result to the caller of ``ask``; dropped if that caller no longer waits."""

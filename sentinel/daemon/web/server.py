@@ -24,7 +24,7 @@ from sentinel.daemon.acceptor import listening
 from sentinel.daemon.api.accounts import LOOK_UPS
 from sentinel.daemon.api.callers import DenialLog, Places, Turns
 from sentinel.daemon.api.connections import Connections
-from sentinel.daemon.api.transport import CountingServer, http_log
+from sentinel.daemon.api.transport import STOP_S, CountingServer, http_log
 from sentinel.daemon.periodic import Periodic
 from sentinel.daemon.web.access import SOCKET, PageAuthentication, Viewer
 from sentinel.daemon.web.pages import Pages
@@ -88,7 +88,7 @@ class PageServer:
             keepalive_timeout=_IDLE_S,
             logger=http_log(self._log, self._telemetry),
         )
-        self._runner = web.ServerRunner(server)
+        self._runner = web.ServerRunner(server, shutdown_timeout=STOP_S)
         await self._runner.setup()
         listen = self._settings.listen
         try:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from in_memory.server import NODE, OPERATOR, RESEARCHER, FakeCredentials, Served, serving
 from in_memory.world import World
@@ -26,6 +27,7 @@ from sentinel import protocol
 from sentinel.adapters.client import DaemonClient
 from sentinel.adapters.encrypted_bodies import decrypted, encrypted
 from sentinel.adapters.tls import ServerCertificate, certificate_ends
+from sentinel.daemon.api import transport
 from sentinel.errors import Denied, ProtocolError, Refused, Unavailable, UserError
 
 PATIENCE_S = 20.0
@@ -345,3 +347,37 @@ async def test_a_host_without_descriptors_accepts_again_later(world: Worlds, mon
         client = DaemonClient(served.url, served.signers[NODE], deadline_s=PATIENCE_S)
         assert "at" in await asked(client, protocol.HEARTBEAT, BEAT)
         assert [context["exception"].errno for context in told] == [errno.EMFILE] * 2
+
+
+# --- the end ------------------------------------------------------------------------------------------------------------
+
+
+async def polling(served: Served) -> asyncio.Task[Any]:
+    """An agent's poll that the server has."""
+    poll = asyncio.create_task(served.post(protocol.ORDERS, {"node": "n1"}))
+    async with asyncio.timeout(PATIENCE_S):
+        while not served.orders._polling.get("n1"):
+            await asyncio.sleep(0)
+    return poll
+
+
+async def test_a_server_that_stops_answers_polls_at_once(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents always have one open; whoever waited for them would keep the lease, and decide nothing, for as long."""
+    monkeypatch.setattr(protocol, "LONG_POLL_S", 3600.0)
+    monkeypatch.setattr(transport, "STOP_S", 3600.0)
+    async with serving(world()) as served:
+        poll = await polling(served)
+        async with asyncio.timeout(PATIENCE_S):
+            await served.server.stop()
+        assert (await poll).body == {"orders": []}
+
+
+async def test_a_server_that_stops_waits_for_no_slow_request(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "STOP_S", 0.01)
+    async with serving(world(), body_s=3600.0) as served:
+        poll = await polling(served)
+        monkeypatch.setattr(served.nodes, "end_polls", lambda: None)
+        async with asyncio.timeout(PATIENCE_S):
+            await served.server.stop()
+        with pytest.raises(aiohttp.ClientError):
+            await poll

@@ -45,6 +45,15 @@ async def test_order_wakes_the_poll_and_its_answer_wakes_the_asker(seconds: Seco
     assert await book.wait("n1", 0) == []
 
 
+async def test_a_book_that_is_closed_keeps_no_poll(seconds: Seconds) -> None:
+    book = OrderBook()
+    poll = asyncio.create_task(book.wait("n1", 60.0))
+    await _settle()
+    book.close()
+    assert await poll == []
+    assert await book.wait("n2", 60.0) == []
+
+
 async def test_order_is_given_again_until_its_result_came(seconds: Seconds) -> None:
     book = OrderBook()
     asked = asyncio.create_task(book.ask("n1", "diagnose", {}, deadline_s=20.0))
