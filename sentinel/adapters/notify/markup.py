@@ -1,6 +1,7 @@
 """Escapes text for a chat service, so that a user's program cannot forge links, mentions or markup.
 
-Addresses lose what makes them one (``https[:]//``), mentions their sign (``＠``); characters that a service reads
+Addresses lose what makes them one (``https[:]//``), mentions their sign (``＠``), and references to
+characters (``&commat;``, which Markdown reads as ``@``) theirs (``＆``); characters that a service reads
 as markup are escaped as that service documents it.
 """
 
@@ -21,6 +22,7 @@ class Markup(StrEnum):
 _BEGIN = r"(?<![^\W_])"  # of a word; an underscore is markup, and no part of it
 _LINKS = re.compile(rf"{_BEGIN}(mailto|tel|xmpp|javascript|data|slack|msteams|file):", re.IGNORECASE)
 _WWW = re.compile(rf"{_BEGIN}www\.", re.IGNORECASE)
+_REFERENCE = re.compile(r"&(?=[#A-Za-z])")
 _MARKDOWN = re.compile(r"([\\`*_~|\[\]<>#!])")
 _LINE_START = re.compile(r"(?m)^(\s*)([-+=])")  # lists and underlined headings
 
@@ -30,7 +32,7 @@ def escaped(text: str, markup: Markup) -> str:
     text = text.replace("://", "[:]//")
     text = _LINKS.sub(r"\1[:]", text)
     text = _WWW.sub("www[.]", text)
-    text = text.replace("@", "＠")
+    text = _REFERENCE.sub("＆", text.replace("@", "＠"))
     if markup is Markup.PLAIN:
         return text.replace("<", "‹").replace(">", "›")  # services hand text on to others, which may read these
     text = _MARKDOWN.sub(r"\\\1", text)

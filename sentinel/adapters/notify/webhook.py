@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.adapters.notify.delivery_threads import DeliveryThreads
 from sentinel.adapters.notify.http_post import name_of, post
+from sentinel.adapters.notify.markup import Markup, escaped
 from sentinel.adapters.notify.turns import urgency_of
 from sentinel.model.records import Notice
 from sentinel.text import clean
@@ -74,7 +75,8 @@ def body_of(notice: Notice) -> Any:
             "incident": notice.incident,
             "at": to_json(notice.at),
             "title": notice.title,
-            "text": f"{notice.title}\n{notice.body}",
+            # Chats take this key, and look for links and mentions in it; programs take the others.
+            "text": escaped(f"{notice.title}\n{notice.body}", Markup.PLAIN),
             **notice.data,
         }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,7 +32,8 @@ URLS = {
 HOSTILE = (
     "_https://evil.example/u_ *bold* _it_ ~~s~~ `code` <@U1> <!channel> @everyone @here @all "
     "[x](https://evil.example/a) <https://evil.example|y> "
-    "www.evil.example ![i](http://evil.example/i.png) ||s|| # head <b>html</b> &amp; mailto:eve@evil.example"
+    "www.evil.example ![i](http://evil.example/i.png) ||s|| # head <b>html</b> &amp; mailto:eve@evil.example "
+    "&commat;channel &commat;all &#64;here &#x40;here &lbrack;x&rbrack;"
 )
 
 
@@ -87,7 +89,8 @@ async def test_message_is_as_the_service_documents_it(chat: Made, name: str) -> 
 
 # What a service makes of text that nobody escaped for it.
 LINKS = re.compile(r"(?:https?|mailto):|www\.(?!\])")
-MENTIONS = re.compile(r"@(?:everyone|here|all|U1)|<[!@#]")
+MENTIONS = re.compile(r"@(?:everyone|here|all|channel|U1)|<[!@#]")
+REFERENCES = re.compile(r"&(?!amp;|lt;|gt;|quot;)[#\w]+;?")  # characters by name or number, which Markdown reads, too
 MARKDOWN = re.compile(r"(?<!\\)[*_`~|\[\]<#]")
 
 
@@ -98,7 +101,7 @@ async def test_what_a_program_printed_forges_no_link_no_mention_and_no_markup(ch
     assert service.broken == []
     text = shown(service).replace("http://adaptivecards.io/schemas/adaptive-card.json", "")
     assert "evil" in text and not LINKS.search(text), text
-    assert not MENTIONS.search(text), text
+    assert not MENTIONS.search(html.unescape(text)) and not REFERENCES.search(html.unescape(text)), text
     if name in ("discord", "mattermost"):
         assert not MARKDOWN.search(text), text
     if name == "teams":
@@ -121,6 +124,13 @@ def test_no_character_before_an_address_saves_it(before: str, link: str) -> None
         assert "://" not in text
         if before not in ("1", "x", "\u00e9"):  # within a word these are none anywhere
             assert "mailto:" not in text and "www.e" not in text
+
+
+@pytest.mark.parametrize("markup", Markup)
+def test_no_reference_to_a_character_is_left_and_other_ampersands_are(markup: Markup) -> None:
+    for word in ("&commat;all", "&amp;commat;all", "&#64;all", "&#x40;all", "&commat", "&lt;!channel&gt;"):
+        assert "&" not in escaped(word, markup)
+    assert escaped("R&D: a && b &", markup) == "R＆D: a && b &"
 
 
 @pytest.mark.parametrize("name", URLS)

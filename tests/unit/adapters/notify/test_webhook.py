@@ -72,6 +72,15 @@ async def test_notice_is_one_post_that_can_be_told_from_its_repeat(receiver: Rec
     }  # fmt: skip
 
 
+async def test_the_text_for_chats_mentions_nobody(receiver: Receiver) -> None:
+    """Chats that show a webhook's ``text`` read mentions and links in it; the keys beside are for programs."""
+    said = "@channel &commat;all <!here> https://evil.example"
+    await Webhook(receiver.url, deadline_s=60.0).send(Notice("note1", "inc1", AT, said, said, {"operator_text": said}))
+    ((_, body),) = receiver.got
+    assert not any(sign in body["text"] for sign in ("@", "&c", "<!", "://")) and body["text"].count("channel") == 2
+    assert body["title"] == body["operator_text"] == said
+
+
 async def test_text_that_no_receiver_takes_is_sent_as_its_escape(receiver: Receiver) -> None:
     hostile = "a\0b \ud800 \udcff"
     await Webhook(receiver.url, deadline_s=60.0).send(
