@@ -65,7 +65,7 @@ def duration_words(seconds: float) -> str:
 def visible(text: str, most: int | None = 300) -> str:
     """``text`` with the escape (``\\x1b``) of each character that has no glyph, cut after ``most`` characters."""
     if not text.isprintable():
-        text = "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode("ascii") for ch in text)
+        text = "".join(ch if ch.isprintable() else ascii(ch)[1:-1] for ch in text)
     return text if most is None or len(text) <= most else text[: most - 1] + "…"
 
 

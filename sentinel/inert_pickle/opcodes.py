@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections.abc import Callable
 
@@ -187,7 +188,7 @@ def _string_line(m: Machine) -> object:
     raw = m.line()
     if len(raw) < 2 or raw[:1] != raw[-1:] or raw[:1] not in (b"'", b'"'):
         raise PickleError("a text without its quotes")
-    return raw[1:-1].decode("latin-1").encode("raw_unicode_escape").decode("unicode_escape")
+    return codecs.unicode_escape_decode(codecs.raw_unicode_escape_encode(raw[1:-1].decode("latin-1"))[0])[0]
 
 
 def _persistent(m: Machine, what: object) -> object:
@@ -254,7 +255,7 @@ _TABLE: dict[int, Action] = {
     0x8C: _text(1),
     ord("X"): _text(4),
     0x8D: _text(8),
-    ord("V"): _push(lambda m: m.line().decode("raw_unicode_escape")),
+    ord("V"): _push(lambda m: codecs.raw_unicode_escape_decode(m.line())[0]),
     ord("S"): _push(_string_line),
     ord("U"): _push(lambda m: m.block(1).decode("latin-1")),
     ord("T"): _push(lambda m: m.block(4).decode("latin-1")),

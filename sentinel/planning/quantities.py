@@ -7,6 +7,7 @@ Decimal units are decimal (1 TB = 1e12 bytes, SI) and binary units binary (1 TiB
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Quantity:
 
 def _shown(text: str) -> str:
     """Text of a stranger for an error line: short, and control characters visible."""
-    return text.strip()[:60].encode("unicode_escape").decode("ascii")
+    return codecs.unicode_escape_encode(text.strip()[:60])[0].decode("ascii")
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:

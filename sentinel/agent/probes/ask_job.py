@@ -6,6 +6,7 @@ Each query runs in a thread with its own deadlines; the answer is what has arriv
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - create_connection loads it, and the user may be unable to read it
 import errno
 import os
 import re

@@ -6,7 +6,6 @@ gets in the quarantine says then where it came from.
 
 from __future__ import annotations
 
-import calendar
 import errno
 import json
 import os
@@ -14,6 +13,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
@@ -82,9 +82,9 @@ def _told_by_names(base: Path, store: int) -> Iterator[Move]:
     for name in sorted(os.listdir(store)):
         if match := _UNWRITTEN.fullmatch(name):
             inside, link, points_to = (os.fsdecode(unquote_to_bytes(text)) for text in match.groups()[1:])
-            at = calendar.timegm(time.strptime(match[1], _STAMP))
+            at = datetime.fromisoformat(match[1]).timestamp()
             if _lies_below(source := str(base / inside), base):
-                yield Move(source, str(store_of(base) / name), "", float(at), link and str(base / link), points_to)
+                yield Move(source, str(store_of(base) / name), "", at, link and str(base / link), points_to)
 
 
 def _renamed(path: str, folder: Path, other: Path) -> str:
