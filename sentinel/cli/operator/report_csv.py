@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sentinel.text import printable
 
+# Where a cell may begin: spreadsheets split at the list separator of their locale, in much of Europe the semicolon.
+# The full-width signs are read as the others in East Asia. Behind ``"`` a cell that began within a text goes on as it is.
+_FORMULA = re.compile(r"(^|[;|])(?=[\s\"]*[=+@\uff1d\uff0b\uff0d\uff20-])")
 _COLUMNS = ("table", "what", "of", "now", "low", "high", "before", "unit", "not_known", "beyond_chance")
 # Numbers of a period that stand nowhere else: table, what, unit, and where a period has it.
 _OF_PERIOD = (
@@ -31,10 +35,9 @@ _OF_PERIOD = (
 
 
 def cell(value: object) -> object:
-    """A text that a spreadsheet would take for a formula gets an apostrophe before it; what is not known is empty."""
+    """What a spreadsheet would take for a formula in a text gets an apostrophe before it; what is not known is empty."""
     if isinstance(value, str):
-        line = printable(value, "·")
-        return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line
+        return _FORMULA.sub(r"\1'", printable(value, "·"))
     return value
 
 

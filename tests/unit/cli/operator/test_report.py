@@ -250,6 +250,31 @@ def test_name_that_is_a_formula_is_text(made: Asked) -> None:
     assert "'=HYPERLINK(1)" in made.run("report", "--format", "csv").output
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "=1+1",
+        "x;=cmd|' /C calc'!A0;",
+        'x;"=cmd"',
+        "x; @SUM(1)",
+        "x|-1",
+        "x\t+1",
+        ";;=1",
+        '"=1',
+        " =1",
+        "a;\uff1d1",
+        "x\n=1",
+    ],
+)
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_no_cell_is_a_formula_whatever_separates_cells(made: Asked, name: str, separator: str) -> None:
+    """A spreadsheet splits lines where its own locale has its list separator: in much of Europe at the semicolon."""
+    made.views["report"] = {**REPORT, "jobs": [{**REPORT["jobs"][0], "name": name}]}
+    out = made.run("report", "--format", "csv").output
+    cells = [cell for row in csv.reader(io.StringIO(out), delimiter=separator) for cell in row]
+    assert not [cell for cell in cells if re.match(r"[\s\"]*[=+@\uff1d\uff0b\uff20-]", cell)]
+
+
 def test_json_is_what_the_daemon_said(made: Asked) -> None:
     assert json.loads(made.run("report", "--format", "json").output) == REPORT
 
