@@ -1,8 +1,9 @@
 """Rule files, read strictly: text -> ``Rules``. Nothing here touches a file.
 
 Patterns are the part of regular expressions that a multi-pattern automaton and Python's ``re`` answer alike: no
-look-around, no back-reference, no unbounded ``.*`` (write ``.{0,200}``), ASCII only, and no repeated group that can read
-one text in several ways. That keeps a pass over a log from taking ever longer with a line, whatever the log holds.
+look-around, no back-reference, no unbounded ``.*`` (write ``.{0,200}``), ASCII only, no repeated group that can read
+one text in several ways, and no three long repeats in a row that take the same characters. That keeps a pass over a log
+from taking ever longer with a line, whatever the log holds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sentinel.config.rules import OWN_LOG, CauseEntry, Curve, Form, Judgement, N
 from sentinel.config.rules_document import Document, Origins, number_from
 from sentinel.errors import FileError
 from sentinel.evidence.logs.machine_logs import said
-from sentinel.evidence.logs.screen.many_ways import multiplies
+from sentinel.evidence.logs.screen.many_ways import MOST_SHARES, multiplies, shares_out
 from sentinel.given_files import number_of
 from sentinel.model.records import Cause, Scope, Source
 from sentinel.model.vocabulary import NOT_OF_LINES
@@ -176,6 +177,9 @@ def _expression(value: object, key: str, bad: Any) -> re.Pattern[bytes]:
         raise bad(
             key, words, "let no two of its parts begin with the same characters, nor one with what another ends with"
         )
+    if shares_out(compiled) > MOST_SHARES:
+        words = "not allowed in a pattern: repeats in a row that share out one run of characters in too many ways"
+        raise bad(key, words, "bound them (\\w{1,20}), or let a character stand between that the next does not take")
     if compiled.search(b""):
         raise bad(key, "matches the empty line", "demand at least one literal word")
     return compiled

@@ -12,7 +12,7 @@ import pytest
 
 import sentinel
 from sentinel.evidence.logs.frames import is_ignored
-from sentinel.evidence.logs.screen.many_ways import multiplies
+from sentinel.evidence.logs.screen.many_ways import MOST_SHARES, multiplies, shares_out
 
 # Nothing follows what is repeated, so that nothing is tried again.
 ENDS = {"sentinel.alerts.text._RANK", "sentinel.cli.help_text._QUOTED"}
@@ -85,3 +85,29 @@ def test_sixteen_lines_of_source_are_read_at_once() -> None:
     shown = head + b"            wide(x,    y,    z,    w,    v)\n" * 15
     assert is_ignored(b"FileNotFoundError: x", shown)
     assert not is_ignored(b"FileNotFoundError: x", shown + b"z\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (rb"\w+\s?\w+\s?\w+\s?\w+\s?: lost", 10**12),
+        (rb"[^\n]{0,200}[^\n]{0,200}[^\n]{0,200} lost", 200**3),
+        (rb"(?:\w{1,64}\s{0,4}){1,4}boiler", 64**4),
+        (rb"(?i)a{1,20}A{1,30}B", 600),
+        (rb"(?:a{1,20}|b{1,90})a{1,30}[^a]", 600),
+        (rb"(?:\w\w){1,30}\w{1,20}:", 600),
+        (rb"\w{1,60}: \w{1,60} \w{1,60}: lost", 60),
+        (rb"a+b+c", 1000),
+        (rb"\w+ ?\w+ ?\w+", 1),
+        (rb"(?:\w+ ?\w+ ?\w+: lost|\w+)", 10**9),
+        (rb"\w+ ?\w+ ?\w+$", 10**9),
+        (rb"\w+ ?\w+ ?\w+\b", 10**9),
+        (rb"the boiler \d{3} [0-9a-f]{4} is cold", 1),
+    ],
+)
+def test_in_how_many_ways_repeats_in_a_row_share_a_run_out(pattern: bytes, expected: int) -> None:
+    assert shares_out(re.compile(pattern)) == expected
+
+
+def test_what_two_repeats_share_out_is_still_taken() -> None:
+    assert shares_out(re.compile(rb"\w+ ?\w+: [^\n]{0,200} lost")) == MOST_SHARES

@@ -37,6 +37,8 @@ def test_a_rule_becomes_a_record() -> None:
         (("'boiler pressure \\d{1,4}'", "'boiler (?:[\\w/]|\\w\\w)+ pressure'"), "pattern", 4, "ever more ways"),
         (("'boiler pressure \\d{1,4}'", "'boiler (?:a+b?)+ pressure'"), "pattern", 4, "ever more ways"),
         (('id = "boiler"', "id = \"boiler\"\ncapture = '(?:a|aa)+ x'"), "capture", 4, "ever more ways"),
+        (("'boiler pressure \\d{1,4}'", "'\\w+\\s?\\w+\\s?\\w+ pressure'"), "pattern", 4, "share out"),
+        (("'boiler pressure \\d{1,4}'", "'boiler [^\\n]{0,200}\\S{0,200}.{0,200}!'"), "pattern", 4, "share out"),
         (("'boiler pressure \\d{1,4}'", "'(boiler) \\1'"), "pattern", 4, "back-references"),
         (("'boiler pressure \\d{1,4}'", "'boiler\\x20pressure'"), "pattern", 4, "characters by number"),
         (("'boiler pressure \\d{1,4}'", "'boiler pressure \\061'"), "pattern", 4, "characters by number"),

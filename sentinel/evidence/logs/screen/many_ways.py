@@ -1,8 +1,11 @@
-"""Finds regular expressions that take exponential time: those that can read a text in ever more ways as it grows longer.
+"""Finds regular expressions that take too long: those that can read a text in ever more ways as it grows longer.
 
 ``re`` tries one way after the other. Of an expression seen as an automaton, whose states are its characters, the ways
 multiply without end where a state is reached again from itself in two ways by one text: in ``(?:a|aa)+``, ``(?:a+)+``.
-Ways that only add up are not looked for, nor those of what is repeated a few times only, with all that is around it.
+That takes exponential time (``multiplies``). What is repeated a few times only is left out, with all that is around it.
+
+Repeats in a row that all take one character (``a+b?a+b?a+x``) share a run of it out among them in as many ways as their
+lengths make together, from each place where it may begin (``shares_out``). Looked for are runs of one character alone.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from sentinel.graphs import components
 
 FEW = 4  # times that something is repeated at most: the ways multiply to nothing that matters
 _LONGEST = 64  # characters of a fixed number that are written out, as of a UUID; more are taken for any number
+_ENDLESS = 1000  # times that what is repeated without end is taken for: a line that has longer runs is rare
+# Ways to share out a run that are taken: of two repeats without end, which take 2 s for a run of 1,000 characters, or of
+# three of a hundred times each. Of what ships none has a fifth of it.
+MOST_SHARES = _ENDLESS**2
 _MANY = 2  # ways are counted up to here
 _REPEATS = frozenset({kind.MAX_REPEAT, kind.MIN_REPEAT, kind.POSSESSIVE_REPEAT})
 _ONE = frozenset({kind.LITERAL, kind.NOT_LITERAL, kind.ANY, kind.IN})  # character, which is read in one way
@@ -46,7 +53,10 @@ class _Automaton:
     def __init__(self, folds: bool, few: int) -> None:
         self.taken: list[frozenset[int]] = []  # characters, by state
         self.follows: list[_Ways] = []
+        self.lengths: list[int] = []  # how often each state may come again, by all repeats around it
         self.multiplies = False
+        self.looks_behind = False  # whether something but a character may fail
+        self._length = 1
         self._folds = folds
         self._few = few
         self._rounds = 1  # how often what is read now is repeated by all that is around it
@@ -67,9 +77,11 @@ class _Automaton:
         if op is kind.BRANCH:
             return _either([self.sequence(branch) for branch in value[1]])
         if op in (kind.ASSERT, kind.ASSERT_NOT):
+            self.looks_behind = True
             self.sequence(value[1])  # what it looks at is read by itself
             return _Part()
         if op is kind.AT:
+            self.looks_behind = True
             return _Part()
         if op is kind.GROUPREF_EXISTS:
             return _either([self.sequence(branch or ()) for branch in value[1:]])
@@ -81,6 +93,7 @@ class _Automaton:
         state = len(self.taken)
         self.taken.append(taken)
         self.follows.append({})
+        self.lengths.append(self._length)
         return _Part({state: 1}, {state: 1}, 0)
 
     def _joined(self, one: _Part, other: _Part) -> _Part:
@@ -109,7 +122,9 @@ class _Automaton:
                     whole = _either([whole, _Part()])
             self._rounds = rounds
             return whole
+        length, self._length = self._length, min(_ENDLESS, self._length * int(most))
         part = self.sequence(body)
+        self._length = length
         if part.empty and least > self._few:
             self.multiplies = True  # which of the rounds are empty is open
         self._follow(part.last, part.first)
@@ -167,11 +182,47 @@ def multiplies(expression: re.Pattern[Any], few: int = FEW) -> bool:
     Args:
         few: what is repeated more often counts as if it were repeated without end.
     """
-    text = expression.pattern if isinstance(expression.pattern, str) else expression.pattern.decode("latin-1")
+    text, flags = _text_of(expression)
     if not _GROUP_REPEATED.search(text):
         return False  # the same character comes back by one way
-    flags = expression.flags & ~re.UNICODE if isinstance(expression.pattern, bytes) else expression.flags
     return _reads_in_ways(parser.parse(expression.pattern, flags), bool(flags & re.IGNORECASE), few)
+
+
+def shares_out(expression: re.Pattern[Any]) -> int:
+    """In how many ways repeats in a row can share out one run of a character, at most; 1 where no two can.
+
+    Those behind which nothing can fail count for nothing: the first way is the answer. What is repeated without end is taken
+    for a thousand times.
+    """
+    _, flags = _text_of(expression)
+    made = _Automaton(bool(flags & re.IGNORECASE), FEW)
+    whole = made.sequence(parser.parse(expression.pattern, flags))
+    ends = frozenset() if made.looks_behind else frozenset(whole.last)
+    taking: dict[frozenset[int], None] = {}
+    for code in range(256):
+        taking[frozenset(state for state, taken in enumerate(made.taken) if code in taken)] = None
+    return max(_shares(made, states, ends) for states in taking)
+
+
+def _shares(made: _Automaton, states: frozenset[int], ends: frozenset[int]) -> int:
+    """The same for the states that take one character: the product of the lengths of the loops along the worst path."""
+    graph = {state: [after for after in made.follows[state] if after in states] for state in states}
+    most: dict[
+        int, int
+    ] = {}  # by state: from there on; 0 where the end can be reached, which no other way is tried behind
+    for part in components(graph):  # those that are reached before those that reach them
+        after = [most[other] for state in part for other in graph[state] if other not in part]
+        loops = len(part) > 1 or any(state in graph[state] for state in part)
+        own = max(made.lengths[state] for state in part) if loops else 1
+        most.update(dict.fromkeys(part, 0 if part & ends or 0 in after else own * max(after, default=1)))
+    return max(most.values(), default=1) or 1
+
+
+def _text_of(expression: re.Pattern[Any]) -> tuple[str, int]:
+    """The expression as text, and the flags with which it is parsed."""
+    if isinstance(expression.pattern, bytes):
+        return expression.pattern.decode("latin-1"), expression.flags & ~re.UNICODE
+    return expression.pattern, expression.flags
 
 
 def _reads_in_ways(items: Iterable[Any], folds: bool, few: int) -> bool:
