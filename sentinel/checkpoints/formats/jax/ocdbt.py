@@ -11,6 +11,7 @@ import importlib
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sentinel.checkpoints.files import Broken, Handle, NotKnown, Tree, opened
 from sentinel.text import visible
@@ -340,7 +341,21 @@ def inflate(data: bytes, most: int, what: str) -> bytes:
             raise NotKnown(f"{what}: {size} bytes when decompressed, more than this reader takes")
         return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=most))
     except zstandard.ZstdError as error:
+        if _is_longer(zstandard, data, most):
+            raise NotKnown(f"{what}: more than {most} bytes when decompressed, more than this reader takes") from None
         raise Broken(f"{what}: damaged zstd data ({error!s:.80})") from None
+
+
+def _is_longer(zstandard: Any, data: bytes, most: int) -> bool:
+    """Whether a frame of zstd, which need not say how long its content is, holds more than ``most`` bytes."""
+    left = most
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=_MOST_BYTES).stream_reader(data) as reader:
+            while left >= 0 and (piece := reader.read(1 << 20)):
+                left -= len(piece)
+    except zstandard.ZstdError:
+        return False
+    return left < 0
 
 
 def _table() -> tuple[int, ...]:

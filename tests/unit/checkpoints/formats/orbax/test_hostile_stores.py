@@ -132,3 +132,25 @@ def test_nodes_are_summed_up_to_a_bound_however_often_one_is_named(store, monkey
     monkeypatch.setattr(ocdbt, "_MOST_NODE_BYTES", tree.files["d/0"].size - 1)
     with pytest.raises(NotKnown, match=r"d/0: .* more than this reader takes"):
         list(ocdbt.spans(tree))
+
+
+def zstd(content, stated):
+    machine = zstandard.ZstdCompressor().compressobj(size=len(content) if stated else -1)
+    return machine.compress(content) + machine.flush()
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_frame_of_few_bytes_that_stands_for_very_many_is_not_known(stated):
+    most = 1 << 20
+    bomb = zstd(bytes(64 << 20), stated)
+    tracemalloc.start()
+    try:
+        with pytest.raises(NotKnown, match="more than this reader takes"):
+            ocdbt.inflate(bomb, most, "a node")
+        assert len(bomb) < most / 16 and tracemalloc.get_traced_memory()[1] < 8 * most
+    finally:
+        tracemalloc.stop()
+    short = zstd(bytes(most), stated)
+    assert ocdbt.inflate(short, most, "a node") == bytes(most)
+    with pytest.raises(Broken, match="damaged"):
+        ocdbt.inflate(short[:-4], most, "a node")
