@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 
 from sentinel.config.settings import Limits
-from sentinel.model.records import JobView, Verdict
+from sentinel.model.records import JobView, Step, Verdict
 from sentinel.policy.shares import at_least
 from sentinel.policy.situation import PastRestart, Situation
 
@@ -50,6 +50,20 @@ def no_progress(verdict: Verdict, situation: Situation, limits: Limits) -> str:
     if fruitless >= _ANY_CAUSE * limits.restarts_without_progress:
         return f"{fruitless + 1} failures in a row without a step gained, of different causes: held."
     return ""
+
+
+def still_held(hold: Step, situation: Situation) -> Step | None:
+    """The hold that was planned, where the advice is still the same and the attempt is not known to have got further.
+
+    What it was held for is not counted again: a window that has passed or a changed limit releases no job of which people
+    were told that they do.
+    """
+    before, reached = situation.held, situation.last_step
+    if before is None or before.data.get("reason") != hold.data.get("reason"):
+        return None
+    known = before.data.get("reached", reached)
+    got_further = reached is not None and reached > (known if isinstance(known, int) else -1)
+    return None if got_further else before
 
 
 def failed_in_turn(verdict: Verdict, situation: Situation) -> tuple[str, ...]:

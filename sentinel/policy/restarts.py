@@ -28,7 +28,7 @@ from sentinel.policy.drains import nodes_under, switches
 from sentinel.policy.ended import ended_for_good, preempted_words, stays_over
 from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
-from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress
+from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress, still_held
 from sentinel.policy.required_nodes import own_list, without_required
 from sentinel.policy.running_jobs import concerns_numbers, ground_of_stop, has_gone_on, may_go_on
 from sentinel.policy.situation import (
@@ -162,9 +162,12 @@ def _restart(
         return JobSteps(words=words)
     ground = ground_of_stop(verdict, incident)
     reason = {"reason": verdict.advice or str(verdict.cause)}
-    hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={**reason, **ground})
+    counted: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
+    hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={**reason, **ground, **counted})
     asked = situation.intent.bad_numbers or bad_numbers
     requeue = _made_requeueable(job)
+    if (before := still_held(hold, situation)) is not None:
+        return JobSteps((before,), None, f"{before.data.get('why', '')} {requeue}".strip())
     least = max(act_confidence, limits.stop_confidence)
     tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, least)
     if (verdict.restart is Restart.HOLD and not tries) or (concerns_numbers(verdict, incident) and asked == "hold"):

@@ -10,7 +10,20 @@ from sentinel.config.settings import Recovery
 from sentinel.model.approvals import Answer
 from sentinel.model.changes import may_be_of_any_user
 from sentinel.model.intent import NOTHING, Intent
-from sentinel.model.records import Cause, Fleet, Ground, Incident, JobView, Kind, NodeView, Source, Trust, Verdict, Wait
+from sentinel.model.records import (
+    Cause,
+    Fleet,
+    Ground,
+    Incident,
+    JobView,
+    Kind,
+    NodeView,
+    Source,
+    Step,
+    Trust,
+    Verdict,
+    Wait,
+)
 from sentinel.model.spares import Spares
 from sentinel.model.vocabulary import ANY_USER, OPEN_ENGINE
 
@@ -97,6 +110,7 @@ class Situation:
     added_by_us: frozenset[str] = frozenset()  # nodes in the job's exclusions that Sentinel added at any time
     required: tuple[str, ...] = ()  # nodes that the job's user insists on; not those of a list that Sentinel wrote
     goes_on: bool = False  # the attempt made steps after the newest evidence of this incident
+    held: Step | None = None  # this incident's hold of the attempt, as it was planned; None: none was
     recovered_by: str = ""  # the incident that restarts or holds this attempt already
     answers: tuple[Answer, ...] = ()  # of people who were asked to approve parts of this incident's plan, oldest first
     request: Wait | None = None  # what people are asked now, or were and did not answer

@@ -25,6 +25,7 @@ from sentinel.model.records import (
     IncidentState,
     JobView,
     Result,
+    Step,
     StepKind,
     Verdict,
     Wait,
@@ -166,6 +167,7 @@ def situation_of(incident: Incident, cluster: ClusterNow) -> Situation:
         added_by_us=added,
         required=required,
         goes_on=goes_on(state, incident),
+        held=_hold_of(state, incident),
         recovered_by=_recovered_by(state, incident, cluster.fleet),
         wait_s=wait_s(state, incident, now),
         restart_takes_s=state.settings.recovery.restart_takes_s,
@@ -340,9 +342,19 @@ def required_by_user(state: State, job: JobView) -> tuple[str, ...]:
 
 
 def was_observed(state: State, incident: Incident) -> bool:
-    """Whether this daemon watched the incident's attempt from its beginning."""
+    """Whether this daemon watched the incident's attempt from its beginning, or one before it had, which held it."""
     attempt = incident.job or -1, incident.attempt if incident.attempt is not None else -1
-    return state.began_before is not None and attempt not in state.began_before
+    if state.began_before is not None and attempt not in state.began_before:
+        return True
+    hold = _hold_of(state, incident)
+    return hold is not None and hold.data.get("observed") is True and state.cluster.ended(*attempt)
+
+
+def _hold_of(state: State, incident: Incident) -> Step | None:
+    """The incident's own hold of its attempt, planned or done."""
+    plan = state.plans.get(incident.id)
+    holds = (step for step in plan.steps if step.kind is StepKind.HOLD) if plan is not None else ()
+    return next((step for step in holds if (step.job, step.attempt) == (incident.job, incident.attempt)), None)
 
 
 def frozen_nodes(state: State, fleet: Fleet, kind: str) -> frozenset[str]:

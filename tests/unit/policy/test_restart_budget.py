@@ -124,3 +124,22 @@ def test_not_known_whether_it_gained_never_counts_against_a_job(
     restarts: tuple[PastRestart, ...], how: dict[str, Any]
 ) -> None:
     assert kinds(decide(verdict(suspect=("n2",)), restarts=restarts, **how)) == RESTART
+
+
+@pytest.mark.parametrize(
+    ("later", "held"),
+    [
+        ({"observed": False}, True),  # the daemon was started again since
+        ({"limits": dataclasses.replace(WIDE, restarts_without_progress=9)}, True),
+        ({"restarts": ()}, True),
+        ({"last_step": 251}, False),  # it had got further, as was read late
+    ],
+)
+def test_a_job_that_is_held_stays_so_until_more_is_known_of_its_attempt(later: dict[str, Any], held: bool) -> None:
+    judged = verdict(suspect=("n2",))
+    before = decide(judged, restarts=(past(250), past(250)), last_step=250)
+    (hold,) = before.steps
+    again = {"restarts": (past(250), past(250)), "last_step": 250, "held": hold, **later}
+    assert kinds(decide(judged, **again)) == ([StepKind.HOLD] if held else RESTART)
+    advised = dataclasses.replace(judged, advice="Take n2 out.")
+    assert kinds(decide(advised, **again | {"observed": False})) == RESTART, "another advice is judged anew"

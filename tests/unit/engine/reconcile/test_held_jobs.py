@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,9 +13,10 @@ from in_memory.world import World
 from made_records import OPTED_IN, ended, evidence, lost_gpu, step_line
 from shipped import shipped_signatures
 
+from sentinel.config.settings import Settings
 from sentinel.errors import Timeout
 from sentinel.evidence.logs.reader import LogReader
-from sentinel.model.records import Source, Where
+from sentinel.model.records import Kind, Source, Where
 from sentinel.simulate.slurm.records import SimulatedJob
 
 Worlds = Callable[..., World]
@@ -144,6 +145,47 @@ async def test_a_late_word_leaves_a_job_alone_that_somebody_has_released_or_hold
     await daemon.observe([dataclasses.replace(lost_gpu("n1", at_s=59.0), seen_at=there.slurm.clock.now())])
     await daemon.quiet()
     assert job.held and job.restarts == 1 and drained(there) == {"n1"}, daemon.said
+
+
+async def gained_nothing(there: World, *sinks: FakeSink) -> Daemon:
+    """A daemon that holds the world's job, which failed three times in a row at the same step."""
+    daemon = Daemon(there, sinks, settings=WIDE)
+    await daemon.fleets.take()
+    for attempt in range(3):
+        await daemon.pass_time(60.0)
+        there.slurm.end(there.job, exit_code=1)
+        await fail(daemon, step_line(there.job, attempt, 5, now_s(there)), ended(there.job, attempt, at_s=now_s(there)))
+    assert states(there)[-1] == "held" and "without a step gained" in notices_of(sinks), daemon.said
+    return daemon
+
+
+def notices_of(sinks: Iterable[FakeSink]) -> str:
+    return "\n".join(notice.body for sink in sinks for notice in sink.all)
+
+
+MORE = dataclasses.replace(WIDE, limits=dataclasses.replace(WIDE.limits, restarts_without_progress=9))
+
+
+@pytest.mark.parametrize("settings", [None, WIDE, MORE], ids=["same-daemon", "after-a-restart", "with-another-limit"])
+async def test_late_words_of_an_attempt_without_gain_do_not_release_its_job(
+    world: Worlds, settings: Settings | None
+) -> None:
+    """Also the daemon after a restart, which did not watch that attempt, holds what the one before it counted."""
+    there, sink = silent(world(nodes=8)), FakeSink()
+    daemon = await gained_nothing(there, sink)
+    if settings is not None:
+        daemon = Daemon(there, [sink], settings=settings)
+        await daemon.start()
+    await daemon.pass_time(5.0)
+    late = evidence(Kind.UNREADABLE, source=Source.AGENT, node="n1", job=there.job, attempt=2, at_s=now_s(there))
+    await daemon.observe([late])
+    await daemon.quiet()
+    assert any(late.id in {item.id for item in incident.evidence} for incident in daemon.state.incidents.values())
+    job = there.slurm.jobs[there.job]
+    assert job.held and job.restarts == 3 and states(there)[-1] == "held", daemon.said
+    there.slurm.person_releases(there.job)
+    await daemon.pass_time(20.0)
+    assert job.state == "RUNNING" and set(states(there)) == {"closed"}
 
 
 @pytest.mark.parametrize(
