@@ -27,6 +27,7 @@ from sentinel.model.records import (
     StepKind,
     Task,
 )
+from sentinel.model.vocabulary import ENDED_BY_SLURM
 
 _LOOK_S = 0.2  # first pause between queries of a job that is ending
 # Later pauses, as a share of the time waited: a hung epilog must not cost slurmctld 5 requests a second per job.
@@ -39,6 +40,8 @@ CANCELLED: dict[str, Scalar] = {"cancelled": True}  # outcome data: cancelled by
 # A job cancelled while it completes keeps the hold of our requeue in Slurm, even if somebody requeues it later.
 LEFT_HOLD: dict[str, Scalar] = {**CANCELLED, "left_hold": True}
 OVER: dict[str, Scalar] = {"over": True}  # outcome data: the job has ended, and Slurm requeues it no more
+# ... as Slurm ended it on purpose: nothing has failed, and nobody need act
+ON_PURPOSE: dict[str, Scalar] = {**OVER, "on_purpose": True}
 GOES_ON: dict[str, Scalar] = {"goes_on": True}  # outcome data: the job runs again without our help
 FORGOTTEN: dict[str, Scalar] = {"forgotten": True}  # outcome data: slurmctld forgot that the attempt had begun
 DONE_BEFORE: dict[str, Scalar] = {"goes_on": True, "done_before": True}  # ... or had finished, and only its epilogs ran
@@ -185,12 +188,19 @@ def _not_ours_to_stop(task: Task, means: Means, job: JobView) -> Outcome | None:
         return means.failed(task, words, GOES_ON)
     if was_done(task, job):
         return means.failed(task, f"job {task.job} was done before this happened", DONE_BEFORE)
+    if job.state in ENDED_BY_SLURM:
+        return ended_on_purpose(task, means, job)
     if runs_without_broken_nodes(task, means, job):
         words = (
             f"attempt {task.attempt} of job {task.job}, which slurmctld had forgotten, began anew without these nodes"
         )
         return means.failed(task, words, GOES_ON)
     return None
+
+
+def ended_on_purpose(task: Task, means: Means, job: JobView) -> Outcome:
+    """The outcome for a job that Slurm ended by a limit, with its reservation or for other jobs."""
+    return means.failed(task, f"job {task.job} {ENDED_BY_SLURM[job.state]}: Slurm ended it on purpose", ON_PURPOSE)
 
 
 def _restarted_meanwhile(task: Task, means: Means, job: JobView) -> str:
@@ -300,6 +310,8 @@ async def _until_pending(task: Task, means: Means, *, ours: bool = True) -> JobV
             raise Unavailable(f"job {task.job} is gone while it was being requeued")
         if job.state == "cancelled":
             return was_cancelled(task, means, job)
+        if job.state in ENDED_BY_SLURM:  # between our look and our request, which so did nothing
+            return ended_on_purpose(task, means, job)
         if words := _restarted_meanwhile(task, means, job):
             raise Unavailable(words)  # a new attempt began: this step does not wait for its end
         if waits(job) and job.held and not ours and not job.exit_held:
@@ -373,8 +385,8 @@ async def _hold(task: Task, means: Means) -> Outcome:
     if not (waits(job) and job.held):
         await means.ledger.progressed(task, {"asked": True, "user_hold": kept})
         await _requeued_and_held(task, means, before)
-        if isinstance(cancelled := await _until_pending(task, means), Outcome):
-            return dataclasses.replace(cancelled, result=Result.DONE)
+        if isinstance(ended := await _until_pending(task, means), Outcome):
+            return dataclasses.replace(ended, result=Result.DONE) if ended.data.get("cancelled") else ended
     elif kept:  # from the next request on the job carries our comment
         await means.ledger.progressed(task, {"user_hold": True})
     # Without start_now the job would start only 121 s after its release.

@@ -37,7 +37,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
-from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, DRAIN_REFUSED, how_sure
+from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, DRAIN_REFUSED, ENDED_BY_SLURM, how_sure
 
 _ENDS = ".!?…"  # of a sentence
 _SURE = 0.95  # from here on a percentage tells nobody anything
@@ -187,6 +187,8 @@ def _not_done(facts: IncidentFacts) -> str:
 def _left_alone(facts: IncidentFacts) -> str:
     if any(o.data.get("done_before") for o in facts.outcomes):
         return "was done before this happened, and stays so"
+    if words := next((o.reason for o in facts.outcomes if o.data.get("on_purpose")), ""):
+        return f"is over and is not restarted: {plain(words)}"
     if (facts.verdict.restart is Restart.NONE and not _has_ended(facts)) or _goes_on(facts):
         return "goes on"
     why = plain(facts.plan.explanation).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
@@ -197,6 +199,8 @@ def _is_now(facts: IncidentFacts) -> str:
     """The state of a job for which nothing was done."""
     if facts.job is not None and facts.job.state == "pending":  # requeued by somebody else: preempted, for one
         return "is held" if facts.job.held else "waits in the queue"
+    if facts.job is not None and facts.job.state in ENDED_BY_SLURM:
+        return "is over"
     if not _has_ended(facts):
         return "still runs"
     return "has ended" if facts.verdict.restart is Restart.NONE else "has failed"

@@ -90,7 +90,7 @@ def reached(facts: IncidentFacts) -> Stage:
         return Stage.WAITING
     if any(o.data.get("cancelled") for o in outcomes):
         return Stage.CANCELLED
-    if any(o.data.get("goes_on") for o in outcomes):
+    if any(o.data.get("goes_on") or o.data.get("on_purpose") for o in outcomes):
         return Stage.HANDLED
     if any((o.step.kind is StepKind.HOLD and is_done(o)) or o.data.get("held") for o in outcomes):
         return Stage.HELD

@@ -207,6 +207,13 @@ CAUSE_WORDS: Mapping[str, str] = {
 }
 
 
+# How Slurm ended a job on purpose, by the state that it then has: that is no failure, whatever was wrong before.
+ENDED_BY_SLURM: Mapping[str, str] = {
+    "timeout": "reached its time limit, or the end of its reservation",
+    "deadline": "reached its deadline",
+    "preempted": "was preempted",
+}
+ENDED_ON_PURPOSE = frozenset({*ENDED_BY_SLURM, "cancelled"})
 # Who is at fault where Slurm ended the job: a limit, a job that goes before it or a person asked for that.
 ENDED_AS_ASKED = "nothing: Slurm ended the job as it was asked; neither its program nor a machine"
 

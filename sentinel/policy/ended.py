@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sentinel.model.records import Cause, Incident, JobView, Verdict
-from sentinel.model.vocabulary import PARTITION_GONE
+from sentinel.model.vocabulary import ENDED_BY_SLURM, PARTITION_GONE
 
 
 def stays_over(job: JobView | None, verdict: Verdict, incident: Incident, last_save: int | None) -> str:
@@ -23,6 +23,22 @@ def stays_over(job: JobView | None, verdict: Verdict, incident: Incident, last_s
     again = f"scontrol requeue {job.spec} does" if _may_be_put_back(job) else "submit it again"
     ended = f"Slurm ended job {job.id} on purpose (preemption, a limit, a request)"
     return f"{ended}: neither Slurm nor Sentinel puts it back by itself; {again}."
+
+
+def ended_on_purpose(job: JobView, verdict: Verdict, last_save: int | None) -> str:
+    """Why a job stays over that Slurm ended on purpose, whatever was wrong before; empty for any other.
+
+    Args:
+        last_save: the step of the newest of its saves that was seen.
+    """
+    if job.state == "preempted":
+        return preempted_words(job, verdict, last_save)
+    if job.state not in ENDED_BY_SLURM:
+        return ""
+    # After its deadline Slurm would start it no more.
+    again = job.state == "timeout" and _may_be_put_back(job)
+    so = f"scontrol requeue {job.spec} gives it its time limit once more" if again else "submit it again to go on"
+    return f"Job {job.id} {ENDED_BY_SLURM[job.state]}: Slurm ended it on purpose, and it is not restarted; {so}."
 
 
 def preempted_words(job: JobView, verdict: Verdict, last_save: int | None) -> str:

@@ -25,7 +25,7 @@ from sentinel.model.records import (
 )
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.drains import nodes_under, switches
-from sentinel.policy.ended import ended_for_good, preempted_words, stays_over
+from sentinel.policy.ended import ended_for_good, ended_on_purpose, stays_over
 from sentinel.policy.exclusions import BESIDE, IN_TURN, Exclusions, bad_and_suspect, excluded, nodes_wanted
 from sentinel.policy.in_allocation import in_allocation, without_spares
 from sentinel.policy.progress import breaks_nodes, failed_in_turn, no_progress, still_held
@@ -105,9 +105,8 @@ def _why_not(
         return f"Job {job.id} was requeued already (attempt {job.restarts})."
     if job.state == "cancelled":
         return f"Job {job.id} was cancelled."
-    if job.state == "preempted":  # whatever was wrong before: that it is over is the site's rule
-        return preempted_words(job, verdict, situation.last_save)
-    if words := ended_for_good(job):
+    # Whatever was wrong before: that it is over is the site's rule, or was asked for.
+    if words := ended_on_purpose(job, verdict, situation.last_save) or ended_for_good(job):
         return words
     if situation.recovered_by:
         return f"Job {job.id} is taken care of already, by incident {situation.recovered_by}."

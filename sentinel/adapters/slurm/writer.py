@@ -16,7 +16,7 @@ from sentinel.adapters.slurm.parse import ENDED, Record, array_spec, het_leader,
 from sentinel.adapters.slurm.process import Answer, SlurmSaidNo
 from sentinel.errors import Refused, RefusedForNow, Unavailable
 from sentinel.model.records import OURS, JobView, NodeView
-from sentinel.model.vocabulary import POWERED_OFF, PROLOG_ERROR, only_for_reboot, switched_by_slurm
+from sentinel.model.vocabulary import ENDED_ON_PURPOSE, POWERED_OFF, PROLOG_ERROR, only_for_reboot, switched_by_slurm
 from sentinel.text import printable
 
 TRIES = 4  # a job changes its state between our look and our request at most a few times
@@ -177,7 +177,8 @@ class Writer:
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     async def requeue_hold(self, job: int, attempt: int | None = None) -> bool:
-        """Requeue and hold a job that runs, has ended or waits. False: it was held already, or is cancelled.
+        """Requeue and hold a job that runs, has failed or waits. False: it was held already, is cancelled, or Slurm ended it
+        on purpose (a time limit, a reservation's end, a deadline, preemption).
 
         A cancelled job stays so, also one that is cancelled between our look and our request. One that ends by itself in
         that moment is left as it is, and so is one whose epilogs run: how it ended is not known yet. A requeue and hold by
@@ -194,7 +195,7 @@ class Writer:
             if leader is not None:
                 job, record = leader, await self._record(leader)
             view, spec = _view(record), array_spec(record)
-            if view.state == "cancelled" or (view.held and view.state != "completing"):
+            if view.state in ENDED_ON_PURPOSE or (view.held and view.state != "completing"):
                 return False
             waits = view.state in {"pending", "completing"}
             if attempt is not None and view.restarts > attempt and not waits:

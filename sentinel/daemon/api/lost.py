@@ -23,14 +23,12 @@ from typing import Any
 from sentinel.daemon.api.histories import at_fault
 from sentinel.model.identity import JobsOfOneId
 from sentinel.model.records import Cause
-from sentinel.model.vocabulary import END_NOT_SEEN
+from sentinel.model.vocabulary import END_NOT_SEEN, ENDED_ON_PURPOSE
 
 HOUR_S = 3600.0
 BY = ("job", "user", "node", "cause")
 NO_NODE = "no machine at fault"
 ON_PURPOSE = Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT  # no failure: Slurm or a person ended the job
-
-_ENDED_SO = frozenset({"timeout", "deadline", "cancelled", "preempted"})  # Slurm's states of what did not fail
 
 Row = Mapping[str, Any]
 JobKey = tuple[int, int]  # of a job among those that had its id: ``JobsOfOneId.of``
@@ -258,7 +256,7 @@ def untold_ends(attempts: Iterable[Row], incidents: Iterable[Row], since: dateti
     told = {whole(row, "opened_at") for row in incidents if row["job"] is not None}
     ended: dict[tuple[JobKey, int], datetime] = {}
     for row in rows:
-        if row["state"] in _ENDED_SO and row["ended_at"] is not None:
+        if row["state"] in ENDED_ON_PURPOSE and row["ended_at"] is not None:
             key = whole(row, "started_at")
             ended[key] = max(row["ended_at"], ended.get(key, row["ended_at"]))
     return sum(since <= at < until and key not in told for key, at in ended.items())

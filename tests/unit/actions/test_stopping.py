@@ -67,6 +67,37 @@ async def test_job_that_was_done_before_anything_happened_stays_done(world: Worl
     assert there.slurm.calls == [] and there.slurm.jobs[there.job].state == "COMPLETED"
 
 
+@pytest.mark.parametrize("kind", [StepKind.REQUEUE_HOLD, StepKind.HOLD])
+@pytest.mark.parametrize("state", ["TIMEOUT", "DEADLINE", "PREEMPTED"])
+@pytest.mark.parametrize("when", ["before", "while it completes", "at our request"])
+async def test_job_that_slurm_ended_on_purpose_stays_over(world: Worlds, kind: StepKind, state: str, when: str) -> None:
+    there = world()
+    job = there.slurm.jobs[there.job]
+    looks, request = 0, there.slurm.requeue_hold
+
+    async def look(number: int) -> object:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            job.state, job.ended = state, there.slurm.time_s()
+        return await FakeSlurm.job(there.slurm, number)
+
+    async def ends(*arguments: int) -> bool:
+        there.slurm.end(there.job, exit_code=0, exit_signal=15, state=state)
+        return await request(*arguments)
+
+    if when == "before":
+        there.slurm.end(there.job, exit_code=0, exit_signal=15, state=state)
+    elif when == "while it completes":
+        job.state = "COMPLETING"
+        there.slurm.job = look  # type: ignore[method-assign,assignment]
+    else:
+        there.slurm.requeue_hold = ends  # type: ignore[method-assign,assignment]
+    found = await do(there, kind)
+    assert found.result is Result.FAILED and found.data["on_purpose"] is True and "on purpose" in found.reason
+    assert (job.state, job.restarts, job.held) == (state, 0, False)
+
+
 async def test_heterogeneous_job_waits_for_the_epilogs_of_all_its_components(world: Worlds) -> None:
     """Slurm sets the start of a component anew when its epilogs are over: deferred before, it would start by itself."""
     there = world()

@@ -147,7 +147,7 @@ def test_no_requeue_is_respected_unless_the_job_itself_asks_and_then_said() -> N
     assert kinds(plan) == RESTART and "made requeueable" in plan.explanation
 
 
-@pytest.mark.parametrize("state", ["node_fail", "failed", "timeout"])
+@pytest.mark.parametrize("state", ["node_fail", "failed"])
 @pytest.mark.parametrize("restart", [Restart.RESUME, Restart.HOLD])
 def test_a_job_that_has_ended_with_requeue_0_is_neither_held_nor_restarted(state: str, restart: Restart) -> None:
     """In a finished job nothing can be changed: Slurm requeues it no more."""
@@ -157,6 +157,24 @@ def test_a_job_that_has_ended_with_requeue_0_is_neither_held_nor_restarted(state
     assert "has ended with Requeue=0" in plan.explanation and "submit it again" in plan.explanation
     ended = dataclasses.replace(ended, requeue=True)
     assert StepKind.DRAIN in kinds(plan := decide(verdict(drain=("n1",)), job=ended)) and len(plan.steps) > 1
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("timeout", "scontrol requeue 101 gives it its time limit once more"),
+        ("deadline", "reached its deadline: Slurm ended it on purpose, and it is not restarted; submit it again"),
+    ],
+)
+@pytest.mark.parametrize("restart", [Restart.RESUME, Restart.RESUME_EXCLUDING, Restart.HOLD])
+@pytest.mark.parametrize("opt_in", [True, False])
+def test_a_job_that_slurm_ended_by_a_limit_is_neither_held_nor_restarted(
+    state: str, words: str, restart: Restart, opt_in: bool
+) -> None:
+    over = dataclasses.replace(job(state=state), requeue=True, ended_at=AT)
+    judged = dataclasses.replace(verdict(drain=("n1",)), restart=restart)
+    plan = decide(judged, incident(ended(), evidence()), job=over, opt_in=opt_in)
+    assert kinds(plan) == [StepKind.DRAIN] and words in plan.explanation and not plan.waits
 
 
 def test_site_may_restart_jobs_that_did_not_ask() -> None:

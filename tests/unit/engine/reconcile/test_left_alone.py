@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from in_memory.daemon import Daemon, FakeSink, fail, silent, states
+from in_memory.daemon import Daemon, FakeSink, commands_of, fail, silent, states
 from in_memory.world import World
-from made_records import AT, evidence
+from made_records import AT, evidence, lost_gpu
 
 from sentinel.model.records import Evidence, Kind, Source
 
@@ -89,3 +89,36 @@ async def test_a_job_that_stalls_or_lost_the_node_is_not_said_to_have_given_it_b
     there.slurm.drain = meanwhile  # type: ignore[method-assign]
     await fail(daemon, ecc("n2"), *([stall(there, 400)] if beside == "stalled" else []))
     assert job.restarts == 1
+
+
+def reaches_its_limit(there: World) -> None:
+    there.slurm.end(there.job, exit_code=0, exit_signal=15, state="TIMEOUT")
+
+
+@pytest.mark.parametrize("when", ["while paused", "while its node is drained"])
+async def test_a_job_that_reaches_its_time_limit_before_its_restart_stays_over(world: Worlds, when: str) -> None:
+    """That its node broke before changes nothing: it would get its whole time limit once more."""
+    there, sink = silent(world()), FakeSink()
+    daemon = Daemon(there, [sink])
+    job, drain = there.slurm.jobs[there.job], there.slurm.drain
+
+    async def meanwhile(node: str, reason: str) -> None:
+        await drain(node, reason)
+        reaches_its_limit(there)
+
+    if when == "while paused":
+        await commands_of(daemon).make("pause", {}, 0)
+        await fail(daemon, lost_gpu("n1"))
+        reaches_its_limit(there)
+        await daemon.pass_time(20.0)
+        await commands_of(daemon).make("resume", {}, 0)
+        await daemon.quiet()
+    else:
+        there.slurm.drain = meanwhile  # type: ignore[method-assign]
+        await fail(daemon, lost_gpu("n1"))
+    await daemon.pass_time(20.0)
+    assert there.slurm.nodes["n1"].drained and states(there) == ["closed"], daemon.said
+    assert (job.state, job.restarts) == ("TIMEOUT", 0) and daemon.bugs() == 0
+    assert not {"failed", "held", "restarting"} & {*sink.stages}, sink.stages
+    assert "is over and is not restarted: " in (told := str(sink.all[-1].data["owner_text"]))
+    assert "reached its time limit, or the end of its reservation" in told
