@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sentinel.errors import UserError
-from sentinel.model.launching import NODES, RUN, STEP_NAME
+from sentinel.model.launching import NODES, RUN, STEP_NAME, UID
 
 # Set by TaskProlog: the folder of the resume points, and the job and attempt that it was set for.
 ORDERS, JOB, ATTEMPT = "SENTINEL_ORDERS", "SENTINEL_JOB", "SENTINEL_ATTEMPT"
@@ -44,10 +44,12 @@ class Allocation(NamedTuple):
 
 
 def order_in(text: str, here: Allocation) -> Order | None:
-    """The order in a resume point; None if it is for another job or attempt, or names other nodes."""
+    """The order in a resume point; None if it is for another job, attempt or user, or names other nodes."""
     values = dict(line.partition("=")[::2] for line in text.split("\n"))  # as TaskProlog reads it
     if values.get(JOB) != here.job or values.get(ATTEMPT) != here.attempt:
         return None
+    if values.get(UID, f"{os.getuid()}") != f"{os.getuid()}":
+        return None  # of a former job with this id
     number, nodes = values.get(RUN, ""), tuple(values.get(NODES, "").split(","))
     if not (number.isdecimal() and len(number) < 6) or not set(nodes) <= set(here.nodes):
         return None

@@ -105,21 +105,23 @@ async def start_run(task: Task, means: Means) -> Outcome:
     if not nodes:
         return means.failed(task, str(task.step.data.get("why") or "no good node is left in the allocation"))
     chosen = means.earlier(task, StepKind.CHOOSE_CHECKPOINT)
-    values = {**resume_values(task, chosen, task.attempt), RUN: f"{number}", NODES: ",".join(nodes)}
     said = await _given_back(task, means)  # nodes convicted since the last step was stopped
     given_s: float | None = None  # when the order was there to be read
     taken_back_s: float | None = None
     while True:
-        if (over := _over(task, means, await means.job(task))) is not None:
+        job = await means.job(task)
+        if (over := _over(task, means, job)) is not None:
             return over
+        assert job is not None
+        values = resume_values(task, job, chosen, task.attempt)
         if any(run_of(name) == number for name in (await means.reader.steps(task.job)).values()):
             return means.done(task, said, {"run": number, "nodes": ",".join(nodes)})
         if given_s is None:
-            await means.resume.write(task.job, values)
+            await means.resume.write(task.job, {**values, RUN: f"{number}", NODES: ",".join(nodes)})
             given_s = means.seconds()
         elif taken_back_s is None and means.seconds() - given_s >= means.launch_s:
             # A step that begins later would be killed by the requeue.
-            await means.resume.write(task.job, resume_values(task, chosen, task.attempt))
+            await means.resume.write(task.job, values)
             taken_back_s = means.seconds()
         elif taken_back_s is not None and means.seconds() - taken_back_s >= _TAKEN_S:
             words = f"the launcher of job {task.job} started no step within {means.launch_s:g} s"

@@ -68,7 +68,7 @@ async def write_resume(task: Task, means: Means) -> Outcome:
     leader = await _leader(means, job)
     if leader is None:
         raise Unavailable(f"Slurm does not show job {job.het}, whose component job {task.job} is")
-    await resume_point.write(task, means, leader.restarts)
+    await resume_point.write(task, means, leader, leader.restarts)
     return means.done(task, data={FOR_ATTEMPT: leader.restarts})
 
 

@@ -58,7 +58,7 @@ async def release(task: Task, means: Means) -> Outcome:
             return over
         # Counted twice, or slurmctld forgot the attempt that had begun; done again, another incident's may be in its place.
         if job.restarts != task.attempt + 1 or task.step.tries:
-            await write_again(task, means, job.restarts)
+            await write_again(task, means, job)
         if is_deferred(job, means.clock.now()):
             if words := _start_of_its_user(task, means, job):
                 return means.done(task, words)

@@ -10,9 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 from sentinel.adapters.atomic_file import replace_file
@@ -20,6 +24,8 @@ from sentinel.errors import Refused, Timeout, Unavailable
 
 T = TypeVar("T")
 _AT_ONCE = 4  # calls: one takes hundredths of a second on a file system that answers
+
+_AT_A_TIME = 500  # resume points removed by one call: within its deadline, also in a folder that was never tidied
 
 
 class ResumeFiles:
@@ -34,6 +40,7 @@ class ResumeFiles:
         self.folder = Path(folder) if folder else None
         self.deadline_s = deadline_s
         self._executor = ThreadPoolExecutor(_AT_ONCE, "resume-points")
+        self._replacing = Lock()  # a new file is not removed in the place of the old one
         self._late: list[Future[Any]] = []  # calls that hang beyond their deadline
 
     async def write(self, job: int, values: Mapping[str, str]) -> None:
@@ -50,11 +57,30 @@ class ResumeFiles:
                 raise Refused(f"{name} holds a character that cannot go into a resume file: {value!r:.80}")
         text = "".join(f"{name}={value}\n" for name, value in values.items())
         try:
-            await self._called(_replace, self.folder, f"{job}.env", text)
+            await self._called(_replace, self.folder, f"{job}.env", text, self._replacing)
         except TimeoutError as error:
             raise Timeout(f"writing to {self.folder} took longer than {self.deadline_s:g} s") from error
         except OSError as error:
             raise Unavailable(f"{self.folder} cannot be written: {error.strerror}") from error
+
+    async def remove_former(self, before: Callable[[int], datetime | None]) -> list[int]:
+        """Remove the resume points of jobs that are gone, some hundreds at a time; returns the ids in them.
+
+        Args:
+            before: called in another thread, with an id: what was written for it before then is removed; None: it stays.
+
+        Raises:
+            Timeout: what was removed is not known.
+            Unavailable: the folder cannot be read or written, or an earlier call to it still hangs.
+        """
+        if self.folder is None:
+            return []
+        try:
+            return await self._called(_remove_former, self.folder, before, self._replacing)
+        except TimeoutError as error:
+            raise Timeout(f"looking through {self.folder} took longer than {self.deadline_s:g} s") from error
+        except OSError as error:
+            raise Unavailable(f"{self.folder} cannot be read or written: {error.strerror}") from error
 
     async def writable(self) -> bool | None:
         """Whether the folder can be written; None: there is none, or it does not answer."""
@@ -96,7 +122,7 @@ class ResumeFiles:
                 self._late.append(calling)
 
 
-def _replace(folder: Path, name: str, text: str) -> None:
+def _replace(folder: Path, name: str, text: str, replacing: Lock) -> None:
     status = folder.stat()
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         # A resume point names the checkpoint that a job loads: whoever can write one runs programs as its user.
@@ -105,4 +131,22 @@ def _replace(folder: Path, name: str, text: str) -> None:
             "points",
             fix=f"chown {os.geteuid()} {folder}; chmod go-w {folder}",
         )
-    replace_file(folder / name, text, 0o644)
+    with replacing:
+        replace_file(folder / name, text, 0o644)
+        os.utime(folder / name, (now_s := time.time(), now_s))  # by this host's clock: a file server has its own
+
+
+def _remove_former(folder: Path, before: Callable[[int], datetime | None], replacing: Lock) -> list[int]:
+    removed = []
+    for path in folder.iterdir():
+        if path.suffix != ".env" or not path.stem.isdecimal():
+            continue
+        if (limit := before(int(path.stem))) is None:
+            continue
+        if len(removed) >= _AT_A_TIME:
+            break
+        with replacing, suppress(FileNotFoundError):  # another daemon, or a person, may remove it too
+            if datetime.fromtimestamp(path.lstat().st_mtime, UTC) < limit:
+                path.unlink()
+                removed.append(int(path.stem))
+    return removed

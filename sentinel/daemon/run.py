@@ -40,6 +40,8 @@ from sentinel.daemon.effects.slurmd_probe import EXHAUSTED
 from sentinel.daemon.event_loop import ResolvingLoop
 from sentinel.daemon.fleet_metrics import EVERY_S as METRICS_S
 from sentinel.daemon.fleet_metrics import FleetMetrics
+from sentinel.daemon.former_resume_points import EVERY_S as RESUME_POINTS_S
+from sentinel.daemon.former_resume_points import FormerResumePoints
 from sentinel.daemon.ingest.event_files import EVERY_S as EVENT_FILES_S
 from sentinel.daemon.ingest.fleets import FleetSnapshots
 from sentinel.daemon.ingest.prometheus_signals import PrometheusSignals, connect_signals
@@ -291,6 +293,8 @@ def _periodic(
     periodic.every(_PRUNE_S, partial(prune, base, runner), "pruning of the store", first_s=_PRUNE_FIRST_S)
     metrics = FleetMetrics(store, base.live, settings, base.telemetry, base.clock)
     periodic.every(METRICS_S, partial(asyncio.to_thread, metrics.read), "fleet metrics")
+    former = FormerResumePoints(base.resume, base.live, base.clock, log)
+    periodic.every(RESUME_POINTS_S, former.look, "resume points of former jobs")
     if (files := event_files(settings.daemon, runner, log)) is not None:
         periodic.every(EVENT_FILES_S, files.look, "event files")
     if syslog is not None:

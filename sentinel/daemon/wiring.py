@@ -82,6 +82,10 @@ class DaemonParts:
     telemetry: Telemetry
     log: Log
     prologs: Prologs = field(default_factory=Prologs)
+    resume: ResumeFiles = field(init=False)  # one for all: it knows which of its calls hang
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "resume", ResumeFiles(self.settings.daemon.resume))
 
 
 def stored_state(store: Store, settings: Settings) -> Stored:
@@ -137,7 +141,7 @@ def engine_runner(
             orders=base.orders, live=base.live, fleets=base.fleets, store=base.store, recovery=settings.recovery,
             log=base.log,
         ),
-        resume=ResumeFiles(settings.daemon.resume),
+        resume=base.resume,
         progress=runner,
         pending_s=settings.recovery.pending_s,
         refused_s=settings.recovery.refused_s,

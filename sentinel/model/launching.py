@@ -7,6 +7,7 @@ from __future__ import annotations
 
 STEP_NAME = "sentinel-run-"  # then the number of the run, from 0
 RUN = "SENTINEL_RUN"  # in the resume point: the number of the run to start
+UID = "SENTINEL_UID"  # the same, where it is known: its user's; TaskProlog and the launcher take no other user's
 NODES = "SENTINEL_NODES"  # the same: its nodes, separated by commas
 
 

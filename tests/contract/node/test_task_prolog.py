@@ -95,6 +95,19 @@ def resume(hooks: Hooks, tmp_path: Path, *lines: str) -> None:
     (tmp_path / "resume" / "31.env").write_text("".join(f"{line}\n" for line in lines))
 
 
+@pytest.mark.parametrize("mine", [True, False])
+def test_the_resume_point_of_another_users_job_of_this_number_is_not_taken(
+    hooks: Hooks, tmp_path: Path, mine: bool
+) -> None:
+    uid = os.getuid() + (0 if mine else 1)
+    resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_STEP=80", f"SENTINEL_UID={uid}",
+           "SENTINEL_MESSAGE=attempt 1 was ended")  # fmt: skip
+    noted(hooks, 2)
+    left, said = task(hooks)
+    assert ("SENTINEL_RESUME_STEP" in left) is mine and ("attempt 1 was ended" in said) is mine
+    assert left["SENTINEL_ATTEMPT"] == "2"
+
+
 def test_the_resume_point_reaches_the_job(hooks: Hooks, tmp_path: Path) -> None:
     resume(hooks, tmp_path, "SENTINEL_JOB=31", "SENTINEL_ATTEMPT=2", "SENTINEL_RESUME_PATH=/c k/step_40",
            "SENTINEL_RESUME_STEP=40", "SENTINEL_RESUME_TIER=local", "SENTINEL_INCIDENT=i1", "PATH=/evil", "LD_PRELOAD=x",

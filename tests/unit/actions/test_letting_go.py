@@ -198,6 +198,7 @@ async def test_resume_point(world: Worlds) -> None:
         "SENTINEL_JOB": str(there.job),
         "SENTINEL_ATTEMPT": "1",
         "SENTINEL_INCIDENT": "inc1",
+        "SENTINEL_UID": "1001",
     }
     chosen(there, path="/s/200", step=200, tier="global")
     await do(there, StepKind.WRITE_RESUME)

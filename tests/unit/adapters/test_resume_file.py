@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hanging_threads import all_threads_hang
@@ -102,10 +104,10 @@ async def test_nothing_is_written_while_an_earlier_write_hangs(tmp_path: Path, m
     """Tries would take a thread each, and one that thaws late would put an older resume point over a newer one."""
     thaw, begun, real = threading.Event(), list[str](), resume_file._replace
 
-    def frozen(folder: Path, name: str, text: str) -> None:
+    def frozen(folder: Path, name: str, *rest: Any) -> None:
         begun.append(name)
         thaw.wait(60.0)
-        real(folder, name, text)
+        real(folder, name, *rest)
 
     monkeypatch.setattr(resume_file, "_replace", frozen)
     files = ResumeFiles(tmp_path, deadline_s=0.2)
@@ -171,3 +173,17 @@ async def test_folder_whose_mount_is_read_only(tmp_path: Path, monkeypatch: pyte
     assert await ResumeFiles(tmp_path).read_only() is False
     monkeypatch.setattr(os, "statvfs", lambda _folder: type("Status", (), {"f_flag": flag | os.ST_NOSUID})())
     assert await ResumeFiles(tmp_path).read_only() is bool(flag)
+
+
+async def test_what_was_written_for_a_job_before_a_time_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    files, begun = ResumeFiles(tmp_path), datetime.now(UTC)
+    for job in (7, 8, 9):
+        await files.write(job, VALUES)
+    for name in (".8.env.tmp", "notes.env", "8.txt"):
+        (tmp_path / name).write_text("")
+    limits = {7: begun - timedelta(seconds=5), 8: datetime.now(UTC) + timedelta(seconds=5), 9: None}
+    assert await files.remove_former(limits.get) == [8]
+    assert {path.name for path in tmp_path.iterdir()} == {"7.env", "9.env", ".8.env.tmp", "notes.env", "8.txt"}
+    assert await ResumeFiles(None).remove_former(limits.get) == []
+    with pytest.raises(Unavailable, match="No such file"):
+        await ResumeFiles(tmp_path / "gone").remove_former(limits.get)
