@@ -76,6 +76,10 @@ _PART = re.compile(
 )
 # A model's pass over what it is given; what it refuses there is no setting.
 _FORWARD = re.compile(r"/modeling_\w{1,60}\.py:(?:forward|\w{0,60}(?:mask|merge|placeholder|feature|input)\w{0,60})$")
+# What the tensor library says of a tensor: the program made it.
+_OF_A_TENSOR = re.compile(
+    r"\b[Tt]ensors?\b(?![ -]?(?:model[ -]?)?parallel)|\bdtypes?\b|\bleaf (?:node|module|variable)|\brequires?_grad\b"
+)
 # A list, number or text where that pass takes a tensor.
 _NO_TENSOR = re.compile(
     r"\bTypeError: (?:list|string) indices must be integers"
@@ -175,7 +179,11 @@ _SETTINGS = re.compile(
 )
 _DEVICE_COUNT_ERROR = re.compile(r"reshape|\bIndexError\b")  # the machine has fewer devices than were asked for
 # What Python says of a setting without a value that is worked with.
-_UNSET = re.compile(r"\bTypeError: (?:unsupported operand|'[^'\n]{1,12}' not supported)[^\n]{0,60}'NoneType'")
+_UNSET = re.compile(
+    r"\bTypeError: (?:(?:unsupported operand|'[^'\n]{1,12}' not supported)[^\n]{0,60}'NoneType'"
+    r"|(?:argument of type |object of type )?'NoneType' (?:object )?(?:is not iterable|is not subscriptable|has no len)"
+    r"|[^\n]{0,60}\bPathLike object[^\n]{0,12}, not NoneType)"
+)
 _BUILT_IN = re.compile(
     r"'(?:NoneType|Namespace|Tensor|DataFrame|Series|Sequential|\w{0,24}DataParallel|\w{0,24}Module)'"
 )
@@ -203,6 +211,8 @@ def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> 
         return _moved(weights, said)
     if (asked := _NAME_OF.search(evidence.text)) and not _LIBRARY.search(asked[1]) and not _OF_PYTHON.search(asked[1]):
         return {C.USER_CODE: OWN_NAME, C.SOFTWARE_ENV: STATE}
+    if evidence.data.get("handed") is True:
+        return weights
     if evidence.data.get("table") is True and "KeyError" in evidence.text:
         return _moved(weights, {C.USER_CONFIG: NO_SUCH_NAME})
     if evidence.data.get("settings") is True and standard:
@@ -251,16 +261,8 @@ def by_frame_alone(evidence: Evidence) -> Weights:
 def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     """What an exception says that ends in a library's ``frame``."""
     place = f"{frame}:{evidence.data.get('function') or ''}"
-    if _FED.search(evidence.text):
-        return {C.USER_CODE: FED, C.USER_CONFIG: 1.6, C.DATALOADER: 1.6}
-    if _COLUMN.search(evidence.text):
-        return {C.USER_CONFIG: NO_SUCH_NAME, C.DATALOADER: 2.2, C.USER_CODE: 2.0}
-    if _PART.search(evidence.text):
-        return {C.USER_CONFIG: NO_SUCH_NAME, C.CHECKPOINT_CORRUPT: 2.2, C.USER_CODE: 2.0}
-    if _TEXT_FOR_NUMBER.search(evidence.text):
-        return _moved(weights, {C.USER_CONFIG: CHECKED, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)})
-    if _OPTION.search(evidence.text):
-        return _of_settings(weights)
+    if (told := _by_sentence(evidence.text, weights)) is not None:
+        return told
     if _FORWARD.search(place) and _NO_TENSOR.search(evidence.text):
         return {C.USER_CODE: FED, C.DATALOADER: 1.6, C.SOFTWARE_ENV: STATE}
     if _HANDS_ON.search(frame) and _NOT_REBUILT.search(evidence.text):
@@ -275,6 +277,8 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     if _fails_to_load(evidence, frame):
         return _moved(weights, {C.SOFTWARE_ENV: IMPORTED})
     said = first_of(PLACES, place)
+    if refused and _of_a_tensor(evidence.text, frame) and (said is None or C.USER_CONFIG in said):
+        return {C.USER_CODE: CHECKED, C.SOFTWARE_ENV: STATE, C.USER_CONFIG: STATE}
     if said and refused and C.NETWORK_BOOTSTRAP in said and _BAD_ARGUMENT.search(evidence.text):
         said = None
     if said and not own and not status:
@@ -308,6 +312,26 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     if (own or refused or inside) and C.USER_CODE in moved:
         moved[C.USER_CODE] = 0.5 * moved[C.USER_CODE]
     return moved
+
+
+def _of_a_tensor(text: str, frame: str) -> bool:
+    """Whether the tensor library refuses a tensor for what it is, and not the type of an argument."""
+    return bool(_CORE.search(frame) and _OF_A_TENSOR.search(text) and not _WRONG_TYPE.search(text))
+
+
+def _by_sentence(text: str, weights: Weights) -> Weights | None:
+    """What a library's sentence says wherever it is raised; None where it says nothing of that kind."""
+    if _FED.search(text):
+        return {C.USER_CODE: FED, C.USER_CONFIG: 1.6, C.DATALOADER: 1.6}
+    if _COLUMN.search(text):
+        return {C.USER_CONFIG: NO_SUCH_NAME, C.DATALOADER: 2.2, C.USER_CODE: 2.0}
+    if _PART.search(text):
+        return {C.USER_CONFIG: NO_SUCH_NAME, C.CHECKPOINT_CORRUPT: 2.2, C.USER_CODE: 2.0}
+    if _TEXT_FOR_NUMBER.search(text):
+        return _moved(weights, {C.USER_CONFIG: CHECKED, C.USER_CODE: 0.5 * weights.get(C.USER_CODE, 0.0)})
+    if _OPTION.search(text):
+        return _of_settings(weights)
+    return None
 
 
 def _fails_to_load(evidence: Evidence, frame: str) -> bool:

@@ -41,6 +41,15 @@ _ENDS_TRACEBACK = re.compile(
 )
 # Python asks it for what an object has not: who asked stands above (torch/nn/modules/module.py, and others alike).
 _LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
+# It calls what it was given with what it was given, as a decorator does, or a module its forward: what does not fit in that
+# call, or is not there, is between the one who asked, above, and what was asked.
+_PASSES_ON = re.compile(
+    rb"\w\(\*[\w.]{1,40}(?:\[0\])?, {0,2}\*\*[\w.]{1,40}(?:\[0\])?\)$|\braise \w{1,20}\.with_traceback\("
+)
+# Where no source is shown.
+_PASSES_ON_BY_NAME = re.compile(rb"^(?:_wrapped_call_impl|_call_impl|decorate_(?:context|autocast))$")
+# A function that was called with what it does not take.
+_ASKED = re.compile(r"\bTypeError: (\w{2,60})\(\) (?:missing|takes|got)\b")
 # Where devices are laid out as a mesh, or one is taken by a rank's number: how many there are decides whether they fit.
 _MESH = re.compile(
     rb"\w\[[^\]\n]{0,40}\blocal_rank\]|devices\b[^\n]{0,24}\.reshape\("
@@ -56,7 +65,7 @@ _READS_SETTINGS = re.compile(
     rb"|(?:conf(?:ig)?|cfg|settings|hparams)\w{0,16}(?:: [\w\[\], .]{1,40})? = \w{1,12}\.\w{0,8}loads?\()"
 )
 # Its line works with a setting.
-_OPTION = re.compile(rb"\b(?:args|cfg|conf|config|hparams|opts?|options|settings|flags|FLAGS)\.[a-z]")
+_OPTION = re.compile(rb"\b(?:[a-z]{1,12}_)?(?:args|cfg|conf|config|hparams|opts?|options|settings|flags|FLAGS)\.[a-z]")
 # Its line checks what was read by its length or a mark: it may be one line of an assertion of several.
 _MEASURES = re.compile(
     rb"\blen\((?:\w{1,24}\.)?(?:\w{0,12}_)?(?:data|buf(?:fer)?|blob|raw|bytes|payload|chunk|content|body|header|packet|result)\)"
@@ -120,7 +129,7 @@ def innermost(before: bytes) -> Frame | None:
     standard = f"{_text(last[1]).rsplit('/', 1)[-1]}:{_text(last[2])}" if _STANDARD.search(last[1]) else ""
     if not named:
         return Frame("", "", False, standard, ignored=ignored, prefix=prefix) if standard else None
-    if len(named) > 1 and _only_looks_up(before, named[-1]):
+    while len(named) > 1 and (_only_looks_up(before, named[-1]) or _only_passes_on(before, named[-1])):
         named.pop()
     frame = named[-1]
     line = _source(before, frame)
@@ -179,7 +188,15 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
     found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "option": frame.option}
     found |= {"ignored": frame.ignored}
+    if (asked := _ASKED.search(evidence.text)) and _hands_over(before, asked[1].encode()):
+        found |= {"handed": True}
     return replace(evidence, data={**evidence.data, **found})
+
+
+def _hands_over(before: bytes, name: bytes) -> bool:
+    """Whether a line of the program's own hands the function over by its name, as ``dataset.map(name)`` does."""
+    own = (frame for frame in _FRAME.finditer(before) if not _package(frame[1]) and not _STANDARD.search(frame[1]))
+    return any(re.search(rb"[(,=] {0,2}" + name + rb" {0,2}[,)]", _source(before, frame)) for frame in own)
 
 
 def what_was_read(before: bytes) -> What:
@@ -220,7 +237,15 @@ def _only_looks_up(before: bytes, frame: re.Match[bytes]) -> bool:
     if not _LOOKS_UP.search(frame[2]) or not _package(frame[1]):
         return False
     source = _source(before, frame)
-    return not source or _CHECKS.search(source) is not None
+    return not source or b"__name__" in source or _CHECKS.search(source) is not None
+
+
+def _only_passes_on(before: bytes, frame: re.Match[bytes]) -> bool:
+    """Whether the frame is an installed package's that hands a call on as it came."""
+    if not _package(frame[1]):
+        return False
+    source = _source(before, frame).rstrip()
+    return _PASSES_ON.search(source) is not None or (not source and _PASSES_ON_BY_NAME.search(frame[2]) is not None)
 
 
 def _imported(before: bytes, frames: Sequence[re.Match[bytes]]) -> str:
