@@ -36,6 +36,7 @@ _DONE = (
     r"|\bPROGRAM ENDED AT\b|^Finished mdrun on|^Total wall time: \d|^WallClock: \d|\b100% tests passed, 0 tests failed\b"
     r"|\breached required accuracy - stopping\b|\bSUCCEEDED, exitCode: 0$"
     r"|\bFinished: SUCCESS$|\d{1,6} of \d{1,6} steps \(100%\) done$"
+    r"|\bresults? (?:saved|written)(?: (?:to|in|at))?\b\W{1,8}[\w./~-]{3}|\bApplication shutdown complete\."
     r"|^(?:\s{0,8}\"?pass@1\"?: [\d.]|Best trial: )|\bStudy statistics: finished \d|\bDone\. best "
 )
 
