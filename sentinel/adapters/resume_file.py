@@ -137,7 +137,7 @@ def _replace(folder: Path, name: str, text: str, replacing: Lock) -> None:
 
 
 def _remove_former(folder: Path, before: Callable[[int], datetime | None], replacing: Lock) -> list[int]:
-    removed = []
+    removed: list[int] = []
     for path in folder.iterdir():
         if path.suffix != ".env" or not path.stem.isdecimal():
             continue
