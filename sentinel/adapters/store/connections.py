@@ -29,6 +29,8 @@ class Pool:
     wait_s: float
 
 
+TAKES_S = "takes_s"  # execution option of a reading: how long it may take
+
 # When a host across a cut network is given up, by libpq's parameters: 25 s after its last word, or 30 s after the first of
 # ours that it did not acknowledge (in ms). Transactions have deadlines of their own; this ends a migration, too.
 _DEAD_PEER = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
@@ -181,10 +183,14 @@ def _never_prepares(connection: Any, _record: object) -> None:
 
 def _ends_frozen(after_s: float) -> Callable[[sa.Connection], None]:
     """For each transaction in PostgreSQL, since its session may be a pooler's: end it when its client is frozen, so that its
-    locks are released."""
-    setting = f"SET LOCAL idle_in_transaction_session_timeout = {max(1, round(after_s * 1000))}"
+    locks are released.
+
+    What a reading has fetched it decodes in the same transaction, for which it has its own deadline (``TAKES_S``): that the
+    server hears nothing of it meanwhile is no sign, and its locks hold up nobody but a change of the schema.
+    """
 
     def set_up(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(setting)
+        silent_s = max(after_s, connection.get_execution_options().get(TAKES_S, 0.0))
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {max(1, round(silent_s * 1000))}")
 
     return set_up

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 from sqlalchemy.exc import TimeoutError as NoneFree
 
 from sentinel.adapters.store import lease
-from sentinel.adapters.store.connections import OpenFile, Pool, engine_of
+from sentinel.adapters.store.connections import TAKES_S, OpenFile, Pool, engine_of
 from sentinel.adapters.store.deadlines import Deadlines
 from sentinel.adapters.store.tables import Utc
 from sentinel.errors import ContentLost, ProtocolError, Refused, Timeout, Unavailable, UserError
@@ -124,6 +124,11 @@ _FIXES = (  # patterns in the database's message, the first that are in it: what
         "it is a standby, or set to be read: name its primary, and add target_session_attrs=read-write to the URL",
     ),
     (
+        ("idle-in-transaction timeout",),  # Sentinel's own setting, whatever the account's is
+        "this process stood still in it for longer than [daemon] lease_s: was its host suspended, or has it too little "
+        "processor time? A larger lease_s gives it longer",
+    ),
+    (
         ("statement timeout", "idle-session timeout", "transaction timeout"),
         "the server's settings end it; Sentinel has deadlines of its own: ALTER ROLE ... SET statement_timeout = 0, and "
         "idle_session_timeout, transaction_timeout alike",
@@ -161,8 +166,9 @@ class Database:
         Args:
             busy_s: deadline of a transaction; ten times as much for loading and pruning. Also of waiting for a connection.
             read_only: for recordings; the schema is left as it is.
-            frozen_s: the server ends a transaction whose client says nothing for so long, and lets go of its locks; None:
-                never. Without it a daemon that is stopped in a transaction holds up the one that takes over.
+            frozen_s: the server ends a transaction whose client says nothing for so long (of one that reads: for as long as
+                it may take), and lets go of its locks; None: never. Without it a daemon that is stopped in a transaction
+                holds up the one that takes over.
             renewal_s: of a database that daemons share: deadline of a transaction about the lease, which has a connection
                 of its own, and of connecting to one host; None: ``busy_s``.
             readers: readings at once; each has a connection, of which those that write need none.
@@ -299,7 +305,7 @@ class Database:
         """
         engine = self._lease_engine if about_lease else self._readers
         for_s = self._renewal_s if about_lease else self._busy_s * times
-        with self._transaction(engine.execution_options(reads=True), for_s) as connection:
+        with self._transaction(engine.execution_options(**{"reads": True, TAKES_S: for_s}), for_s) as connection:
             yield connection
 
     @contextlib.contextmanager

@@ -18,10 +18,7 @@ from sentinel.model.records import (
     Incident,
     IncidentState,
     Notice,
-    Outcome,
     Plan,
-    Result,
-    Step,
     StepKind,
     Verdict,
 )
@@ -52,10 +49,6 @@ _JUDGED = tuple(column for column in t.incident.c if column.name not in ("nodes"
 _SETTINGS = sa.select(t.setting)
 _OPEN_PLANS = sa.select(t.plan.c.incident).where(t.plan.c.finished.is_(False)).order_by(t.plan.c.at)
 _RUNNING = sa.select(t.attempt.c.job).where(t.attempt.c.ended_at.is_(None))
-_STEPS = sa.select(
-    t.step.c.incident, t.step.c.kind, t.step.c.node, t.step.c.job, t.step.c.attempt, t.step.c.intended_at,
-    t.step.c.result, t.step.c.finished_at, t.step.c.reason, t.step.c.data, t.step.c.record,
-).order_by(t.step.c.intended_at)  # fmt: skip
 _TOLD_OF = sa.select(t.notice.c.incident).distinct()
 _UNDELIVERED = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.c.delivered.is_(False))
 
@@ -63,16 +56,18 @@ _UNDELIVERED = sa.select(t.notice.c.record, t.notice.c.receiver).where(t.notice.
 def load(
     connection: sa.Connection,
     readable: Readable,
+    steps: Sequence[StoredStep],
     *,
     month: datetime,
     lately: datetime,
     evidence_ids: int,
     counted: datetime | None = None,
 ) -> Stored:
-    """Everything in one read transaction.
+    """Everything but the ledger in one read transaction.
 
     Args:
         readable: records of a kind from their JSON; leaves out what cannot be read, and says so.
+        steps: the whole ledger, the oldest first, read before: nobody but this daemon adds to it.
         month: incidents since then are history for verdicts.
         lately: evidence since then may not have been judged; incidents closed since then may still get news. Earlier if the
             previous daemon ended earlier.
@@ -85,7 +80,6 @@ def load(
     rows = {row.id: row for row in connection.execute(_incidents(month)) if row.state in _STATES}
     wanted = {name for name, row in rows.items() if row.closed_at is None or row.closed_at >= lately} | set(plans)
     wanted |= {name for name, row in rows.items() if counted is not None and row.updated_at >= counted}
-    steps = _steps(connection)
     restarted = {step.step.job for step in steps if step.step.kind in RESTARTS and step.step.job is not None}
     attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted | _excluded(steps))]
     wanted |= still_excluding(steps, attempts, lately - ENDED) | still_holding(steps, month)
@@ -101,7 +95,7 @@ def load(
         verdicts=newest_verdicts(connection, readable, wanted | of_running),
         plans=made,
         open_plans=frozenset(plans.keys() & made.keys()),
-        steps=steps,
+        steps=tuple(steps),
         judged=tuple(dict(row._mapping) for row in rows.values() if row.cause in frozenset(Cause)),
         attempts=tuple(dict(row) for row in attempts if row["job"] in restarted),
         recent_attempts=tuple(dict(row._mapping) for row in connection.execute(_recent_attempts(lately))),
@@ -192,26 +186,6 @@ def newest_plans(connection: sa.Connection, readable: Readable, incidents: Colle
     rows = sorted(by_id(connection, t.plan, t.plan.c.incident, incidents), key=lambda row: row.at)
     newest = {row.incident: row.record for row in rows}
     return {name: found for name, record in newest.items() for found in readable(Plan, [record])}
-
-
-def _steps(connection: sa.Connection) -> tuple[StoredStep, ...]:
-    """All that retention has left."""
-    return tuple(steps_from(connection.execute(_STEPS)))
-
-
-def steps_from(rows: Iterable[Any]) -> list[StoredStep]:
-    """The records of rows of the table ``step``; those of a later release are left out."""
-    found = []
-    kinds, results = frozenset(StepKind), {None, *Result}
-    for row in rows:
-        if row.kind not in kinds or row.result not in results:
-            continue  # of a later release
-        record = row.record if isinstance(row.record, dict) else {}
-        data, tries = record.get("data") or {}, record.get("tries") or 0
-        step = Step(StepKind(row.kind), node=row.node, job=row.job, attempt=row.attempt, data=data, tries=tries)
-        outcome = Outcome(step, Result(row.result), row.finished_at, row.reason, row.data) if row.result else None
-        found.append(StoredStep(row.incident, step, row.intended_at, outcome))
-    return found
 
 
 def _told(connection: sa.Connection, incidents: set[str]) -> dict[str, dict[str, Any]]:

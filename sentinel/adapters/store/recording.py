@@ -17,8 +17,8 @@ from sentinel.adapters.store.loading import (
     incident_from,
     newest_plans,
     newest_verdicts,
-    steps_from,
 )
+from sentinel.adapters.store.step_query import steps_from
 from sentinel.model.corrections import Correction
 from sentinel.model.recording import RecordedAttempt, RecordedIncident, Recording
 from sentinel.model.records import Evidence, IncidentState

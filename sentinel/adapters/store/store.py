@@ -24,8 +24,9 @@ from sentinel.adapters.store.batches import MANY, batched
 from sentinel.adapters.store.changes import add_evidence, write
 from sentinel.adapters.store.database import Database
 from sentinel.adapters.store.incident_query import Wanted, in_parts, incident_query
-from sentinel.adapters.store.loading import incident_from, load, newest_plans, steps_from
+from sentinel.adapters.store.loading import incident_from, load, newest_plans
 from sentinel.adapters.store.recording import read_recording
+from sentinel.adapters.store.step_query import all_steps, steps_done, steps_from
 from sentinel.errors import Unavailable
 from sentinel.model import changes
 from sentinel.model.audit import ChainedEntry
@@ -83,8 +84,12 @@ class Store(Database):
         """Everything that the engine's state is made of; see ``sentinel.adapters.store.loading``."""
         left_out: list[UnreadableRecord] = []
         readable = partial(self._readable, left_out=left_out)
-        with self._read(times=_LONG_FACTOR) as connection:
-            stored = load(connection, readable, month=month, lately=lately, evidence_ids=evidence_ids, counted=counted)
+        read = partial(self._read, times=_LONG_FACTOR)
+        steps = all_steps(read)
+        with read() as connection:
+            stored = load(
+                connection, readable, steps, month=month, lately=lately, evidence_ids=evidence_ids, counted=counted
+            )
         return replace(stored, unreadable=tuple(one for one in left_out if one.kind != Notice.__name__))
 
     # --- evidence -----------------------------------------------------------------------------------------------------
@@ -251,16 +256,9 @@ class Store(Database):
         job: int | None = None,
         results: Sequence[Result] = (Result.DONE,),
     ) -> list[dict[str, Any]]:
-        """Ledger rows of these kinds that were done (or ended with one of ``results``), oldest first."""
-        columns = [column for column in t.step.c if column.name != "record"]  # twice what the rest takes to read
-        query = sa.select(*columns).where(t.step.c.kind.in_(kinds), t.step.c.result.in_(results))
-        query = query.order_by(t.step.c.intended_at)
-        if since is not None:
-            query = query.where(t.step.c.intended_at >= since)
-        if job is not None:
-            query = query.where(t.step.c.job == job)
-        with self._read() as connection:
-            return _rows(connection, query)
+        """Ledger rows of these kinds that were done (or ended with one of ``results``), oldest first, however many: read in
+        parts, each a transaction."""
+        return steps_done(self._read, kinds, results, since=since, job=job)
 
     def tiers_saved(self, job: int | None, *, after: int | None = None) -> frozenset[str]:
         """Tiers of the job's newest checkpoints that the store still has: seen in its folders and log (empty: a log does not

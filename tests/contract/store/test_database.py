@@ -166,6 +166,23 @@ def test_what_a_server_refuses_by_its_settings_is_said_with_the_fix(
     store.close()
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_what_ends_a_frozen_process_is_not_called_a_setting_of_the_server(store: DirectStore, url: str) -> None:
+    """No role or server can be altered so that it helps."""
+    frozen = DirectStore(url, read_only=True, frozen_s=0.2)
+    there = sa.text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+    with pytest.raises(Unavailable) as caught, frozen._begin() as connection:
+        pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        gone = False
+        while not gone:
+            with store._read() as other:
+                gone = not other.execute(there, {"pid": pid}).scalar_one()
+        connection.exec_driver_sql("SELECT 1")
+    frozen.close()
+    assert "lease_s" in caught.value.fix and "ALTER" not in caught.value.fix
+
+
 @pytest.fixture(scope="module")
 def strict() -> Iterator[sa.URL]:
     """Of a server that asks the account ``low`` for its password, and others but its owner for nothing but their right."""
