@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,7 +20,8 @@ _LOCK = 0x53454E54  # PostgreSQL: who adds an entry waits for the one before it;
 _WAIT_FOR_OTHERS = sa.select(sa.func.pg_advisory_xact_lock(_LOCK))
 _INSERT = sa.insert(t.audit)
 _LAST_ENTRY = sa.select(t.audit.c.number, t.audit.c.digest).order_by(t.audit.c.number.desc()).limit(1)
-_AT_ONCE = 1000  # rows held while the chain is checked
+_AT_ONCE = 1000  # rows of one part while the chain is checked
+Read = Callable[[], AbstractContextManager[sa.Connection]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Checked:
         fault: what is wrong with the one after it; empty: nothing.
     """
 
-    entries: int
-    head: str
+    entries: int = 0
+    head: str = FIRST
     fault: str = ""
 
 
@@ -84,10 +86,31 @@ def approved(connection: sa.Connection, since: datetime) -> dict[str, tuple[str,
     return {incident: tuple(names) for incident, names in found.items()}
 
 
-def check(connection: sa.Connection) -> Checked:
-    """Compute every digest again, from the first entry on."""
-    number, head = 0, FIRST
-    for row in _all_rows(connection):
+def check(read: Read, so_far: Checked, most: int | None) -> Checked:
+    """Compute every digest again, from the first entry behind ``so_far`` on. The chain is never pruned: it is read in parts,
+    each a transaction with a deadline of its own.
+
+    Args:
+        read: begins a transaction.
+        most: about so many more entries; None: all.
+    """
+    found = so_far
+    while True:
+        query = sa.select(t.audit).order_by(t.audit.c.number).limit(_AT_ONCE)
+        if found.entries:
+            query = query.where(t.audit.c.number > found.entries)
+        with read() as connection:
+            rows = connection.execute(query).all()
+        found = _checked(rows, found)
+        enough = most is not None and found.entries - so_far.entries >= most
+        if found.fault or enough or len(rows) < _AT_ONCE:
+            return found
+
+
+def _checked(rows: Iterable[Any], so_far: Checked) -> Checked:
+    """``so_far`` with these entries, which follow it."""
+    number, head = so_far.entries, so_far.head
+    for row in rows:
         try:
             found = _entry(row)
         except ProtocolError as error:
@@ -103,17 +126,6 @@ def check(connection: sa.Connection) -> Checked:
             return Checked(number, head, f"entry {found.number} was changed")
         number, head = found.number, found.digest
     return Checked(number, head)
-
-
-def _all_rows(connection: sa.Connection) -> Iterator[Any]:
-    after: int | None = None
-    while True:
-        query = sa.select(t.audit).order_by(t.audit.c.number).limit(_AT_ONCE)
-        rows = list(connection.execute(query if after is None else query.where(t.audit.c.number > after)))
-        yield from rows
-        if len(rows) < _AT_ONCE:
-            return
-        after = rows[-1].number
 
 
 def _entry(row: Any) -> ChainedEntry:

@@ -51,6 +51,7 @@ from sentinel.text import plain
 _MOST_PLANS = 2000  # newest plans that one reading returns
 _MOST_SAVES = 1000  # newest saves of a job that are looked at for their tiers: many node-local ones come for one shared
 _MOST_AUDIT = 10_000  # entries of the audit that one reading returns
+_NOTHING_CHECKED = chain.Checked()
 _LONG_FACTOR = 10.0  # times the deadline: what reads or prunes a month of a whole cluster
 
 
@@ -373,9 +374,9 @@ class Store(Database):
         with self._read() as connection:
             return connection.execute(sa.select(sa.func.max(t.audit.c.number))).scalar() or 0
 
-    def check_audit(self) -> chain.Checked:
-        with self._read() as connection:
-            return chain.check(connection)
+    def check_audit(self, so_far: chain.Checked = _NOTHING_CHECKED, most: int | None = None) -> chain.Checked:
+        """See ``sentinel.adapters.store.audit.check``."""
+        return chain.check(self._read, so_far, most)
 
     # --- settings an operator changes, lease, retention ---------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,6 +143,22 @@ def test_a_long_audit_is_checked_to_its_end(store: Store) -> None:
     assert store.check_audit().entries == 2500
     forced(store, "UPDATE audit SET who = 'eve' WHERE number = 2001")
     assert store.check_audit().entries == 2000
+
+
+def test_each_part_of_a_long_audit_is_a_transaction_with_a_deadline_of_its_own(store: Store) -> None:
+    """It is never pruned: whatever deadline all of it had would be too short one day."""
+    filled(store, 2500)
+    begun: list[object] = []
+    sa.event.listen(store._readers, "begin", begun.append)
+    whole = store.check_audit()
+    assert whole.entries == 2500 and len(begun) == 3
+    first = store.check_audit(most=1000)
+    assert first.entries == 1000 and store.check_audit(first) == whole
+    assert store.check_audit(whole) == whole
+    forged = replace(first, head=FIRST)
+    assert "entry 1001 does not follow" in store.check_audit(forged).fault
+    forced(store, "UPDATE audit SET who = 'eve' WHERE number = 2001")
+    assert store.check_audit(first).entries == 2000
 
 
 def test_the_audit_and_its_change_are_one_transaction(store: Store) -> None:

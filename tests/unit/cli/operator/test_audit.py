@@ -44,6 +44,20 @@ def test_verify_says_what_is_wrong_and_exits_with_one(asked: Asked) -> None:
         assert bad.exit_code == 1 and "entry 2 was changed" in bad.output
 
 
+def test_verify_asks_for_every_part(asked: Asked) -> None:
+    head = "b" * 64
+    pages = [
+        {"checked": {"entries": 5, "head": head, "fault": ""}, "more": True, "of": 8},
+        {"checked": {"entries": 8, "head": "c" * 64, "fault": ""}, "more": False, "of": 8},
+    ]
+    asked._given = lambda _: pages.pop(0)  # type: ignore[method-assign,assignment,misc]
+    asked.views["audit"] = None
+    output = asked.run("audit", "--verify").output
+    assert "8 entries in order" in output and "c" * 64 in output
+    part = {"verify": True, "part": True}
+    assert asked.seen == [("audit", part), ("audit", {**part, "after": 5, "head": head})]
+
+
 def test_no_text_of_an_entry_drives_the_terminal(asked: Asked) -> None:
     odd = entry(1, who=HOSTILE, origin=HOSTILE, action=HOSTILE, target=HOSTILE, why=HOSTILE, after={HOSTILE: HOSTILE})
     asked.views["audit"] = {"entries": [odd], "more": False}

@@ -19,6 +19,7 @@ from made_records import later
 
 from sentinel.adapters.store import tables
 from sentinel.adapters.syslog import Syslog
+from sentinel.daemon.audit import listing
 from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.listing import PAGE
 from sentinel.errors import Denied, ProtocolError, Unavailable, UserError
@@ -53,6 +54,21 @@ async def test_operators_see_it_page_by_page_and_researchers_do_not(world: World
     assert (await shown("audit", verify=True))["checked"]["entries"] == PAGE + 10
     with pytest.raises(Denied, match="only operators"):
         await shown("audit", uid=ADA)
+
+
+async def test_it_is_checked_part_by_part(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_CHECKED", 1000)
+    shown = Shown(world())
+    fill(shown.world, 1500)
+    first = await shown("audit", verify=True, part=True)
+    assert first["checked"]["entries"] == 1000 and first["more"] and first["of"] == 1500
+    rest = await shown("audit", verify=True, part=True, after=1000, head=first["checked"]["head"])
+    assert rest["checked"] == (await shown("audit", verify=True))["checked"] and not rest["more"]
+    wrong = await shown("audit", verify=True, part=True, after=1000, head="0" * 64)
+    assert "does not follow" in wrong["checked"]["fault"] and not wrong["more"]
+    for arguments in ({"after": "x"}, {"after": True}, {"head": 7}):
+        with pytest.raises(UserError):
+            await shown("audit", verify=True, part=True, **arguments)
 
 
 @pytest.mark.parametrize(
