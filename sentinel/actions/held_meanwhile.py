@@ -27,5 +27,8 @@ def held_meanwhile(task: Task, means: Means, job: JobView) -> Outcome:
     if (why := _BY_SLURM.get(job.reason)) is not None:
         words = f"Slurm holds job {task.job}: {why} ({job.reason}); scontrol release {job.spec} starts it"
         return means.failed(task, words, {"held": True})
+    if job.requeue_held and not means.earlier(task, StepKind.REQUEUE_HOLD):
+        words = f"job {task.job} is held by a requeue of which Sentinel knows nothing: scontrol release {job.spec} starts it"
+        return means.failed(task, words, {"held": True, HELD_BY_OTHERS: True})
     words = f"job {task.job} is held, not by Sentinel ({job.reason}): whoever held it releases it"
     return means.failed(task, words, {"held": True, HELD_BY_OTHERS: True})

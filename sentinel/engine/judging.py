@@ -25,7 +25,7 @@ from sentinel.engine import backlog, decision, recovery
 from sentinel.engine.mass_failures import PreliminaryVerdicts, failing_alike
 from sentinel.engine.node_return import records
 from sentinel.engine.questions import around, nodes_must_be_asked, prometheus_may_explain, without_a_step
-from sentinel.engine.reconcile import late_evidence, node_proof
+from sentinel.engine.reconcile import late_evidence, node_proof, past_restarts
 from sentinel.engine.reconcile.situations import ClusterNow, left_alone, situation_of, with_onset
 from sentinel.engine.state import Judging, State
 from sentinel.engine.transition import AskNodes, ObserveFleet, QueryMetrics, StartTimer, Transition
@@ -178,7 +178,7 @@ def _decide(state: State, out: Transition, incident_id: str, now: datetime, look
     history = state.past.failures(without=incident_id)
     nodes, user = state.cluster.nodes_of(incident.job, incident.attempt), cluster.owner(incident) or None
     history = dataclasses.replace(history, failures=(*history.failures, *alike), nodes=tuple(nodes), user=user)
-    situation = situation_of(incident, cluster)
+    situation = past_restarts.with_left_job(state, situation_of(incident, cluster))
     made = decide(incident, situation, history=history, rules=state.rules, settings=state.settings, now=now)
     log_settle_s = state.settings.judgement.log_settle_s
     if first and not made.verdict.drain and log_may_still_come(incident, log_settle_s, now):
@@ -223,7 +223,7 @@ def plan_again(
 ) -> None:
     """Ask policy again, on the same verdict, what may be done now; carry out what is new."""
     incident, verdict, now = state.incidents[incident_id], state.verdicts[incident_id], cluster.now
-    situation = situation_of(incident, cluster)
+    situation = past_restarts.with_left_job(state, situation_of(incident, cluster))
     plan = plan_for(verdict, incident, situation, settings=state.settings, now=now)
     _keep(state, out, incident, verdict, plan, situation.job, now)
     recover_other_jobs(state, out, incident, cluster.snapshot, now, looks)

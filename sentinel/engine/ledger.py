@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, Outcome, Plan, Result, Step, StepKind
+from sentinel.model.records import INTERRUPTIONS, NODE_STEPS, STOPS, Outcome, Plan, Result, Step, StepKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,11 @@ class Ledger:
             done = [row for row in own if row.outcome is not None and row.outcome.result is Result.DONE]
             known = self._done_of_job[job, kind] = tuple(sorted(done, key=lambda row: row.intended_at))
         return known
+
+    def stops_of(self, job: int) -> list[LedgerRow]:
+        """Stops of the job that has this id now, intended or done, whatever became of them."""
+        rows = (self._rows[key] for kind in STOPS for key in self._of_job.get((job, kind), ()))
+        return [row for row in rows if not row.gone]
 
     def jobs(self) -> dict[int, datetime]:
         """By job that has its id still: when the first of its steps was intended."""

@@ -101,7 +101,8 @@ def _why_not(
     attempt = incident.attempt if incident.attempt is not None else job.restarts
     exit_held = job.exit_held and job.restarts == attempt + 1  # by Slurm, for this very failure
     exit_held = exit_held or _held_by(incident, job, attempt)
-    if job.restarts > attempt and not exit_held:
+    stopped_by_us = exit_held or (situation.left_stopped and job.restarts == attempt + 1)
+    if job.restarts > attempt and not stopped_by_us:
         return f"Job {job.id} was requeued already (attempt {job.restarts})."
     if job.state == "cancelled":
         return f"Job {job.id} was cancelled."
@@ -110,7 +111,7 @@ def _why_not(
         return words
     if situation.recovered_by:
         return f"Job {job.id} is taken care of already, by incident {situation.recovered_by}."
-    if job.state == "pending" and job.held and not exit_held:
+    if job.state == "pending" and job.held and not stopped_by_us:
         return f"Job {job.id} is held already, not by this incident: whoever holds it releases it."
     if has_gone_on(job, verdict, incident, situation):
         return f"Job {job.id} makes steps again: it is left alone."

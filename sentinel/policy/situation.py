@@ -112,6 +112,7 @@ class Situation:
     goes_on: bool = False  # the attempt made steps after the newest evidence of this incident
     held: Step | None = None  # this incident's hold of the attempt, as it was planned; None: none was
     recovered_by: str = ""  # the incident that restarts or holds this attempt already
+    left_stopped: bool = False  # requeued by us, or perhaps, and nothing is known of it: an older copy of the store
     answers: tuple[Answer, ...] = ()  # of people who were asked to approve parts of this incident's plan, oldest first
     request: Wait | None = None  # what people are asked now, or were and did not answer
     request_cause: Cause | None = None  # that this request was for

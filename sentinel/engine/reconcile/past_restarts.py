@@ -1,12 +1,18 @@
-"""Keeps what is known of a restart once it is done: for the budgets of its job, and the progress of what begins with it."""
+"""Keeps what is known of a restart once it is done: for the budgets of its job, and the progress of what begins with it.
+
+And finds those of which nothing is known any more, since the store is an older copy of itself.
+"""
 
 from __future__ import annotations
+
+import dataclasses
 
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.model.changes import AttemptSeen
-from sentinel.model.records import REQUEUED_AT, JobView, Outcome, Step, StepKind
-from sentinel.policy import PastRestart
+from sentinel.model.jobs.put_off import is_put_off
+from sentinel.model.records import OURS, REQUEUED_AT, JobView, Outcome, Step, StepKind
+from sentinel.policy import PastRestart, Situation
 
 
 def begun_with(step: Step) -> int:
@@ -56,3 +62,29 @@ def is_counted_twice(state: State, stop: Outcome, job: JobView) -> bool:
     at = job.submitted_at
     same = at is not None and stop.data.get(REQUEUED_AT) == at.isoformat()
     return same and not state.cluster.has_run(job.id, (stop.step.attempt or 0) + 1)
+
+
+def is_forgotten(state: State, job: JobView) -> bool:
+    """Whether the waiting job may have been stopped by Sentinel, and nothing is known of that: the store is older."""
+    if job.state != "pending" or job.restarts == 0:
+        return False
+    requeued_at = job.submitted_at.isoformat() if job.submitted_at is not None else ""
+    return not any(
+        (row.step.attempt or 0) >= job.restarts - 1
+        or not row.settled
+        or (
+            row.outcome is not None and row.outcome.data.get(REQUEUED_AT) == requeued_at
+        )  # one that Slurm counted twice
+        for row in state.ledger.stops_of(job.id)
+    )
+
+
+def with_left_job(state: State, situation: Situation) -> Situation:
+    """The situation of a job that waits as Sentinel's stop left it, or as a person's requeue and hold would: Slurm shows no
+    difference. What asks for the restart finds out that the latter is not ours, and leaves the job held.
+    """
+    job = situation.job
+    if job is None or not is_forgotten(state, job):
+        return situation
+    held = job.held and job.requeue_held and not job.admin_comment.startswith(OURS)
+    return dataclasses.replace(situation, left_stopped=is_put_off(job) or held)

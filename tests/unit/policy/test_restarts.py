@@ -294,3 +294,13 @@ def test_a_job_whose_deadline_lets_no_restart_fit_is_left_alone(at_work: bool) -
     later = dataclasses.replace(there, start_by=AT + timedelta(minutes=5))
     assert StepKind.REQUEUE_HOLD in kinds(decide(verdict(drain=("n1",)), job=later))
     assert StepKind.REQUEUE_HOLD in kinds(decide(verdict(drain=("n1",)), job=there, restart_takes_s=20.0))
+
+
+def test_a_job_that_waits_as_our_forgotten_stop_left_it_is_restarted() -> None:
+    left = dataclasses.replace(job(state="pending", restarts=1), nodes=())
+    of_first = incident(ended())
+    assert kinds(decide(verdict(suspect=("n2",)), of_first, job=left, left_stopped=True)) == RESTART
+    held = dataclasses.replace(left, held=True, requeue_held=True)
+    assert kinds(decide(verdict(suspect=("n2",)), of_first, job=held, left_stopped=True)) == RESTART
+    later_one = dataclasses.replace(left, restarts=2)  # the attempt between has begun
+    assert "requeued already" in decide(verdict(), of_first, job=later_one, left_stopped=True).explanation
