@@ -7,7 +7,7 @@ before the kernel line of the GPU that caused it arrives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -119,6 +119,24 @@ def is_in(state: State, incident: Incident, now: datetime) -> bool:
         return True
     nodes = {*incident.nodes, *state.cluster.nodes_of(incident.job, incident.attempt)}
     return bool(nodes) and nodes <= absence.heard
+
+
+def not_taken_up(state: State) -> bool:
+    """Whether what a daemon before this left is loaded, and not yet taken up: the first snapshot may come before
+    ``started``, and it is not known how long no daemon was alive."""
+    return state.watching_since is None and state.cluster.known_until is not None
+
+
+def may_be_outdated(state: State, nodes: Iterable[str], now: datetime) -> bool:
+    """Whether what was planned about these nodes before a long absence may rest on what is over: an agent of theirs has not
+    told since whether its node was started anew and what it finds. The store may be an older copy of itself, too.
+
+    After a short one, as when another daemon takes over, nothing waits for that.
+    """
+    absence = state.absence
+    if absence is None or now >= absence.waits_until or absence.ended_at - absence.since <= _STOOD_STILL:
+        return False
+    return not absence.heard.issuperset(nodes)
 
 
 def _ended(state: State, since: datetime, now: datetime) -> None:

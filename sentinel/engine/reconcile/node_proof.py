@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.config.returns import level_told
 from sentinel.correlate.attempt_times import by_own_clock
+from sentinel.engine import backlog
 from sentinel.engine.node_return.put_back import drained_by_us
 from sentinel.engine.reconcile.rebooted import against, agent_holds, ended_by_reboot
 from sentinel.engine.state import State
@@ -345,12 +346,14 @@ def proven_good(state: State, incident: Incident, nodes: Iterable[str]) -> froze
 
 def is_good_and_in_service(state: State, incident: Incident, step: Step) -> bool | None:
     """Whether the node of this step, which could not be done yet or has just been planned, is proven good since its
-    conviction, and a snapshot shows that no request of ours has drained it. None: it is proven good, and only a later
-    snapshot will show whether the last request has drained it all the same."""
+    conviction, and a snapshot shows that no request of ours has drained it. None: not known before a later
+    snapshot: its agent is to be heard first, or it is proven good, and the last request may have drained it all the same."""
     outcome, fleet = state.ledger.outcome(incident.id, step), state.cluster.fleet
     view = fleet.nodes.get(step.node or "") if fleet is not None else None
     if fleet is None or view is None or view.drained:
         return False
+    if backlog.may_be_outdated(state, (view.name,), fleet.at):
+        return None
     asked = outcome.at if outcome is not None else None
     if asked is None and state.ledger.has(step.key(incident.id)):
         return False

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 
-from sentinel.engine import judging
+from sentinel.engine import backlog, judging
 from sentinel.engine.mass_failures import PreliminaryVerdicts
 from sentinel.engine.reconcile import conditions, node_proof
 from sentinel.engine.reconcile.conditions import Awaited
@@ -48,11 +48,14 @@ def judge_next(state: State, out: Transition, now: datetime, looks: PreliminaryV
     """Judge the first few of those that are due, with the newest snapshot; a timer brings the others in their turn."""
     waiting, fleet = _waiting(state), state.cluster.fleet
     state.judge_first.intersection_update(waiting)
-    if fleet is None or not waiting:
+    if fleet is None or not waiting or backlog.not_taken_up(state):
         return
     again = now - timedelta(seconds=AGAIN_S)
     due = [name for name in waiting if name in state.judge_first or _judged(state, name) <= again]
     due = [name for name in due if name not in state.judging]  # new evidence is about to be judged
+    if state.absence is not None and any(early := [_rests_on_old_words(state, name, now) for name in due]):
+        due = [name for name, is_early in zip(due, early, strict=True) if not is_early]
+        out.do(StartTimer(NEXT, state.absence.waits_until))
     due.sort(key=lambda name: (name not in state.judge_first, _since(state, name)))
     awaited, judged = Awaited(_cluster_now(state, fleet, now, looks)), 0
     for name in due:
@@ -68,6 +71,11 @@ def judge_next(state: State, out: Transition, now: datetime, looks: PreliminaryV
         conditions.asked(state, name, awaited)
         if state.plans.get(name) is not before:  # what it takes out or stops counts for the next
             awaited = Awaited(_cluster_now(state, fleet, now, looks))
+
+
+def _rests_on_old_words(state: State, name: str, now: datetime) -> bool:
+    """Whether the agents of the nodes that it waits to take out are to be heard first, after an absence of the daemon."""
+    return backlog.may_be_outdated(state, state.verdicts[name].drain, now)
 
 
 def _cluster_now(state: State, fleet: Fleet, now: datetime, looks: PreliminaryVerdicts) -> ClusterNow:

@@ -137,3 +137,18 @@ def test_an_absence_goes_on_if_slurm_is_away_before_its_backlog_is_in(
     started_after(state, 600.0)
     backlog.slurm_is_back(state, later(blind_s), later(60.0))
     assert state.absence is not None and state.absence.since == later(since_s)
+
+
+def test_after_a_long_absence_what_was_planned_for_a_node_waits_for_its_agent(state: State) -> None:
+    """It tells of a reboot; the store may be an older copy of itself, and the plan carried out and settled since."""
+    started_after(state, 600.0)
+    assert backlog.may_be_outdated(state, ("n1",), AT)
+    beat(state, "n1", later(1.0), 0)
+    assert not backlog.may_be_outdated(state, ("n1",), later(1.0))
+    assert backlog.may_be_outdated(state, ("n1", "n2"), later(9.9))
+    assert not backlog.may_be_outdated(state, ("n1", "n2"), later(10.0))
+
+
+def test_where_another_daemon_takes_over_nothing_waits_for_agents(state: State) -> None:
+    started_after(state, 8.0)
+    assert not backlog.may_be_outdated(state, ("n1",), AT)

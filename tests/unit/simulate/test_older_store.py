@@ -55,3 +55,11 @@ def test_of_a_job_that_it_held_a_moment_people_are_told(number: int) -> None:
     world.run()
     assert world.rolled_back and world.slurm.jobs[101].held
     assert IncidentState.HELD in {i.state for i in world.store.incidents.values() if i.job == 101}
+
+
+def test_a_plan_of_the_copy_takes_no_node_out_that_was_rebooted_and_put_back_since() -> None:
+    """The drain of n8 waited for its budget in the copy; by now n8 was drained, repaired and returned by a person."""
+    world = RolledBack("put-back", 93, 2, 400.0, killed_s=719.0838)
+    broken = world.run()
+    assert world.rolled_back and not world.slurm.nodes["n8"].drained
+    assert not [one for one in broken if "n8" in one.why]
