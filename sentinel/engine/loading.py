@@ -170,8 +170,12 @@ def _handed_on(state: State, out: Transition, stored: Stored, now: datetime) -> 
             and name not in stored.heard_of.get(notice.thread, ())
             and delivery.is_news(state.channel(name), notice, now)
         ]
-        fresh = dataclasses.replace(notice, delivery=Delivery(unsure=notice.delivery.unsure))
         for name in heirs:
+            # Its addresses may be those of the former one, or of two: whoever took it does not get it again.
+            other = waiting.get((notice.id, name), (notice, name))[0].delivery
+            took = tuple(dict.fromkeys([*other.took, *notice.delivery.took]))
+            unsure = max(other.unsure, notice.delivery.unsure)
+            fresh = dataclasses.replace(notice, delivery=Delivery(took=took, unsure=unsure))
             waiting[notice.id, name] = (fresh, name)
             out.save(NoticeChanged(fresh, name, delivered=False))
         if heirs:

@@ -78,6 +78,16 @@ async def test_two_addresses_that_went_are_one_message_to_each_new_one(world: Wo
     assert [len(sink.all) for sink in (first, second)] == [1, 1] and there.store.undelivered() == []
 
 
+async def test_addresses_that_took_it_are_known_under_a_channels_new_name(world: Worlds) -> None:
+    there, sink = world(), FakeSink("ops")
+    for gone, address in (("operators", "a@example"), ("people", "b@example")):
+        half = dataclasses.replace(told(there), delivery=Delivery(3, "answered 550", True, took=(address,), unsure=1))
+        there.store.record_notice(half, gone, False)
+    await started(there, sink, ops=channel())
+    (got,) = sink.all
+    assert sorted(got.delivery.took) == ["a@example", "b@example"] and got.delivery.unsure == 1
+
+
 @pytest.mark.parametrize(
     ("case", "sent"),
     [
