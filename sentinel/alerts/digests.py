@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+from sentinel.alerts.late import standing, with_what_stands
 from sentinel.alerts.text import plain
 from sentinel.model.records import Notice, stable_id
 
@@ -15,10 +16,11 @@ _WORST_FIRST = ("critical", "warning", "info")
 
 def digest(notices: Sequence[Notice], now: datetime) -> Notice:
     """One message for messages to one receiver; its id depends on theirs, so that a repeat can be dropped."""
-    newest: dict[str, Notice] = {}
+    threads: dict[str, list[Notice]] = {}
     for notice in sorted(notices, key=lambda one: one.order):
-        newest[notice.incident or notice.id] = notice
-    ordered = sorted(newest.values(), key=lambda one: (_WORST_FIRST.index(_severity(one)), one.at))
+        threads.setdefault(notice.incident or notice.id, []).append(notice)
+    newest = [with_what_stands(of[-1], of) for of in threads.values()]
+    ordered = sorted(newest, key=lambda one: (_WORST_FIRST.index(_severity(one)), one.at))
     counts = Counter(map(_severity, ordered))
     parts = ", ".join(f"{counts[severity]} {severity}" for severity in _WORST_FIRST if counts[severity])
     more = [f"And {len(ordered) - _MOST} more: sentinel incidents"] if len(ordered) > _MOST else []
@@ -33,7 +35,7 @@ def digest(notices: Sequence[Notice], now: datetime) -> Notice:
         incident="",
         at=now,
         title=f"{len(ordered)} incident{'s' if len(ordered) > 1 else ''}: {parts}",
-        body="\n".join([*(plain(f"{one.at:%H:%M} UTC {one.title}") for one in shown), *more]),
+        body="\n".join([*(_lines_of(one, standing(threads[one.incident or one.id])) for one in shown), *more]),
         data={
             "event": "digest",
             "severity": _severity(ordered[0]),
@@ -46,6 +48,10 @@ def digest(notices: Sequence[Notice], now: datetime) -> Notice:
             "operator_text": all_of("operator_text"),
         },
     )
+
+
+def _lines_of(notice: Notice, stands: Sequence[str]) -> str:
+    return "\n".join(map(plain, (f"{notice.at:%H:%M} UTC {notice.title}", *stands)))
 
 
 def plain_lines(text: str) -> str:

@@ -18,15 +18,20 @@ def as_sent(notice: Notice, of: Sequence[Notice], now: datetime) -> Notice:
     """The message as it is sent now.
 
     Args:
-        of: the messages that it tells of: earlier ones of its thread are sent no more.
+        of: the messages that it tells of: earlier ones of its thread are sent no more. A digest has said what stands.
     """
-    return _with_age(_with_what_stands(notice, of), now)
+    return _with_age(with_what_stands(notice, [one for one in of if one.thread == notice.thread]), now)
 
 
-def _with_what_stands(notice: Notice, of: Sequence[Notice]) -> Notice:
+def standing(of: Sequence[Notice]) -> list[str]:
+    """The sentences of these messages that hold on, each once."""
     found = [one.data.get(STANDS) for one in of]
-    said = dict.fromkeys(str(words) for kept in found if isinstance(kept, (list, tuple)) for words in kept)
-    for words in said:
+    return list(dict.fromkeys(str(words) for kept in found if isinstance(kept, (list, tuple)) for words in kept))
+
+
+def with_what_stands(notice: Notice, of: Sequence[Notice]) -> Notice:
+    """The message with what messages of its thread said that holds on."""
+    for words in standing(of):
         texts = {
             key: f"{notice.data[key]}{gap}{words}"
             for key, gap in _TEXTS

@@ -8,6 +8,7 @@ from typing import Any
 
 from made_records import AT
 
+from sentinel.alerts import as_sent
 from sentinel.alerts.digests import digest
 from sentinel.model.records import Notice
 
@@ -41,3 +42,18 @@ def test_digest_of_thousands_is_one_short_message() -> None:
     many = [dataclasses.replace(notice(operator_text="x" * 250), id=f"{n}", incident=f"i{n}") for n in range(10_000)]
     made = digest(many, AT)
     assert len(str(made.data["operator_text"])) < 8000 and "And 9980 more: sentinel incidents" in made.body
+
+
+def test_digest_says_of_each_incident_what_holds_on_and_of_those_left_out_nothing() -> None:
+    def told(incident: int, number: int, *stands: str) -> Notice:
+        made = notice(message=number, operator_text=f"how {incident} is", owner_text="of a job", stands=list(stands))
+        return dataclasses.replace(made, id=f"{incident}.{number}", incident=f"i{incident}", title=f"of {incident}")
+
+    many = [told(n, 1, f"Slurm took its failure for its end: it let go {n}.") for n in range(1000)]
+    many += [told(n, 2) for n in range(1000)]
+    made = as_sent(digest(many, AT), many, AT)
+    first = "Slurm took its failure for its end: it let go 0."
+    assert str(made.data["operator_text"]).startswith(f"how 0 is\n{first}\n\nhow 1 is\n")
+    assert str(made.data["owner_text"]).startswith(f"of a job {first}\n\nof a job ")
+    assert made.body.split("\n")[:2] == [f"{AT:%H:%M} UTC of 0", first]
+    assert made.body.count("let go") == str(made.data["operator_text"]).count("let go") == 20
