@@ -389,10 +389,10 @@ def _curve(name: str, key: str, value: object) -> Curve:
     pairs = [tuple(pair) for pair in value if isinstance(pair, list)] if isinstance(value, list) else []
     numbers = [number for pair in pairs for number in pair]
     whole = isinstance(value, list) and len(pairs) == len(value) and all(len(pair) == 2 for pair in pairs)
-    if not pairs or not whole or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
+    if not pairs or not whole or any(number_of(n, 0.0, 1.0) is None for n in numbers):
         raise FileError(name, f"no curve: {value!r:.80}", key=key, fix=fix)
     points = tuple((float(share), float(right)) for share, right in pairs)
     steps = list(itertools.pairwise(points))
-    if any(not 0 <= n <= 1 for n in numbers) or any(a[0] >= b[0] or a[1] > b[1] for a, b in steps):
+    if any(a[0] >= b[0] or a[1] > b[1] for a, b in steps):
         raise FileError(name, f"no growing curve: {value!r:.80}", key=key, fix=fix)
     return points

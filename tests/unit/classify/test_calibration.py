@@ -86,6 +86,8 @@ def test_a_bare_traceback_is_surer_than_what_is_tried_again() -> None:
         "[[0.0, 0.5], [0.5, 0.4]]",
         "[[0.5, 0.1], [0.5, 0.4]]",
         "[[0, 2]]",
+        "[[0, nan]]",
+        f"[[0, 1{'0' * 400}]]",
         "[[0, true]]",
     ],
 )
