@@ -2,8 +2,8 @@
 
 Patterns are the part of regular expressions that a multi-pattern automaton and Python's ``re`` answer alike: no
 look-around, no back-reference, no unbounded ``.*`` (write ``.{0,200}``), ASCII only, no repeated group that can read
-one text in several ways, and no three long repeats in a row that take the same characters. That keeps a pass over a log
-from taking ever longer with a line, whatever the log holds.
+one text in several ways, and no three long repeats in a row that take the same characters (no four behind a text that they
+do not take). That keeps a pass over a log from taking ever longer with a line, whatever the log holds.
 """
 
 from __future__ import annotations

@@ -103,6 +103,23 @@ def test_sixteen_lines_of_source_are_read_at_once() -> None:
         (rb"\w+ ?\w+ ?\w+$", 10**9),
         (rb"\w+ ?\w+ ?\w+\b", 10**9),
         (rb"the boiler \d{3} [0-9a-f]{4} is cold", 1),
+        # A run that a fixed text is before has one beginning.
+        (rb"boiler:\s+\d*\s*[.]?\s+cold", 1000**2),
+        (rb"\|\s*\d*\s*%?\s*\|", 1000**2),
+        (rb"(?:boiler|(?:kett|tab)le\d{3}) +\w* +\d* +[.]", 1000**2),
+        (rb"boilers?=\w+ ?\w+ ?\w+ ?\w+: lost", 1000**3),
+        (rb" \s+.{0,80}\s+cold", 80 * 1000**2),
+        (rb"boiler .{0,200} .{0,200} .{0,200} cold", 200**3),
+        (rb"ab.{0,200}.{0,200}.{0,200}x", 200**3),
+        (rb"\s+.{0,80}\s+cold", 80 * 1000**2),
+        (rb"(?:boiler)?\s+.{0,80}\s+cold", 80 * 1000**2),
+        (rb"(?:boiler|\w+:)\s+.{0,80}\s+cold", 80 * 1000**2),
+        (rb"\w+:\s+.{0,80}\s+cold", 80 * 1000**2),
+        (rb"(?:boiler\s+.{0,80}\s+){1,9}cold", 9 * 80 * 1000**2),
+        (rb"ab[ab]+ ?[ab]+ ?[ab]+x", 1000**3),
+        (rb"b:[ab]+ ?[ab]+ ?[ab:]+x", 1000**3),
+        (rb"x(?=y)\s+[ab]?\s+[cd]?\s+cold", 1000**2),
+        (rb"x(?=\s+.{0,80}\s+cold)", 80 * 1000**2),
     ],
 )
 def test_in_how_many_ways_repeats_in_a_row_share_a_run_out(pattern: bytes, expected: int) -> None:

@@ -5,7 +5,8 @@ multiply without end where a state is reached again from itself in two ways by o
 That takes exponential time (``multiplies``). What is repeated a few times only is left out, with all that is around it.
 
 Repeats in a row that all take one character (``a+b?a+b?a+x``) share a run of it out among them in as many ways as their
-lengths make together, from each place where it may begin (``shares_out``). Looked for are runs of one character alone.
+lengths make together (``shares_out``), from each of its characters, unless a text comes before that is no part of it.
+Looked for are runs of one character alone.
 """
 
 from __future__ import annotations
@@ -192,20 +193,53 @@ def shares_out(expression: re.Pattern[Any]) -> int:
     """In how many ways repeats in a row can share out one run of a character, at most; 1 where no two can.
 
     Those behind which nothing can fail count for nothing: the first way is the answer. What is repeated without end is taken
-    for a thousand times.
+    for a thousand times. Of a run that begins at one place only, behind a text of a fixed length that is no part of it, a
+    thousandth counts: the others are tried anew from each of their characters.
     """
     _, flags = _text_of(expression)
     made = _Automaton(bool(flags & re.IGNORECASE), FEW)
     whole = made.sequence(parser.parse(expression.pattern, flags))
     ends = frozenset() if made.looks_behind else frozenset(whole.last)
+    before, first = _before(made), frozenset(whole.first)
+    once = _read_once(before, first)
     taking: dict[frozenset[int], None] = {}
     for code in range(256):
         taking[frozenset(state for state, taken in enumerate(made.taken) if code in taken)] = None
-    return max(_shares(made, states, ends) for states in taking)
+    found = 1
+    for states in taking:
+        repeated = frozenset[int]().union(*(made.taken[state] for state in states if made.lengths[state] > 1))
+        for state, ways in _shares(made, states, ends).items():
+            others = before[state] - {state}
+            if others and others <= states and state not in first:
+                continue  # the same run begins before it
+            behind = others and others <= once and state not in first  # a text of a fixed length
+            own = behind and all(made.taken[other].isdisjoint(repeated) for other in others)  # that no run has in it
+            found = max(found, ways // _ENDLESS if own else ways)
+    return found
 
 
-def _shares(made: _Automaton, states: frozenset[int], ends: frozenset[int]) -> int:
-    """The same for the states that take one character: the product of the lengths of the loops along the worst path."""
+def _before(made: _Automaton) -> dict[int, set[int]]:
+    """By state: those that it may follow."""
+    before: dict[int, set[int]] = {state: set() for state in range(len(made.taken))}
+    for state, after in enumerate(made.follows):
+        for other in after:
+            before[other].add(state)
+    return before
+
+
+def _read_once(before: Mapping[int, set[int]], first: frozenset[int]) -> set[int]:
+    """The states that do not come again, nor any before them."""
+    once: set[int] = set()
+    for part in components(before):  # what is before a state comes before it
+        state = min(part)
+        if before[state] <= once and (before[state] or state in first):
+            once.add(state)
+    return once
+
+
+def _shares(made: _Automaton, states: frozenset[int], ends: frozenset[int]) -> dict[int, int]:
+    """The same by state from which on it is read, for those that take one character: the product of the lengths of the loops
+    along the worst path."""
     graph = {state: [after for after in made.follows[state] if after in states] for state in states}
     most: dict[
         int, int
@@ -215,7 +249,7 @@ def _shares(made: _Automaton, states: frozenset[int], ends: frozenset[int]) -> i
         loops = len(part) > 1 or any(state in graph[state] for state in part)
         own = max(made.lengths[state] for state in part) if loops else 1
         most.update(dict.fromkeys(part, 0 if part & ends or 0 in after else own * max(after, default=1)))
-    return max(most.values(), default=1) or 1
+    return most
 
 
 def _text_of(expression: re.Pattern[Any]) -> tuple[str, int]:
