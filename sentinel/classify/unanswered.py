@@ -14,9 +14,11 @@ from sentinel.model.vocabulary import RUN_START
 UNREAD = "unread_error"  # kind of a line that looks like an error and that no rule knows
 EPOCH = "epoch"  # kind of a line that tells which epoch of how many it is
 FINISHED = "finished"  # kind of a line that says that the training came to its end
+ENDED = "ended"  # kind of a line that a program prints at its end, also after an error, or where it was told to end
 STEPS_AFTER = 8  # so many step lines after an error show that the job survived it
 _QUIET = frozenset(
-    {Kind.STEP, EPOCH, Kind.CHECKPOINT_SAVED, UNREAD, FINISHED, RUN_START, "pause", "preparing", "resumed", "straggler"}
+    {Kind.STEP, EPOCH, Kind.CHECKPOINT_SAVED, UNREAD, FINISHED, ENDED, RUN_START}
+    | {"pause", "preparing", "resumed", "straggler"}
 )
 _ADVICE = {
     UnknownKind.NO_FAILURE: "No failure is shown: steps go on, or the end is clean.",
@@ -89,6 +91,8 @@ def _went_well(evidence: Sequence[Evidence]) -> bool:
     lines = [item.line or 0 for item in evidence if item.kind == UNREAD]
     last = max(lines, default=-1)
     if any((item.line or 0) > last for item in evidence if item.kind == FINISHED):
+        return True
+    if not lines and any(item.kind == ENDED for item in evidence):
         return True
     steps = sum((item.line or 0) > last for item in steps_and_epochs(evidence))
     return steps >= (STEPS_AFTER if lines else 1)

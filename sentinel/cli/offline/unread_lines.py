@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.classify.unanswered import EPOCH, FINISHED, UNREAD
+from sentinel.classify.unanswered import ENDED, EPOCH, FINISHED, UNREAD
 from sentinel.config.rules import Role, Rule, Rules
 
 _ERROR = (
@@ -36,9 +36,10 @@ _DONE = (
     r"|\bPROGRAM ENDED AT\b|^Finished mdrun on|^Total wall time: \d|^WallClock: \d|\b100% tests passed, 0 tests failed\b"
     r"|\breached required accuracy - stopping\b|\bSUCCEEDED, exitCode: 0$"
     r"|\bFinished: SUCCESS$|\d{1,6} of \d{1,6} steps \(100%\) done$"
-    r"|\bresults? (?:saved|written)(?: (?:to|in|at))?\b\W{1,8}[\w./~-]{3}|\bApplication shutdown complete\."
     r"|^(?:\s{0,8}\"?pass@1\"?: [\d.]|Best trial: )|\bStudy statistics: finished \d|\bDone\. best "
 )
+# Also said between two stages, by a server that was told to end, and by one whose engine crashed: it outlives no error.
+_ENDED = r"(?i)\bresults? (?:saved|written)(?: (?:to|in|at))?\b\W{1,8}[\w./~-]{3}|\bApplication shutdown complete\."
 
 # A line for each epoch, as plain loops and Keras print it: too far apart to tell a hang by, not to tell that it went on.
 _EPOCH = r"\b[Ee]poch[ :=\[]{1,4}(?P<epoch>\d{1,6}) ?(?:/|of) ?\d{1,6}\b"
@@ -49,6 +50,7 @@ def with_unread(rules: Rules) -> Rules:
     more = (
         Rule("unread-error", _ERROR, UNREAD, role=Role.FALLBACK),
         Rule("training-finished", _DONE, FINISHED, role=Role.PROGRESS),
+        Rule("program-ended", _ENDED, ENDED, role=Role.PROGRESS),
         Rule("epoch-of", _EPOCH, EPOCH, role=Role.PROGRESS),
     )
     return replace(rules, rules=(*rules.rules, *more))

@@ -10,7 +10,7 @@ from shipped import shipped_rules
 from sentinel.classify import classify
 from sentinel.cli.offline.unread_lines import with_unread
 from sentinel.evidence.logs.reader import LogReader, Signatures
-from sentinel.model.records import Cause, Incident, Source, Where
+from sentinel.model.records import Cause, Incident, Source, UnknownKind, Verdict, Where
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = shipped_rules()
@@ -22,10 +22,14 @@ FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\
 QUEUE = "n1:53:57 [3] NCCL WARN Call to ibv_modify_qp failed with error Connection timed out errno 110\n"
 
 
-def cause(text: str) -> Cause:
+def verdict(text: str) -> Verdict:
     reader = LogReader(AS_CLASSIFY, source=Source.JOB_LOG, where=Where(path="out.txt"))
     found = reader.feed(text.encode(), NOW) + reader.finish(NOW)
-    return classify(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW).cause
+    return classify(Incident("i1", NOW, NOW, evidence=tuple(found)), rules=RULES, now=NOW)
+
+
+def cause(text: str) -> Cause:
+    return verdict(text).cause
 
 
 def answered(requests: int) -> str:
@@ -117,3 +121,18 @@ def test_what_a_program_skips_did_not_end_it() -> None:
     told = "No GPU available, skipping the clean-up\n"
     assert cause(told + NOT_THERE) is Cause.USER_CODE
     assert cause(told.replace(", skipping", " for") + NOT_THERE) is not Cause.USER_CODE
+
+
+@pytest.mark.parametrize(
+    ("end", "before"),
+    [
+        ("INFO:     Application shutdown complete.\n", "INFO:     Application startup complete.\n"),
+        ("[eval] Results saved to runs/a/scores.json\n", "[eval] evaluating 10 tasks\n"),
+    ],
+)
+def test_what_is_also_said_after_an_error_outlives_none(end: str, before: str) -> None:
+    gone = CANCELLED.replace(" ***\n", " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n")
+    for failed, why in ((FULL, Cause.APP_OOM_GPU), (NOT_THERE, Cause.USER_CODE), (gone, Cause.NODE_FAILURE)):
+        assert cause(before + failed + end) is why
+    assert verdict(before + "pipeline: fatal: worker 3 was refused\n" + end).unknown_kind is not UnknownKind.NO_FAILURE
+    assert verdict(before + end).unknown_kind is UnknownKind.NO_FAILURE
