@@ -110,6 +110,31 @@ def test_a_port_that_is_down_hides_no_other_port_that_was(other_at: float) -> No
     assert any("c2:00.0" in text for text in told), told
 
 
+@pytest.mark.parametrize(
+    ("down", "up"),
+    [
+        (
+            "bond0: (slave eth1): link status definitely down, disabling slave",
+            "bond0: (slave eth1): link status definitely up, 40000 Mbps full duplex",
+        ),
+        (
+            "bond0: link status definitely down for interface eth1, disabling it",
+            "bond0: link status definitely up for interface eth1, 40000 Mbps full duplex",
+        ),
+    ],
+)
+def test_a_port_of_a_bond_is_known_by_its_own_name(down: str, up: str) -> None:
+    def asked(*lines: tuple[float, str]) -> Recommendation:
+        return judge(*lines, source=Source.JOB_LOG).recommendation
+
+    assert asked((700.0, down), (709.0, up)) is Recommendation.SUSPECT
+    assert asked((700.0, down), (709.0, up.replace("eth1", "eth2"))) is asked((700.0, down))
+    each = [(700.0 + n, text.replace("eth1", f"eth{n}")) for text in (down, up) for n in (1, 2, 3)]
+    assert asked(*each) is Recommendation.SUSPECT  # the switch was started anew: no port came and went
+    flaps = [(700.0 + 10 * n, up if n % 2 else down) for n in range(6)]
+    assert asked(*flaps) is asked((700.0, down)) is Recommendation.DRAIN
+
+
 def test_a_link_that_comes_and_goes_is_drained() -> None:
     flaps = [(700.0 + 60 * i, DOWN if i % 2 == 0 else UP) for i in range(6)]
     assert asked(*flaps[:2]) is asked(*flaps[:4]) is Recommendation.SUSPECT
