@@ -178,12 +178,14 @@ _SETTINGS = re.compile(
     r"|\b(?:tensor|pipeline|context|expert|data|sequence)_(?:model_)?parallel_size\b|os\.environ|os\.path\.(?:exists|is)"
 )
 _DEVICE_COUNT_ERROR = re.compile(r"reshape|\bIndexError\b")  # the machine has fewer devices than were asked for
-# What Python says of a setting without a value that is worked with.
-_UNSET = re.compile(
-    r"\bTypeError: (?:(?:unsupported operand|'[^'\n]{1,12}' not supported)[^\n]{0,60}'NoneType'"
-    r"|(?:argument of type |object of type )?'NoneType' (?:object )?(?:is not iterable|is not subscriptable|has no len)"
-    r"|[^\n]{0,60}\bPathLike object[^\n]{0,12}, not NoneType)"
+# What Python says of a setting without a value that is worked with, taken apart, or opened.
+_UNSET = re.compile(r"\bTypeError: (?:unsupported operand|'[^'\n]{1,12}' not supported)[^\n]{0,60}'NoneType'")
+_UNSET_TAKEN = re.compile(
+    r"\bTypeError: (?:(?:argument of type )?'NoneType' (?:object )?is not (?:iterable|subscriptable|a container)"
+    r"|object of type 'NoneType' has no len|cannot unpack non-iterable NoneType"
+    r"|[^\n]{0,80} after \* must be an iterable, not NoneType)"
 )
+_UNSET_OPENED = re.compile(r"\bTypeError: [^\n]{0,60}\bPathLike object[^\n]{0,60}, not '?NoneType")
 _BUILT_IN = re.compile(
     r"'(?:NoneType|Namespace|Tensor|DataFrame|Series|Sequential|\w{0,24}DataParallel|\w{0,24}Module)'"
 )
@@ -219,7 +221,7 @@ def by_frame(evidence: Evidence, weights: Weights, *, content: bool = False) -> 
         return _of_settings(weights)
     if evidence.data.get("mesh") is True and _DEVICE_COUNT_ERROR.search(evidence.text):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
-    if evidence.data.get("option") is True and _UNSET.search(evidence.text):
+    if _is_unset(evidence):
         return _of_settings(weights)
     if (check := str(evidence.data.get("check") or "")) and _SETTINGS.search(check):
         return _moved(weights, {C.USER_CONFIG: CHECKED})
@@ -277,7 +279,8 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
     if _fails_to_load(evidence, frame):
         return _moved(weights, {C.SOFTWARE_ENV: IMPORTED})
     said = first_of(PLACES, place)
-    if refused and _of_a_tensor(evidence.text, frame) and (said is None or C.USER_CONFIG in said):
+    driven = _LIBRARY.search(str(evidence.data.get("caller") or "")) is not None
+    if refused and not driven and _of_a_tensor(evidence.text, frame) and (said is None or C.USER_CONFIG in said):
         return {C.USER_CODE: CHECKED, C.SOFTWARE_ENV: STATE, C.USER_CONFIG: STATE}
     if said and refused and C.NETWORK_BOOTSTRAP in said and _BAD_ARGUMENT.search(evidence.text):
         said = None
@@ -361,6 +364,12 @@ def _of_kernel(evidence: Evidence, weights: Weights) -> Weights:
     if _RESOURCES.search(evidence.text):
         return {C.USER_CONFIG: COMPILED, C.USER_CODE: 2.4, C.SOFTWARE_ENV: 0.8}
     return {C.USER_CODE: COMPILED, C.SOFTWARE_ENV: 0.8}
+
+
+def _is_unset(evidence: Evidence) -> bool:
+    """Whether it was the setting itself that has no value, and not what a function returned that got one."""
+    told = (("option", _UNSET), ("taken", _UNSET_TAKEN), ("opened", _UNSET_OPENED))
+    return any(evidence.data.get(name) is True and said.search(evidence.text) for name, said in told)
 
 
 def _of_settings(weights: Weights) -> Weights:

@@ -30,7 +30,10 @@ _STANDARD = re.compile(
 )
 _OF_WINDOWS = re.compile(rb'(?<=File ")[A-Za-z]:\\[^"\n]{1,300}')
 # What only hands on the exception of another: of a worker, of a wrapped call.
-_HANDS_ON = re.compile(rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$")
+_HANDS_ON = re.compile(
+    rb"/torch/_utils\.py$|/tblib/|/traceback_util(?:s)?\.py$|/multiprocess/pool\.py$"
+    rb"|/joblib/(?:parallel|_parallel_backends|externals/loky/(?:process_executor|_base))\.py$"
+)
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]{1,60})/")
 _IGNORING = re.compile(rb"Exception ignored (?:in|while)\b|Error in atexit\._run_exitfuncs")
 _IGNORED = re.compile(rb"(?:%s)[^\n]{0,240}\n[^\n]{0,40}$" % _IGNORING.pattern)
@@ -44,12 +47,15 @@ _LOOKS_UP = re.compile(rb"(?:^|\.)__getattr__$")
 # It calls what it was given with what it was given, as a decorator does, or a module its forward: what does not fit in that
 # call, or is not there, is between the one who asked, above, and what was asked.
 _PASSES_ON = re.compile(
-    rb"\w\(\*[\w.]{1,40}(?:\[0\])?, {0,2}\*\*[\w.]{1,40}(?:\[0\])?\)$|\braise \w{1,20}\.with_traceback\("
+    rb"^(?!\s{0,240}(?:raise|assert)\b)[^\n]{0,240}\w\(\*[\w.]{1,40}(?:\[0\])?, {0,2}\*\*[\w.]{1,40}(?:\[0\])?\){1,3}"
+    rb"(?:[ \t]{0,4}#[^\n]{0,80})?$|\braise \w{1,20}\.with_traceback\("
 )
+# A kernel, which no frame is of, stands below it.
+_CALLS_KERNEL = re.compile(rb"/torch/_ops\.py$")
 # Where no source is shown.
 _PASSES_ON_BY_NAME = re.compile(rb"^(?:_wrapped_call_impl|_call_impl|decorate_(?:context|autocast))$")
 # A function that was called with what it does not take.
-_ASKED = re.compile(r"\bTypeError: (\w{2,60})\(\) (?:missing|takes|got)\b")
+_ASKED = re.compile(r"\bTypeError: (?:[\w.<>]{1,120}\.)?(\w{2,60})\(\) (?:missing|takes|got)\b")
 # Where devices are laid out as a mesh, or one is taken by a rank's number: how many there are decides whether they fit.
 _MESH = re.compile(
     rb"\w\[[^\]\n]{0,40}\blocal_rank\]|devices\b[^\n]{0,24}\.reshape\("
@@ -64,8 +70,20 @@ _READS_SETTINGS = re.compile(
     rb"\b\w{0,24}(?:(?:options|params|args)\w{0,16} = \w{1,12}\.load\("
     rb"|(?:conf(?:ig)?|cfg|settings|hparams)\w{0,16}(?:: [\w\[\], .]{1,40})? = \w{1,12}\.\w{0,8}loads?\()"
 )
-# Its line works with a setting.
-_OPTION = re.compile(rb"\b(?:[a-z]{1,12}_)?(?:args|cfg|conf|config|hparams|opts?|options|settings|flags|FLAGS)\.[a-z]")
+# Its line works with a setting, takes one apart, or takes one for a path.
+_A_SETTING = rb"\b(?:[a-z]{1,12}_)?(?:args|cfg|conf|config|hparams|opts?|options|settings|flags|FLAGS)\.[a-z]"
+_WHOLE = _A_SETTING + rb"[\w.]{0,60}"
+_OPTION = re.compile(_A_SETTING)
+_TAKES_APART = re.compile(
+    rb"%s\[|\bin %s(?![\w.(])|(?<!\*)\*%s(?![\w.(])|, ?\w{1,40} = %s$"
+    rb"|\b(?:enumerate|len|list|tuple|set|sorted|sum|min|max|iter|zip|map|any|all|reversed)\((?:[\w.]{1,40}, )?%s[,)]"
+    % ((_WHOLE,) * 5)
+)
+_OPENS = re.compile(
+    rb"\b(?:[Pp]ath|join|fspath|open\w*|exists|is_?file|is_?dir|make_?dirs|mkdir|listdir|scandir|walk|basename|dirname|splitext"
+    rb"|expanduser|abspath|realpath|load\w*|read\w*|save\w*|write\w*|copy\w*|rmtree|chdir)\((?:[^()\n]{0,60}, ?)?%s[,)]"
+    % _WHOLE
+)
 # Its line checks what was read by its length or a mark: it may be one line of an assertion of several.
 _MEASURES = re.compile(
     rb"\blen\((?:\w{1,24}\.)?(?:\w{0,12}_)?(?:data|buf(?:fer)?|blob|raw|bytes|payload|chunk|content|body|header|packet|result)\)"
@@ -100,6 +118,8 @@ class Frame:
     settings: bool = False  # its line reads a file of settings
     mesh: bool = False  # its line lays devices out as a mesh, or takes one by a rank's number
     option: bool = False  # its line works with a setting, and is no check of it
+    taken: bool = False  # its line iterates over a setting, subscripts or measures it
+    opened: bool = False  # its line takes a setting for a path
     importing: str = ""  # file of the module that was being imported meanwhile; empty where none was
     ignored: bool = False  # Python says that it ignores the exception: in a destructor, or at exit
     prefix: str = ""  # what stands on its line before it, as a record's time and level
@@ -129,6 +149,7 @@ def innermost(before: bytes) -> Frame | None:
     standard = f"{_text(last[1]).rsplit('/', 1)[-1]}:{_text(last[2])}" if _STANDARD.search(last[1]) else ""
     if not named:
         return Frame("", "", False, standard, ignored=ignored, prefix=prefix) if standard else None
+    deepest = named[-1]
     while len(named) > 1 and (_only_looks_up(before, named[-1]) or _only_passes_on(before, named[-1])):
         named.pop()
     frame = named[-1]
@@ -154,6 +175,8 @@ def innermost(before: bytes) -> Frame | None:
         settings,
         mesh,
         not refused and _OPTION.search(source) is not None,
+        not refused and _TAKES_APART.search(source) is not None,
+        not refused and _OPENS.search(line if standard and frame is deepest else source) is not None,
         _imported(before, frames),
         ignored,
         prefix,
@@ -187,7 +210,7 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
     found = {name: value for name, value in found.items() if value}
     found |= {"refused": frame.refused, "table": frame.table, "inside": frame.inside}
     found |= {"spread": frame.spread, "settings": frame.settings, "mesh": frame.mesh, "option": frame.option}
-    found |= {"ignored": frame.ignored}
+    found |= {"ignored": frame.ignored, "taken": frame.taken, "opened": frame.opened}
     if (asked := _ASKED.search(evidence.text)) and _hands_over(before, asked[1].encode()):
         found |= {"handed": True}
     return replace(evidence, data={**evidence.data, **found})
@@ -196,7 +219,8 @@ def framed(evidence: Evidence, before: bytes) -> Evidence:
 def _hands_over(before: bytes, name: bytes) -> bool:
     """Whether a line of the program's own hands the function over by its name, as ``dataset.map(name)`` does."""
     own = (frame for frame in _FRAME.finditer(before) if not _package(frame[1]) and not _STANDARD.search(frame[1]))
-    return any(re.search(rb"[(,=] {0,2}" + name + rb" {0,2}[,)]", _source(before, frame)) for frame in own)
+    handed = re.compile(rb"[(,=] {0,2}(?:\w{1,40}\.){0,2}" + name + rb" {0,2}[,)]")
+    return any(handed.search(_source(before, frame)) for frame in own)
 
 
 def what_was_read(before: bytes) -> What:
@@ -242,7 +266,7 @@ def _only_looks_up(before: bytes, frame: re.Match[bytes]) -> bool:
 
 def _only_passes_on(before: bytes, frame: re.Match[bytes]) -> bool:
     """Whether the frame is an installed package's that hands a call on as it came."""
-    if not _package(frame[1]):
+    if not _package(frame[1]) or _CALLS_KERNEL.search(frame[1]):
         return False
     source = _source(before, frame).rstrip()
     return _PASSES_ON.search(source) is not None or (not source and _PASSES_ON_BY_NAME.search(frame[2]) is not None)

@@ -43,6 +43,20 @@ LIBRARYS_CALL = (f"{PACKAGES}/transformers/trainer.py", "compute_loss", "outputs
         [(MODULE, "_call_impl", "result = self.forward(*input, **kwargs)")],
         [(MODULE, "_call_impl", "")],
         [(f"{PACKAGES}/torch/nn/parallel/data_parallel.py", "forward", "return self.module(*inputs[0], **kwargs[0])")],
+        [
+            (
+                f"{PACKAGES}/torch/nn/parallel/distributed.py",
+                "_run_ddp_forward",
+                "return self.module(*inputs, **kwargs)  # type: ignore[index]",
+            )
+        ],
+        [
+            (
+                f"{PACKAGES}/accelerate/utils/operations.py",
+                "__call__",
+                "return convert_to_fp32(self.model_forward(*args, **kwargs))",
+            )
+        ],
         [(f"{PACKAGES}/torch/autograd/grad_mode.py", "decorate_context", "return func(*args, **kwargs)")],
         [RAISED_AGAIN, (f"{PACKAGES}/gin/config.py", "gin_wrapper", "return fn(*new_args, **new_kwargs)")],
     ],
@@ -51,6 +65,15 @@ def test_a_call_that_is_handed_on_as_it_came_is_of_who_made_it(handed_on: list[t
     raised = "TypeError: forward() takes 2 positional arguments but 3 were given"
     assert cause(OWN_CALL, *handed_on, raised=raised) is Cause.USER_CODE
     assert cause(OWN_CALL, LIBRARYS_CALL, *handed_on, raised=raised) is Cause.SOFTWARE_ENV
+
+
+def test_a_refusal_and_a_kernel_that_fails_are_of_the_frame_that_shows_them() -> None:
+    asked = (OWN, "main", "model = zoo.create(name)")
+    refuses = (f"{PACKAGES}/zoo/registry.py", "create", "raise UnknownModel(*args, **kwargs)")
+    assert cause(asked, refuses, raised="ValueError: unknown model resnetz") is Cause.USER_CONFIG
+    for source in ("return self._op(*args, **kwargs)", "return self._op(*args, **(kwargs or {}))"):
+        kernel = (f"{PACKAGES}/torch/_ops.py", "__call__", source)
+        assert cause(asked, kernel, raised="RuntimeError: fuse: no such kernel was built") is Cause.SOFTWARE_ENV
 
 
 def test_who_asks_a_module_for_what_it_has_not_is_above_the_lookup_of_older_releases_too() -> None:
@@ -62,15 +85,36 @@ def test_who_asks_a_module_for_what_it_has_not_is_above_the_lookup_of_older_rele
     )
 
 
-def test_a_function_that_the_program_hands_over_is_its_own() -> None:
-    raised = "TypeError: tokenize() missing 1 required positional argument: 'prompter'"
+@pytest.mark.parametrize(
+    ("name", "handed"),
+    [("tokenize", "tokenize"), ("main.<locals>.tokenize", "tokenize"), ("Builder.encode", "self.encode")],
+)
+def test_a_function_that_the_program_hands_over_is_its_own(name: str, handed: str) -> None:
+    raised = f"TypeError: {name}() missing 1 required positional argument: 'prompter'"
     called = (
         f"{PACKAGES}/datasets/arrow_dataset.py",
         "apply_function",
         "processed = function(*fn_args, *more, **fn_kwargs)",
     )
-    assert cause((OWN, "main", "train = data.map(tokenize)"), called, raised=raised) is Cause.USER_CODE
+    assert cause((OWN, "main", f"train = data.map({handed}, batched=True)"), called, raised=raised) is Cause.USER_CODE
     assert cause((OWN, "main", "train = data.prepare()"), called, raised=raised) is Cause.SOFTWARE_ENV
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        [
+            ("joblib/externals/loky/process_executor.py", "_process_worker", "r = call_item()"),
+            ("joblib/parallel.py", "<listcomp>", "return [func(*args, **kwargs)"),
+        ],
+        [("multiprocess/pool.py", "worker", "result = (True, func(*args, **kwds))")],
+    ],
+)
+def test_a_worker_only_hands_on_what_the_program_asked_for(worker: list[tuple[str, str, str]]) -> None:
+    frames = [(f"{PACKAGES}/{file}", function, source) for file, function, source in worker]
+    raised = "TypeError: featurize() got an unexpected keyword argument 'radius'"
+    assert cause(*frames, raised=raised) is Cause.USER_CODE
+    assert cause(LIBRARYS_CALL, *frames, raised=raised) is Cause.SOFTWARE_ENV
 
 
 @pytest.mark.parametrize(
@@ -82,6 +126,10 @@ def test_a_function_that_the_program_hands_over_is_its_own() -> None:
             "TypeError: expected str, bytes or os.PathLike object, not NoneType",
         ),
         ("first = model_args.layers[0]", "TypeError: 'NoneType' object is not subscriptable"),
+        ("for path in args.paths:", "TypeError: 'NoneType' object is not iterable"),
+        ('if "lora" in args.modules:', "TypeError: argument of type 'NoneType' is not iterable"),
+        ("height, width = config.size", "TypeError: cannot unpack non-iterable NoneType object"),
+        ("layers = len(args.layers) - 1", "TypeError: object of type 'NoneType' has no len()"),
     ],
 )
 def test_a_setting_without_a_value_is_a_setting(source: str, raised: str) -> None:
@@ -90,6 +138,37 @@ def test_a_setting_without_a_value_is_a_setting(source: str, raised: str) -> Non
         cause((OWN, "main", source.replace("args.", "found.").replace("config.", "found.")), raised=raised)
         is Cause.USER_CODE
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "raised"),
+    [
+        ('loss = criterion(out, y, args.alpha)["total"]', "TypeError: 'NoneType' object is not subscriptable"),
+        ("for batch in batches(corpus, config.size):", "TypeError: 'NoneType' object is not iterable"),
+        ("x, y = augment(batch, args.crop)", "TypeError: cannot unpack non-iterable NoneType object"),
+        ("steps = len(collect(files)) // args.batch_size", "TypeError: object of type 'NoneType' has no len()"),
+        ("known = args.hooks[0](x)", "TypeError: 'NoneType' object is not callable"),
+    ],
+)
+def test_what_a_function_returned_is_no_setting(source: str, raised: str) -> None:
+    assert cause((OWN, "main", source), raised=raised) is Cause.USER_CODE
+
+
+@pytest.mark.parametrize(
+    ("joins", "raised"),
+    [
+        (("<frozen posixpath>", "join", ""), "TypeError: expected str, bytes or os.PathLike object, not NoneType"),
+        (
+            ("/usr/lib/python3.12/pathlib.py", "__init__", "raise TypeError("),
+            "TypeError: argument should be a str or an os.PathLike object where __fspath__ returns a str, not 'NoneType'",
+        ),
+    ],
+)
+def test_a_path_without_a_value_is_a_setting_where_the_standard_library_asks_for_it(
+    joins: tuple[str, str, str], raised: str
+) -> None:
+    assert cause((OWN, "main", "os.path.join(args.output_dir, name)"), joins, raised=raised) is Cause.USER_CONFIG
+    assert cause((OWN, "main", "os.path.join(latest(args.runs), name)"), joins, raised=raised) is Cause.USER_CODE
 
 
 @pytest.mark.parametrize(
@@ -105,6 +184,9 @@ def test_a_setting_without_a_value_is_a_setting(source: str, raised: str) -> Non
 def test_a_tensor_that_the_tensor_library_refuses_was_made_by_the_program(file: str, raised: str) -> None:
     refuses = (f"{PACKAGES}/{file}", "_validate_tensors", "raise ValueError(")
     assert cause((OWN, "main", "trainer = Trainer(model)"), refuses, raised=raised) is Cause.USER_CODE
+    assert (
+        cause((OWN, "main", "trainer = Trainer(model)"), LIBRARYS_CALL, refuses, raised=raised) is not Cause.USER_CODE
+    )
     parallel = "ValueError: tensor parallel size 3 does not divide 8"
     assert cause((OWN, "main", "trainer = Trainer(model)"), refuses, raised=parallel) is Cause.USER_CONFIG
 
