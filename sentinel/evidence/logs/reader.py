@@ -26,7 +26,7 @@ from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
 from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, first_match, not_silenced, own_hits
-from sentinel.evidence.logs.source_lines import OUTRIGHT, is_source, says_nothing
+from sentinel.evidence.logs.source_lines import OUTRIGHT, is_quoted, says_nothing
 from sentinel.evidence.logs.step_numbers import numbers_of, only_read_back, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.logs.writers import REACH, text_above
@@ -271,7 +271,7 @@ class LogReader:
         head = block[start : min(end, start + 400)]
         told = b"NCCL INFO" in head and b"NCCL WARN" not in head  # what NCCL looked for and did without is no fault
         outright = any(self._signatures.compiled[index].rule.role in OUTRIGHT for index, _ in batch)
-        quoted = outright and is_source(block, start, min(end, start + 400))
+        quoted = outright and is_quoted(block, start, min(end, start + 400))
         daemons = DAEMON.match(block, start, min(end, start + 400)) is not None
         for index, at in batch:
             compiled = self._signatures.compiled[index]

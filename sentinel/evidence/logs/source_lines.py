@@ -40,6 +40,15 @@ _OF_A_SHELL = re.compile(
 )
 # A collector may write what it collected behind a hash: those lines have a time, or their own writer's name.
 _COMMENT = re.compile(rb"\s{0,8}#{1,8} (?!\[ {0,8}\d|slurm|NVRM: |[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d)")
+# Source that IPython draws around the line of each frame, numbered; what stands above it; and what it begins with, where the
+# exception itself is told at the end.
+_DRAWN = re.compile(rb"[^\w\n]{0,10}(?:-{1,8}> )?(\d{1,6})(?: [^\n]*)?$", re.MULTILINE)
+_DRAWN_FRAME = re.compile(
+    rb"(?:File )?(?:~|/|[A-Za-z]:\\|<ipython)[^\n]{1,300}\bin [\w<]|(?:Cell|Input) In ?\[\d{1,6}\]", re.MULTILINE
+)
+_HEADING = re.compile(rb"([A-Za-z_][\w.]{2,80}) {2,80}Traceback \(most recent call last\)\s*$", re.MULTILINE)
+DRAWN = 2000  # bytes above a line in which the frame is looked for whose source it is
+TRACEBACK = 16_384  # bytes below the heading of a traceback in which its exception is looked for
 NEAR = 2400  # bytes above a line in which its statement's lines are looked for, among other writers'
 STATEMENT = 1200  # bytes of a statement's source that are looked at
 _FURTHER_IN = re.compile(rb"[^\n]{0,100}?(?: {4,}|\t)\S")
@@ -66,6 +75,11 @@ def is_shell(block: bytes, start: int, end: int, rule: Rule) -> bool:
     return rule.form in MACHINES and _COMMENT.match(block, start, end) is not None
 
 
+def is_quoted(block: bytes, start: int, end: int) -> bool:
+    """Whether a traceback quotes the line, or says what it is of again at its end."""
+    return is_source(block, start, end) or _is_drawn(block, start, end) or _is_heading(block, start, end)
+
+
 def is_source(block: bytes, start: int, end: int) -> bool:
     """Whether the line is source that a traceback quotes: below a frame, and further in than that.
 
@@ -87,6 +101,26 @@ def is_source(block: bytes, start: int, end: int) -> bool:
         return begins_as(block[start:end], frame[1] + b"  ")
     continued = _FURTHER_IN.match(above) is not None and _RAISED_ANY.search(block, start, end) is None
     return continued and _of_a_statement(block, start, end)
+
+
+def _is_drawn(block: bytes, start: int, end: int) -> bool:
+    """Whether the line is source with its number, in a row that begins below a frame."""
+    line = _DRAWN.match(block, start, end)
+    if line is None:
+        return False
+    number = int(line[1])
+    for above in reversed(text_above(block, start, DRAWN).split(b"\n")[:-1]):
+        line = _DRAWN.fullmatch(above)
+        if line is None or int(line[1]) != number - 1:
+            return _DRAWN_FRAME.match(above) is not None
+        number -= 1
+    return False
+
+
+def _is_heading(block: bytes, start: int, end: int) -> bool:
+    """Whether the line names the exception that stands at the end of the traceback, with what it says."""
+    line = _HEADING.match(block, start, end)
+    return line is not None and block.find(b"\n%s:" % line[1], end, end + TRACEBACK) >= 0
 
 
 def _of_a_statement(block: bytes, start: int, end: int) -> bool:
