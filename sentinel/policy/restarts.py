@@ -74,8 +74,7 @@ def job_steps(
         return JobSteps(words=stays_over(job, verdict, incident, situation.last_save))
     if job is None:
         return JobSteps(words=f"Slurm no longer knows job {incident.job}: it cannot be restarted.")
-    least = max(act_confidence, limits.stop_confidence)
-    words = _why_not(job, verdict, incident, situation, least, bad_numbers)
+    words = _why_not(job, verdict, incident, situation, limits, act_confidence, bad_numbers)
     if words:
         return JobSteps(words=words)
     found = _restart(job, verdict, incident, situation, drained, limits, act_confidence, bad_numbers, now)
@@ -86,7 +85,13 @@ def job_steps(
 
 
 def _why_not(
-    job: JobView, verdict: Verdict, incident: Incident, situation: Situation, stop_confidence: float, bad_numbers: str
+    job: JobView,
+    verdict: Verdict,
+    incident: Incident,
+    situation: Situation,
+    limits: Limits,
+    act_confidence: float,
+    bad_numbers: str,
 ) -> str:
     """Why the job is left as it is, or empty."""
     if situation.opt_in and not situation.intent.restart:
@@ -116,7 +121,7 @@ def _why_not(
     if has_gone_on(job, verdict, incident, situation):
         return f"Job {job.id} makes steps again: it is left alone."
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
-    numbers = concerns_numbers(verdict, incident)
+    numbers = concerns_numbers(verdict, incident, act_confidence)
     if numbers and (situation.intent.bad_numbers or bad_numbers) == "tell":
         return f'Job {job.id} goes on and is not stopped for it: bad_numbers is "tell".'
     if stopped or verdict.drain or numbers:
@@ -131,8 +136,8 @@ def _why_not(
         return f"Job {job.id} is not stopped: only DCGM says it, into whose host engine any user of the node may write."
     if by_any_user(verdict):
         return f"Job {job.id} is not stopped: what its node's log says, any user of the node may have caused."
-    if verdict.confidence < stop_confidence:
-        unsure = f"{verdict.confidence:.2f} sure, {stop_confidence:.2f} is asked for"
+    if verdict.confidence < (least := max(act_confidence, limits.stop_confidence)):
+        unsure = f"{verdict.confidence:.2f} sure, {least:.2f} is asked for"
         return f"Job {job.id} is not stopped: {unsure}."
     return ""
 
@@ -164,13 +169,14 @@ def _restart(
     reason = {"reason": verdict.advice or str(verdict.cause)}
     counted: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
     hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={**reason, **ground, **counted})
-    asked = situation.intent.bad_numbers or bad_numbers
+    numbers = concerns_numbers(verdict, incident, act_confidence)
+    stays = numbers and (situation.intent.bad_numbers or bad_numbers) == "hold"
     requeue = _made_requeueable(job)
     if (before := still_held(hold, situation)) is not None:
         return JobSteps((before,), None, f"{before.data.get('why', '')} {requeue}".strip())
     least = max(act_confidence, limits.stop_confidence)
     tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, least)
-    if (verdict.restart is Restart.HOLD and not tries) or (concerns_numbers(verdict, incident) and asked == "hold"):
+    if (verdict.restart is Restart.HOLD and not tries) or stays:
         return JobSteps((hold,), None, requeue)
     stop = begun_instead(job, (situation.fleet.jobs[link] for link in situation.chain if link in situation.fleet.jobs))
     stop = stop or breaks_nodes(verdict, job, situation, limits, now) or no_progress(verdict, situation, limits)

@@ -21,7 +21,7 @@ def may_go_on(job: JobView, verdict: Verdict, incident: Incident, act_confidence
     """
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
     stopped = stopped or job.state not in ("running", "suspended")
-    if stopped or concerns_numbers(verdict, incident) or (_convicts(verdict) and sure_enough(verdict, act_confidence)):
+    if stopped or concerns_numbers(verdict, incident, act_confidence) or _convicts_surely(verdict, act_confidence):
         return ""
     return f"Job {job.id} is not stopped: what its nodes say may pass. If the job ends or hangs, that shows."
 
@@ -29,6 +29,10 @@ def may_go_on(job: JobView, verdict: Verdict, incident: Incident, act_confidence
 def _convicts(verdict: Verdict) -> bool:
     """Whether a sign convicts a node by itself."""
     return not {*verdict.drain} <= {*verdict.may_pass}
+
+
+def _convicts_surely(verdict: Verdict, act_confidence: float) -> bool:
+    return _convicts(verdict) and sure_enough(verdict, act_confidence)
 
 
 def has_gone_on(job: JobView, verdict: Verdict, incident: Incident, situation: Situation) -> bool:
@@ -59,7 +63,8 @@ def silent_after(incident: Incident) -> int | None:
     return max((-1 if step is None else step for step in steps if step is None or isinstance(step, int)), default=None)
 
 
-def concerns_numbers(verdict: Verdict, incident: Incident) -> bool:
-    """Whether this is about numbers that stay bad in a job that still runs."""
+def concerns_numbers(verdict: Verdict, incident: Incident, act_confidence: float) -> bool:
+    """Whether this is about numbers that stay bad in a job that still runs, and that no node's conviction stops."""
     kinds = {item.kind for item in incident.evidence}
-    return Kind.NUMBERS in kinds and not kinds & {Kind.JOB_ENDED, Kind.STALL} and not verdict.drain
+    runs = not kinds & {Kind.JOB_ENDED, Kind.STALL}
+    return Kind.NUMBERS in kinds and runs and not _convicts_surely(verdict, act_confidence)

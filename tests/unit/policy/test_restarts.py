@@ -256,6 +256,22 @@ def test_running_job_is_not_stopped_for_a_node_that_is_not_surely_enough_convict
     assert kinds(plan) == ([StepKind.DRAIN, *RESTART] if stopped else [])
 
 
+@pytest.mark.parametrize(
+    ("asked", "steps"), [("restart", RESTART), ("hold", [StepKind.HOLD]), ("tell", [])], ids=["restart", "hold", "tell"]
+)
+@pytest.mark.parametrize("convicted", ["by signs that may pass", "not surely enough"])
+def test_bad_numbers_stop_a_job_also_beside_what_stops_none(asked: Any, steps: list[StepKind], convicted: str) -> None:
+    passing = convicted == "by signs that may pass"
+    judged = dataclasses.replace(
+        verdict(drain=("n1",), confidence=0.9 if passing else 0.59), may_pass=("n1",) if passing else ()
+    )
+    numbers = evidence(Kind.NUMBERS, source=Source.JOB_LOG, job=101, attempt=0, data={"step": 250})
+    plan = decide(
+        judged, incident(evidence(Kind.XID, node="n1"), numbers), intent=Intent(restart=True, bad_numbers=asked)
+    )
+    assert kinds(plan) == [*([StepKind.DRAIN] if passing else []), *steps], plan.explanation
+
+
 def test_the_nodes_beside_two_that_fail_a_job_in_turn_under_one_switch_are_left_out_before_older_suspects() -> None:
     before = NodeHurt(AT - timedelta(minutes=30), Cause.NCCL_HANG_UNKNOWN, "n1", 0)
     there = fleet([node(f"n{number}", topology=f"leaf{(number - 1) // 4}") for number in range(1, 13)])
