@@ -23,7 +23,7 @@ from sentinel.detect.numbers.bad_numbers_onset import BAD_NUMBERS_KEPT
 from sentinel.engine import backlog, judging
 from sentinel.engine.events import EvidenceReceived
 from sentinel.engine.reconcile import in_allocation, node_proof
-from sentinel.engine.reconcile.situations import goes_on, left_alone
+from sentinel.engine.reconcile.situations import left_alone
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.evidence.logs.timers import TIMERS
@@ -161,7 +161,7 @@ def _came_after_its_job_went_on(state: State, incident: Incident, item: Evidence
     plan = state.plans.get(incident.id)
     if plan is None or incident.state is not IncidentState.CLOSED or None in (incident.job, item.where.job):
         return False
-    if any(step.job is not None for step in plan.steps) or not goes_on(state, incident):
+    if any(step.job is not None for step in plan.steps) or not state.stepped_after(incident, state.window):
         return False
     return item.at > max((known.at for known in incident.evidence), default=incident.opened_at) + state.window
 

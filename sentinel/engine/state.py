@@ -50,6 +50,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
+from sentinel.model.stored import LEFT_RUNNING, left_running
 from sentinel.policy import RefusedDrain
 
 # A held incident whose job Slurm no longer knows leaves memory this long after its last change: agents that were away
@@ -289,6 +290,7 @@ class State:
         if self.blind_since is not None:
             return
         kept = self._excluding() | self._holding() | self._perhaps_lost(now) | self._failing_together(now)
+        kept |= self._may_still_fail(now)
         for incident in list(self.incidents.values()):
             last = incident.closed_at if incident.closed_at is not None else incident.updated_at
             if self.absence is not None:
@@ -316,6 +318,29 @@ class State:
             if (incident.id in convicting and incident.updated_at >= nodes_since)
             or (incident.updated_at >= jobs_since and any(item.kind == Kind.STALL for item in incident.evidence))
         }
+
+    def _may_still_fail(self, now: datetime) -> set[str]:
+        """Incidents that left their job running, which made no steps since for longer than ``window``: if it ends or is
+        called hung, they say why, and which nodes it leaves."""
+        found = set()
+        for name, incident in self.incidents.items():
+            if incident.closed_at is None or now - incident.closed_at > LEFT_RUNNING:
+                continue
+            attempt = self.cluster.attempts.get((incident.job or -1, incident.attempt or 0))
+            if attempt is None or attempt.ended or not left_running(self.plans.get(name), self.verdicts.get(name)):
+                continue
+            if not self.stepped_after(incident, self.window):
+                found.add(name)
+        return found
+
+    def stepped_after(self, incident: Incident, passed: timedelta) -> bool:
+        """Whether the incident's attempt was seen to make a step longer than ``passed`` after the newest of its evidence.
+        False also where that is not known: of the steps before a start of the daemon no times are."""
+        seen = self.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
+        at = seen.rhythm.last_at if seen is not None else None
+        if at is None or (self.watching_since is not None and at <= self.watching_since):
+            return False
+        return at > max((item.at for item in incident.evidence), default=incident.opened_at) + passed
 
     def _rests(self, incident: Incident) -> bool:
         """Whether nothing that can still come concerns this held incident: its job is gone, and it names no node."""

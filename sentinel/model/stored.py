@@ -13,6 +13,8 @@ from sentinel.model.records import Evidence, Incident, Notice, Outcome, Plan, St
 JUDGED_UNTIL = "judged_until"
 LATE_SINCE = "late_since"  # of evidence that came later than that and may not be judged yet: when the oldest was read
 ENDED = timedelta(days=7)  # jobs that ended this long ago may run again
+# A job that waits in a collective since its node failed gives up within this time (NCCL after 10 min, Gloo after 30).
+LEFT_RUNNING = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class UnreadableRecord:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    # Open, closed lately, still counted by a breaker, with a plan that is not finished, or with exclusions that a job may
-    # still have.
+    # Open, closed lately, still counted by a breaker, with a plan that is not finished, with exclusions that a job may still
+    # have, or with a job that was left running and may fail by what was seen.
     incidents: tuple[Incident, ...] = ()
     verdicts: Mapping[str, Verdict] = field(
         default_factory=dict
@@ -92,6 +94,13 @@ def still_excluding(steps: Iterable[StoredStep], attempts: Iterable[Mapping[str,
     newest = {row.step.job: row.incident for row in steps if row.step.kind is StepKind.EXCLUDE}
     may_run = {row["job"] for row in attempts if row["ended_at"] is None or row["ended_at"] >= since}
     return {incident for job, incident in newest.items() if job in may_run}
+
+
+def left_running(plan: Plan | None, verdict: Verdict | None) -> bool:
+    """Whether an incident that is over accused nodes of its job, and was to do nothing with the job itself."""
+    if plan is None or verdict is None or plan.observe_only:
+        return False
+    return all(step.job is None for step in plan.steps) and bool(verdict.drain or verdict.suspect)
 
 
 def still_holding(steps: Iterable[StoredStep], since: datetime) -> set[str]:

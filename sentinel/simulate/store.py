@@ -29,9 +29,11 @@ from sentinel.model.records import (
 )
 from sentinel.model.stored import (
     ENDED,
+    LEFT_RUNNING,
     Stored,
     StoredStep,
     heard_of,
+    left_running,
     newest_standing,
     not_judged_since,
     still_excluding,
@@ -86,8 +88,11 @@ class MemoryStore:
         steps = tuple(sorted(self.steps.values(), key=lambda row: row.intended_at))
         wanted |= still_excluding(steps, self.rows_of_attempts.values(), lately - ENDED) | still_holding(steps, month)
         rows |= {n: self.incidents[n] for n in (wanted | {s.incident for s in steps}) & self.incidents.keys()}
-        released = {s.step.job for s in steps if s.step.kind is StepKind.RELEASE and s.step.job is not None}
         running = {row["job"] for row in self.rows_of_attempts.values() if row["ended_at"] is None}
+        late = lately - LEFT_RUNNING
+        left = {n for n, i in rows.items() if i.job in running and i.closed_at is not None and i.closed_at >= late}
+        wanted |= {n for n in left if left_running(self.plans.get(n), self.verdicts.get(n))}
+        released = {s.step.job for s in steps if s.step.kind is StepKind.RELEASE and s.step.job is not None}
         judged = wanted | {name for name, incident in rows.items() if incident.job in running}
         made = {name: self.plans[name] for name in sorted(wanted) if name in self.plans}
         undelivered = without_overtaken(self._notices(delivered=False), self._notices(delivered=True))

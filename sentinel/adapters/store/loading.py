@@ -24,9 +24,11 @@ from sentinel.model.records import (
 )
 from sentinel.model.stored import (
     ENDED,
+    LEFT_RUNNING,
     Stored,
     StoredStep,
     heard_of,
+    left_running,
     newest_standing,
     not_judged_since,
     still_excluding,
@@ -83,16 +85,20 @@ def load(
     restarted = {step.step.job for step in steps if step.step.kind in RESTARTS and step.step.job is not None}
     attempts = [row._mapping for row in by_id(connection, t.attempt, t.attempt.c.job, restarted | _excluded(steps))]
     wanted |= still_excluding(steps, attempts, lately - ENDED) | still_holding(steps, month)
-    made = newest_plans(connection, readable, wanted)
-    known = [row for row in by_id(connection, t.incident, t.incident.c.id, wanted) if row.state in _STATES]
     older = (wanted | {step.incident for step in steps}) - set(rows)
     rows |= {row.id: row for row in by_id(connection, t.incident, t.incident.c.id, older, _JUDGED)}
     running = set(connection.execute(_RUNNING).scalars())
-    of_running = {name for name, row in rows.items() if row.job in running}
+    of_running = {name: row.closed_at for name, row in rows.items() if row.job in running}
+    left = {name for name, closed in of_running.items() if closed is not None and closed >= lately - LEFT_RUNNING}
+    made = newest_plans(connection, readable, wanted | left)
+    verdicts = newest_verdicts(connection, readable, wanted | of_running.keys())
+    wanted |= {name for name in left if left_running(made.get(name), verdicts.get(name))}
+    made = {name: plan for name, plan in made.items() if name in wanted}
+    known = [row for row in by_id(connection, t.incident, t.incident.c.id, wanted) if row.state in _STATES]
     undelivered, heard = _undelivered(connection, readable)
     return Stored(
         incidents=_with_evidence(connection, readable, sorted(known, key=lambda row: row.id)),
-        verdicts=newest_verdicts(connection, readable, wanted | of_running),
+        verdicts=verdicts,
         plans=made,
         open_plans=frozenset(plans.keys() & made.keys()),
         steps=tuple(steps),

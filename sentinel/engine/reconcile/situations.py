@@ -393,8 +393,4 @@ def _held_back(state: State, kind: str) -> list[str]:
 
 def goes_on(state: State, incident: Incident) -> bool:
     """Whether the attempt printed a step well after the newest evidence of its trouble."""
-    seen = state.cluster.attempts.get((incident.job or -1, incident.attempt if incident.attempt is not None else -1))
-    if seen is None or seen.rhythm.last_at is None:
-        return False
-    newest = max((item.at for item in incident.evidence), default=incident.opened_at)
-    return seen.rhythm.last_at > newest + _PROGRESS_AFTER
+    return state.stepped_after(incident, _PROGRESS_AFTER)

@@ -6,13 +6,15 @@ import dataclasses
 
 import pytest
 from in_memory.direct_store import DirectStore
-from made_records import AT, incident, job, later, plan, step
+from made_records import AT, incident, job, later, plan, step, verdict
 
 from sentinel.model import changes
 from sentinel.model.records import (
+    IncidentState,
     Notice,
     Outcome,
     Result,
+    Step,
     StepKind,
 )
 
@@ -158,6 +160,41 @@ def test_a_thread_is_loaded_in_the_order_of_its_messages_whatever_the_clock_said
     store.commit([changes.IncidentChanged(incident())])
     told = store.load(month=AT, lately=AT, evidence_ids=10).told["inc1"]
     assert (told["stages"], told["final"]) == (("restarting", "resolved"), True)
+
+
+@pytest.mark.parametrize(
+    ("closed_s", "ended_s", "steps", "observe", "suspect", "loaded"),
+    [
+        (-3000.0, None, (), False, "n1", True),
+        (-3000.0, None, (DRAIN,), False, "n1", True),
+        (-3000.0, 0.0, (), False, "n1", False),  # its job is over
+        (-4000.0, None, (), False, "n1", False),  # it would have failed by now
+        (-3000.0, None, (), False, "", False),  # no node was accused
+        (-3000.0, None, (DRAIN,), True, "n1", False),
+        (-3000.0, None, (step(StepKind.HOLD, job=101, attempt=0),), False, "n1", False),
+    ],
+)
+def test_what_left_its_job_running_is_loaded_while_that_may_fail_by_it(
+    store: DirectStore,
+    closed_s: float,
+    ended_s: float | None,
+    steps: tuple[Step, ...],
+    observe: bool,
+    suspect: str,
+    loaded: bool,
+) -> None:
+    accused = verdict(suspect=(suspect,) if suspect else ())
+    over = dataclasses.replace(incident(state=IncidentState.CLOSED), closed_at=later(closed_s), job=101, attempt=0)
+    made = plan(*steps, incident=over.id, observe_only=observe)
+    store.commit(
+        [changes.IncidentChanged(over), changes.VerdictReached(over.id, accused, AT), changes.PlanMade(made),
+         changes.PlanFinished(made.id)]
+    )  # fmt: skip
+    ended_at = later(ended_s) if ended_s is not None else None
+    store.save_attempt(dataclasses.replace(job(), ended_at=ended_at), first_step=1, last_step=90, step_time_s=0.5)
+    found = store.load(month=later(-86400.0), lately=AT, evidence_ids=10)
+    assert [known.id for known in found.incidents] == ([over.id] if loaded else [])
+    assert set(found.plans) == ({over.id} if loaded else set())
 
 
 def test_attempts_are_updated_and_told_apart(store: DirectStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from datetime import timedelta
 
 from made_records import OPTED_IN, ended, evidence
 
@@ -54,10 +55,21 @@ class TrainingJobs:
         for name in nodes:
             await self.daemon.observe(self.readers[name]([record], now))
 
-    async def called_hung(self) -> None:
+    async def called_hung(self, after_s: float = 0.0) -> None:
+        """The first job is called hung so long after its last step."""
         now = self.there.slurm.clock.now()
         stall = evidence(Kind.STALL, source=Source.PROGRESS, job=self.there.job, attempt=0, data={"step": self.step})
-        await self.daemon.observe([dataclasses.replace(stall, at=now, seen_at=now)])
+        await self.daemon.observe([dataclasses.replace(stall, at=now - timedelta(seconds=after_s), seen_at=now)])
+
+    async def minutes_pass(self, count: int) -> None:
+        for _ in range(count):
+            await self.daemon.pass_time(60.0)
+            await self.daemon.fleets.take()
+            await self.daemon.housekeeping()
+
+    async def restart_daemon(self) -> None:
+        self.daemon = Daemon(self.there, [self.sink])
+        await self.begin()
 
     async def ended(self, exit_code: int = 1) -> None:
         """The first job's program fails."""

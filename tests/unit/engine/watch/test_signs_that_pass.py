@@ -68,6 +68,26 @@ async def test_a_job_that_stands_still_after_it_is_restarted_without_the_node(
     assert there.restarts() == [1, 0] and "n1" not in there.on(), there.daemon.said
 
 
+@pytest.mark.parametrize("restarted", [True, False], ids=["another daemon", "the same daemon"])
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "hangs"])
+@pytest.mark.parametrize("steps", [20, 0], ids=["after some more steps", "at once"])
+async def test_nor_does_it_get_the_node_where_that_shows_late(
+    world: Worlds, steps: int, ends: bool, restarted: bool
+) -> None:
+    """What waits in a collective gives up after minutes (NCCL after 10)."""
+    there = await begun(world(nodes=8, wide=2))
+    await there.say(DISK, ("n1",))
+    await there.steps(steps)
+    await there.minutes_pass(5)
+    if restarted:
+        await there.restart_daemon()
+    await there.minutes_pass(6)
+    assert there.restarts() == [0, 0]
+    await (there.ended() if ends else there.called_hung(660.0))
+    await there.settle()
+    assert there.restarts() == [1, 0] and "n1" in there.there.slurm.jobs[there.there.job].excluded, there.daemon.said
+
+
 async def test_a_job_that_makes_steps_again_after_it_was_called_hung_is_left_alone(world: Worlds) -> None:
     """As one whose processor was stuck for longer than its steps take."""
     there = await begun(world(nodes=8, wide=2))
