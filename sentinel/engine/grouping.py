@@ -27,11 +27,13 @@ from sentinel.engine.reconcile.situations import left_alone
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
 from sentinel.evidence.logs.timers import TIMERS
+from sentinel.model.approvals import open_names
 from sentinel.model.changes import CountersRead, EvidenceAdded, SettingChanged
-from sentinel.model.records import Cause, Evidence, Incident, IncidentState, Kind, Source
+from sentinel.model.records import NODE_STEPS, Cause, Evidence, Incident, IncidentState, Kind, Source
 
 _PROGRESS = frozenset({Kind.STEP, TIMERS})  # too many to store: only findings derived from them are stored
 TELEMETRY = frozenset({*_PROGRESS, Kind.COUNTERS})
+_OF_NODES = tuple(f"{kind} " for kind in NODE_STEPS)  # how what waits begins that concerns a node
 _OF_MACHINES = frozenset({Source.KERNEL, Source.DCGM, Source.NVML, Source.AMD_SMI, Source.DIAGNOSTIC})
 
 
@@ -157,9 +159,13 @@ def _came_after_it_left_its_job_alone(state: State, incident: Incident, item: Ev
 
 def _came_after_its_job_went_on(state: State, incident: Incident, item: Evidence) -> bool:
     """Whether the job was never to be stopped for this incident, and made steps for longer than the evidence of one failure
-    takes to come, and this is of the job then: another failure."""
-    plan = state.plans.get(incident.id)
-    if plan is None or incident.state is not IncidentState.CLOSED or None in (incident.job, item.where.job):
+    takes to come, and this is of the job then: another failure. So also while a drain by signs that may pass waits."""
+    plan, verdict = state.plans.get(incident.id), state.verdicts.get(incident.id)
+    if plan is None or verdict is None or None in (incident.job, item.where.job):
+        return False
+    of_nodes = all(name.startswith(_OF_NODES) for name in open_names(plan.waits))
+    drains = incident.state is IncidentState.WAITING and {*verdict.drain} <= {*verdict.may_pass} and of_nodes
+    if incident.state is not IncidentState.CLOSED and not drains:
         return False
     if any(step.job is not None for step in plan.steps) or not state.stepped_after(incident, state.window):
         return False

@@ -163,7 +163,7 @@ def _restart(
     spares, words = without_spares(job, verdict, incident, situation, attempt)
     if spares:
         return JobSteps(spares, None, words)
-    if words := may_go_on(job, verdict, incident, act_confidence):
+    if words := may_go_on(job, verdict, incident, situation, act_confidence):
         return JobSteps(words=words)
     ground = ground_of_stop(verdict, incident)
     reason = {"reason": verdict.advice or str(verdict.cause)}

@@ -12,17 +12,23 @@ from sentinel.model.records import Incident, JobView, Kind, Scalar, Verdict
 from sentinel.policy.drains import sure_enough
 from sentinel.policy.situation import SILENCE, Situation, from_silence
 
+_NOT_FAILED = frozenset(
+    {"running", "suspended", "completing", "completed"}
+)  # Slurm's states of jobs, as far as these tell
 
-def may_go_on(job: JobView, verdict: Verdict, incident: Incident, act_confidence: float) -> str:
+
+def may_go_on(job: JobView, verdict: Verdict, incident: Incident, situation: Situation, act_confidence: float) -> str:
     """Why the job is not stopped: nothing shows that it makes no further steps, nor convicts a node alone. Empty if it is.
 
     Whether it makes steps need not be known: what a sign of one node did to a job whose steps nobody can read is not known
-    either.
+    either. One that has ended by now, long after the sign or well, did not end by it: its own end tells.
     """
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
-    stopped = stopped or job.state not in ("running", "suspended")
+    stopped = stopped or not (job.state in _NOT_FAILED or situation.goes_on)
     if stopped or concerns_numbers(verdict, incident, act_confidence) or _convicts_surely(verdict, act_confidence):
         return ""
+    if job.state == "completed":
+        return f"Job {job.id} is done: what its nodes said has not stopped it."
     return f"Job {job.id} is not stopped: what its nodes say may pass. If the job ends or hangs, that shows."
 
 

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from in_memory.daemon import RULES
+from in_memory.daemon import RULES, SETTINGS, Daemon
 from in_memory.training_jobs import TrainingJobs
 from in_memory.world import World
 from made_records import evidence
 
+from sentinel.config.settings import Mode, Modes
 from sentinel.evidence.logs.reader import LogReader, Signatures
 from sentinel.model.records import Source, Where
 
@@ -29,6 +30,20 @@ async def begun(there: World) -> TrainingJobs:
     await jobs.begin()
     await jobs.steps(10)
     return jobs
+
+
+async def down(there: TrainingJobs) -> None:
+    """The agent of n1 says that its port is down."""
+    now = there.there.slurm.clock.now()
+    seen = evidence("link_down", source=Source.FABRIC, node="n1", text="port mlx5_0:1 is DOWN", data={"state": "DOWN"})
+    await there.daemon.observe([dataclasses.replace(seen, at=now, seen_at=now)])
+
+
+async def prints_an_error(there: TrainingJobs) -> None:
+    where = Where(job=there.there.job, attempt=0, node="n1", path="out")
+    now = there.there.slurm.clock.now()
+    error = LogReader(Signatures(RULES), source=Source.JOB_LOG, where=where).feed(ERROR, now)
+    await there.daemon.observe([dataclasses.replace(item, at=now, seen_at=now) for item in error])
 
 
 @pytest.mark.parametrize(("line", "again"), [(LOCKUP, ""), (PORT, UP), (PORT, ""), (DISK, "")])
@@ -103,10 +118,7 @@ async def test_what_ends_a_job_that_went_on_for_long_is_a_failure_of_its_own(wor
     there = await begun(world(nodes=8, wide=2))
     await there.say(LOCKUP, ("n1",))
     await there.steps(80)
-    where = Where(job=there.there.job, attempt=0, node="n1", path="out")
-    now = there.there.slurm.clock.now()
-    error = LogReader(Signatures(RULES), source=Source.JOB_LOG, where=where).feed(ERROR, now)
-    await there.daemon.observe([dataclasses.replace(item, at=now, seen_at=now) for item in error])
+    await prints_an_error(there)
     await there.ended()
     await there.settle()
     job = there.there.slurm.jobs[there.there.job]
@@ -120,9 +132,7 @@ async def test_a_node_that_two_signs_convict_is_drained_and_its_job_goes_on_unti
     """As a port of which the kernel and the agent tell: Slurm's drain lets the job finish."""
     there = await begun(world(nodes=8, wide=2))
     await there.say(PORT, ("n1",))
-    now = there.there.slurm.clock.now()
-    seen = evidence("link_down", source=Source.FABRIC, node="n1", text="port mlx5_0:1 is DOWN", data={"state": "DOWN"})
-    await there.daemon.observe([dataclasses.replace(seen, at=now, seen_at=now)])
+    await down(there)
     await there.steps(20)
     await there.settle()
     assert (there.restarts(), there.drained()) == ([0, 0], {"n1"}), there.daemon.said
@@ -130,3 +140,47 @@ async def test_a_node_that_two_signs_convict_is_drained_and_its_job_goes_on_unti
     await there.settle()
     assert there.restarts() == [int(fails), 0], there.daemon.said
     assert fails is ("n1" not in there.on())
+
+
+SUGGEST = dataclasses.replace(SETTINGS, modes=Modes(default=Mode("suggest", "act")))
+
+
+async def asked_about(there: TrainingJobs, steps: int) -> None:
+    """Two signs agree on a node, people are asked whether to drain it, and its job makes some more steps."""
+    there.daemon = Daemon(there.there, [there.sink], settings=SUGGEST)
+    await there.begin()
+    await there.steps(10)
+    await there.say(PORT, ("n1",))
+    await down(there)
+    await there.steps(steps)
+
+
+@pytest.mark.parametrize("steps", [20, 80])
+async def test_a_job_that_is_done_while_a_drain_waits_is_not_started_again(world: Worlds, steps: int) -> None:
+    there = TrainingJobs(world(nodes=8, wide=2))
+    await asked_about(there, steps)
+    there.there.slurm.end(there.there.job, exit_code=0)
+    await there.settle()
+    job = there.there.slurm.jobs[there.there.job]
+    assert (job.state, job.restarts) == ("COMPLETED", 0), there.daemon.said
+
+
+@pytest.mark.parametrize("long", [True, False])
+async def test_what_ends_a_job_while_a_drain_waits_is_judged_by_itself_if_that_went_on_for_long(
+    world: Worlds, long: bool
+) -> None:
+    there = TrainingJobs(world(nodes=8, wide=2))
+    await asked_about(there, 80 if long else 5)
+    await prints_an_error(there)
+    await there.ended()
+    await there.settle()
+    job = there.there.slurm.jobs[there.there.job]
+    assert (job.held, "n1" in job.excluded) == (long, not long), there.daemon.said
+
+
+async def test_a_job_that_hangs_while_a_drain_waits_is_restarted_without_the_node(world: Worlds) -> None:
+    there = TrainingJobs(world(nodes=8, wide=2))
+    await asked_about(there, 80)
+    await there.called_hung()
+    await there.settle()
+    assert there.restarts() == [1] and "n1" in there.there.slurm.jobs[there.there.job].excluded, there.daemon.said
