@@ -174,8 +174,7 @@ def _restart(
     requeue = _made_requeueable(job)
     if (before := still_held(hold, situation)) is not None:
         return JobSteps((before,), None, f"{before.data.get('why', '')} {requeue}".strip())
-    least = max(act_confidence, limits.stop_confidence)
-    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, least)
+    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, max(act_confidence, limits.stop_confidence))
     if (verdict.restart is Restart.HOLD and not tries) or stays:
         return JobSteps((hold,), None, requeue)
     stop = begun_instead(job, (situation.fleet.jobs[link] for link in situation.chain if link in situation.fleet.jobs))
