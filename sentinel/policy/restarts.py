@@ -166,16 +166,16 @@ def _restart(
     if words := may_go_on(job, verdict, incident, situation, act_confidence):
         return JobSteps(words=words)
     ground = ground_of_stop(verdict, incident)
-    reason = {"reason": verdict.advice or str(verdict.cause)}
-    counted: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
-    hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data={**reason, **ground, **counted})
-    numbers = concerns_numbers(verdict, incident, act_confidence)
-    stays = numbers and (situation.intent.bad_numbers or bad_numbers) == "hold"
+    data = {"reason": verdict.advice or str(verdict.cause), **ground, **_counted(situation)}
+    hold = Step(StepKind.HOLD, job=job.id, attempt=attempt, data=data)
+    asked = situation.intent.bad_numbers or bad_numbers
     requeue = _made_requeueable(job)
     if (before := still_held(hold, situation)) is not None:
         return JobSteps((before,), None, f"{before.data.get('why', '')} {requeue}".strip())
-    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, max(act_confidence, limits.stop_confidence))
-    if (verdict.restart is Restart.HOLD and not tries) or stays:
+    least = max(act_confidence, limits.stop_confidence)
+    tries = verdict.restart is Restart.HOLD and _may_retry(verdict, situation, least)
+    bad = asked == "hold" and concerns_numbers(verdict, incident, act_confidence)
+    if (verdict.restart is Restart.HOLD and not tries) or bad:
         return JobSteps((hold,), None, requeue)
     stop = begun_instead(job, (situation.fleet.jobs[link] for link in situation.chain if link in situation.fleet.jobs))
     stop = stop or breaks_nodes(verdict, job, situation, limits, now) or no_progress(verdict, situation, limits)
@@ -208,6 +208,11 @@ def _restart(
     listed = own_list(job, situation, suspects, drained, without.nodes)
     said = (requeue, switch, spared, listed, lent(job, verdict, situation))
     return JobSteps(steps, None, " ".join(text for text in said if text))
+
+
+def _counted(situation: Situation) -> dict[str, Scalar]:
+    """Step data: what the attempt is known to have reached, for what is counted later."""
+    return {"reached": situation.last_step, "observed": situation.observed}
 
 
 def _too_late(job: JobView, situation: Situation, now: datetime) -> str:
@@ -251,7 +256,7 @@ def _requeue(
     attempt: int,
     ground: Mapping[str, Scalar],
 ) -> tuple[Step, ...]:
-    reached: dict[str, Scalar] = {"reached": situation.last_step, "observed": situation.observed}
+    reached = _counted(situation)
     reached |= {CHAIN: ",".join(map(str, situation.chain[:MOST_LINKS]))} if situation.chain else {}
     # The components of a heterogeneous job start together, each from a resume point of its own.
     resumes = [
