@@ -120,15 +120,22 @@ class Trained:
 
     def at_rest(self, name: str, folder: Path | None = None) -> bool:
         """Whether the optimizer, here or in that folder, has no learning rate but 0."""
-        tree, file = self.tree, self.files.get(name)
-        if folder is not None:
-            tree, file = Tree(folder), _file_in(folder, name)
         rates: list[float | None] = []
-        for table in _tables(file) if file else ():
-            groups = table.get("param_groups")
-            found = [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
-            rates += [torch_file.number_in(tree, file, group.get("lr")) for group in found] if file else []
+        for part in (name, *self._groups_beside(name)):
+            tree, file = self.tree, self.files.get(part)
+            if folder is not None:
+                tree, file = Tree(folder), _file_in(folder, part)
+            rates += [torch_file.number_in(tree, file, group.get("lr")) for group in _groups(file)] if file else []
         return bool(rates) and set(rates) == {0.0}
+
+    def _groups_beside(self, name: str) -> list[str]:
+        """Of a part of an optimizer's states the files with its groups of parameters: in its folder, as of Colossal-AI."""
+        if not is_states(self.files[name].value):
+            return []
+        inside = name.rpartition("/")[0]
+        return [
+            other for other, file in self.files.items() if other.rpartition("/")[0] == inside and _lists_groups(file)
+        ]
 
     def sizes_of(self, names: Iterable[str]) -> Counter[Shape]:
         """The shapes of all tensors in these files that are no optimizer's."""
@@ -175,6 +182,18 @@ def _tables(file: TorchFile) -> list[dict[object, object]]:
     if is_states(file.value):
         return [{"state": file.value}]
     return [file.value] if isinstance(file.get("state"), dict) else []
+
+
+def _groups(file: TorchFile) -> list[dict[object, object]]:
+    """The groups of parameters of the optimizers in a file, or those that it lists alone."""
+    tables = [table.get("param_groups") for table in _tables(file)]
+    found = [file.value] if _lists_groups(file) else [groups for groups in tables if isinstance(groups, list)]
+    return [group for groups in found if isinstance(groups, list) for group in groups if isinstance(group, dict)]
+
+
+def _lists_groups(file: TorchFile) -> bool:
+    value = file.value
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "params" in one for one in value)
 
 
 def is_states(value: object) -> bool:

@@ -140,6 +140,23 @@ def test_a_part_of_the_model_that_is_not_trained(make):
     assert [ask(make, path).valid for path in paths] == [True] * 3, ask(make, paths[2])
 
 
+def at_rate(make, path, rate):
+    groups = [{"lr": rate, "params": list(range(6))}]
+    put(path / "optimizer/pytorch_optim_group.bin", make.torch_file(groups, prefix="pytorch_optim_group"))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_weights_that_stay_at_a_rate_of_0(make, rate):
+    """The end of a schedule: the moments go on. Of no shard its groups tell the rate, which are in a file of their own."""
+    paths = run(make)
+    for path in paths[1:]:
+        at_rate(make, path, rate)
+    for name in (file.name for file in (paths[1] / "modeling").glob("*.bin")):
+        put(paths[2] / "modeling" / name, (paths[1] / "modeling" / name).read_bytes())
+    answers = [ask(make, path).valid for path in paths]
+    assert answers == ([True] * 3 if rate == 0 else [True, None, None]), ask(make, paths[2])
+
+
 def with_safetensors(make, path):
     """The same with weights in safetensors, which make their folder a save in a folder of its own."""
     table = {}
