@@ -188,7 +188,7 @@ def _speaks_of(tree: Tree, index: str, numbers: list[str]) -> bool:
     """
     if any(index in _indexes_of(name) for name in numbers):
         return True
-    files = mapped_by(tree, index)
+    files = mapped_by(tree, index) or set()
     if index == INDEX and "model.safetensors" in tree.files and files.isdisjoint(tree.files):
         raise NotKnown(
             f"model.safetensors beside {index}, which names none of the files here: of a base model, or half deleted?"
@@ -196,14 +196,17 @@ def _speaks_of(tree: Tree, index: str, numbers: list[str]) -> bool:
     return index == INDEX or not files.isdisjoint(tree.files)
 
 
-def mapped_by(tree: Tree, index: str) -> set[str]:
-    """The files that an index puts tensors into; none where it is damaged."""
+def mapped_by(tree: Tree, index: str) -> set[str] | None:
+    """The files that an index puts tensors into; None where it is damaged."""
     try:
         held = json_files.read(tree, index, INDEX_LIMIT_BYTES)
     except ValueError:
-        return set()
+        return None
     table = held.get("weight_map") if isinstance(held, dict) else None
-    return {file for file in table.values() if isinstance(file, str)} if isinstance(table, dict) else set()
+    if not isinstance(table, dict):
+        return None
+    files = {file for file in table.values() if isinstance(file, str)}
+    return files if files or not table else None
 
 
 def _indexes_of(name: str) -> tuple[str, str]:

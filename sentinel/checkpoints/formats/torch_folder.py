@@ -183,7 +183,9 @@ def _as_indexed(tree: Tree, ask: Ask, files: dict[str, torch_file.TorchFile]) ->
         folder, _, index = name.rpartition("/")
         inner = tree.below(folder) if folder else tree
         mapped = safetensors_set.mapped_by(inner, index)
-        if inner.files.keys().isdisjoint(mapped or {file for file in inner.files if file.endswith(".bin")}):
+        if mapped is None:
+            mapped = {file for file in inner.files if file.endswith(".bin")}
+        if inner.files.keys().isdisjoint(mapped):
             continue
         inside = {file: files.get(f"{folder}/{file}" if folder else file) for file in inner.files}
         held = {file: {str(key) for key in f.value} for file, f in inside.items() if f and isinstance(f.value, dict)}

@@ -157,6 +157,22 @@ def test_weights_that_stay_at_a_rate_of_0(make, rate):
     assert answers == ([True] * 3 if rate == 0 else [True, None, None]), ask(make, paths[2])
 
 
+def test_an_optimizer_without_a_state(make):
+    """SGD without momentum: its index names no file."""
+    path = run(make, (10,))[0]
+    for file in (path / "optimizer").glob("pytorch_optim-*.bin"):
+        file.unlink()
+    put(path / INDEXES[1], json.dumps({"metadata": {"total_size": 0}, "weight_map": {}}).encode())
+    assert ask(make, path).valid is True, ask(make, path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": {"0": 1}}'])
+def test_a_damaged_index(make, text):
+    path = run(make, (10,))[0]
+    put(path / INDEXES[1], text.encode())
+    assert ask(make, path).valid is False, ask(make, path)
+
+
 def with_safetensors(make, path):
     """The same with weights in safetensors, which make their folder a save in a folder of its own."""
     table = {}
