@@ -18,6 +18,7 @@ from sentinel.text import visible
 
 _NEIGHBOURS = 2
 _UNNAMED = re.compile(r"(?:.*/)?[A-Za-z][\w-]*")  # without a suffix
+_MOST_UNNAMED = 256  # of them that are opened: data and copies of code may be very many
 
 
 def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = False) -> dict[str, TorchFile]:
@@ -32,8 +33,12 @@ def check(tree: Tree, ask: Ask, finding: Finding, *, perhaps_anothers: bool = Fa
 
 
 def check_unnamed(tree: Tree, ask: Ask, finding: Finding) -> None:
-    """Torch files without a suffix (Colossal-AI's ``lr_scheduler``). They may be anybody's, as other archives."""
-    _check(tree, ask, finding, [name for name in sorted(tree.files) if _UNNAMED.fullmatch(name)], True)
+    """Torch files without a suffix (Colossal-AI's ``lr_scheduler``). They may be anybody's, as other archives.
+
+    Only what they begin with tells them from others: of many, those that lie highest are looked at.
+    """
+    names = [name for name in tree.files if _UNNAMED.fullmatch(name)]
+    _check(tree, ask, finding, sorted(names, key=lambda name: (name.count("/"), name))[:_MOST_UNNAMED], True)
 
 
 def _check(tree: Tree, ask: Ask, finding: Finding, names: list[str], perhaps_anothers: bool) -> dict[str, TorchFile]:

@@ -9,6 +9,8 @@ from collections import OrderedDict
 
 import pytest
 
+from sentinel.checkpoints.formats.beside import extras
+from sentinel.checkpoints.formats.torch_file import is_torch
 from sentinel.checkpoints.validate import validate
 
 SHAPE = (16, 8)
@@ -115,6 +117,24 @@ def test_a_damaged_schedule(make, damage, alone):
     answer = ask(make, path)
     assert answer.valid is (True if alone else None), answer
     assert alone or "lr_scheduler" in answer.reason
+
+
+def test_many_files_without_a_suffix(make, monkeypatch):
+    """A copy of the code, with its history: of so many none but the first is opened, and a schedule's is among these."""
+    paths = run(make)
+    for number in range(1000):
+        folder = paths[2] / f"a/objects/{number % 16:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        put_at(paths[2] / "lr_scheduler", folder / f"a{number}", b"data")
+    put(paths[2] / "lr_scheduler", cut((paths[2] / "lr_scheduler").read_bytes()))
+    asked = []
+    monkeypatch.setattr(extras, "is_torch", lambda tree, name: asked.append(name) or is_torch(tree, name))
+    answer = ask(make, paths[2])
+    assert answer.valid is None and "lr_scheduler" in answer.reason, answer
+    put_at(paths[2] / "running_states.json", paths[2] / "lr_scheduler", (paths[1] / "lr_scheduler").read_bytes())
+    asked.clear()
+    assert ask(make, paths[2]).valid is True
+    assert len([name for name in asked if name.startswith("a/")]) < 300
 
 
 @pytest.mark.parametrize("name", ["modeling/pytorch_model-00003.bin", "optimizer/pytorch_optim-00003.bin"])
