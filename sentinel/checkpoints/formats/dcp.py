@@ -198,6 +198,7 @@ def _check_per_rank(tree: Tree, ask: Ask, ranks: set[int]) -> Finding:
     folders: dict[int, int] = {}
     for rank in sorted(ranks):
         metadata = _check_rank(tree, rank, shards, (layouts, blobs), ask)
+        packed.check_short(tree, metadata, blobs, share=len(ranks))
         for name, tensor in metadata.tensors.items():
             if totals.setdefault(name, (tensor.dtype, tensor.size)) != (tensor.dtype, tensor.size):
                 raise Broken(f"rank {rank} saved {visible(name)} with another shape or type than the others")
@@ -266,7 +267,6 @@ def _check_rank(
         blob = _layout(tree, name, files, ask)
         blobs |= {name: blob} if blob else {}
         layouts[name] = files[name]
-    packed.check_short(tree, metadata, blobs)
     newer_than(tree, [name for name, owner in shards.items() if owner == rank], marker)
     return metadata
 

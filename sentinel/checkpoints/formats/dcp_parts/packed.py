@@ -21,13 +21,14 @@ from sentinel.text import visible
 _LOOKED_AT = 2048  # tensors of which a structural check reads the pickle of one piece; the other levels read all pieces
 
 
-def check_short(tree: Tree, metadata: Metadata, serialised: Container[str]) -> None:
+def check_short(tree: Tree, metadata: Metadata, serialised: Container[str], share: int = 1) -> None:
     """`Broken` where a piece is too short for the numbers that are described and is no tensor that packs them.
 
-    ``serialised``: files whose tensors are no archives of torch.
+    ``serialised``: files whose tensors are no archives of torch. ``share``: how many metadata describe the save, of each of
+    which that part of the pieces is looked at, and one at least.
     """
     by_file: dict[str, list[Item]] = {}
-    for item in metadata.pieces.short(lambda file: file in tree.files, _LOOKED_AT):
+    for item in metadata.pieces.short(lambda file: file in tree.files, max(1, _LOOKED_AT // share)):
         by_file.setdefault(item.file, []).append(item)
     for file, items in by_file.items():
         with opened(tree.path(file), file) as handle:

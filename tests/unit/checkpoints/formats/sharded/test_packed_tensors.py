@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sentinel.checkpoints.formats.dcp_parts import packed as packed_pieces
 from sentinel.checkpoints.validate import validate
 
 SHAPE, BLOCK = (64, 64), 256
@@ -35,8 +36,9 @@ def packed(make, *, appears=("float32", SHAPE), signed=True):
     return make.torch_file(value, payloads)
 
 
-def saved(make, step, moments=None, dtype="float32", folder="run", per_rank=False):
-    """A save of one rank: a weight, its two packed moments, the count of steps."""
+def saved(make, step, moments=None, dtype="float32", folder="run", per_rank=False, rank=0):
+    """What one rank saves: a weight, its two packed moments, the count of steps."""
+    file = f"__{rank}_0.distcp"
     count = make.torch_file(make.tensor(()), [make.floats(1)])
     pieces = {"model.w": make.item(SHAPE), "optim.state.w.step": count}
     pieces |= moments or {AVERAGE: packed(make), SQUARES: packed(make, signed=False)}
@@ -45,11 +47,13 @@ def saved(make, step, moments=None, dtype="float32", folder="run", per_rank=Fals
         shape = () if name.endswith("step") else SHAPE
         kind = dtype if name in (AVERAGE, SQUARES) else "float32"
         described[name] = (kind, shape, [((0,) * len(shape), shape)])
-        stored.append((name, (0,) * len(shape), FILE, len(data), len(piece)))
+        stored.append((name, (0,) * len(shape), file, len(data), len(piece)))
         data += piece
     path = make.root / folder / f"step-{step}"
-    make.write(path / FILE, data, step)
-    make.write(path / ("__0.metadata" if per_rank else ".metadata"), make.metadata(described, [], stored), step + 1)
+    make.write(path / file, data, step)
+    make.write(
+        path / (f"__{rank}.metadata" if per_rank else ".metadata"), make.metadata(described, [], stored), step + 1
+    )
     return path
 
 
@@ -86,3 +90,14 @@ def test_shards_of_two_steps_are_known_by_their_codes(make):
     make.write(path / FILE, new[:moments] + old[moments:], 20)
     answer = validate(path, "checksum", now_s=make.now_s)
     assert answer.valid is None and "two saves mixed" in answer.reason, answer
+
+
+def test_pieces_that_a_structural_check_reads(make, monkeypatch):
+    """So many of the whole save, also where each rank describes its own."""
+    asked, agree = [], packed_pieces.agree
+    monkeypatch.setattr(packed_pieces, "_LOOKED_AT", 4)
+    monkeypatch.setattr(packed_pieces, "agree", lambda item, *more: asked.append(item.file) or agree(item, *more))
+    for rank in range(4):
+        path = saved(make, 10, per_rank=True, rank=rank)
+    assert validate(path, "structural", now_s=make.now_s).valid is True
+    assert sorted(asked) == [f"__{rank}_0.distcp" for rank in range(4)]
