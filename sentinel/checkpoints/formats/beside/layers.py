@@ -102,12 +102,11 @@ def refuse_mixed(tree: Tree, ask: Ask, files: Mapping[str, TorchFile], shown: Co
     ]
     trained = Trained(tree, files, optimizers, layers)
     named = {layer for layer, _ in _parameters(shown)}
-    explains: one_save.Explains = trained.explains
     if named:  # the moments of ZeRO are in stretches of all parameters, whose shapes are not theirs
         must_change = [name for name in layers if _number(name) in named]
-        explains = partial(_none_went_on, trained)
     else:
         must_change = trained.wholly_trained() if trained.all_here() else []
+    explains = partial(_explained, trained, bool(named))
     telling = [name for name in must_change if _changes_in_a_step(files[name])]
     one_save.refuse_mixed(tree, ask, telling, [*layers, *optimizers], explains=explains)
 
@@ -123,7 +122,12 @@ def _changes_in_a_step(file: TorchFile) -> bool:
     return exact or sum(volume(tensor.size) for tensor in tensors) >= _MOST_STAY
 
 
-def _none_went_on(trained: Trained, folder: Path, alike: Mapping[str, bool | None]) -> bool:
-    """Whether no optimizer made a step in between that changes a weight."""
-    went_on = (name for name in trained.optimizers if alike.get(name) is False)
-    return all(trained.at_rest(name) and trained.at_rest(name, folder) for name in went_on)
+def _explained(trained: Trained, of_zero: bool, folder: Path, alike: Mapping[str, bool | None]) -> bool:
+    """Whether the optimizers' steps in between may have left layers as they were.
+
+    What a group of parameters without a rate trains stays the same, also beside groups that have one.
+    """
+    went_on = [name for name in trained.optimizers if alike.get(name) is False]
+    if any(0.0 in trained.rates(name) and 0.0 in trained.rates(name, folder) for name in went_on):
+        return True
+    return not went_on if of_zero else trained.explains(folder, alike)

@@ -120,13 +120,17 @@ class Trained:
 
     def at_rest(self, name: str, folder: Path | None = None) -> bool:
         """Whether the optimizer, here or in that folder, has no learning rate but 0."""
+        return set(self.rates(name, folder)) == {0.0}
+
+    def rates(self, name: str, folder: Path | None = None) -> list[float | None]:
+        """The learning rates of the optimizer's groups, here or in that folder; None for what is no number."""
         rates: list[float | None] = []
         for part in (name, *self._groups_beside(name)):
             tree, file = self.tree, self.files.get(part)
             if folder is not None:
                 tree, file = Tree(folder), _file_in(folder, part)
             rates += [torch_file.number_in(tree, file, group.get("lr")) for group in _groups(file)] if file else []
-        return bool(rates) and set(rates) == {0.0}
+        return rates
 
     def _groups_beside(self, name: str) -> list[str]:
         """Of a part of an optimizer's states the files with its groups of parameters: in its folder, as of Colossal-AI."""

@@ -19,13 +19,15 @@ def ask(make, path, level="checksum"):
     return validate(path, level, now_s=make.now_s)
 
 
-def pipeline(make, step, *, stage=0, parts=1, dtype="float32", rate=0.1, frozen=False):
+def pipeline(make, step, *, stage=0, parts=1, dtype="float32", rate=0.1, frozen=False, rests=False):
     """A pipeline of two stages, each of them cut into so many parts."""
     path, ranks = make.root / f"run/global_step{step}", 2 * parts
     for rank in range(ranks):
         mine = LAYERS[:2] if rank < parts else LAYERS[2:]
         value, payloads = make.state(step, keys=len(mine), shape=SHAPE)
         optimizer = {"state": value, "param_groups": [{"lr": rate, "params": list(range(len(mine)))}]}
+        if rests and rank < parts:  # the first layer, in a group of its own
+            optimizer["param_groups"] = [{"lr": 0.0, "params": [0]}, {"lr": rate, "params": [1]}]
         states = {"module": None, "global_steps": step, "dp_world_size": 1, "mp_world_size": ranks,
                   "ds_config": {"zero_optimization": {"stage": stage}}}  # fmt: skip
         if stage:
@@ -146,6 +148,15 @@ def test_layers_that_a_step_need_not_change(make, kind):
     paths = run(make, **kind)
     put(paths[1], paths[2], "layer_*")
     assert ask(make, paths[2]).valid is True, ask(make, paths[2])
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_group_without_a_rate_beside_others(make, stage, rests):
+    """So layers are kept as they are, too: their moments go on."""
+    paths = run(make, stage=stage, rests=rests)
+    put(paths[1], paths[2], "layer_00-*")
+    assert ask(make, paths[2]).valid is (True if rests else None), ask(make, paths[2])
 
 
 def test_large_layers_in_16_bits(make, monkeypatch):
