@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sentinel.actions.comments import BESIDE
 from sentinel.actions.held_meanwhile import held_meanwhile
@@ -13,11 +13,12 @@ from sentinel.actions.requeue import is_deferred, is_far, overtaken, waits, was_
 from sentinel.actions.resume_point import write_again
 from sentinel.errors import Unavailable
 from sentinel.model.jobs.chains import CHAIN, begun_instead
-from sentinel.model.jobs.put_off import OURS_FROM
+from sentinel.model.jobs.put_off import OURS_FROM, put_off_at
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Outcome, Result, StepKind, Task
 from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.text import names
 
+_CLOCKS_DIFFER = timedelta(days=1)  # slurmctld's and this host's: what Sentinel put off it put off before now
 # Where Slurm knows that one no more.
 _HAD_BEGUN = "Job {} is held: the next one of its chain (--dependency=singleton) had begun."
 
@@ -82,7 +83,9 @@ def _start_of_its_user(task: Task, means: Means, job: JobView) -> str:
     requeued_at = means.earlier(task, StepKind.REQUEUE_HOLD).get(REQUEUED_AT)
     if not isinstance(requeued_at, str) or job.eligible_at is None:
         return ""
-    if job.eligible_at - datetime.fromisoformat(requeued_at) >= OURS_FROM:
+    put_off = put_off_at(job)
+    ahead = put_off is not None and put_off - means.clock.now() > _CLOCKS_DIFFER
+    if not ahead and job.eligible_at - datetime.fromisoformat(requeued_at) >= OURS_FROM:
         return ""
     return f"its user had it start at {job.eligible_at:%Y-%m-%d %H:%M} UTC: it waits for that"
 

@@ -233,7 +233,7 @@ async def test_released_job_is_not_released_again(world: Worlds, state: str) -> 
     assert outcome.result is Result.DONE and asked == []
 
 
-@pytest.mark.parametrize("ahead", [timedelta(days=3), timedelta(days=20), None])
+@pytest.mark.parametrize("ahead", [timedelta(days=3), timedelta(days=20), timedelta(days=60), None])
 @pytest.mark.parametrize("away", [timedelta(0), timedelta(days=3)])
 async def test_start_time_that_its_user_gave_the_stopped_job_is_kept_and_our_deferral_is_not(
     world: Worlds, ahead: timedelta | None, away: timedelta
