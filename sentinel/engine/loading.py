@@ -210,6 +210,7 @@ def _observe_if_incomplete(state: State, out: Transition, stored: Stored, now: d
 
 
 def _past(state: State, stored: Stored) -> None:
+    state.left_stopped = past_restarts.stored_left(stored.settings.get(past_restarts.LEFT_STOPPED))
     had = {(row["job"], row["attempt"]): row for row in stored.attempts}
     causes = {row["id"]: row for row in stored.judged}
     for judged in stored.judged:

@@ -190,6 +190,8 @@ class State:
     began_before: frozenset[tuple[int, int]] | None = frozenset()
     housekept_at: datetime | None = None  # the last housekeeping of this daemon
     judged_until: datetime | None = None  # as noted: evidence of later is looked for by the next daemon
+    # Jobs and their attempts, put off by Sentinel before restarts of which an older copy of the store told nothing.
+    left_stopped: set[tuple[int, int]] = field(default_factory=set)
     late_since: datetime | None = None  # as noted: older evidence that came late and may not be judged yet
     absence: Absence | None = None  # the last time for which this daemon was away
     answers: dict[str, tuple[Answer, ...]] = field(default_factory=dict)  # by incident: to requests for approval

@@ -6,13 +6,19 @@ And finds those of which nothing is known any more, since the store is an older 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from datetime import timedelta
 
+from sentinel.detect.own_host import of_own_clock
 from sentinel.engine.state import State
 from sentinel.engine.transition import Transition
-from sentinel.model.changes import AttemptSeen
-from sentinel.model.jobs.put_off import is_put_off
+from sentinel.model.changes import AttemptSeen, SettingChanged
+from sentinel.model.jobs.put_off import is_put_off, put_off_at
 from sentinel.model.records import OURS, REQUEUED_AT, JobView, Outcome, Step, StepKind
 from sentinel.policy import PastRestart, Situation
+
+_CLOCKS_DIFFER = timedelta(seconds=10)  # slurmctld's and this host's, before agents tell by how much
+LEFT_STOPPED = "left_stopped"  # stored setting: ``State.left_stopped``
 
 
 def begun_with(step: Step) -> int:
@@ -65,8 +71,15 @@ def is_counted_twice(state: State, stop: Outcome, job: JobView) -> bool:
 
 
 def is_forgotten(state: State, job: JobView) -> bool:
-    """Whether the waiting job may have been stopped by Sentinel, and nothing is known of that: the store is older."""
+    """Whether the waiting job may have been stopped by Sentinel, and nothing is known of that: the store is older.
+
+    A job that a person has requeued, and put off by a month or more or holds, looks the same. Whatever Sentinel asked of
+    Slurm before the store's last word is in the store, and of what this daemon asks it knows.
+    """
     if job.state != "pending" or job.restarts == 0:
+        return False
+    found_before = is_put_off(job) and (job.id, job.restarts) in state.left_stopped
+    if not found_before and not _may_have_been_stopped_meanwhile(state, job):
         return False
     requeued_at = job.submitted_at.isoformat() if job.submitted_at is not None else ""
     return not any(
@@ -77,6 +90,35 @@ def is_forgotten(state: State, job: JobView) -> bool:
         )  # one that Slurm counted twice
         for row in state.ledger.stops_of(job.id)
     )
+
+
+def _may_have_been_stopped_meanwhile(state: State, job: JobView) -> bool:
+    """Whether it was requeued, and put off if it is, after the store's last word and before this daemon began."""
+    known_until, requeued_at = state.cluster.known_until, job.submitted_at
+    if known_until is None or requeued_at is None:
+        return False
+    last = (put_off_at(job) if is_put_off(job) else None) or requeued_at
+    ahead_s = state.cluster.own_clock_ahead_s()
+    if of_own_clock(requeued_at, ahead_s) < known_until - _CLOCKS_DIFFER:
+        return False
+    since = state.watching_since
+    return since is None or of_own_clock(last, ahead_s) <= since + _CLOCKS_DIFFER
+
+
+def left_put_off(state: State, out: Transition, jobs: Iterable[JobView]) -> list[JobView]:
+    """Jobs that Sentinel has put off, as far as Slurm shows, and of whose restart nothing is known. They are noted until it
+    is begun: it may have to wait, and the next daemon's store has a later last word."""
+    left = [job for job in jobs if is_put_off(job) and is_forgotten(state, job)]
+    found = {(job.id, job.restarts) for job in left}
+    if found != state.left_stopped:
+        state.left_stopped = found
+        out.save(SettingChanged(LEFT_STOPPED, sorted(found) or None))
+    return left
+
+
+def stored_left(kept: object) -> set[tuple[int, int]]:
+    """``State.left_stopped`` from the stored setting."""
+    return {(job, restarts) for job, restarts in kept} if isinstance(kept, list) else set()
 
 
 def with_left_job(state: State, situation: Situation) -> Situation:

@@ -14,7 +14,6 @@ from sentinel.engine.reconcile import past_restarts
 from sentinel.engine.state import State
 from sentinel.engine.transition import ObserveFleet, StartTimer, Transition
 from sentinel.model import changes
-from sentinel.model.jobs.put_off import is_put_off
 from sentinel.model.records import OURS, Evidence, Fleet, JobView, Kind, Source, Where, stable_id
 from sentinel.model.vocabulary import NEVER_STARTS
 from sentinel.policy import in_maintenance
@@ -64,7 +63,7 @@ def snapshot_taken(state: State, out: Transition, now: datetime) -> None:
         if (seen := state.cluster.attempts.get((item.where.job or -1, item.where.attempt or 0))) is not None:
             seen.ended = True
     items.extend(_exit_held(state, fleet, now))
-    items.extend(_put_off_before(state, fleet, now))
+    items.extend(_put_off_before(state, out, fleet, now))
     items.extend(_went_down(state, fleet, now))
     if items:
         grouping.receive(state, out, EvidenceReceived(now, tuple(items)))
@@ -131,12 +130,10 @@ def _exit_held(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
     ]
 
 
-def _put_off_before(state: State, fleet: Fleet, now: datetime) -> list[Evidence]:
+def _put_off_before(state: State, out: Transition, fleet: Fleet, now: datetime) -> list[Evidence]:
     """Ends before restarts of which neither the ledger nor an incident tells, since the store is an older copy of itself:
     their jobs wait for a start a month away, and nobody else lets them go."""
-    left = [
-        failed_attempt(job) for job in fleet.jobs.values() if is_put_off(job) and past_restarts.is_forgotten(state, job)
-    ]
+    left = [failed_attempt(job) for job in past_restarts.left_put_off(state, out, fleet.jobs.values())]
     known = {(incident.job, incident.attempt) for incident in state.incidents.values()} if left else set()
     return [ended(state, job, now) for job in left if (job.id, job.restarts) not in known]
 
