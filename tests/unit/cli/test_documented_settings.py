@@ -35,7 +35,7 @@ HOOKS = [
     ROOT / "sentinel/hook.py", ROOT / "sentinel/agent/health/level1.py",
 ]  # fmt: skip
 # What the resume point gives a job, which is no setting.
-GIVEN = re.compile(r"SENTINEL_(?:RESUME_(?:PATH|STEP|TIER)|ATTEMPT|INCIDENT|MESSAGE|JOB|RUN|ORDERS)")
+GIVEN = re.compile(r"SENTINEL_(?:RESUME_(?:PATH|STEP|TIER)|ATTEMPT|INCIDENT|MESSAGE|JOB|UID|RUN|ORDERS)")
 
 
 def classes_of_settings() -> Iterator[str]:
