@@ -190,8 +190,8 @@ def test_what_left_its_job_running_is_loaded_while_that_may_fail_by_it(
         [changes.IncidentChanged(over), changes.VerdictReached(over.id, accused, AT), changes.PlanMade(made),
          changes.PlanFinished(made.id)]
     )  # fmt: skip
-    ended_at = later(ended_s) if ended_s is not None else None
-    store.save_attempt(dataclasses.replace(job(), ended_at=ended_at), first_step=1, last_step=90, step_time_s=0.5)
+    attempt = dataclasses.replace(job(state="failed"), ended_at=later(ended_s)) if ended_s is not None else job()
+    store.save_attempt(attempt, first_step=1, last_step=90, step_time_s=0.5)
     found = store.load(month=later(-86400.0), lately=AT, evidence_ids=10)
     assert [known.id for known in found.incidents] == ([over.id] if loaded else [])
     assert set(found.plans) == ({over.id} if loaded else set())
