@@ -1,20 +1,25 @@
 """Decides whether a running job is stopped for what broke, or left to go on.
 
-A job is stopped where a sign convicts a node by itself, surely enough to take it out, or where the job itself shows that it
-makes no further steps: it hangs, has ended, or trains on bad numbers. Everything else may pass (a lockup of seconds, a port
+A job is stopped where a sign convicts a node by itself, surely enough to take it out, where the driver has reported an error
+that ends what uses the GPU (an Xid of memory, NVLink, the bus or the firmware), or where the job itself shows that it makes
+no further steps: it hangs, has ended, or trains on bad numbers. Everything else may pass (a lockup of seconds, a port
 that comes back, a disk that answers again), also where two such signs agree and drain the node: Slurm's drain lets the job
 finish there. A job that it does harm hangs or ends, which is judged together with it.
 """
 
 from __future__ import annotations
 
-from sentinel.model.records import Incident, JobView, Kind, Scalar, Verdict
+from sentinel.model.records import Cause, Incident, JobView, Kind, Scalar, Verdict
 from sentinel.policy.drains import sure_enough
 from sentinel.policy.situation import SILENCE, Situation, from_silence
 
 _NOT_FAILED = frozenset(
     {"running", "suspended", "completing", "completed"}
 )  # Slurm's states of jobs, as far as these tell
+
+_BY_XID = frozenset(
+    {Cause.GPU_MEMORY_ECC, Cause.GPU_NVLINK, Cause.GPU_FALLEN_OFF_BUS, Cause.GPU_GSP_OR_DRIVER}
+)  # the driver resets or removes the channels of what used the GPU, whatever the job prints meanwhile
 
 
 def may_go_on(job: JobView, verdict: Verdict, incident: Incident, situation: Situation, act_confidence: float) -> str:
@@ -25,6 +30,8 @@ def may_go_on(job: JobView, verdict: Verdict, incident: Incident, situation: Sit
     """
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
     stopped = stopped or not (job.state in _NOT_FAILED or situation.goes_on)
+    by_xid = verdict.cause in _BY_XID and any(item.kind == Kind.XID for item in incident.evidence)
+    stopped = stopped or (by_xid and sure_enough(verdict, act_confidence))
     if stopped or concerns_numbers(verdict, incident, act_confidence) or _convicts_surely(verdict, act_confidence):
         return ""
     if job.state == "completed":

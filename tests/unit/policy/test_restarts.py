@@ -256,6 +256,12 @@ def test_running_job_is_not_stopped_for_a_node_that_is_not_surely_enough_convict
     assert kinds(plan) == ([StepKind.DRAIN, *RESTART] if stopped else [])
 
 
+def test_a_drivers_error_that_ends_what_uses_the_gpu_stops_its_job_though_no_sign_convicts_alone() -> None:
+    passing = dataclasses.replace(verdict(drain=("n1",), cause=Cause.GPU_NVLINK), may_pass=("n1",))
+    assert kinds(decide(passing, incident(evidence(Kind.XID, node="n1")))) == [StepKind.DRAIN, *RESTART]
+    assert kinds(decide(passing, incident(evidence("nvlink-counters", node="n1")))) == [StepKind.DRAIN]
+
+
 @pytest.mark.parametrize(
     ("asked", "steps"), [("restart", RESTART), ("hold", [StepKind.HOLD]), ("tell", [])], ids=["restart", "hold", "tell"]
 )

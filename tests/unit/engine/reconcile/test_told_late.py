@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from in_memory.daemon import WIDE, Daemon, beside, fail, incidents_of, outcomes, silent, states
 from in_memory.world import World
-from made_records import AT, ended, evidence, later
+from made_records import AT, evidence, later
 
 from sentinel.model.records import Kind, Source, Where
 
@@ -25,8 +25,6 @@ async def test_what_a_second_source_tells_late_is_of_the_attempt_that_ran_then(w
     daemon.live.node("n1").gpus = {(there.job, 0): frozenset({0})}
     of_gpu = Where(node="n1", gpu=0)
     await fail(daemon, dataclasses.replace(evidence(Kind.XID, data={"xid": 94}, text="NVRM: Xid 94"), where=of_gpu))
-    there.slurm.end(there.job, exit_code=1)
-    await fail(daemon, ended(there.job))
     assert job.restarts == 1 and "n1" not in job.on, daemon.said
     await daemon.fleets.take()  # the snapshot shows what runs on the node by now
     now_s = (there.slurm.clock.now() - AT).total_seconds()
