@@ -30,12 +30,13 @@ def may_go_on(job: JobView, verdict: Verdict, incident: Incident, situation: Sit
     """
     stopped = any(item.kind in (Kind.JOB_ENDED, Kind.STALL) for item in incident.evidence)
     stopped = stopped or not (job.state in _NOT_FAILED or situation.goes_on)
-    by_xid = verdict.cause in _BY_XID and any(item.kind == Kind.XID for item in incident.evidence)
-    stopped = stopped or (by_xid and sure_enough(verdict, act_confidence))
     if stopped or concerns_numbers(verdict, incident, act_confidence) or _convicts_surely(verdict, act_confidence):
         return ""
     if job.state == "completed":
         return f"Job {job.id} is done: what its nodes said has not stopped it."
+    by_xid = verdict.cause in _BY_XID and any(item.kind == Kind.XID for item in incident.evidence)
+    if by_xid and sure_enough(verdict, act_confidence):
+        return ""
     return f"Job {job.id} is not stopped: what its nodes say may pass. If the job ends or hangs, that shows."
 
 

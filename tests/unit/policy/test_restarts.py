@@ -260,6 +260,8 @@ def test_a_drivers_error_that_ends_what_uses_the_gpu_stops_its_job_though_no_sig
     passing = dataclasses.replace(verdict(drain=("n1",), cause=Cause.GPU_NVLINK), may_pass=("n1",))
     assert kinds(decide(passing, incident(evidence(Kind.XID, node="n1")))) == [StepKind.DRAIN, *RESTART]
     assert kinds(decide(passing, incident(evidence("nvlink-counters", node="n1")))) == [StepKind.DRAIN]
+    done = decide(verdict(suspect=("n1",)), incident(evidence(Kind.XID, node="n1")), job=job(state="completed"))
+    assert kinds(done) == [] and "Job 101 is done" in done.explanation
 
 
 @pytest.mark.parametrize(
