@@ -20,11 +20,19 @@ _DRAWN = re.compile(
     rb"(?m)^(?:[^\n]{0,24}?File |\W{0,8}\[?)(~?/[^\s:\]]{1,240}\.py)(?::\d{1,7})?(?:\]\([^)\n]{0,240}\))?"
     rb",? in ([\w<>.]{1,80})"
 )
+# A cell of a notebook, as IPython 8, 8.0, 7 and VS Code name it; the function is empty for the cell's own lines.
+CELL = (
+    rb"(?:(?:Cell|Input) In ?\[\d{1,6}\]|<ipython-input-[\w-]{1,60}>|(?:~?/|[A-Za-z]:)[^\n]{1,240}\.ipynb Cell \d{1,6})"
+)
+_CELL = re.compile(rb"(?m)^(%s)(?:,? line \d{1,7})?(?:,? in )?([\w<>.]{0,80})" % CELL)
+_NUMBER = rb"(?:\d{1,7}|<a href=[^>\n]{1,300}>\d{1,7}</a>)"  # of a line of source; a link in VS Code
 _POINTED = re.compile(
-    rb"(?m)^[^\n]{0,24}?(?:-{2,}> ?|\xe2\x9d\xb1 {1,4})\d{1,7}([^\n]{0,240})"
+    rb"(?m)^[^\n]{0,24}?(?:-{2,}> ?|\xe2\x9d\xb1 {1,4})%s([^\n]{0,240})" % _NUMBER
 )  # the line that they point at
 # Source that they show around it, of which a statement may have many lines.
-_SHOWN = re.compile(rb"(?m)^[^\w\n]{0,24}(?:\d{1,7}(?: [^\n]{0,400})?|\(\.\.\.\))$")
+_SHOWN = re.compile(rb"(?m)^[^\w\n]{0,24}(?:%s(?: [^\n]{0,400})?|\(\.\.\.\))$" % _NUMBER)
+# What a person typed: at a prompt, or in a cell. Other names in brackets are generated code's.
+_TYPED = re.compile(rb"<(?:ipython-input-|stdin>)")
 _STANDARD = re.compile(
     rb"/python\d[\d.]{0,6}/(?!(?:site|dist)-packages/)|^<frozen |^[A-Za-z]:/[^\n]{1,240}/[Ll]ib/(?!site-packages/)"
 )
@@ -137,12 +145,12 @@ def innermost(before: bytes) -> Frame | None:
         before = before.replace(b"\n\n", b"\n")
     before = _OF_WINDOWS.sub(lambda path: path[0].replace(b"\\", b"/"), before)
     frames, between = list(_FRAME.finditer(before)), BETWEEN
-    drawn = list(_DRAWN.finditer(before))
+    drawn = sorted([*_DRAWN.finditer(before), *_CELL.finditer(before)], key=lambda frame: frame.start())
     if drawn and (not frames or frames[-1].start() < drawn[-1].start()):
         frames, between = drawn, BETWEEN_DRAWN
     if not frames or _lines_after(before, frames[-1]) > between:
         return None
-    named = [f for f in frames if not _STANDARD.search(f[1]) and not _HANDS_ON.search(f[1]) and f[1][:1] != b"<"]
+    named = [f for f in frames if not _STANDARD.search(f[1]) and not _HANDS_ON.search(f[1]) and not _is_generated(f[1])]
     last, begin = frames[-1], before.rfind(b"Traceback (most recent")
     ignored = _IGNORED.search(before[: max(begin, 0)]) is not None
     prefix = _text(before[before.rfind(b"\n", 0, last.start()) + 1 : last.start()].rstrip())
@@ -192,7 +200,7 @@ def crashed_in(evidence: Evidence, behind: bytes) -> Evidence:
         frame = _OF_STACK.match(line)
         if frame is None and line:
             break
-        if frame is not None and not _STANDARD.search(frame[1]) and frame[1][:1] != b"<":
+        if frame is not None and not _STANDARD.search(frame[1]) and not _is_generated(frame[1]):
             return replace(evidence, data={**evidence.data, "frame": _text(frame[1])})
     return evidence
 
@@ -249,7 +257,7 @@ def is_ignored(line: bytes, before: bytes) -> bool:
 
 def _lines_after(before: bytes, frame: re.Match[bytes]) -> int:
     """Lines between the frame and the end, without those of the source that is shown: of a statement, or by a notebook."""
-    if frame.re is _DRAWN:
+    if frame.re is not _FRAME:
         return before.count(b"\n", frame.end(2)) - len(_SHOWN.findall(before, frame.end(2)))
     further_in = before[before.rfind(b"\n", 0, frame.start()) + 1 : frame.start()] + b"  "
     lines = before[frame.end(2) :].split(b"\n")[1:]
@@ -284,6 +292,11 @@ def _imported(before: bytes, frames: Sequence[re.Match[bytes]]) -> str:
 def _imports(before: bytes, frame: re.Match[bytes]) -> bool:
     """Whether the frame is at an import; the importer's own frame shows no source."""
     return frame[1].startswith(b"<frozen importlib") or b"import" in _source(before, frame)
+
+
+def _is_generated(file: bytes) -> bool:
+    """Whether the code is in no file, and nobody typed it: what ``exec`` was given, an import's own frames."""
+    return file[:1] == b"<" and not _TYPED.match(file)
 
 
 def _package(file: bytes) -> bytes:

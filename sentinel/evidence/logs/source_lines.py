@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from sentinel.config.rules import Form, Role, Rule
+from sentinel.evidence.logs.frames import CELL
 from sentinel.evidence.logs.prefixes import SYSTEMD
 from sentinel.evidence.logs.writers import begins_as, line_above, text_above
 from sentinel.model.records import Cause
@@ -43,9 +44,7 @@ _COMMENT = re.compile(rb"\s{0,8}#{1,8} (?!\[ {0,8}\d|slurm|NVRM: |[A-Z][a-z]{2} 
 # Source that IPython draws around the line of each frame, numbered; what stands above it; and what it begins with, where the
 # exception itself is told at the end.
 _DRAWN = re.compile(rb"[^\w\n]{0,10}(?:-{1,8}> )?(\d{1,6})(?: [^\n]*)?$", re.MULTILINE)
-_DRAWN_FRAME = re.compile(
-    rb"(?:File )?(?:~|/|[A-Za-z]:\\|<ipython)[^\n]{1,300}\bin [\w<]|(?:Cell|Input) In ?\[\d{1,6}\]", re.MULTILINE
-)
+_DRAWN_FRAME = re.compile(rb"(?:File )?(?:~|/|[A-Za-z]:\\)[^\n]{1,300}\bin [\w<]|%s" % CELL, re.MULTILINE)
 _HEADING = re.compile(rb"([A-Za-z_][\w.]{2,80}) {2,80}Traceback \(most recent call last\)\s*$", re.MULTILINE)
 DRAWN = 2000  # bytes above a line in which the frame is looked for whose source it is
 TRACEBACK = 16_384  # bytes below the heading of a traceback in which its exception is looked for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from in_memory.daemon import RULES
 from made_records import AT
 from shipped import shipped_signatures
@@ -57,3 +58,28 @@ def test_numbered_lines_that_no_frame_stands_above_are_a_log() -> None:
         " 42 torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
     ]
     assert cause(*numbered) is Cause.APP_OOM_GPU
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        ["Cell In[8], line 2", "      1 out = model(batch)", "----> 2 out.mean(dims=1).lost()"],
+        ["Cell In[8], line 2, in step(batch)", "      1 out = model(batch)", "----> 2 out.mean(dims=1).lost()"],
+        ["Input In [8], in <cell line: 2>()", "      1 out = model(batch)", "----> 2 out.mean(dims=1).lost()"],
+        ["<ipython-input-8-0a1b2c3d4e5f> in <module>", "      1 out = model(batch)", "----> 2 out.lost()"],
+        [
+            "/home/ann/first run.ipynb Cell 8 line 2",
+            "      <a href='vscode-notebook-cell:/home/ann/first%20run.ipynb#X10s?line=0'>1</a> out = model(batch)",
+            "----> <a href='vscode-notebook-cell:/home/ann/first%20run.ipynb#X10s?line=1'>2</a> out.lost()",
+        ],
+        ['  File "<ipython-input-8-0a1b2c3d4e5f>", line 2, in <module>', "    out.lost()"],
+    ],
+)
+def test_a_cell_of_a_notebook_is_a_frame_of_the_users(cell: list[str]) -> None:
+    library = [f"File {LIBRARY}:788, in load(f)", "    787     return lost", "--> 788     return f(lost)", ""]
+    raised = "AttributeError: 'NestedShard' object has no attribute 'lost'"
+    framed = [str(item.data["frame"]) for item in read(*library, *cell, "", raised) if "frame" in item.data]
+    assert framed
+    assert all(cell[0].strip().removeprefix('File "').startswith(frame) for frame in framed)
+    assert cause(*library, *cell, "", raised) is Cause.USER_CODE
+    assert cause(*cell, *library, raised) is Cause.SOFTWARE_ENV
