@@ -163,12 +163,20 @@ def _finite_again(one: Reading, trained: Sequence[Evidence], readings: Sequence[
     Mixed precision begins like that, and a mean that has no value yet.
     """
     bad = [below for r in readings if r.evidence.kind == NAN and (below := lines_below(r, one)) is not None]
-    told = [(e.line or 0, numbers) for e in trained if _may_be_of(e, one) and (numbers := _numbers(e))]
+    told = [(e, numbers) for e in trained if _may_be_of(e, one) and (numbers := _numbers(e))]
     last = max(
         (one.evidence.line or 0) + max(bad, default=0),
-        max((line for line, numbers in told if not all(map(isfinite, numbers))), default=0),
+        max((e.line or 0 for e, numbers in told if not all(map(isfinite, numbers))), default=0),
     )
-    return sum(line > last for line, _ in told) >= TRAINED_AFTER
+    finite = [e for e, _ in told if (e.line or 0) > last]
+    return max(len(finite), _steps_made(finite)) >= TRAINED_AFTER
+
+
+def _steps_made(steps: Sequence[Evidence]) -> int:
+    """From the first to the last of these lines, of which a program may print one for every tenth step."""
+    numbers = [step.data.get("step") for step in steps]
+    known = [number for number in numbers if isinstance(number, int) and not isinstance(number, bool)]
+    return known[-1] - known[0] if known else 0
 
 
 def _out_of_space_after(one: Reading, readings: Sequence[Reading]) -> bool:

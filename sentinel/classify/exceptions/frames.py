@@ -293,6 +293,8 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
         return {C.DATALOADER: SOURCE, C.USER_CONFIG: STATE, C.USER_CODE: STATE, C.SOFTWARE_ENV: REFUSED}
     if refused and _ORDER.search(evidence.text):
         return _moved(weights, {C.SOFTWARE_ENV: INVARIANT}) if evidence.data.get("inside") is True else moved
+    if _ADMITS_BUG.search(evidence.text):
+        return _moved(weights, {C.SOFTWARE_ENV: INVARIANT})
     if _RECORDED.search(frame) and not own:
         return weights
     wrong_type = refused and _WRONG_TYPE.search(evidence.text) is not None  # of an argument: no setting's
@@ -306,8 +308,6 @@ def _by_library(evidence: Evidence, weights: Weights, frame: str) -> Weights:
             return weights
     inside = (_INSIDE.search(evidence.text) is not None or _asserts(evidence)) and not _TAKES_DATA.search(frame)
     state = refused and "RuntimeError" in evidence.text
-    if refused and _ADMITS_BUG.search(evidence.text):
-        return _moved(weights, {C.SOFTWARE_ENV: INVARIANT})
     if refused and not inside:
         moved[C.USER_CONFIG] = max(moved.get(C.USER_CONFIG, 0.0), STATE if state else CHECKED)
     fault = OWN_FAULT if own else INVARIANT if inside else STATE if state else REFUSED

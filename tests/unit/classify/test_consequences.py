@@ -124,6 +124,11 @@ def test_what_was_killed_before_the_step_was_cancelled_is_why_it_was() -> None:
     assert judge(log(CANCELLED + killed)).cause is Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
 
 
+def test_a_step_that_srun_ended_since_a_task_was_gone_was_not_ended_by_the_scheduler() -> None:
+    waited = "srun: First task exited 600s ago\nsrun: StepId=52.0 task 7: exited abnormally\n"
+    assert judge(log(waited + CANCELLED)).cause is Cause.UNKNOWN
+
+
 def test_what_another_log_says_was_killed_may_have_been_killed_by_the_cancellation() -> None:
     killed = [
         replace(item, where=Where(job=52, path="other.txt")) for item in log("script: line 9: 123 Killed  python\n")

@@ -341,6 +341,13 @@ def test_numbers_that_are_finite_again_ended_nothing() -> None:
     assert cause(fine + bad + NOT_THERE) is Cause.NUMERICAL_NAN
 
 
+def test_lines_that_stand_for_ten_steps_each_show_that_numbers_are_finite_again() -> None:
+    bad = "step 10 | loss 9.1 | grad_norm nan\n"
+    every_tenth = "step 20 | loss 8.2 | grad_norm 1.2\nstep 30 | loss 8.1 | grad_norm 1.1\n"
+    assert cause(bad + every_tenth + NOT_THERE) is Cause.USER_CODE
+    assert cause(bad + every_tenth.replace("step 30", "step 21") + NOT_THERE) is Cause.NUMERICAL_NAN
+
+
 @pytest.mark.parametrize(
     ("clean", "other"),
     [

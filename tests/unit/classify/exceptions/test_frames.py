@@ -352,6 +352,14 @@ def test_a_message_that_says_how_to_raise_no_error_refuses_an_argument(asks: str
     assert cause(OWN, LIBRARY, raised=raised, source="raise ValueError(") is Cause.USER_CONFIG
 
 
+def test_an_assertion_of_the_native_library_that_asks_for_a_report_is_its_own() -> None:
+    torch = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    raised = 'RuntimeError: comm INTERNAL ASSERT FAILED at "/pytorch/comm.cpp":40, please report a bug to PyTorch.'
+    assert cause(OWN, torch, raised=raised, source="return group.send([tensor], dst, tag)") is Cause.SOFTWARE_ENV
+    plain = "RuntimeError: comm is not there"
+    assert cause(OWN, torch, raised=plain, source="return group.send([tensor], dst, tag)") is Cause.USER_CODE
+
+
 @pytest.mark.parametrize(
     "asks", ["Please open an issue", "Please raise a GitHub issue", "Report this error", "Create a ticket"]
 )
