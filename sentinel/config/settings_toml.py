@@ -11,6 +11,7 @@ import re
 import types
 import typing
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,11 @@ from sentinel.planning import quantities
 from sentinel.planning.limits import PlanningError
 
 T = TypeVar("T")
+
+_MOST_FAULTS = 20  # told at once: nobody mends more, and others' files may have thousands
+_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*'""")
+_NAME = rf"(?:{_PART.pattern})(?:[ \t]*\.[ \t]*(?:{_PART.pattern}))*"
+_LINE = re.compile(rf"[ \t]*(?:\[{{1,2}}[ \t]*(?P<header>{_NAME})[ \t]*\]{{1,2}}[ \t]*(?:#|$)|(?P<key>{_NAME})[ \t]*=)")
 
 
 class InvalidSetting(Exception):
@@ -78,26 +84,33 @@ class Reader:
 
     def line_of(self, key: str) -> int | None:
         """Line of a dotted key, however it is written: under its section's header, dotted, or inside an inline table."""
-        parts = key.split(".")
-        for size in range(len(parts) - 1, -1, -1):
-            start = self._header(parts[:size]) if size else 0
-            if start is None:
-                continue
-            for end in range(len(parts), size, -1):
-                wanted = re.compile(r"^\s*" + _spelled(parts[size:end]) + r"\s*=")
-                for number, line in enumerate(self.lines[start:], start + 1):
-                    if number > start + 1 and line.lstrip().startswith("["):
-                        break  # the next section
-                    if wanted.match(line):
-                        return number
-        header = self._header(parts)
-        if header is None:
-            header = self._header(parts, inside=True)  # a section that is there by those inside it
-        return header + 1 if header is not None else None
+        keys, headers = self._lines_of
+        name = key
+        while name and name not in headers:
+            if name in keys:
+                return keys[name]
+            name = name.rpartition(".")[0]  # it may stand inside an inline table
+        return headers.get(key) or next((n for header, n in headers.items() if header.startswith(f"{key}.")), None)
 
-    def _header(self, parts: list[str], *, inside: bool = False) -> int | None:
-        header = re.compile(r"^\s*\[+\s*" + _spelled(parts) + (r"\s*\." if inside else r"\s*\]+"))
-        return next((n for n, line in enumerate(self.lines) if header.match(line)), None)
+    @cached_property
+    def _lines_of(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The first line of each key, and of each header, by their whole names.
+
+        One pass over the text for all keys: others write it, and choose how many parts a key has.
+        """
+        keys: dict[str, int] = {}
+        headers: dict[str, int] = {}
+        section = ""
+        for number, line in enumerate(self.lines, 1):
+            match = _LINE.match(line)
+            if match is None:
+                continue
+            if match["header"]:
+                section = _plain(match["header"])
+                headers.setdefault(section, number)
+            else:
+                keys.setdefault(f"{section}.{_plain(match['key'])}".lstrip("."), number)
+        return keys, headers
 
     def fail(self, key: str, message: str, fix: str) -> FileError:
         return FileError(self.path, message, line=self.line_of(key), key=key, fix=fix)
@@ -202,6 +215,8 @@ def _each(values: dict[str, Any], read: typing.Callable[[str, Any], Any]) -> dic
             made[name] = read(name, value)
         except FileError as error:
             faults.append(error)
+            if len(faults) >= _MOST_FAULTS:
+                break
     if faults:
         raise all_of(faults)
     return made
@@ -216,9 +231,9 @@ _QUANTITIES: dict[str, tuple[typing.Callable[[str], float], float]] = {
 }
 
 
-def _spelled(parts: list[str]) -> str:
-    """A dotted key as a pattern; each part may be quoted."""
-    return r"\s*\.\s*".join(rf"[\"']?{re.escape(part)}[\"']?" for part in parts)
+def _plain(written: str) -> str:
+    """A dotted key without spaces and quotes."""
+    return ".".join(part.strip("\"'") for part in _PART.findall(written))
 
 
 def _required(item: dataclasses.Field[Any]) -> bool:

@@ -106,6 +106,21 @@ def test_not_toml(tmp_path: Path) -> None:
     assert error.line == 2 and "not TOML" in error.message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [".".join(["a"] * 65) + " = 1", "[" + ".".join(['"b c"'] * 65) + "]", "x = {" + " . ".join(["a"] * 65) + " = 1}"],
+    ids=["key", "header", "inline"],
+)
+def test_a_key_of_very_many_parts_is_refused(tmp_path: Path, text: str) -> None:
+    error = refused(tmp_path, f"# first\n{text}\n")
+    assert error.line == 2 and "more than 64 parts" in error.message
+
+
+def test_no_more_faults_are_looked_for_than_anybody_reads(tmp_path: Path) -> None:
+    error = refused(tmp_path, "".join(f"k{number} = 1\n" for number in range(500)))
+    assert len(error.others) == 19
+
+
 def test_not_utf8(tmp_path: Path) -> None:
     assert "not UTF-8 at byte 11" in refused(tmp_path, b'cluster = "\xff"\n').message
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from counted_calls import within_calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,6 +122,21 @@ def test_what_is_wrong_with_a_file_is_said_in_a_line(text: str) -> None:
     with pytest.raises(UserError) as caught:
         channels_of(text, SITE, "messages.toml")
     assert len(caught.value.message) < 200 and caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"' + "." * 8000 + '" = 1', '["' + "." * 8000 + '"]', "".join(f"k{n} = 1\n" for n in range(1100))],
+    ids=["dots in a key", "dots in a header", "many keys"],
+)
+def test_a_file_that_is_wrong_costs_the_daemon_little(text: str) -> None:
+    """It is read in the daemon's event loop."""
+
+    def read() -> None:
+        with pytest.raises(UserError):
+            channels_of(text, SITE, "messages.toml")
+
+    assert within_calls(60_000, read)
 
 
 @pytest.mark.parametrize(
