@@ -6,7 +6,7 @@ lies in which folder below is then not known, and a job must not go on from anot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -26,19 +26,27 @@ class OtherFolder:
     at_work: bool
 
 
-def folders_of_others(fleet: Fleet, job: JobView) -> list[OtherFolder]:
-    return [
-        OtherFolder(root.rstrip("/"), other.id, other.state in _AT_WORK)
-        for other in fleet.jobs.values()
-        if other.id != job.id and other.user == job.user and (other.het is None or other.het != job.het)
-        if other.nodes or other.restarts > 0  # one that was cancelled in the queue has saved nothing
-        for root in intent_of(other.comment, other.id).global_roots
-    ]
+FoldersOfOthers = Mapping[str, Sequence[OtherFolder]]  # by path
 
 
-def may_be_anothers(
-    path: str, others: Sequence[OtherFolder], intent: Intent, *, to_move: bool = False
-) -> OtherFolder | None:
+def folders_of_others(fleet: Fleet, job: JobView) -> FoldersOfOthers:
+    """Of each folder the first job that names it, and the first that is at work: a user may have thousands of jobs that
+    name the same ones."""
+    found: dict[str, list[OtherFolder]] = {}
+    for other in fleet.jobs.values():
+        if other.id == job.id or other.user != job.user or (other.het is not None and other.het == job.het):
+            continue
+        if not (other.nodes or other.restarts > 0):
+            continue  # one that was cancelled in the queue has saved nothing
+        at_work = other.state in _AT_WORK
+        for root in intent_of(other.comment, other.id).global_roots:
+            known = found.setdefault(root.rstrip("/"), [])
+            if not known or (at_work and not any(one.at_work for one in known)):
+                known.append(OtherFolder(root.rstrip("/"), other.id, at_work))
+    return found
+
+
+def may_be_anothers(path: str, others: FoldersOfOthers, intent: Intent, *, to_move: bool = False) -> OtherFolder | None:
     """The folder of another job to which a checkpoint in a shared folder may belong; None: it is this job's.
 
     What lies in a folder itself that both name is one run's, on which both jobs work. What lies in a folder below may be
@@ -49,17 +57,26 @@ def may_be_anothers(
     """
     own = {root.rstrip("/") for root in intent.global_roots}
     flat = f"{PurePosixPath(path).parent}" in own
-    for one in others:
-        if not _is_within(path, one.path):
-            continue
-        both = any(_is_within(root, one.path) and _is_within(path, root) for root in own)
-        if not both or not flat or (to_move and one.at_work and one.path in own):
-            return one
+    above = list(_with_folders_above(path))
+    home = next((folder for folder in above if folder in own), None)
+    for folder in above:
+        both = home is not None and len(folder) <= len(home)  # the folder is the one of this job, or above that
+        for one in others.get(folder, ()):
+            if not both or not flat or (to_move and one.at_work and folder in own):
+                return one
     return None
 
 
+def _with_folders_above(path: str) -> Iterator[str]:
+    """The path itself first; the empty one, which is ``/``, last."""
+    yield path
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
 def without_others(
-    candidates: Iterable[Candidate], others: Sequence[OtherFolder], intent: Intent
+    candidates: Iterable[Candidate], others: FoldersOfOthers, intent: Intent
 ) -> tuple[list[Candidate], list[str]]:
     """The candidates that are this job's own, and why others below its folders may not be."""
     kept: list[Candidate] = []
@@ -72,7 +89,3 @@ def without_others(
             words = f"job {other.job} names {other.path}, too, and which of the runs below is this job's is not known"
             reasons[f"{words}: give each job a folder of its own"] = None
     return kept, list(reasons)
-
-
-def _is_within(path: str, root: str) -> bool:
-    return path == root or path.startswith(f"{root}/")

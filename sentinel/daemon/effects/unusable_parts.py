@@ -9,7 +9,7 @@ from sentinel.checkpoints.fleet_parts import later_than
 from sentinel.checkpoints.records import Candidate, Part, level_at_least
 from sentinel.checkpoints.setting_aside.standing_in import BY_ITS_END, BY_ITS_NAME
 from sentinel.daemon.effects.folder_listings import Check
-from sentinel.daemon.effects.other_runs import OtherFolder, may_be_anothers
+from sentinel.daemon.effects.other_runs import FoldersOfOthers, may_be_anothers
 from sentinel.model.intent import Intent
 from sentinel.model.records import Scalar
 from sentinel.text import visible
@@ -33,7 +33,7 @@ def unusable(parts: Sequence[Part], candidates: Sequence[Candidate], chosen: Map
 
 
 def without_anothers(
-    parts: Sequence[Part], others: Sequence[OtherFolder], intent: Intent
+    parts: Sequence[Part], others: FoldersOfOthers, intent: Intent
 ) -> tuple[dict[tuple[str, str], list[Part]], list[str]]:
     """What is moved, by host and root, and in words what is not, since it may be another job's."""
     moves: dict[tuple[str, str], list[Part]] = {}

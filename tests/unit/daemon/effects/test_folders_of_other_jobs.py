@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from counted_calls import within_calls
 from in_memory.checkpoints import (
     BOTH,
     GLOBAL,
@@ -23,6 +24,8 @@ from made_records import incident, plan, step
 
 from sentinel.actions.means import Task
 from sentinel.checkpoints.records import Part
+from sentinel.daemon.effects.other_runs import folders_of_others, may_be_anothers
+from sentinel.model.intent import intent_of
 from sentinel.model.records import Outcome, Result, StepKind
 
 Worlds = Callable[..., World]
@@ -143,3 +146,28 @@ async def test_a_run_that_is_over_leaves_its_next_job_the_torn_saves_to_move(wor
     case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
     case.world.slurm.end(case.world.slurm.submit(nodes=1, comment=SHARED), exit_code=0)
     assert (await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200}))["moved"] == 1
+
+
+async def test_many_jobs_that_name_many_folders_cost_the_daemon_little(world: Worlds) -> None:
+    """The comments are one user's, and the choice is made in the daemon's event loop."""
+    case = await failed(world(), Nodes(shared(100)), comment=SHARED)
+    fleet = await case.daemon.fleets.take()
+    this = fleet.jobs[case.world.job]
+    comments = [json.dumps({"sentinel": {"global": [f"/of/{n}/{m}" for m in range(50)]}}) for n in range(200)]
+    jobs = {n: replace(this, id=n, comment=comment) for n, comment in enumerate(comments, 10_000)}
+    others = folders_of_others(replace(fleet, jobs=jobs), this)
+    intent = intent_of(this.comment)
+
+    def look() -> None:
+        for number in range(200):
+            assert may_be_anothers(f"{GLOBAL}/step-{number}", others, intent) is None
+
+    assert within_calls(50_000, look)
+
+
+async def test_a_job_at_work_counts_beside_others_that_are_over_and_name_the_same_folder(world: Worlds) -> None:
+    case = await failed(world(), Nodes(shared(200), shared(300)), comment=SHARED)
+    case.world.slurm.end(case.world.slurm.submit(nodes=1, comment=SHARED), exit_code=0)
+    at_work = case.world.slurm.submit(nodes=1, comment=SHARED)
+    found = await case.quarantine({"path": f"{GLOBAL}/step-200", "step": 200})
+    assert found["moved"] == 0 and f"job {at_work} names it, too" in found["explanation"]
