@@ -6,7 +6,7 @@ Times are compared within one rank only; clocks of different hosts are not compa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sentinel.classify.hang.group_state import GroupStates, GroupView
@@ -26,10 +26,13 @@ class Front:
     of: int | None = None
 
 
-def global_ranks(group: GroupView, rank: int, numbers: Iterable[int]) -> dict[int, int]:
-    """Peers' numbers as global ranks: indexes within the group, or global already where the own number says so."""
+def global_ranks(group: GroupView, order: Sequence[int], rank: int, numbers: Iterable[int]) -> dict[int, int]:
+    """Peers' numbers as global ranks: indexes within the group, or global already where the own number says so.
+
+    Args:
+        order: the group's members, sorted.
+    """
     own = group.traces[rank].local_rank
-    order = sorted(group.members)
     if group.closed and own is not None and own < len(order) and order[own] == rank:
         return {number: order[number] for number in numbers if number < len(order)}
     return {number: number for number in numbers} if own == rank else {}
@@ -38,13 +41,14 @@ def global_ranks(group: GroupView, rank: int, numbers: Iterable[int]) -> dict[in
 def fronts(picture: GroupStates) -> dict[int, Front]:
     found: dict[int, tuple[int, Front]] = {}
     for index, group in enumerate(picture.groups):
+        order = sorted(group.members)
         for rank, trace in group.traces.items():
             done = group.completed.get(rank)
             for call in trace.calls:
                 if call.state != "completed" and (done is None or call.sequence > done) and call.created_ns is not None:
                     _keep(found, rank, call.created_ns, Front(index, call.sequence))
             for channels in (trace.sends, trace.receives):
-                peers = global_ranks(group, rank, channels)
+                peers = global_ranks(group, order, rank, channels)
                 for number, channel in channels.items():
                     oldest = channel.oldest_open
                     if oldest is not None and oldest.created_ns is not None and number in peers:

@@ -7,15 +7,16 @@ for and wait for nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.classify.hang.group_state import GroupStates, GroupView
 from sentinel.classify.hang.order import Front, fronts, global_ranks, offenders
 from sentinel.graphs import components
-from sentinel.model.collectives import Call, Channel
+from sentinel.model.collectives import Call, Channel, GroupTrace
 
 _MAX_EDGES = 2_000_000
+_OTHER_SIDE = {"sends": "receives", "receives": "sends"}
 
 
 @dataclass(slots=True)
@@ -130,28 +131,38 @@ def _collective_waits(group: GroupView, result: Waits, possible: frozenset[int])
 
 
 def _peer_waits(picture: GroupStates, group: GroupView, result: Waits) -> None:
+    order = sorted(group.members)
+    peers = {rank: global_ranks(group, order, rank, {*t.sends, *t.receives}) for rank, t in group.traces.items()}
+    facing = {  # of each rank by its peer
+        (side, rank, peers[rank].get(number)): channel
+        for side in _OTHER_SIDE
+        for rank, trace in group.traces.items()
+        for number, channel in _channels(trace, side).items()
+    }
     for rank, trace in group.traces.items():
         if trace.open_batches:
             result.open = True
             result.unsure.setdefault(rank, []).append(frozenset())
-        for mine in ("sends", "receives"):
-            channels: dict[int, Channel] = dict(getattr(trace, mine))
-            peers = global_ranks(group, rank, channels)
-            for number, channel in channels.items():
+        for side, other_side in _OTHER_SIDE.items():
+            for number, channel in _channels(trace, side).items():
                 if not channel.open:
                     continue
                 result.open = True
-                peer = peers.get(number)
+                peer = peers[rank].get(number)
                 if peer is None or (peer not in group.traces and peer not in picture.traces):
                     result.unsure.setdefault(rank, []).append(frozenset() if peer is None else frozenset((peer,)))
                     if peer is not None:
                         result.waits.append(_peer_wait(group, rank, None, channel, unseen=frozenset((peer,))))
-                elif _owes(picture, group, rank, peer, channel, "receives" if mine == "sends" else "sends"):
+                elif _owes(picture, rank, peer, channel, facing.get((other_side, peer, rank))):
                     result.blocked.add(rank)
                     result.waited.add(peer)
                     result.waits.append(_peer_wait(group, rank, peer, channel))
                 else:
                     result.meeting.add(rank)
+
+
+def _channels(trace: GroupTrace, side: str) -> Mapping[int, Channel]:
+    return trace.sends if side == "sends" else trace.receives
 
 
 def _peer_wait(
@@ -163,15 +174,8 @@ def _peer_wait(
     return Wait(group, {rank: sequence}, absent, unseen, call=call, operation=channel.operation)
 
 
-def _owes(picture: GroupStates, group: GroupView, rank: int, peer: int, channel: Channel, other_side: str) -> bool:
-    """Has the peer made fewer calls on this channel than the rank?"""
-    trace = group.traces.get(peer)
-    other: Channel | None = None
-    if trace is not None:
-        channels: dict[int, Channel] = dict(getattr(trace, other_side))
-        for number, candidate in channels.items():
-            if global_ranks(group, peer, (number,)).get(number) == rank:
-                other = candidate
+def _owes(picture: GroupStates, rank: int, peer: int, channel: Channel, other: Channel | None) -> bool:
+    """Has the peer made fewer calls on this channel than the rank? ``other``: its side of it."""
     if picture.traces[rank].wrapped or picture.traces[peer].wrapped:
         # The start is lost on one side: compare what is pending. Completed calls have met their counterpart.
         return channel.open > (other.open if other else 0)

@@ -1,0 +1,32 @@
+"""Dumps are users' files, and the daemon reads them: ranks that all wait for all others cost it little."""
+
+from __future__ import annotations
+
+import pytest
+from counted_calls import within_calls
+
+from sentinel.classify.hang.analyse import analyse
+from sentinel.model.collectives import Call, Channel, GroupTrace, RankTrace
+
+RANKS = 48
+
+
+def dump(rank: int, sent: int) -> RankTrace:
+    others = [peer for peer in range(RANKS) if peer != rank]
+    group = GroupTrace(
+        "g",
+        "",
+        ranks=frozenset(range(RANKS)),
+        local_rank=rank,
+        sends={peer: Channel(sent, 1, "send", Call(1, "send")) for peer in others},
+        receives={peer: Channel(1, 1, "recv", Call(1, "recv")) for peer in others},
+    )
+    return RankTrace(f"dump{rank}", rank, "2", (group,))
+
+
+@pytest.mark.parametrize(("sent", "basis"), [(1, "stuck"), (2, "cycle")], ids=["met", "owed"])
+def test_open_sends_and_receives_between_all_ranks(sent: int, basis: str) -> None:
+    dumps = [dump(rank, sent) for rank in range(RANKS)]
+    found = []
+    assert within_calls(200_000, lambda: found.append(analyse(dumps)))
+    assert found[0].basis == basis
