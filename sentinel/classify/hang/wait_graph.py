@@ -204,8 +204,7 @@ def final(picture: GroupStates, waits: Waits) -> tuple[frozenset[int], str]:
         if unseen:
             return min(unseen, key=lambda targets: (len(targets), sorted(targets))), "unseen"
         return frozenset(idle), "inside"
-    if waits.waited:
-        ranks = _last_component(waits.graph())
+    if ranks := _last_component(waits.graph()):  # none where ranks wait for themselves alone
         odd = offenders(picture, ranks)
         return (odd, "order") if odd else (_most_waited(waits, ranks), "cycle")
     sets = _silent(picture, [wait.unseen for wait in waits.waits])

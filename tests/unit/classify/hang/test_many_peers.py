@@ -30,3 +30,12 @@ def test_open_sends_and_receives_between_all_ranks(sent: int, basis: str) -> Non
     found = []
     assert within_calls(200_000, lambda: found.append(analyse(dumps)))
     assert found[0].basis == basis
+
+
+def test_a_rank_that_waits_for_itself_alone() -> None:
+    """No dump of NCCL says so; a user's may."""
+    own = {0: Channel(1, 1, "send", Call(1, "send"))}
+    group = GroupTrace("g", "", ranks=frozenset({0, 1}), local_rank=0, sends=own)
+    other = GroupTrace("g", "", ranks=frozenset({0, 1}), local_rank=1)
+    found = analyse([RankTrace("dump0", 0, "2", (group,)), RankTrace("dump1", 1, "2", (other,))])
+    assert found.basis != "cycle"
