@@ -163,7 +163,7 @@ def _missed(wait: Wait, culprits: frozenset[int]) -> tuple[int, Call | None]:
         for call in group.traces[rank].calls
         if call.state != "completed" and call.sequence >= first
     ]
-    sequence = min(pending or (newest for newest in wait.waiting.values() if newest >= first))
+    sequence = min(pending or (newest for newest in wait.waiting.values() if newest >= first), default=first)
     return sequence, group.call_at(sequence)
 
 

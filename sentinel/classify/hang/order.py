@@ -33,8 +33,8 @@ def global_ranks(group: GroupView, order: Sequence[int], rank: int, numbers: Ite
         order: the group's members, sorted.
     """
     own = group.traces[rank].local_rank
-    if group.closed and own is not None and own < len(order) and order[own] == rank:
-        return {number: order[number] for number in numbers if number < len(order)}
+    if group.closed and own is not None and 0 <= own < len(order) and order[own] == rank:
+        return {number: order[number] for number in numbers if 0 <= number < len(order)}
     return {number: number for number in numbers} if own == rank else {}
 
 

@@ -1,4 +1,4 @@
-"""Dumps are users' files, and the daemon reads them: ranks that all wait for all others cost it little."""
+"""Dumps are users' files, and the daemon reads them: whatever they say, it costs little, and there is an answer."""
 
 from __future__ import annotations
 
@@ -39,3 +39,17 @@ def test_a_rank_that_waits_for_itself_alone() -> None:
     other = GroupTrace("g", "", ranks=frozenset({0, 1}), local_rank=1)
     found = analyse([RankTrace("dump0", 0, "2", (group,)), RankTrace("dump1", 1, "2", (other,))])
     assert found.basis != "cycle"
+
+
+@pytest.mark.parametrize(("own", "peer"), [(-9, 0), (0, -9), (2**63, 2**63)])
+def test_numbers_that_no_rank_of_the_group_has(own: int, peer: int) -> None:
+    group = GroupTrace(
+        "g", "", ranks=frozenset({0, 1}), local_rank=own, sends={peer: Channel(1, 1, "send", Call(1, "send"))}
+    )
+    found = analyse([RankTrace("dump0", 0, "2", (group,))])
+    assert not found.culprit_ranks
+
+
+def test_a_newest_call_before_the_first_one() -> None:
+    group = GroupTrace("g", "", ranks=frozenset({0, 1}), enqueued=-2, completed=-9)
+    assert analyse([RankTrace("dump0", 0, "2", (group,))]).culprit_ranks == (1,)
