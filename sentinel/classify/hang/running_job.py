@@ -53,8 +53,11 @@ def _compare(before: Communicator | None, after: Communicator) -> CommunicatorSt
     if moved is not False:
         return CommunicatorState(after.key, moved, dead=dead)
     different: tuple[str, int, int] | None = None
-    for operation in sorted({name for member in counted for name in member.counts} | set(after.told)):
-        having = [member for member in counted if operation in member.counts]
+    by_operation: dict[str, list[Member]] = {name: [] for name in after.told}
+    for member in counted:
+        for name in member.counts:
+            by_operation.setdefault(name, []).append(member)
+    for operation, having in sorted(by_operation.items()):
         numbers = [*(member.counts[operation] for member in having), *after.told.get(operation, ())]
         lowest, highest = min(numbers), max(numbers)
         if lowest < highest:

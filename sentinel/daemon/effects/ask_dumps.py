@@ -66,7 +66,8 @@ class DumpQuestions:
             order = Collected(job, attempt)
             answer = await self._orders.ask(node, order.kind, order.arguments(), deadline_s=ANSWER_S)
             dumps = answer.get("dumps") if isinstance(answer, dict) and answer.get("done") is True else None
-            return [from_wire(item) for item in dumps] if isinstance(dumps, list) else None
+            # Not in the event loop: they may be megabytes, of users' files.
+            return await asyncio.to_thread(_read, dumps) if isinstance(dumps, list) else None
         except (Unavailable, ProtocolError):
             return None
 
@@ -110,3 +111,11 @@ class DumpQuestions:
                 "dumps": count,
             },
         )
+
+
+def _read(dumps: list[object]) -> list[RankTrace | Unreadable]:
+    """
+    Raises:
+        ProtocolError: one of them is no dump.
+    """
+    return [from_wire(item) for item in dumps]

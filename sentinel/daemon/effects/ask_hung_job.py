@@ -55,10 +55,7 @@ class HungJobQuestions:
             *(self._ask(node, AskJob(job, ras=node == nodes[0], gap_s=gap_s)) for node in nodes)
         )
         gathered = _Answers()
-        for node, answer in zip(nodes, answers, strict=True):
-            if isinstance(answer, dict):
-                _gather(node, answer, gathered)
-        finding = await asyncio.to_thread(_judge, gathered)
+        finding = await asyncio.to_thread(_judge, dict(zip(nodes, answers, strict=True)), gathered)
         if finding.basis in ("not known", "none", "moving") or finding.kind == "none":
             return []
         return [self._evidence(job, effect.attempt, finding, gathered)]
@@ -125,7 +122,11 @@ def _gather(node: str, answer: Mapping[str, object], gathered: _Answers) -> None
             gathered.stacks[rank] = stack
 
 
-def _judge(gathered: _Answers) -> HangFinding:
+def _judge(answers: Mapping[str, object], gathered: _Answers) -> HangFinding:
+    """``gathered`` is filled with the answers, by node. Not in the event loop: they may be megabytes, which users wrote."""
+    for node, answer in answers.items():
+        if isinstance(answer, dict):
+            _gather(node, answer, gathered)
     polls, gap_s = None, None
     if len(gathered.polls) >= 2:
         (first_s, first), (second_s, second) = gathered.polls[0], gathered.polls[-1]

@@ -141,6 +141,7 @@ class _TextCommunicator:
 
     def __init__(self) -> None:
         self.members: dict[int, Member] = {}
+        self.counts: dict[int, dict[str, int]] = {}
         self.groups: dict[str, set[int]] = {}
 
     def member(self, rank: int, place: re.Match[str] | None, **changes: object) -> None:
@@ -150,8 +151,8 @@ class _TextCommunicator:
         self.members[rank] = dataclasses.replace(known, **changes)  # type: ignore[arg-type]
 
     def count(self, rank: int, place: re.Match[str] | None, operation: str, count: int) -> None:
-        before = self.members.get(rank)
-        self.member(rank, place, counts={**(before.counts if before else {}), operation: count})
+        self.member(rank, place, counts=self.counts.setdefault(rank, {}))
+        self.counts[rank][operation] = count
         self.groups.setdefault(operation, set()).add(count)
 
 

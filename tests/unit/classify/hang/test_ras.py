@@ -9,7 +9,7 @@ import pytest
 from sentinel.classify.hang.running_job import analyse_live, compare_polls
 from sentinel.evidence.nccl.ras import read_ras, slim
 from sentinel.model.collectives import Unreadable
-from sentinel.model.live_collectives import RasPoll
+from sentinel.model.live_collectives import Communicator, Member, RasPoll
 
 FRONT = """NCCL version {version} compiled with CUDA 12.9
 CUDA runtime version 12090, driver version 12080
@@ -252,3 +252,19 @@ def test_a_host_name_that_is_no_text_hides_no_communicator():
     data = json.dumps(body).encode().replace(b"@", b"\xff")
     assert isinstance(read_ras(data, "node0"), RasPoll)
     assert isinstance(read_ras(slim(data), "node0"), RasPoll)
+
+
+def test_many_ranks_with_an_operation_each_cost_little() -> None:
+    """An answer is a user's, of up to 3 MiB."""
+
+    class Counts(dict[str, int]):
+        looked = 0
+
+        def __contains__(self, name: object) -> bool:
+            Counts.looked += 1
+            return super().__contains__(name)
+
+    members = tuple(Member(rank, counts=Counts({f"op{rank}": 1})) for rank in range(300))
+    poll = RasPoll((Communicator("a", 300, members),))
+    assert [state.moved for state in compare_polls(poll, poll)] == [False]
+    assert Counts.looked <= 2 * len(members)

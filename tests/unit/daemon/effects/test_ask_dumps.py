@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from made_records import evidence, fleet, incident, job
 from sentinel.daemon.effects.ask_nodes import NodeQuestions
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Timeout
-from sentinel.evidence.nccl.flight_recorder_wire import to_wire
+from sentinel.evidence.nccl.flight_recorder_wire import from_wire, to_wire
 from sentinel.model.collectives import Call, GroupTrace, RankTrace, Unreadable
 from sentinel.model.records import Evidence, Kind, Source, Trust
 
@@ -50,6 +51,19 @@ async def test_all_nodes_together_name_the_rank_and_its_node() -> None:
 async def test_a_rank_without_a_dump_is_evidence_when_its_node_answered() -> None:
     (found,) = await asked({"n1": kept(trace(0, 4), trace(1, 4)), "n2": kept(trace(3, 4))})
     assert (found.data["ranks"], found.where.node) == ("2", None)
+
+
+async def test_dumps_are_read_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be megabytes of users' files."""
+    read_in = set[bool]()
+
+    def read(item: object) -> RankTrace | Unreadable:
+        read_in.add(threading.current_thread() is threading.main_thread())
+        return from_wire(item)
+
+    monkeypatch.setattr("sentinel.daemon.effects.ask_dumps.from_wire", read)
+    await asked({"n1": kept(trace(0, 4)), "n2": kept(trace(2, 3))})
+    assert read_in == {False}
 
 
 @pytest.mark.parametrize(

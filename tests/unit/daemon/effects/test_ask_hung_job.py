@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from in_memory.slurm import FakeClock
 
 from sentinel.daemon.effects.ask_hung_job import HungJobQuestions
 from sentinel.engine.transition import AskHungJob
+from sentinel.evidence.nccl.ras import read_ras
+from sentinel.model.collectives import Unreadable
+from sentinel.model.live_collectives import RasPoll
 from sentinel.model.records import Evidence, Trust
 
 WAITS = 'Process 1: python\n\nThread 1 (idle): "MainThread"\n    all_reduce (dist.py:7)\n    <module> (t.py:1)\n'
@@ -65,6 +69,19 @@ async def test_a_process_number_that_two_nodes_have_is_told_apart_by_its_neighbo
 async def test_counts_that_move_are_no_hang() -> None:
     ras = [{"after_s": 0.0, "text": report([8, 8, 8, 8])}, {"after_s": 2.6, "text": report([9, 9, 9, 9])}]
     assert (await who({"n1": answer(0, ras=ras), "n2": answer(2)}))[0] == []
+
+
+async def test_answers_are_read_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be megabytes, and users wrote them."""
+    read_in = set[bool]()
+
+    def read(data: bytes, source: str) -> RasPoll | Unreadable:
+        read_in.add(threading.current_thread() is threading.main_thread())
+        return read_ras(data, source)
+
+    monkeypatch.setattr("sentinel.daemon.effects.ask_hung_job.read_ras", read)
+    await who({"n1": answer(0, ras=[{"after_s": 0.0, "text": report([9, 8])}])})
+    assert read_in == {False}
 
 
 async def test_polls_too_close_say_nothing() -> None:
