@@ -12,6 +12,7 @@ from sentinel.model.intent import Intent
 
 _NUMBER = re.compile(r"\d+")
 _DIGITS = 18
+_MOST_RANKS = 1024  # of a node; a checkpoint may state any number, and each rank is looked at
 
 
 def world_size_of(parts: Sequence[Part], nodes: int) -> int | None:
@@ -21,7 +22,8 @@ def world_size_of(parts: Sequence[Part], nodes: int) -> int | None:
     checkpoint; too small a number would miss a lost rank.
     """
     per_node = max((len(part.owners) for part in parts if part.tier == "local"), default=0)
-    written = max((part.world_size or 0 for part in parts if part.tier == "global"), default=0)
+    stated = (part.world_size or 0 for part in parts if part.tier == "global")
+    written = max((ranks for ranks in stated if ranks <= _MOST_RANKS * nodes), default=0)
     return max(per_node * nodes, written) or None
 
 

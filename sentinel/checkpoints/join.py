@@ -5,7 +5,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sentinel.checkpoints.parsing.ranks import first_hole
@@ -41,12 +41,21 @@ def join(listings: Iterable[Iterable[Part]], *, world_size: int | None = None) -
     return sorted(joined, key=lambda c: (-1 if c.step is None else c.step, c.tier), reverse=True)
 
 
+def joined_by_root(groups: Iterable[Sequence[Part]], *, world_size: int | None) -> list[Candidate]:
+    """The checkpoints of several roots, by root; ``world_size`` is for those on nodes' own disks."""
+    return [
+        candidate
+        for parts in groups
+        for candidate in join([parts], world_size=world_size if parts[0].tier == "local" else None)
+    ]
+
+
 def _join(parts: list[Part], world_size: int | None) -> Candidate:
     first = min(parts, key=lambda part: (part.host, part.path))
     steps = {part.step for part in parts if part.step is not None}
     formats = {part.format for part in parts if part.format != "unknown"}
     valid, level, reason = _verdict(parts)
-    shards: dict[int, frozenset[str]] = {}
+    shards: Mapping[int, frozenset[str]] = {}
     world = world_size if world_size is not None else max((p.world_size or 0 for p in parts), default=0) or None
     if first.tier != "global":
         shards = _shards(parts, world)
@@ -99,18 +108,46 @@ def _verdict(parts: list[Part]) -> tuple[bool | None, str, str]:
     return True, level, counted[0].reason
 
 
-def _shards(parts: list[Part], world: int | None) -> dict[int, frozenset[str]]:
+class Shards(Mapping[int, frozenset[str]]):
+    """Owner rank -> the hosts that hold its shard. What holds those of all ranks is not written down for each of them: their
+    number is one that a checkpoint states, and each of hundreds may state another."""
+
+    def __init__(self, of: Mapping[int, frozenset[str]], everywhere: frozenset[str], world: int) -> None:
+        """
+        Args:
+            everywhere: hosts that hold the shards of the ranks below ``world`` that are not in ``of``.
+        """
+        self._of = of
+        self._everywhere = everywhere
+        self._world = world if everywhere else 0
+
+    def __getitem__(self, rank: int) -> frozenset[str]:
+        if rank not in self._of and 0 <= rank < self._world:
+            return self._everywhere
+        return self._of[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self._world)
+        yield from (rank for rank in self._of if not 0 <= rank < self._world)
+
+    def __len__(self) -> int:
+        return self._world + sum(not 0 <= rank < self._world for rank in self._of)
+
+
+def _shards(parts: list[Part], world: int | None) -> Mapping[int, frozenset[str]]:
     """Owner rank -> the hosts whose copy of it is not known to be damaged."""
-    held: dict[int, set[str]] = {}
-    for part in parts:
-        if part.valid is False:
-            continue
-        owners: Iterable[int] = part.owners
-        if part.whole and not part.owners:
-            owners = range(world or 1)
-        for rank in owners:
-            held.setdefault(rank, set()).add(part.host)
-    return {rank: frozenset(hosts) for rank, hosts in sorted(held.items())}
+    sound = [part for part in parts if part.valid is not False]
+    everywhere = frozenset(part.host for part in sound if part.whole and not part.owners)
+    nowhere = frozenset[str]()
+    held: dict[int, frozenset[str]] = {}
+    with_host: dict[tuple[frozenset[str], str], frozenset[str]] = {}  # most ranks have the same hosts
+    for part in sound:
+        for rank in part.owners:
+            key = held.get(rank, everywhere if rank < (world or 1) else nowhere), part.host
+            if key not in with_host:
+                with_host[key] = key[0] | {part.host}
+            held[rank] = with_host[key]
+    return Shards(dict(sorted(held.items())), everywhere, world or 1)
 
 
 def _lacking(parts: list[Part], shards: Mapping[int, frozenset[str]], world: int | None) -> str:

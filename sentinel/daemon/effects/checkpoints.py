@@ -21,7 +21,7 @@ from sentinel.checkpoints.fleet_parts import (
     root_of,
     world_size_of,
 )
-from sentinel.checkpoints.join import join
+from sentinel.checkpoints.join import joined_by_root
 from sentinel.checkpoints.records import Candidate, Costs, Decision, Part, Run, parse_level
 from sentinel.config.settings import Recovery
 from sentinel.daemon.effects.earlier_restarts import EarlierRestarts
@@ -121,7 +121,10 @@ class FleetCheckpoints:
         survivors = await self._survivors(task, job, bad)
         rejected = await self._earlier.rejected(task)
         left_out = {f"{c.path}@{c.step}": why for c in own if (why := rejected.get(_name(c, intent)))}
-        decision, nodes = self._decide(task, seen, homes, survivors, bad, reached, step_s, left_out)
+        # Not in the event loop: a listing may be megabytes, of users' files.
+        decision, nodes = await asyncio.to_thread(
+            self._decide, task, seen, homes, survivors, bad, reached, step_s, left_out
+        )
         if decision.chosen is None:
             await self._require_known(task, intent, seen.parts)
         self._log.info(
@@ -331,11 +334,7 @@ class FleetCheckpoints:
         held, words = self._live.listings.silent(task.job, task.attempt, set(everybody) - answered)
         problems += [*words, *self._live.listings.wiped(task.job, task.attempt, parts, answered)]
         world = world_size_of([*parts, *held], min(len(everybody), intent.in_allocation or len(everybody)))
-        candidates = [
-            candidate
-            for group in by_root.values()
-            for candidate in join([group], world_size=world if group[0].tier == "local" else None)
-        ]
+        candidates = await asyncio.to_thread(joined_by_root, by_root.values(), world_size=world)
         seen = Seen(tuple(parts), tuple(candidates), world, tuple(problems))
         self._seen[task.incident.id, task.job] = seen
         while len(self._seen) > _REMEMBERED:

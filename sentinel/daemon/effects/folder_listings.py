@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sentinel.checkpoints.fleet_parts import is_unread_root
 from sentinel.checkpoints.records import Part
@@ -68,7 +70,7 @@ class FolderListings:
         if not isinstance(listings, list):
             raise ProtocolError(f"{node}: the answer has no listings")
         try:
-            parts = [Part.from_json(part) for listing in listings for part in listing]
+            parts = await asyncio.to_thread(_parts_of, listings)  # not in the event loop: it may be megabytes
         except (ValueError, TypeError, AttributeError) as error:
             raise ProtocolError(f"{node}: a listing cannot be understood: {error!s:.200}") from error
         asked = {(root.tier, root.path.rstrip("/")) for root in roots}
@@ -78,3 +80,7 @@ class FolderListings:
             if part.host != node or (part.tier, root) not in asked or not below or ".." in part.path.split("/"):
                 raise ProtocolError(f"{node}: it was not asked for {part.path!r:.200} on {part.host!r:.80}")
         return parts
+
+
+def _parts_of(listings: list[Any]) -> list[Part]:
+    return [Part.from_json(part) for listing in listings for part in listing]

@@ -11,6 +11,7 @@ import time
 import tracemalloc
 import zipfile
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -254,6 +255,40 @@ def test_a_stated_number_of_ranks_takes_no_memory_of_the_daemon():
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 16 << 20
+
+
+def test_whole_saves_beside_one_that_states_many_ranks_take_no_memory_of_the_daemon():
+    """Each of the saves is what all those ranks read."""
+    parts = [
+        Part("n1", "/r", f"/r/{step}", f"{step}", step, "local", "torch_folder", 1, True, "structural", "")
+        for step in range(50)
+    ]
+    tracemalloc.start()
+    found = join([parts], world_size=200_000)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 << 20
+    assert {(len(one.shards), one.shards[0], one.shards[199_999], one.valid) for one in found} == {
+        (200_000, frozenset({"n1"}), frozenset({"n1"}), True)
+    }
+    assert 200_000 not in found[0].shards and -1 not in found[0].shards
+
+
+def test_no_more_ranks_are_believed_than_the_nodes_of_the_job_can_have():
+    one = Part("n1", "/r", "/r/x", "x", 1, "global", "dcp", 1, True, "structural", "", world_size=2048)
+    assert [world_size_of([one], nodes) for nodes in (1, 2)] == [None, 2048]
+
+
+def test_a_whole_copy_beside_the_shards_of_ranks():
+    whole = Part("n1", "/r", "/r/x", "x", 1, "local", "dcp", 1, True, "structural", "")
+    shards = [replace(whole, host=f"n{rank + 2}", whole=False, owners=frozenset({rank, 9})) for rank in (0, 1)]
+    (found,) = join([[whole, *shards]], world_size=3)
+    assert dict(found.shards) == {
+        0: frozenset({"n1", "n2"}),
+        1: frozenset({"n1", "n3"}),
+        2: frozenset({"n1"}),
+        9: frozenset({"n2", "n3"}),
+    }
 
 
 def test_names_that_lead_elsewhere(make):

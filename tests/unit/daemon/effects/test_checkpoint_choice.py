@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,24 @@ async def test_a_node_answers_for_itself_and_for_the_folders_it_was_asked_for(
     assert (chosen.get("path"), chosen.get("step")) == (f"{GLOBAL}/step-100", 100), "another node was asked"
     await case.quarantine(chosen)
     assert orders.moved == []
+
+
+async def test_listings_are_read_and_compared_outside_of_the_event_loop(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be megabytes of what users made."""
+    case = await failed(world(), Nodes(shared(200)), comment=SHARED)
+    in_thread, seen = asyncio.to_thread, []
+
+    async def noted(work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        seen.append(work.__name__)
+        return await in_thread(work, *arguments, **named)
+
+    monkeypatch.setattr(asyncio, "to_thread", noted)
+    await case.choose()
+    assert [name for name in seen if name in ("_parts_of", "joined_by_root", "_decide")] == [
+        "_parts_of", "joined_by_root", "_decide",
+    ]  # fmt: skip
 
 
 async def test_nearest_is_on_the_nodes_themselves(world: Worlds) -> None:
