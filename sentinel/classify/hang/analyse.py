@@ -131,11 +131,13 @@ def _waiting(waits: Waits, culprits: frozenset[int], *, unseen: bool) -> dict[in
                 if direct:
                     graph.setdefault(rank, set()).update(direct)
     if unseen:
+        left = MAX_WAITING
         for wait in waits.waits:
-            for rank in wait.waiting:
-                possible = (wait.unseen & culprits) - {rank}
-                if possible:
-                    graph.setdefault(rank, set()).update(possible)
+            possible = wait.unseen & culprits if left > 0 else frozenset()
+            for rank in wait.waiting if possible else ():
+                if left > 0 and (others := possible - {rank}):
+                    left -= len(others)
+                    graph.setdefault(rank, set()).update(others)
     return {rank: tuple(sorted(graph[rank])) for rank in sorted(graph)}
 
 

@@ -100,11 +100,11 @@ def build(traces: Mapping[int, RankTrace], also: Iterable[int] = ()) -> GroupSta
             view.traces[rank] = group
             view.enqueued[rank], view.completed[rank] = group.enqueued, group.completed
     for view in views.values():
-        for rank in view.members.difference(view.traces):
-            if rank in traces:
-                certain = not traces[rank].torn and (traces[rank].status_known or not traces[rank].wrapped)
+        for rank, trace in traces.items():
+            if rank in view.members and rank not in view.traces:
+                certain = not trace.torn and (trace.status_known or not trace.wrapped)
                 view.enqueued[rank] = view.completed[rank] = NEVER if certain else _UNKNOWN
-    everyone = frozenset().union(world, *(view.members for view in views.values() if view.closed))
+    everyone = frozenset().union(world, *{view.members for view in views.values() if view.closed})
     return GroupStates(traces, tuple(views.values()), everyone.difference(traces))
 
 

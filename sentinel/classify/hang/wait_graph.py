@@ -16,6 +16,9 @@ from sentinel.graphs import components
 from sentinel.model.collectives import Call, Channel, GroupTrace
 
 _MAX_EDGES = 2_000_000
+_MAX_UNSEEN = (
+    2_000_000  # ranks without a dump, of all groups; a dump may state that there are 131,072 in each of hundreds
+)
 _OTHER_SIDE = {"sends": "receives", "receives": "sends"}
 
 
@@ -51,6 +54,17 @@ class Waits:
     met: set[int] = field(default_factory=set)  # in a call that the devices of all members have reached
     meeting: set[int] = field(default_factory=set)  # has a send or receive pending that has its counterpart
     open: bool = False  # somebody has a call that is not completed
+    unseen_left: int = _MAX_UNSEEN
+
+    def named(self, members: frozenset[int], known: Mapping[int, int], possible: frozenset[int]) -> frozenset[int]:
+        """The members that are not known, and ``possible``; none where these would be too many to be kept."""
+        if members <= known.keys():
+            return possible  # one for all groups
+        if self.unseen_left <= 0:
+            return frozenset()
+        unseen = members.difference(known) | possible
+        self.unseen_left -= len(unseen)
+        return unseen
 
     def graph(self, limit: int = _MAX_EDGES) -> dict[int, set[int]]:
         found: dict[int, set[int]] = {}
@@ -113,14 +127,15 @@ def _collective_waits(group: GroupView, result: Waits, possible: frozenset[int])
         return
     result.open = True
     known = {rank: newest for rank, newest in group.enqueued.items() if newest is not None}
-    unseen = group.members.difference(known) | possible
+    hidden = bool(possible) or any(rank not in known for rank in group.members)
+    unseen = result.named(group.members, known, possible) if hidden else frozenset()
     lowest, highest = min(known.values()), max(active.values())
     waiting = {rank: newest for rank, newest in active.items() if newest > lowest}
     absent = {rank: newest + 1 if newest >= 0 else 0 for rank, newest in known.items() if newest < highest}
     for rank, newest in active.items():
         if rank in waiting:
             result.blocked.add(rank)
-        elif unseen or not group.closed:
+        elif hidden or not group.closed:
             result.unsure.setdefault(rank, []).append(unseen)
         else:
             result.running.setdefault(rank, []).append((group, newest))
@@ -216,8 +231,9 @@ def final(picture: GroupStates, waits: Waits) -> tuple[frozenset[int], str]:
 
 def _silent(picture: GroupStates, targets: list[frozenset[int]]) -> list[frozenset[int]]:
     """Ranks without any dump are likelier culprits than those of which one group is not known."""
-    silent = [found for each in targets if (found := each & picture.without_dump)]
-    return silent or [each for each in targets if each]
+    named = list(dict.fromkeys(targets))
+    silent = [found for each in named if (found := each & picture.without_dump)]
+    return silent or [each for each in named if each]
 
 
 def _most_waited(waits: Waits, ranks: frozenset[int]) -> frozenset[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from counted_calls import within_calls
 
@@ -53,3 +55,20 @@ def test_numbers_that_no_rank_of_the_group_has(own: int, peer: int) -> None:
 def test_a_newest_call_before_the_first_one() -> None:
     group = GroupTrace("g", "", ranks=frozenset({0, 1}), enqueued=-2, completed=-9)
     assert analyse([RankTrace("dump0", 0, "2", (group,))]).culprit_ranks == (1,)
+
+
+@pytest.mark.parametrize("description", ["", "default_pg"])
+@pytest.mark.parametrize("told", [True, False])
+def test_groups_of_very_many_ranks_take_little_memory(description: str, told: bool) -> None:
+    """Two dumps of a few KB state how many ranks there are, in each of many groups."""
+    groups = tuple(
+        GroupTrace(f"g{number}", description, enqueued=5 if told or number % 3 else None, completed=0)
+        for number in range(100)
+    )
+    dumps = [RankTrace("first", 0, "2", groups), RankTrace("last", 131_071, "2", groups[1:])]
+    tracemalloc.start()
+    found = analyse(dumps)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.culprit_ranks
+    assert most < 200 << 20
