@@ -3,17 +3,28 @@
 What waits is due at a time, and limits count what was done in the last hour. If the host's clock is set back by an hour in
 the middle of a recovery, or the next daemon runs on a host whose clock is behind, all that waits would wait an hour longer;
 set forward, the drains of this hour would be those of an hour ago, and the limits would allow them again.
+
+A host may boot with a clock that is years off (no battery), and get the time from NTP seconds later: the daemon starts anew
+then, since its own would follow for years.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from sentinel.adapters.store.store import Store
+from sentinel.detect.cluster_view import ClusterView
+from sentinel.errors import Unavailable
+from sentinel.model.identity import CLOCKS_DIFFER
+
 # Seconds a second, until it agrees with the host's: a wait takes at most twice its time, and a limit of so many in an hour
 # allows them in 48 minutes.
 _SLOWEST, _FASTEST = 0.5, 1.25
+HOST_CLOCK_S = 10.0  # between two looks at whether it was set by days
+_FOLLOWED = timedelta(days=1)  # it agrees again within days, and what is due meanwhile waits for twice its time at most
 _MOST_AHEAD = timedelta(days=1)  # a clock that was further ahead was a mistake, and is not gone on with for days
 
 
@@ -61,3 +72,37 @@ class SteadyClock:
         at = min(max(at, last + passed * _SLOWEST), last + passed * _FASTEST)
         self._last = at, now_s
         return at
+
+
+class ClockSet(Unavailable):
+    pass
+
+
+class HostClock:
+    """Starts the daemon anew once its host's clock was set by days, or what a daemon before wrote whose clock was days ahead
+    is dated back. That the host's clock is right its nodes say.
+    """
+
+    def __init__(
+        self, clock: SteadyClock, live: ClusterView, store: Store, start_again: Callable[[ClockSet], None]
+    ) -> None:
+        """``start_again``: replaces this process by a fresh one, whose clock begins with its host's."""
+        self._clock, self._live, self._store, self._start_again = clock, live, store, start_again
+
+    async def look(self) -> None:
+        """
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        told_s = self._live.own_clock_ahead_s()
+        if told_s is None:
+            return
+        ahead, own, host = timedelta(seconds=told_s), self._clock.now(), self._clock.host()
+        written = self._clock.since_written()
+        if abs(ahead) > _FOLLOWED and abs((own - host) - ahead) <= CLOCKS_DIFFER:
+            why = f"the host's clock was set, and says {host:%F %T} where this daemon's says {own:%F %T}"
+            self._start_again(ClockSet(why))
+        elif abs(ahead) <= CLOCKS_DIFFER and written is not None and written > own + _MOST_AHEAD:
+            await asyncio.to_thread(self._store.set_back, own)
+            why = f"the daemon before wrote {written:%F %T}: what is dated later than now is dated {own:%F %T} instead"
+            self._start_again(ClockSet(why))

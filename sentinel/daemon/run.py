@@ -33,7 +33,7 @@ from sentinel.daemon.api.server import Server
 from sentinel.daemon.api.status import settings_digest
 from sentinel.daemon.audit.export import COPIED, AuditExport
 from sentinel.daemon.audit.export import EVERY_S as EXPORT_S
-from sentinel.daemon.clock import SteadyClock
+from sentinel.daemon.clock import HOST_CLOCK_S, ClockSet, HostClock, SteadyClock
 from sentinel.daemon.effects.diagnostics import check_deadlines
 from sentinel.daemon.effects.orders import OrderBook
 from sentinel.daemon.effects.slurmd_probe import EXHAUSTED
@@ -72,7 +72,7 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.engine.engine import HOUSEKEEPING
 from sentinel.engine.events import Started, TrendsRead
 from sentinel.engine.watch.events import ResourceExhausted, WatchStarted
-from sentinel.errors import ContentLost, FileError, Superseded, Unavailable, UserError
+from sentinel.errors import ContentLost, FileError, Unavailable, UserError
 from sentinel.log import Log, take_libraries
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, SettingChanged
@@ -92,12 +92,12 @@ _PRUNE_FIRST_S = 600.0  # delay of the first pruning: short enough for a daemon 
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 
-async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], None]) -> None:
+async def run(settings: Settings, log: Log, start_again: Callable[[Unavailable], None]) -> None:
     """Stand by until this daemon is the active one, then run it until SIGTERM or SIGINT.
 
     Args:
-        superseded: called, in any thread, when another daemon has become active; must end everything that this one
-        does.
+        start_again: called, in any thread, when another daemon has become active, or this one must load its state anew; it
+        must end everything that this one does.
     """
     check_deadlines(settings)
     syslog = Syslog(settings.daemon.audit_syslog) if settings.daemon.audit_syslog else None
@@ -107,7 +107,7 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
     try:
         store = await once_store_answers(partial(_store, settings, log), waiting.answers, log)
         own = DaemonRow(holder(), own_address(settings.daemon), __version__, 0, datetime.now(UTC))
-        lease = waiting.lease = Lease(store, own, settings.daemon.lease_s, log, superseded=superseded)
+        lease = waiting.lease = Lease(store, own, settings.daemon.lease_s, log, superseded=start_again)
         standby = StandbyServer(settings.daemon, lease, Telemetry(CollectorRegistry()), log, waiting.tells)
         await stand_by(lease, standby, log, waiting.answers)
     finally:
@@ -115,7 +115,7 @@ async def run(settings: Settings, log: Log, superseded: Callable[[Superseded], N
     lease.keep(asyncio.get_running_loop())
     log.info("active", daemon=own.holder, token=store.token)
     try:
-        await _act(settings, store, lease, standby, syslog, log, told)
+        await _act(settings, store, lease, standby, syslog, log, told, start_again)
     finally:
         lease.stop()
         with suppress(Unavailable):
@@ -131,6 +131,7 @@ async def _act(
     syslog: Syslog | None,
     log: Log,
     told: OutageTold,
+    start_again: Callable[[Unavailable], None],
 ) -> None:
     """Load the state, resume interrupted effects, serve until stopped."""
     live, telemetry, clock = ClusterView(), Telemetry(CollectorRegistry()), SteadyClock()
@@ -167,7 +168,7 @@ async def _act(
     noting = await _start_noted(store, settings, clock.now(), log)
     if page is not None:
         await page.start()
-    await _serve(base, runner, known, signals, syslog, outage)
+    await _serve(base, runner, known, signals, syslog, outage, HostClock(clock, live, store, start_again))
     taking.cancel()
     noting.cancel()
     await _stop(runner, signals, page, server, store, clock)
@@ -255,6 +256,7 @@ async def _serve(
     signals: PrometheusSignals | None,
     syslog: Syslog | None,
     outage: StoreOutage,
+    host_clock: HostClock,
 ) -> None:
     """Start server, page and periodic work; return after SIGTERM or SIGINT."""
     log = base.log
@@ -265,6 +267,7 @@ async def _serve(
 
     periodic = _periodic(base, runner, known, signals, syslog)
     periodic.every(OUTAGE_S, outage.look, "outage of the store")
+    periodic.every(HOST_CLOCK_S, host_clock.look, "clock of this host")
     periodic.start()
     gc.collect()
     gc.freeze()  # modules, rules and loaded state live as long as the process
@@ -369,16 +372,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return made
 
 
-def _start_again(log: Log, error: Superseded) -> None:
-    """Another daemon is active, or the store has lost what this one remembers: replace this process by a fresh one, which
-    stands by, and loads what the store holds if it takes the lease again.
+def _start_again(log: Log, error: Unavailable) -> None:
+    """Another daemon is active, the store has lost what this one remembers, or its clock goes wrong: replace this process by
+    a fresh one, which stands by, and loads what the store holds if it takes the lease again.
 
     Called in any thread. No task, thread or child of this process goes on; a Slurm command in progress is killed.
     """
     if isinstance(error, ContentLost):
         log.warning("store-lost-content", reason=error.message, fix=error.fix)
     else:
-        log.warning("superseded", reason=error.message)
+        log.warning("clock-set" if isinstance(error, ClockSet) else "superseded", reason=error.message)
     for path in Path("/proc/self/task").glob("*/children"):
         for pid in path.read_text().split():
             with suppress(OSError):

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 import sqlalchemy as sa
 
-from sentinel.adapters.store import attempt_query, lease, retention
+from sentinel.adapters.store import attempt_query, later_times, lease, retention
 from sentinel.adapters.store import audit as chain
 from sentinel.adapters.store import tables as t
 from sentinel.adapters.store.batches import MANY, batched
@@ -431,6 +431,11 @@ class Store(Database):
     def forget_daemons(self, holders: Sequence[str]) -> None:
         with self._begin(about_lease=True) as connection:
             lease.forget(connection, list(holders))
+
+    def set_back(self, now: datetime) -> None:
+        """See ``sentinel.adapters.store.later_times``."""
+        with self._begin() as connection:
+            later_times.set_back(connection, now)
 
     def forget(self, before: datetime, spared: Collection[str] = ()) -> int:
         """Delete what is over since before then; returns how much evidence went. What is open stays, and the incidents
