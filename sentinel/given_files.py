@@ -11,7 +11,7 @@ import select
 import stat
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,3 +150,18 @@ def number_of(value: object, least: float = -sys.float_info.max, most: float = s
 
 def _size(count: int) -> str:
     return f"{count >> 30} GiB" if count >> 30 else f"{count >> 20} MiB" if count >> 20 else f"{count:,} bytes"
+
+
+def states(paths: Iterable[str]) -> list[tuple[int, int, int] | None]:
+    """By which a change of a file is seen, also where another one took its place; None: there is none, or a pipe, which is
+    read once."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - often, and nothing else of the path is asked
+        except OSError:
+            found.append(None)
+            continue
+        whole = (status.st_mtime_ns, status.st_size, status.st_ino)
+        found.append(whole if stat.S_ISREG(status.st_mode) else None)
+    return found

@@ -1,6 +1,7 @@
 """Prometheus' HTTP API: range queries with a deadline and a bounded answer, over TLS and with credentials if the site asks.
 
-The file with the credentials is read at each request, so that a token can be changed without a restart.
+The file with the credentials is read at each request, and certificates when they change, so that both can be changed without
+a restart.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import aiohttp
 
 from sentinel.config.settings import Prometheus as Settings
 from sentinel.errors import Denied, FileError, ProtocolError, Refused, Timeout, Unavailable, UserError
-from sentinel.given_files import opened, require_file
+from sentinel.given_files import opened, require_file, states
 from sentinel.text import json_of
 
 
@@ -32,6 +33,8 @@ class Prometheus:
             raise UserError("[prometheus] url is no address", fix="write http://host:9090")
         self._settings = settings
         self._deadline = aiohttp.ClientTimeout(total=settings.deadline_s)
+        self._files = [name for name in (settings.ca_file, settings.certificate_file, settings.key_file) if name]
+        self._seen = states(self._files)
         self._tls = _tls(settings) if self.url.startswith("https://") else None
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -58,7 +61,7 @@ class Prometheus:
             "step": f"{step_s:.3f}",
             "timeout": f"{self._settings.deadline_s:g}s",
         }
-        headers = await asyncio.to_thread(self._headers)
+        headers = await asyncio.to_thread(self._credentials)
         if self._closed:  # aiohttp's own error would be taken for a bug
             raise Unavailable("Prometheus is not asked any more: the daemon stops")
         if self._session is None:
@@ -90,6 +93,16 @@ class Prometheus:
                     f"Prometheus' answer is longer than {most} bytes", fix="aggregate in the query: sum by (...)"
                 )
         return b"".join(parts)
+
+    def _credentials(self) -> dict[str, str]:
+        """The headers; certificates that were changed are loaded."""
+        if self._tls is not None and (now := states(self._files)) != self._seen:
+            try:
+                self._tls = _tls(self._settings)
+            except FileError as error:  # half of a change
+                raise Unavailable(error.message, fix=error.fix) from error
+            self._seen = now
+        return self._headers()
 
     def _headers(self) -> dict[str, str]:
         if not self._settings.authorization_file:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sentinel.errors import FileError, Unavailable, UserError
-from sentinel.given_files import require_file
+from sentinel.given_files import require_file, states
 
 
 def client_context(ca_file: str) -> ssl.SSLContext:
@@ -57,7 +56,7 @@ class ServerCertificate:
         if not certificate_file:
             raise UserError('[daemon] wire = "tls" needs certificate_file', fix="name a PEM file, and its key_file")
         self._files = [name for name in (certificate_file, key_file) if name]
-        self._seen = self._state()
+        self._seen = states(self._files)
         self.context = self._loaded()
 
     def reload(self) -> bool:
@@ -66,7 +65,7 @@ class ServerCertificate:
         Raises:
             UserError: the changed files cannot be used; said once for each change.
         """
-        state = self._state()
+        state = states(self._files)
         if state == self._seen:
             return False
         self._seen = state
@@ -87,14 +86,3 @@ class ServerCertificate:
             fix = "PEM, readable for the daemon's account; the key belongs to the certificate and has no passphrase"
             raise FileError(self._files[0], f"cannot be used with its key: {error}", fix=fix) from error
         return context
-
-    def _state(self) -> list[tuple[int, int, int] | None]:
-        found: list[tuple[int, int, int] | None] = []
-        for name in self._files:
-            try:
-                status = os.stat(name)  # noqa: PTH116
-            except OSError:
-                found.append(None)
-                continue
-            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-        return found

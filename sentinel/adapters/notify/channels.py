@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from sentinel.adapters.notify.alertmanager import Alertmanager
@@ -13,9 +16,10 @@ from sentinel.adapters.notify.mail import Mail, MailServer
 from sentinel.adapters.notify.webhook import Webhook
 from sentinel.adapters.notify.wording import Wording, template_of
 from sentinel.config.alerts import Alerts, Channel
-from sentinel.errors import FileError
-from sentinel.given_files import opened
-from sentinel.ports import Sink
+from sentinel.errors import FileError, Unavailable, UserError
+from sentinel.given_files import opened, states
+from sentinel.model.records import Notice
+from sentinel.ports import Sink, StandingSink
 
 _LEAST_KEY = 16  # bytes: a shorter one can be found by trying
 
@@ -27,7 +31,48 @@ def receivers(alerts: Alerts, threads: DeliveryThreads) -> list[Sink]:
         FileError: a file that cannot be read, that others may read, or that does not hold what it should.
     """
     plain: list[Sink] = [Webhook(url, deadline_s=alerts.deadline_s, threads=threads) for url in alerts.webhooks]
-    return plain + [channel(name, one, alerts, threads) for name, one in alerts.channels.items() if one.kind != "users"]
+    own = [(name, one) for name, one in alerts.channels.items() if one.kind != "users"]
+    return plain + [_kept_up(name, one, alerts, threads) for name, one in own]
+
+
+def _kept_up(name: str, settings: Channel, alerts: Alerts, threads: DeliveryThreads) -> Sink:
+    """The receiver of one channel, whose secrets may be changed without a restart."""
+    files = [settings.url_file, settings.authorization_file, settings.keys_file]
+    files += [alerts.mail.password_file] if settings.kind == "mail" else []
+    made = partial(channel, name, settings, alerts, threads)
+    if not any(files):
+        return made()
+    kept = _KeptUpStanding if settings.kind == "alertmanager" else _KeptUp
+    return kept(name, [file for file in files if file], made)
+
+
+class _KeptUp:
+    """A channel that is made anew when one of its files has changed."""
+
+    def __init__(self, name: str, files: Sequence[str], make: Callable[[], Sink]) -> None:
+        self.name = name
+        self._files, self._make = files, make
+        self._seen, self._sink = states(files), make()
+
+    async def send(self, notice: Notice) -> None:
+        await (await asyncio.to_thread(self._now)).send(notice)
+
+    def _now(self) -> Sink:
+        if (seen := states(self._files)) != self._seen:
+            try:
+                self._sink = self._make()
+            except UserError as error:  # half of a change
+                raise Unavailable(f"channel {self.name}: {error.message}", fix=error.fix) from error
+            self._seen = seen
+        return self._sink
+
+
+class _KeptUpStanding(_KeptUp):
+    async def repeat(self, notices: Sequence[Notice], now: datetime) -> None:
+        """See ``sentinel.ports.StandingSink``."""
+        sink = await asyncio.to_thread(self._now)
+        if isinstance(sink, StandingSink):
+            await sink.repeat(notices, now)
 
 
 def channel(name: str, settings: Channel, alerts: Alerts, threads: DeliveryThreads, user: str = "") -> Sink:

@@ -59,6 +59,10 @@ async def post(
                 busy = Unavailable(f"{what} {name} answered {answer.status}")
                 busy.after_s = _seconds(answer.headers.get("Retry-After", ""))
                 raise busy
+            if answer.status in (401, 403) and "Authorization" in headers:  # a token that is being changed
+                raise Unavailable(
+                    f"{what} {name} answered {answer.status}", fix="is its authorization_file up to date?"
+                )
             if answer.status >= 400:
                 raise Refused(f"{what} {name} answered {answer.status}", fix=fix)
     except TimeoutError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.certificates import authority
 from servers.prometheus import BINARY, PrometheusServer
 
 from sentinel.adapters.prometheus import Prometheus
@@ -237,6 +238,31 @@ async def test_tls_with_an_authority_of_the_site(tmp_path: Path) -> None:
     assert (await asked(Settings(url=url, ca_file=str(tmp_path / "ca.pem"), deadline_s=60.0)))["status"] == "success"
     with pytest.raises(Unavailable, match="cannot be reached"):
         await asked(Settings(url=url, deadline_s=60.0))  # nobody here trusts it
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+async def test_certificates_that_were_changed_are_read_again(tmp_path: Path) -> None:
+    """As where an authority of the site gives certificates of a day."""
+    old, new = authority(tmp_path / "old"), authority(tmp_path / "new")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*new.sign("prometheus"))
+    server = serving(lambda request: say(request, b'{"status":"success","data":{"result":[]}}'), tls=context)
+    file = tmp_path / "ca.pem"
+    shutil.copy(old.file, file)
+    prometheus = Prometheus(
+        Settings(url=f"https://127.0.0.1:{server.server_address[1]}", ca_file=str(file), deadline_s=60.0)
+    )
+    now = datetime.now(UTC)
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        await prometheus.range("up", now, now, 15.0)
+    file.write_text("")
+    with pytest.raises(Unavailable, match=r"ca\.pem: .*cannot be used"):
+        await prometheus.range("up", now, now, 15.0)
+    shutil.copy(new.file, file)
+    assert (await prometheus.range("up", now, now, 15.0))["status"] == "success"
+    await prometheus.close()
     server.shutdown()
     server.server_close()
 
