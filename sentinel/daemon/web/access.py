@@ -21,7 +21,7 @@ from pathlib import Path
 from sentinel.config.settings import Page
 from sentinel.daemon.api.accounts import name_of, uids_of
 from sentinel.errors import Denied, FileError, UserError
-from sentinel.given_files import opened
+from sentinel.given_files import opened, states
 
 SOCKET = "unix:"
 _LONGEST_NAME = 255
@@ -61,7 +61,9 @@ class PageAuthentication:
         self._on_socket = page.listen.startswith(SOCKET)
         self._header = page.user_header
         self._networks, self._uids = _proxies(page.proxies, on_socket=self._on_socket)
-        self._tokens = read_tokens(Path(page.tokens)) if page.tokens else []
+        self._file = page.tokens
+        self._seen = states([self._file])
+        self._tokens = read_tokens(Path(self._file)) if self._file else []
         if self._header and not _HEADER.fullmatch(self._header):
             raise UserError(f"[page] user_header: {self._header!r:.80} is no name of a header", fix="as X-Remote-User")
         if bool(self._header) != bool(page.proxies):
@@ -143,10 +145,25 @@ class PageAuthentication:
         elif kind.lower() != "bearer":
             value = ""
         digest = hashlib.sha256(value.strip().encode()).digest()
-        found = [token for token in self._tokens if hmac.compare_digest(token.digest, digest)]
+        found = [token for token in self._tokens_now() if hmac.compare_digest(token.digest, digest)]
         if not value or not found:
             raise Denied("the token is not known", fix="ask who runs Sentinel here for one")
         return Viewer(found[0].name, found[0].operator)
+
+    def _tokens_now(self) -> list[Token]:
+        """Those of the file as it is: one that was taken out of it lets nobody in any more.
+
+        Raises:
+            Denied: the file was changed, and cannot be used.
+        """
+        if (now := states([self._file])) != self._seen:
+            try:
+                self._tokens = read_tokens(Path(self._file))
+            except FileError as error:
+                # What is wrong with it is nothing for whom nobody knows.
+                raise Denied("the file of tokens cannot be used", fix="sentinel config check on its host") from error
+            self._seen = now
+        return self._tokens
 
 
 def read_tokens(path: Path) -> list[Token]:

@@ -102,6 +102,26 @@ def test_no_token_at_all(tmp_path: Path) -> None:
         asks(listen=TCP, tokens=tokens(tmp_path, f"wall {digest('x')}")).viewer({}, address="9.9.9.9", uid=None)
 
 
+def test_a_token_counts_while_it_is_in_the_file(tmp_path: Path) -> None:
+    file = tokens(tmp_path, f"wall {digest('old')}")
+    page = asks(listen=TCP, tokens=file)
+
+    def named(token: str) -> str:
+        return page.viewer({"Authorization": f"Bearer {token}"}, address="9.9.9.9", uid=None).name
+
+    assert named("old") == "wall"
+    tokens(tmp_path, f"wall {digest('newer')} operator")
+    assert named("newer") == "wall"
+    with pytest.raises(Denied, match="not known"):
+        named("old")
+    tokens(tmp_path, "half a")
+    with pytest.raises(Denied, match="the file of tokens cannot be used") as caught:
+        named("newer")
+    assert file not in str(caught.value)
+    tokens(tmp_path, f"wall {digest('newer')}")
+    assert named("newer") == "wall"
+
+
 @pytest.mark.parametrize(
     ("lines", "mode", "said"),
     [
