@@ -124,12 +124,22 @@ class LogFile:
             return False  # renamed or removed: the open file may still grow until another one takes its name
         return status.st_ino != self._inode
 
+    def _behind_hole(self) -> int:
+        """Where bytes that were written begin. A log that was truncated, to rotate it, below a program that does not append
+        has a hole as long as it was: zeros that nobody wrote, which take minutes to read."""
+        assert self._fd is not None
+        try:
+            return os.lseek(self._fd, self._offset, os.SEEK_DATA)
+        except OSError:  # a hole up to the end, or a file system that does not tell
+            return self._offset
+
     def _lines(self) -> Iterator[Block]:
         assert self._fd is not None
         size = os.fstat(self._fd).st_size
         if size < self._offset:
             self._offset, self._line, self._fresh = 0, 1, True
         while size > self._offset:
+            self._offset = self._behind_hole()
             content = os.pread(self._fd, READ_BYTES, self._offset)
             end = content.rfind(b"\n") + 1
             if not end:

@@ -120,7 +120,7 @@ _FIXES = (  # patterns in the database's message, the first that are in it: what
     (("no such table", "no such column", "does not exist"), _OTHER_SCHEMA),
     (("malformed", "not a database"), _DAMAGED),
     (
-        ("read-only transaction",),
+        ("read-only transaction", "session is read-only"),
         "it is a standby, or set to be read: name its primary, and add target_session_attrs=read-write to the URL",
     ),
     (
@@ -139,6 +139,11 @@ _FIXES = (  # patterns in the database's message, the first that are in it: what
     ),
     (("connection",), "check that its server runs and can be reached from here"),
     (("readonly", "unable to open"), _CLOSED),
+    (
+        ("disk I/O error",),
+        "the state folder's disk cannot be read or written: journalctl -k says why; if it fails, bring the store to another "
+        "one while the daemon is stopped",
+    ),
     (("No space left",), "free space on the disk of the database's server"),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from in_memory.direct_store import DirectStore
 from servers.ports import free_ports
 from servers.postgres import PostgresServer, empty_database, missing
 
+from sentinel.adapters.store import lease
 from sentinel.adapters.store.database import where_of
 from sentinel.errors import Timeout, Unavailable, UserError
 
@@ -164,6 +166,34 @@ def test_what_a_server_refuses_by_its_settings_is_said_with_the_fix(
         connection.exec_driver_sql(statement)
     assert fix in caught.value.fix and "state folder" not in caught.value.fix
     store.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_server_that_became_one_to_be_read_is_not_called_away(url: str) -> None:
+    """As a primary that its operator set so while its disk is full: it can be reached, and says no to who wants to write."""
+    store = DirectStore(
+        sa.make_url(url).update_query_dict({"target_session_attrs": "read-write"}).render_as_string(False)
+    )
+    admin = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE {admin.url.database} SET default_transaction_read_only = on")
+    admin.dispose()
+    with pytest.raises(Unavailable, match="session is read-only") as caught:
+        store.audit_length()
+    assert "its primary" in caught.value.fix
+    store.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_disk_that_fails_is_told_from_a_full_one(store: DirectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise sa.exc.OperationalError("SELECT 1", {}, sqlite3.OperationalError("disk I/O error"))
+
+    monkeypatch.setattr(lease, "look", fails)
+    with pytest.raises(Unavailable, match="disk I/O error") as caught:
+        store.look_at_lease()
+    assert "journalctl -k" in caught.value.fix and "space" not in caught.value.fix
 
 
 @pytest.mark.postgres

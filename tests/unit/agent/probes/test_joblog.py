@@ -77,6 +77,22 @@ def test_a_log_that_was_truncated_begins_again(tmp_path: Path, follow: Any) -> N
     assert [(block.first_line, block.fresh, block.content) for block in blocks] == [(1, True, b"second attempt\n")]
 
 
+def test_the_hole_of_a_log_that_was_truncated_below_its_program_is_not_read(tmp_path: Path, follow: Any) -> None:
+    """As ``copytruncate`` of logrotate leaves it to a program that does not append."""
+    path = tmp_path / "job.out"
+    path.write_bytes(b"step 1\n")
+    file = follow()
+    assert lines(file) == [(1, b"step 1")]
+    os.truncate(path, 0)
+    assert lines(file) == []
+    with path.open("r+b") as program:
+        program.seek(1 << 30)
+        program.write(b"step 2\n")
+    (block,) = file.read()
+    assert block.content.lstrip(b"\0") == b"step 2\n" and len(block.content) < 1 << 17 and block.first_line == 1
+    assert file.cursor["offset"] == path.stat().st_size
+
+
 def test_a_log_that_was_replaced_is_read_to_its_end_first(tmp_path: Path, follow: Any) -> None:
     path = tmp_path / "job.out"
     path.write_bytes(b"a\n")
