@@ -36,6 +36,8 @@ _SHARDING = "_sharding"  # without it arrays are read only by who says how they 
 _MARKERS = (ROOT, ITEM, COMMITTED, STORE, _SHARDING)
 _OF_TREES = ("StandardCheckpointHandler", "PyTreeCheckpointHandler", "StandardHandler", "PyTreeHandler")
 _BEGINNINGS = (ITEM, STORE, "checkpoint")  # one of them is in the folder of every tree; the last is of old versions
+_STRING = "string"
+_NOT_STORED = {_STRING, "None", "Dict", "List", "Tuple", "NamedTuple"}  # all but the first are empty containers
 _JSON_BYTES = 64 << 20
 
 
@@ -195,6 +197,8 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> tuple[list[ocdbt.Span], dic
         # Else chunks of nothing but zeros are not stored at all.
         every = isinstance(told, dict) and told.get("store_array_data_equal_to_fill_value") is True
         return values, chunks.stored(tree, values, inline, _array_names(told)) if every else {}
+    if _has_no_arrays(told):  # a tree of nothing but strings, as Keras saves a model's settings
+        return [], {}
     if uses_store:
         raise unfinished(tree, ask, f"{what}: {STORE} is missing: the processes' stores were not merged")
     folders = zarr.arrays(tree)
@@ -210,13 +214,24 @@ def _check_item(tree: Tree, ask: Ask, shown: str) -> tuple[list[ocdbt.Span], dic
 
 
 def _has_strings(told: object) -> bool:
+    return _STRING in _types_of_values(told)
+
+
+def _has_no_arrays(told: object) -> bool:
+    """Whether the item's description names values, and none of them is kept in a store."""
+    types = _types_of_values(told)
+    return bool(types) and types <= _NOT_STORED
+
+
+def _types_of_values(told: object) -> set[str]:
+    """Of the values that the item's description names; "" for one of no known form."""
     table = told.get("tree_metadata") if isinstance(told, dict) else None
-    values = [
-        entry.get("value_metadata")
-        for entry in (table.values() if isinstance(table, dict) else ())
-        if isinstance(entry, dict)
-    ]
-    return any(isinstance(value, dict) and value.get("value_type") == "string" for value in values)
+    found: set[str] = set()
+    for entry in table.values() if isinstance(table, dict) else ():
+        value = entry.get("value_metadata") if isinstance(entry, dict) else None
+        kind = value.get("value_type") if isinstance(value, dict) else None
+        found.add(kind if isinstance(kind, str) else "")
+    return found
 
 
 def _array_names(told: object) -> set[str]:

@@ -61,6 +61,27 @@ def test_the_state_of_which_only_the_sharding_came(tmp_path):
     assert answer.valid is False and "more/_METADATA is missing" in answer.reason, answer
 
 
+@pytest.mark.parametrize("use_ocdbt", [True, False])
+def test_an_item_without_arrays_has_no_store(tmp_path, use_ocdbt):
+    """As Keras's callback saves the model's settings: a tree of one string (recorded from Orbax 0.12.8)."""
+    step = step_of("0.12.8", tmp_path)
+    settings = step / "model_config"
+    settings.mkdir()
+    value = {"value_type": "string", "skip_deserialize": False}
+    leaf = {"key_metadata": [{"key": "config", "key_type": 2}], "value_metadata": value}
+    empty = {"key_metadata": [{"key": "more", "key_type": 2}], "value_metadata": {"value_type": "Dict"}}
+    table = {"('config',)": leaf, "('more',)": empty}
+    described = {"tree_metadata": table, "use_ocdbt": use_ocdbt, "use_zarr3": use_ocdbt}
+    (settings / "_METADATA").write_text(json.dumps(described))
+    (settings / "_strings.json").write_text(json.dumps({"config": "a"}))
+    for file in settings.iterdir():
+        os.utime(file, (1e9, 1e9))
+    assert ask(step).valid is True, ask(step)
+    value["value_type"] = "jax.Array"
+    rewrite(settings / "_METADATA", described)
+    assert ask(step).valid is False, ask(step)
+
+
 def test_the_handler_of_a_program_may_write_no_file(tmp_path):
     step = step_of("0.12.8", tmp_path)
     described = json.loads((step / "_CHECKPOINT_METADATA").read_text())
