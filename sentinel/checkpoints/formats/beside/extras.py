@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sentinel.checkpoints.files import Broken, Foreign, NotKnown, PerhapsForeign, Tree
 from sentinel.checkpoints.formats import marks, one_save
-from sentinel.checkpoints.formats.base import Ask, Finding, neighbours
+from sentinel.checkpoints.formats.base import NEAREST, Ask, Finding, neighbours
 from sentinel.checkpoints.formats.torch_file import SUFFIXES, TorchFile, check_file, is_torch
 from sentinel.checkpoints.reading import Work, run_all
 from sentinel.checkpoints.records import Level
@@ -65,7 +65,39 @@ def _check(tree: Tree, ask: Ask, finding: Finding, names: list[str], perhaps_ano
         if not perhaps_anothers:
             (finding.covered.add if file.summed else finding.unsummed.append)(name)
     one_save.check_optimizers(tree, ask, files)
+    if mine is not None:
+        _refuse_steps_of_others(tree, mine, files)
     return files
+
+
+def _refuse_steps_of_others(tree: Tree, mine: int, files: dict[str, TorchFile]) -> None:
+    """`NotKnown` where a file states the step of a save beside, in all of which it states their own: a loop goes on from it.
+
+    Other counts (of an epoch, of smaller steps) are called a step, too.
+    """
+    for name, file in files.items():
+        stated = _stated(file)
+        if stated is None or abs(stated - mine) <= 1:  # some count from 0
+            continue
+        beside = {folder: _stated_in(folder, name) for folder in neighbours(tree.root, NEAREST)}
+        pairs = {folder: (step_of(folder.name), said) for folder, said in beside.items() if said is not None}
+        own = all(step is not None and abs(said - step) <= 1 for step, said in pairs.values())
+        other = next((folder for folder, (_, said) in pairs.items() if said == stated), None)
+        if own and other is not None:
+            raise NotKnown(f"{visible(name)} states step {stated}, as that of {visible(other.name)}: two saves mixed")
+
+
+def _stated(file: TorchFile) -> int | None:
+    steps = set(file.steps())
+    return steps.pop() if len(steps) == 1 else None
+
+
+def _stated_in(folder: Path, name: str) -> int | None:
+    entry = one_save.file_inside(folder, name)
+    try:
+        return _stated(check_file(Tree(folder, {name: entry}), name, Ask("structural", 0.0))) if entry else None
+    except (Broken, Foreign, NotKnown, OSError):
+        return None
 
 
 def _of_another_step(name: str, mine: int | None) -> bool:

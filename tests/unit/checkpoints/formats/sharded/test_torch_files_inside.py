@@ -109,3 +109,39 @@ def test_a_torch_file_beside_nemos_weights(make):
     path = step / "weights/extra.pt"
     make.write(path, make.torch_file({"last_epoch": 10}, prefix="extra")[:-40])
     assert ask(make, step).valid is False, ask(make, step)
+
+
+def with_loops_file(make, steps, stated, name="metadata.pth"):
+    """Saves of a loop that keeps its step in a file beside the shards."""
+    for step, said in zip(steps, stated, strict=True):
+        at = f"run/step-{step}"
+        make.dcp(at, step=step)
+        if said is not None:
+            make.write(make.root / at / name, make.torch_file({"step": said, "tokens_seen": 5 * said}))
+    return make.root / f"run/step-{steps[-1]}"
+
+
+@pytest.mark.parametrize("steps", [(20, 30), (10, 20, 30), (40, 20, 30)])
+def test_the_file_with_the_step_is_of_another_save(make, steps):
+    """It was valid: the weights of step 30 would have gone on as if at step 20."""
+    path = with_loops_file(make, steps, steps)
+    assert ask(make, path).valid is True, ask(make, path)
+    path = with_loops_file(make, steps, (*steps[:-1], 20))
+    answer = ask(make, path)
+    assert answer.valid is None and "metadata.pth states step 20" in answer.reason, answer
+
+
+@pytest.mark.parametrize(
+    ("steps", "stated"),
+    [
+        ((10, 20, 30), (10, 0, 10)),  # counted from the start of an epoch
+        ((10, 20, 30), (40, 80, 120)),  # smaller steps
+        ((10, 20, 30), (10, 20, 5)),  # of no save here
+        ((10, 20, 30), (9, 19, 29)),  # from 0
+        ((10, 20, 30), (None, None, 20)),
+        ((30,), (20,)),
+    ],
+)
+def test_a_count_that_need_not_be_of_the_saves_steps(make, steps, stated):
+    path = with_loops_file(make, steps, stated, "loader.pt")
+    assert ask(make, path).valid is True, ask(make, path)
