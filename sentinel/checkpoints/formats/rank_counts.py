@@ -21,11 +21,14 @@ from sentinel.text import visible
 
 _ENDING = r"\.(?:pt|pth|bin|ckpt|pkl|safetensors)(?:\.tar)?"
 _NUMBERED = rf"(?:[-_]?states?)?(?:[-_.]?rank)?[-_]?)(?P<rank>\d{{1,6}})(?P<rest>{_ENDING})"
+_LOOPS_OF_A_RANK = re.compile(rf"(?P<stem>(?:[\w.-]*[-_.])?rank[-_.]?)(?P<rank>\d{{1,6}})(?P<rest>{_ENDING})")
+_OF_ONE_DIMENSION = re.compile(r"(?i)(?:^|[-_.])(?:[a-z]{1,2}p|local|node)[-_.]?rank")  # of which there are fewer
 _OF_A_RANK = (
     re.compile(r"(?P<stem>(?:[A-Za-z_.-]*[-_.])?opt(?:im[a-z]*)?" + _NUMBERED),
     re.compile(r"(?P<stem>(?:[A-Za-z_.-]*[-_.])?(?:models?|weights?|net(?:work)?|module|param(?:eter)?s)" + _NUMBERED),
     names.RANDOM_OF_A_RANK,
     names.OF_A_RANK,
+    _LOOPS_OF_A_RANK,
 )
 _OF_EACH_RANK = re.compile(r"(?i)rank|rng|random")
 _SHARD = re.compile(r"__(\d{1,6})_\d+\.distcp|__(\d{1,6})\.metadata")
@@ -73,7 +76,7 @@ def refuse_fewer(tree: Tree, ask: Ask) -> None:
         around = [here.get((folder, one.first)) for folder in _up_from(one.folder)]
         last, by = max(said for said in (*around, below[one.folder, one.first]) if said is not None)
         lacking = one.name(one.last + 1)
-        if one.last < last <= MOST_RANKS and _is_missing(beside, lacking, by):
+        if one.last < last <= MOST_RANKS and _is_missing(beside, [lacking, one.name(last)], by, len(one.ranks)):
             raise NotKnown(
                 f"{visible(lacking)} is missing, and {visible(by)} is there: of a rank, or one that is not saved?"
             )
@@ -106,7 +109,7 @@ def _sets(tree: Tree) -> Iterator[_Set]:
     for name in tree.files:
         folder, slash, file = name.rpartition("/")
         match = next((match for pattern in _OF_A_RANK if (match := pattern.fullmatch(file))), None)
-        if match:
+        if match and _OF_ONE_DIMENSION.search(file) is None:
             stem, rank, rest = match.groups()
             key = (folder + slash + stem, rest)
             found.setdefault(key, _Set(folder, folder + slash + stem, rest)).ranks[int(rank)] = rank
@@ -116,13 +119,16 @@ def _sets(tree: Tree) -> Iterator[_Set]:
             yield one
 
 
-def _is_missing(beside: list[Path], lacking: str, by: str) -> bool:
-    """Whether ``by`` says that ``lacking`` was saved: by what it is, or by the saves beside that have both.
+def _is_missing(beside: list[Path], lacking: list[str], by: str, here: int) -> bool:
+    """Whether ``by`` says that ``lacking`` were saved: by what it is, or by the saves beside that have all of them.
 
-    A save beside without ``by`` is itself torn, or of something else, and says nothing.
+    A save beside without ``by`` is itself torn, or of something else, and says nothing. ``here``: how many files the set
+    has; a loop may save one of its first rank only.
     """
     whole = [folder for folder in beside if is_file(folder / by)]
-    if any(not is_file(folder / lacking) for folder in whole):
+    if any(not is_file(folder / name) for folder in whole for name in lacking):
         return False
+    if here == 1 and _LOOPS_OF_A_RANK.fullmatch(lacking[0].rpartition("/")[2]):
+        return bool(whole)
     file = by.rpartition("/")[2]
     return bool(whole) or _SHARD.fullmatch(file) is not None or _OF_EACH_RANK.search(file) is not None

@@ -155,3 +155,35 @@ def test_sets_in_very_many_folders_are_not_each_held_against_all(make, monkeypat
     monkeypatch.setattr(rank_counts._Set, "last", property(lambda one: looks.append(one) or last.fget(one)))
     rank_counts.refuse_fewer(tree, Ask("structural", 0.0))
     assert len(looks) < 20 * 1000
+
+
+@pytest.mark.parametrize("names", ["rank{}.pt", "loader_rank_{}.pt", "state-rank-{}.pkl"])
+@pytest.mark.parametrize("at", ["step-10", "step-10/model"])
+def test_files_of_each_rank_beside_shards(make, names, at):
+    make.dcp(f"run/{at}", step=10, ranks=4)
+    path = save(make, "run/step-10", *of_ranks(names))
+    assert ask(make, path).valid is True, ask(make, path)
+    (path / names.format(3)).unlink()
+    answer = ask(make, path)
+    assert answer.valid is None and f"{names.format(3)} is missing" in answer.reason, answer
+
+
+def test_the_only_other_rank_of_two(make):
+    for step in (10, 20):
+        make.dcp(f"run/step-{step}", step=step, ranks=2)
+        save(make, f"run/step-{step}", *of_ranks("rank{}.pt", ranks=2), step=step)
+    path = make.root / "run/step-20"
+    assert ask(make, path).valid is True, ask(make, path)
+    (path / "rank1.pt").unlink()
+    answer = ask(make, path)
+    assert answer.valid is None and "rank1.pt is missing" in answer.reason, answer
+
+
+@pytest.mark.parametrize(
+    "names", [["rank0.pt"], of_ranks("tp_rank_{}.pt", ranks=2), of_ranks("local_rank{}.pt", ranks=2)]
+)
+def test_files_of_some_ranks_beside_shards(make, names):
+    """Of the first only, or of those that differ in a part of the model: with no save beside nothing tells."""
+    make.dcp("run/step-10", step=10, ranks=4)
+    path = save(make, "run/step-10", *names)
+    assert ask(make, path).valid is True, ask(make, path)
