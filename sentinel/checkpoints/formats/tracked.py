@@ -18,7 +18,7 @@ from sentinel.checkpoints.formats import deepspeed, megatron
 from sentinel.checkpoints.formats.base import Ask, Finding, Format, no_owners
 from sentinel.checkpoints.parsing import scalars
 from sentinel.checkpoints.reading import open_archive
-from sentinel.checkpoints.steps import without_numbers
+from sentinel.checkpoints.steps import number_of, step_of, without_numbers
 from sentinel.inert_pickle import Opaque
 from sentinel.text import visible, whole_number
 
@@ -27,7 +27,10 @@ MEGATRON = "latest_checkpointed_iteration.txt"  # also verl's, of whose folders 
 BRIDGE = "latest_train_state.pt"  # Megatron-Bridge's, which reads Megatron-LM's beside it only where this one is not
 DEEPSPEED = "latest"
 MMENGINE = "last_checkpoint"  # also detectron2's: the name, or the path, of a file beside it
-TRACKERS = {"megatron": MEGATRON, "megatron-bridge": BRIDGE, "deepspeed": DEEPSPEED, "mmengine": MMENGINE}
+LOOPS = "latest.txt"  # people's own, and nanotron's: the name, the path or the number of what lies beside it
+TRACKERS = {
+    "megatron": MEGATRON, "megatron-bridge": BRIDGE, "deepspeed": DEEPSPEED, "mmengine": MMENGINE, "loop": LOOPS,
+}  # fmt: skip
 BRIDGES_STATE = "train_state.pt"  # in each of its steps: the tracker is a copy of that of the last one
 LIMIT_BYTES = 1 << 20  # a line of text, or some numbers of torch.save
 _NUMBERED = re.compile(r"iter_(\d{7,12})|global_step_([1-9]\d{0,11}|0)")  # Megatron-LM's, and verl's
@@ -46,10 +49,17 @@ def target(tree: Tree) -> str:
 
 
 def named_by(tracker: Path) -> str | None:
-    """The folder beside it that a tracker names; None where it is no file, or names none."""
+    """The folder beside it that a tracker names; None where it is no file, or names none.
+
+    Any program may have a ``latest.txt``: that is a tracker where it names something beside it.
+    """
     try:
+        if tracker.name == LOOPS:
+            return named_by_text(
+                LOOPS, read_small(tracker, LIMIT_BYTES, LOOPS), [one.name for one in tracker.parent.iterdir()]
+            )
         names = _read(tracker, tracker.name)
-    except (Broken, NotKnown):
+    except (Broken, NotKnown, OSError):
         return None
     return _one_of(names, [name for name in names if os.path.lexists(tracker.with_name(name))])
 
@@ -57,16 +67,25 @@ def named_by(tracker: Path) -> str | None:
 def named_by_text(tracker: str, text: bytes, among: Collection[str]) -> str | None:
     """What of these, which lie beside it, a tracker of this file name names by this text; None where it names none."""
     try:
-        return next((name for name in _parse(text, tracker) if name in among), None)
+        names = _parse(text, tracker)
     except (Broken, NotKnown):
         return None
+    number = whole_number(names[0], digits=12) if tracker == LOOPS else None
+    by_number = [name for name in sorted(among) if number is not None and number == _number_of(name)]
+    return next((name for name in (*names, *by_number) if name in among), None)
+
+
+def _number_of(name: str) -> int | None:
+    step = step_of(name)
+    return number_of(name) if step is None else step
 
 
 def text_naming(tracker: str, before: bytes, name: str, state: bytes | None) -> bytes | None:
     """What a tracker that says this says to name that file or folder beside it; None where it can name none such.
 
     Megatron-LM and verl read a number, DeepSpeed a folder of the kind that it has (no newline, as it writes it), mmengine
-    the path of a file, which stays the path of its folder. ``state``: the file of Megatron-Bridge's that lies in the folder.
+    the path of a file, which stays the path of its folder, people's loops any of these. ``state``: the file of
+    Megatron-Bridge's that lies in the folder.
     """
     if tracker == BRIDGE:
         return state if state is not None and named_by_text(BRIDGE, state, [name]) else None
@@ -75,7 +94,13 @@ def text_naming(tracker: str, before: bytes, name: str, state: bytes | None) -> 
         return str(int(number[1] or number[2])).encode() if number else None
     if tracker == DEEPSPEED:
         return os.fsencode(name) if without_numbers(name) == without_numbers(os.fsdecode(before.strip())) else None
-    folder, slash, _ = before.strip().rpartition(b"/")
+    folder, slash, last = before.strip().rpartition(b"/")
+    if tracker == LOOPS:
+        end = before[len(before.rstrip()) :]
+        if without_numbers(name) == without_numbers(os.fsdecode(last)):
+            return folder + slash + os.fsencode(name) + end
+        counted = _number_of(name) if last.isdigit() and not slash else None
+        return None if counted is None else b"%d" % counted + end
     return folder + slash + os.fsencode(name)
 
 
@@ -107,7 +132,7 @@ def _parse(data: bytes, name: str) -> tuple[str, ...]:
     """
     if name == BRIDGE:
         return (f"iter_{_step_of_state(data):07d}",)
-    if name == MMENGINE:
+    if name in (MMENGINE, LOOPS):
         last = os.fsdecode(data.strip().rpartition(b"/")[2])
         if not last or last in (".", "..") or "\n" in last or "\0" in last:
             raise Broken(f"{name} names no file")

@@ -40,8 +40,10 @@ def point_to(root: Path, format: str, step: int) -> Pointed:
     with opened_folder(root) as folder:
         before = trackers.read(folder, tracker, tracked.LIMIT_BYTES) or b""
         # The folder is of the kind that is asked for, whatever was named before.
-        like = before if format == "mmengine" else os.fsencode(name)
+        like = before if format == "mmengine" or (format == "loop" and before.strip()) else os.fsencode(name)
         after = trackers.text_naming(folder, tracker, like, name)
+        if after is None and format == "loop":
+            raise UserError(f"{tracked.LOOPS} cannot name {visible(name)}", fix="Write it by hand.")
         if after is None:
             raise _no_state(name)
         if after != before:
@@ -55,8 +57,8 @@ def folder_for(root: Path, format: str, step: int) -> str:
     Raises:
         UserError: there is none.
     """
-    if format == "mmengine":
-        return _file_for(root, step)
+    if format in ("mmengine", "loop"):
+        return _any_of(root, tracked.TRACKERS[format], step)
     names = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
     wanted = {
         "megatron": (f"iter_{step:07d}", f"global_step_{step}"),
@@ -81,9 +83,9 @@ def _no_state(name: str) -> UserError:
     )
 
 
-def _file_for(root: Path, step: int) -> str:
-    """The checkpoint of that number among those beside mmengine's tracker, first those that are named as it names one."""
-    usual = without_numbers(tracked.named_by(root / tracked.MMENGINE) or "")
+def _any_of(root: Path, tracker: str, step: int) -> str:
+    """The checkpoint of that number among those beside the tracker, first those that are named as it names one."""
+    usual = without_numbers(tracked.named_by(root / tracker) or "")
     names = [entry.name for entry in root.iterdir() if _is_of(entry.name, step)]
     if not names:
         raise UserError(f"{visible(str(root))} has no checkpoint of {step}", fix="Choose a step that is there.")

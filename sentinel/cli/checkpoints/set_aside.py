@@ -190,8 +190,9 @@ def _check(root: Path, chosen: Sequence[Path], point_to: int | None, save: Path 
 
 
 def _of(root: Path) -> list[str]:
-    """The frameworks whose trackers lie there."""
-    return [format for format, name in tracked.TRACKERS.items() if (root / name).is_file()]
+    """The frameworks whose trackers lie there; a ``latest.txt`` that names nothing there is none."""
+    there = [format for format, name in tracked.TRACKERS.items() if (root / name).is_file()]
+    return [format for format in there if format != "loop" or tracked.named_by(root / tracked.LOOPS) is not None]
 
 
 def _point(root: Path, step: int) -> None:

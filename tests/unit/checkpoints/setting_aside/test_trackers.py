@@ -125,6 +125,15 @@ def deepspeed(make):
     return make.root / "run"
 
 
+def loop(make, named="step-30", name="step-{}"):
+    """People's own loops, and nanotron, keep the last save's name, its path or its number."""
+    for step in (10, 20, 30):
+        state, payloads = make.state(step)
+        make.write(make.root / "run" / name.format(step) / "model.pt", make.torch_file({"state": state}, payloads))
+    (make.root / "run/latest.txt").write_text(named)
+    return make.root / "run"
+
+
 def test_of_verls_run_the_folder_is_to_be_named(make):
     told = validate(verl(make), "structural")
     assert told.valid is None and "global_step_30" in told.reason
@@ -135,6 +144,10 @@ TRACKED = {
     "megatron": (megatron, "latest_checkpointed_iteration.txt", "iter_00000{}", "20"),
     "verl": (verl, "latest_checkpointed_iteration.txt", "global_step_{}", "20"),
     "deepspeed": (deepspeed, "latest", "global_step{}", "global_step20"),
+    "loop": (loop, "latest.txt", "step-{}", "step-20"),
+    "loop, a path": (lambda make: loop(make, "/data/run/step-30\n"), "latest.txt", "step-{}", "/data/run/step-20\n"),
+    "loop, the step": (lambda make: loop(make, "30"), "latest.txt", "step-{}", "20"),
+    "nanotron": (lambda make: loop(make, "30", "{}"), "latest.txt", "{}", "20"),
 }
 
 
@@ -163,6 +176,38 @@ def test_what_a_tracker_names_stays_where_it_can_name_nothing_else(make, kind, c
     assert [Path(source).name for source, _ in told["moved"]] == [name.format(20)]
     assert told["left"] == [[str(root / name.format(30)), str(root / tracker)]]
     assert (root / name.format(30)).exists() and (root / tracker).read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "epoch 3\nloss 2", "40", "../x", "step-30 of 100", "step-20", "9" * 5000])
+def test_a_latest_txt_that_names_nothing_of_it_hinders_nothing(make, text):
+    root = loop(make, text)
+    move_aside(root, [str(root / "step-30")], None, "torn", root / "step-20")
+    assert not (root / "step-30").exists() and (root / "latest.txt").read_text() == text
+
+
+def test_another_programs_latest_txt_is_not_pointed(make):
+    root = megatron(make)
+    (root / "latest.txt").write_text("all well")
+    assert command("quarantine", root, root / "iter_0000030", "--point-to", 20, "--yes").exception is None
+    assert (root / "latest.txt").read_text() == "all well"
+    assert (root / "latest_checkpointed_iteration.txt").read_text() == "20"
+
+
+def test_by_hand_the_number_in_latest_txt_is_pointed(make):
+    root = loop(make, "30")
+    (root / "log_20.txt").write_text("")
+    refused = command("quarantine", root, root / "step-30", "--yes").exception
+    assert isinstance(refused, UserError) and (root / "step-30").exists()
+    assert command("quarantine", root, root / "step-30", "--point-to", 20, "--yes").exception is None
+    assert (root / "latest.txt").read_text() == "20"
+
+
+def test_by_hand_latest_txt_is_pointed_first(make):
+    root = loop(make)
+    refused = command("quarantine", root, root / "step-30", "--yes").exception
+    assert isinstance(refused, UserError) and "step-30" in refused.message and (root / "step-30").exists()
+    assert command("quarantine", root, root / "step-30", "--point-to", 20, "--yes").exception is None
+    assert (root / "latest.txt").read_text() == "step-20" and not (root / "step-30").exists()
 
 
 @pytest.mark.parametrize("prefix", ["/data/work_dirs/x/", "work_dirs/x/"])
