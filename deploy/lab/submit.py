@@ -44,7 +44,7 @@ def comment(lab: Lab, request: Request) -> str:
 def command(lab: Lab, request: Request) -> list[str]:
     gres = [f"--gres=gpu:{lab.spec.gpus}"] if lab.spec.gpus else []
     program = [
-        "lab.standin" if request.standin else "lab.train",
+        "lab.training.standin" if request.standin else "lab.training.train",
         *("--run", request.run),
         *("--steps", str(request.steps)),
         *("--step-time", str(request.step_time_s)),
@@ -68,15 +68,15 @@ def command(lab: Lab, request: Request) -> list[str]:
         f"--chdir={lab.shared}",
         f"--comment={comment(lab, request)}",
         *request.sbatch,
-        str(HERE / "train.sbatch"),
+        str(HERE / "training" / "train.sbatch"),
         *program,
     ]
 
 
 def install(lab: Lab) -> None:
     """Copy the programs of jobs into the lab: this checkout may lie where only root can look, as in /root."""
-    for program in HERE.glob("*.py"):
-        write_atomic(lab.lib / "lab" / program.name, program.read_text(encoding="utf-8"))
+    for program in (HERE / "__init__.py", *(HERE / "training").glob("*.py")):
+        write_atomic(lab.lib / "lab" / program.relative_to(HERE), program.read_text(encoding="utf-8"))
     for name in LAUNCHER:
         write_atomic(lab.lib / name, (ROOT / name).read_text(encoding="utf-8"))
 

@@ -95,7 +95,7 @@ def is_program(process: Process) -> bool:
         return False
     return (
         b"-m" in arguments
-        and (b"lab.train" in arguments or b"lab.standin" in arguments)
+        and (b"lab.training.train" in arguments or b"lab.training.standin" in arguments)
         and b"srun" not in arguments[0]
     )
 

@@ -10,9 +10,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from lab import job, storage
+from lab import storage
 from lab.faults.base import Fault, Options, Record, add_victim, ask, pick_rank, take_back
 from lab.layout import Lab, LabError
+from lab.training import job
 
 BLOCK = 4096
 ROOM = 1 << 30  # of a node's disk that was full once

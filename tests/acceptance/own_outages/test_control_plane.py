@@ -106,7 +106,7 @@ def test_munge_is_gone_for_a_while_and_nothing_is_broken(story: Story):
 
 def of_the_lab(story: Story) -> list[int]:
     """Ids of all processes of Slurm, Sentinel and the jobs."""
-    marks = (str(story.lab.dir).encode(), b"slurmstepd", b"lab.standin")
+    marks = (str(story.lab.dir).encode(), b"slurmstepd", b"lab.training.standin")
     found = []
     for entry in Path("/proc").iterdir():
         try:

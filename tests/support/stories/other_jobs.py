@@ -28,7 +28,7 @@ def standin(story: Story, run: str) -> str:
     """The stand-in's command line, for a step of the job."""
     pace = "--steps 100000 --step-time 0.1 --local-every 5 --global-every 10"
     folders = f"--global-dir {story.paths.shared / run} --local-dir {story.paths.node('%N') / 'nvme' / run}"
-    return f"$LAB_PYTHON -m lab.standin --run {run} {pace} {folders}"
+    return f"$LAB_PYTHON -m lab.training.standin --run {run} {pace} {folders}"
 
 
 def environment(story: Story) -> dict[str, str]:

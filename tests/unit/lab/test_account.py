@@ -55,7 +55,7 @@ def test_jobs_of_a_checkout_that_only_root_can_enter(
         shutil.copytree(ROOT / part, checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (checkout, *checkout.rglob("*")):
         path.chmod(0o700)  # as git leaves them below umask 077
-    assert not account.runs(["test", "-r", str(checkout / "deploy" / "lab" / "standin.py")])
+    assert not account.runs(["test", "-r", str(checkout / "deploy" / "lab" / "training" / "standin.py")])
     lab = make_lab(dir=str(open_folder / "lab"))
     lab.save()
     done = subprocess.run(
@@ -70,7 +70,7 @@ def test_jobs_of_a_checkout_that_only_root_can_enter(
     noted.write_text('{"job":"5","attempt":"1"}\n')
     told = ["env", "SLURM_JOB_ID=5", "SLURMD_NODENAME=n1", str(lab.etc / "taskprolog")]
     assert account.runs(["sh", "-c", '"$@" | grep -qx "print sentinel: job 5 attempt 1 begins"', "sh", *told])
-    assert account.runs([python, "-m", "lab.standin", "--help"], (str(lab.dir / "lib"), *packages))
+    assert account.runs([python, "-m", "lab.training.standin", "--help"], (str(lab.dir / "lib"), *packages))
     assert not [path for path in lab.lib.rglob("*") if path.stat().st_mode & 0o022], "nobody else may write them"
 
 

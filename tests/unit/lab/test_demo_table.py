@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from lab.demo_table import Row, table
+from lab.demo.table import Row, table
 
 
 def test_rows_of_the_picture_appear_in_turn_and_none_is_hidden_for_good(

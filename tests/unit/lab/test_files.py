@@ -104,7 +104,7 @@ def test_the_job_is_submitted_with_what_sentinel_needs_to_know(make_lab):
     line = command(lab, Request(nodes=2, run="r7", standin=True, sbatch=("--time=5",)))
     assert line[0] == "sbatch"
     assert "--gres=gpu:8" in line
-    assert "--time=5" in line[: line.index("lab.standin")]
+    assert "--time=5" in line[: line.index("lab.training.standin")]
     assert len(next(word for word in line if word.startswith("--comment="))) < 1024  # Slurm's limit
 
 

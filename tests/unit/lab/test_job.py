@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from lab import job
-from lab.job import Options, Place, Trouble
+from lab.training import job
+from lab.training.job import Options, Place, Trouble
 
 
 def options(base: Path, **changes) -> Options:

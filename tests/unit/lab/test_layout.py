@@ -100,7 +100,7 @@ def test_labs_side_by_side_give_their_jobs_other_numbers():
 
 def test_jobs_of_a_lab_and_tests_beside_it_have_ports_of_their_own():
     """A job whose port another has taken fails at once, as if it were the job's own fault."""
-    batch = (layout.ROOT / "deploy" / "lab" / "train.sbatch").read_text()
+    batch = (layout.ROOT / "deploy" / "lab" / "training" / "train.sbatch").read_text()
     first, count = map(int, re.search(r"MASTER_PORT=\$\(\((\d+) \+ SLURM_JOB_ID % (\d+)\)\)", batch).groups())
     assert 1024 < ports.FIRST < ports.LAST < first < first + count <= layout.PORT_FIRST
     own = ports.free_ports(60)

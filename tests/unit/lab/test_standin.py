@@ -6,10 +6,10 @@ import sys
 import zipfile
 
 import pytest
-from lab import dcp, job
 from lab.faults.checkpoints import spoil
-from lab.job import Place, Resume
-from lab.standin import Training
+from lab.training import dcp, job
+from lab.training.job import Place, Resume
+from lab.training.standin import Training
 
 
 class Alone:

@@ -38,7 +38,7 @@ class Record:
 def _types() -> dict[str, type[Record]]:
     """DCP's record types under their own names; never called in a process that has torch imported."""
     if "torch" in sys.modules and not hasattr(sys.modules["torch"], "_lab_standin"):
-        raise RuntimeError("lab.dcp stands in for torch and cannot live beside it")
+        raise RuntimeError("lab.training.dcp stands in for torch and cannot live beside it")
     made: dict[str, type[Record]] = {}
     for name in ("torch", "torch.distributed", "torch.distributed.checkpoint", METADATA, FILESYSTEM):
         module = sys.modules.setdefault(name, types.ModuleType(name))

@@ -1,4 +1,4 @@
-"""The lab's training job: a small GPT, PyTorch DDP over gloo, DCP checkpoints. `srun python -m lab.train ...`.
+"""The lab's training job: a small GPT, PyTorch DDP over gloo, DCP checkpoints. `srun python -m lab.training.train ...`.
 
 The data is a fixed Markov chain drawn from a generator of each rank's own, whose state is in the checkpoint: a resumed run
 continues the very same loss curve, and every rank's part is needed for that.
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from lab import job
-from lab.job import Options, Place, Resume, Trouble, say
+from lab.training import job
+from lab.training.job import Options, Place, Resume, Trouble, say
 
 VOCABULARY = 64
 WIDTH = 64

@@ -1,6 +1,6 @@
 """`sentinel run` for the jobs of the lab, whose user may have nothing but the standard library.
 
-python -m lab.run NODES srun ...
+python -m lab.training.run NODES srun ...
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The training job without PyTorch: same lines, same resume variables, same checkpoint layout.
 
 Linear regression by gradient descent in plain Python; the ranks meet over TCP at rank 0 in every step, so that one stopped
-rank stalls all, and one that ends makes the others fail. `srun python -m lab.standin ...`.
+rank stalls all, and one that ends makes the others fail. `srun python -m lab.training.standin ...`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from lab import dcp, job
-from lab.job import Options, Place, Resume, Trouble, say
+from lab.training import dcp, job
+from lab.training.job import Options, Place, Resume, Trouble, say
 
 WIDTH = 32
 BATCH = 16

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import cluster, layout, slurm
-from lab.demo_table import Row, table
+from lab.demo.table import Row, table
 from lab.layout import HERE, Lab, LabError
 from lab.submit import Request, submit
 

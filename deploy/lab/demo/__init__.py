@@ -1,0 +1,1 @@
+"""The five faults of `bash deploy/demo`, and the table that shows them."""
