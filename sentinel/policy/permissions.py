@@ -66,7 +66,9 @@ class Permissions:
         for step in steps:
             mode = self.of(step)
             named = names([step]) if step.kind in NODE_STEPS else of_job
-            if mode == ACT or (mode == SUGGEST and all(self._approved(name) for name in named)):
+            if mode == ACT and not any(self._is_refused(name) for name in named):
+                yes.append(step)
+            elif mode == SUGGEST and all(self._approved(name) for name in named):
                 yes.append(step)
         return tuple(yes)
 
@@ -76,7 +78,8 @@ class Permissions:
         Args:
             alone: whether nothing of the plan is allowed.
         """
-        suggested = [step for step in skipped if self.of(step) == SUGGEST]
+        # In act, too, what a person has refused is for a person to allow.
+        suggested = [step for step in skipped if self.of(step) in (ACT, SUGGEST)]
         observed = [step for step in skipped if step not in suggested]
         found = [*self._refused(names(suggested)), *self._asked(names(suggested))]
         if observed:
@@ -94,6 +97,10 @@ class Permissions:
         answer = self._answer(name)
         return answer is not None and answer.approved and self.now - answer.at <= self._valid
 
+    def _is_refused(self, name: str) -> bool:
+        answer = self._answer(name)
+        return answer is not None and not answer.approved
+
     @property
     def _valid(self) -> timedelta:
         return timedelta(seconds=self.modes.approval_s)
@@ -102,8 +109,7 @@ class Permissions:
         """One wait for each refusal that stands."""
         found: dict[Answer, list[str]] = {}
         for name in named:
-            answer = self._answer(name)
-            if answer is not None and not answer.approved:
+            if (answer := self._answer(name)) is not None and not answer.approved:
                 found.setdefault(answer, []).append(name)
         waits = []
         for answer, what in found.items():
@@ -117,7 +123,7 @@ class Permissions:
 
     def _asked(self, named: Sequence[str]) -> list[Wait]:
         """The request for what nobody has answered, if there is anything."""
-        what = tuple(name for name in named if (answer := self._answer(name)) is None or answer.approved)
+        what = tuple(name for name in named if not self._is_refused(name))
         if not what:
             return []
         before = self.situation.request

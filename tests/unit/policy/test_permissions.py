@@ -71,6 +71,22 @@ def test_the_newest_answer_counts() -> None:
     assert "refused by olga" in plan.explanation
 
 
+def test_a_refusal_outlives_the_change_to_act_until_a_person_says_yes() -> None:
+    no = yes("drain n1", ago_s=30.0, approved=False)
+    act = Modes(default=Mode("act", "act"), approval_s=600.0)
+    plan = decide(verdict(drain=("n1", "n2")), act, answers=(no,))
+    assert drained(plan) == ["n2"] and the_waits(plan) == [("refused", ("drain n1",))]
+    assert next(step.data["nodes"] for step in plan.to_do if step.kind is StepKind.EXCLUDE) == "n1,n2"
+    assert drained(decide(verdict(drain=("n1", "n2")), act, answers=(no, yes("drain n1")))) == ["n1", "n2"]
+    other = next(cause for cause in Cause if cause is not CAUSE)
+    assert drained(decide(verdict(drain=("n1",)), act, answers=(replace(no, cause=other),))) == ["n1"]
+
+
+def test_a_refused_restart_is_not_done_in_act() -> None:
+    plan = decide(verdict(), Modes(default=Mode("act", "act")), answers=(yes("restart 101", approved=False),))
+    assert plan.to_do == () and the_waits(plan) == [("refused", ("restart 101",))]
+
+
 def test_a_request_keeps_its_time_while_it_does_not_grow() -> None:
     began = AT - timedelta(seconds=300)
     request = Wait("approval", began, "", ("drain n1", "restart 101"), began + timedelta(seconds=600))
