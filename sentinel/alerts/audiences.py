@@ -18,7 +18,7 @@ from sentinel.alerts.stages import (
     stage_of,
 )
 from sentinel.alerts.text import counted, culprit_words, held_by_others, listed, plain, unranked
-from sentinel.model.approvals import OF_JOBS, asked, job_names, open_names
+from sentinel.model.approvals import OF_JOBS, asked, job_names, open_names, plan_words
 from sentinel.model.records import (
     LEFT_IN_SERVICE,
     NODE_STEPS,
@@ -191,7 +191,7 @@ def _left_alone(facts: IncidentFacts) -> str:
         return f"is over and is not restarted: {plain(words)}"
     if (facts.verdict.restart is Restart.NONE and not _has_ended(facts)) or _goes_on(facts):
         return "goes on"
-    why = plain(facts.plan.explanation).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
+    why = plain(plan_words(facts.plan)).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
     return f"{_is_now(facts)}{' and is not restarted: ' if why else ''}{why}"
 
 
@@ -329,7 +329,8 @@ def _what_broke(facts: IncidentFacts) -> str:
 
 
 def _how_sure(verdict: Verdict) -> str:
-    return "" if verdict.confidence >= _SURE else f"; {how_sure(verdict.confidence, verdict.drain_confidence)}"
+    sure = how_sure(verdict.confidence, verdict.drain_confidence)
+    return f"; {sure}" if sure and verdict.confidence < _SURE else ""
 
 
 def _parts(facts: IncidentFacts) -> list[str]:

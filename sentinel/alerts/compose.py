@@ -11,6 +11,7 @@ from sentinel.alerts.late import STANDS
 from sentinel.alerts.stages import IncidentFacts, Stage, is_done, only_observed, stage_of
 from sentinel.alerts.text import culprit_words, plain, unranked, without_repeats
 from sentinel.alerts.threads import Thread, is_news_to_owner
+from sentinel.model.approvals import plan_words
 from sentinel.model.records import (
     Cause,
     Incident,
@@ -23,7 +24,15 @@ from sentinel.model.records import (
     Verdict,
     stable_id,
 )
-from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, ENDED_AS_ASKED, HELD_BY_OTHERS, how_sure, step_words
+from sentinel.model.vocabulary import (
+    BY_SCRIPT,
+    CAUSE_WORDS,
+    ENDED_AS_ASKED,
+    HELD_BY_OTHERS,
+    how_sure,
+    planned_words,
+    step_words,
+)
 
 _GROUNDS = 5  # lines of evidence quoted in a notice
 # Of a later notice of an incident, in its title.
@@ -60,11 +69,12 @@ def compose(facts: IncidentFacts, thread: Thread, now: datetime) -> Notice:
     incident, verdict, plan, outcomes = facts.incident, facts.verdict, facts.plan, facts.outcomes
     job, stage = facts.job, stage_of(facts)
     place = culprit_words(verdict.culprits.nodes, verdict.culprits.gpus)
+    sure = how_sure(verdict.confidence, verdict.drain_confidence)
     what = ", ".join([CAUSE_WORDS[verdict.cause], *([place] if place else [])])
     about = f"job {incident.job}" if incident.job is not None else ", ".join(incident.nodes) or "the cluster"
     where = culprit_words(verdict.culprits.nodes, verdict.culprits.gpus, verdict.culprits.ranks)
     lines = [
-        f"What: {CAUSE_WORDS[verdict.cause]}; {how_sure(verdict.confidence, verdict.drain_confidence)}. "
+        f"What: {CAUSE_WORDS[verdict.cause]}{f'; {sure}' if sure else ''}. "
         f"At fault: {ENDED_AS_ASKED if verdict.cause is _AS_ASKED else _SCOPE_WORDS[verdict.scope]}.",
         *([f"Where: {where}."] if where else ()),
         *([f"Numbers went bad at step {verdict.onset_step}."] if verdict.onset_step is not None else ()),
@@ -126,12 +136,13 @@ def _done(facts: IncidentFacts, stage: Stage) -> list[str]:
     lines = []
     if plan.refusal:
         lines.append(f"Not done ({plan.refusal}): {plain(plan.explanation, 1000)}")
-    elif plan.explanation:
-        lines.append(plain(plan.explanation, 1000))
+    elif why := plan_words(plan):
+        lines.append(plain(why, 1000))
     if facts.limited and stage is Stage.WAITING:
         lines.append(f"{plain(facts.limited)}.")
     if plan.observe_only and plan.steps:
-        lines.append("Would do: " + ", ".join(step_words(s.kind, s.node, s.job) for s in plan.steps) + ".")
+        wanted = [{"kind": step.kind, "node": step.node, "job": step.job} for step in plan.steps]
+        lines.append(f"Would do: {planned_words(wanted)}.")
     if drained := drained_nodes(outcomes):
         lines.append(f"Drained: {', '.join(drained)}.")
     chosen = next(

@@ -28,6 +28,7 @@ from sentinel.engine.transition import (
     Transition,
     WriteDrainReason,
 )
+from sentinel.model.approvals import job_names
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, StepEnded
 from sentinel.model.records import Outcome, Result, Step, StepKind
@@ -46,6 +47,13 @@ AUDITED = (
 _MOST_UNDER_WAY = 10_000
 _ANSWERED = {"done": Stage.DONE, "refused": Stage.REFUSED, "unavailable": Stage.NOT_KNOWN}
 _STAGES = {Result.DONE: Stage.DONE, Result.FAILED: Stage.FAILED}
+
+
+def _approved(step: Step, incident: str, state: State) -> str:
+    """Who allowed the step, where a person was asked for it."""
+    named = {f"{step.kind} {step.node}"} if step.job is None else job_names(step.job)
+    answers = [answer for answer in state.answers.get(incident, ()) if named & set(answer.what)]
+    return f", approved by {answers[-1].by}" if answers and answers[-1].approved else ""
 
 
 class AuditTrail:
@@ -95,7 +103,9 @@ class AuditTrail:
             step, task = effect.task.step, effect.task
             if step.kind in _READS_ONLY or not self._is_first(effect.id):
                 return
-            judged = f"{task.verdict.cause}, {task.verdict.confidence:.0%} sure"
+            judged = (
+                f"{task.verdict.cause}, {task.verdict.confidence:.0%} sure{_approved(step, task.incident.id, state)}"
+            )
             why = f"{judged}: {task.plan.explanation}" if task.plan.explanation else judged
             entry = AuditEntry(
                 event.at, SENTINEL, self.origin, step.kind, Stage.BEGUN, target_of(step), task.incident.id, why,

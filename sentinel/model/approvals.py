@@ -43,6 +43,16 @@ def asked(plan: Plan) -> tuple[Wait, ...]:
     return tuple(wait for wait in plan.waits if wait.kind in ASKING)
 
 
+_WHOLE = frozenset({*ASKING, "observe", "paused"})  # kinds of waits whose sentences need no name
+
+
+def plan_words(plan: Plan) -> str:
+    """Why the plan has these steps, or none, and what is waited for beside them."""
+    further = [wait for wait in plan.waits if wait.explanation not in plan.explanation]
+    said = [w.explanation if w.kind in _WHOLE else f"Waits ({w.kind}): {w.explanation}" for w in further]
+    return " ".join(filter(None, [plan.explanation, *said]))
+
+
 def request_of(plan: Plan, cause: Cause) -> str:
     """An id of what a person is asked now; it changes when something else is asked, or for another cause."""
     return stable_id("request", plan.incident, cause, *(f"{w.kind} {w.since} {w.what}" for w in asked(plan)))[:8]

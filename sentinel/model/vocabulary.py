@@ -5,7 +5,7 @@ One word each, the same in rules, JSON, tables and metrics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any
@@ -252,17 +252,37 @@ def words_of(step: Mapping[str, Any]) -> str:
     return step_words(str(step.get("kind") or step.get("step")), step["node"], step["job"])
 
 
+# The steps with which a restart begins; those that follow for its job are part of it.
+_RESTARTS = {StepKind.REQUEUE_HOLD: "restart job {}", StepKind.STOP_RUN: "restart job {} in its allocation"}
+
+
+def planned_words(steps: Sequence[Mapping[str, Any]]) -> str:
+    """What a plan comes to, of steps as in the daemon's answers: a restart is one thing."""
+    kinds = [str(step.get("kind") or step.get("step")) for step in steps]
+    restarted = {step["job"] for kind, step in zip(kinds, steps, strict=True) if kind in _RESTARTS}
+    said = []
+    for kind, step in zip(kinds, steps, strict=True):
+        if kind in _RESTARTS:
+            said.append(_RESTARTS[StepKind(kind)].format(step["job"]))
+        elif step["job"] not in restarted or kind == StepKind.GIVE_BACK:
+            said.append(words_of(step))
+    return ", ".join(dict.fromkeys(said))
+
+
 def result_words(result: str | None) -> str:
     """A step's ``result``: done, failed, not known; without one, under way."""
     return result.replace("_", " ") if result else "under way"
 
 
+_LEAST_SAID = 0.005  # less would be said as 0 %
 _TOLD_APART = 0.05  # how sure the drain is is said beside the cause's confidence where it is so much higher
 
 
 def how_sure(confidence: float, drain_confidence: float) -> str:
-    """``45% sure``, and where several causes say that the node must go, how sure that is."""
+    """``45% sure``, and where several causes say that the node must go, how sure that is; empty where nothing is likely."""
     apart = drain_confidence >= confidence + _TOLD_APART
+    if confidence < _LEAST_SAID:
+        return f"{drain_confidence:.0%} sure of the drain" if apart else ""
     return f"{confidence:.0%} sure" + (f" of it, {drain_confidence:.0%} of the drain" if apart else "")
 
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sentinel.config.modes import ACT, SUGGEST, Modes
-from sentinel.model.approvals import APPROVAL, ASKING, LAPSED, OF_JOBS, REFUSED, Answer
+from sentinel.model.approvals import APPROVAL, LAPSED, OF_JOBS, REFUSED, Answer
 from sentinel.model.records import NODE_STEPS, Cause, Incident, Step, StepKind, Wait
 from sentinel.policy.situation import Situation, components_of
 
 OBSERVED = "observe"  # kind of the wait of what a mode only observes
-UNSAID = frozenset({OBSERVED, "paused", *ASKING})  # waits whose words are the plan's explanation already
 
 
 def names(steps: Sequence[Step]) -> tuple[str, ...]:
@@ -66,9 +65,8 @@ class Permissions:
         for step in steps:
             mode = self.of(step)
             named = names([step]) if step.kind in NODE_STEPS else of_job
-            if mode == ACT and not any(self._is_refused(name) for name in named):
-                yes.append(step)
-            elif mode == SUGGEST and all(self._approved(name) for name in named):
+            may = mode == ACT or (mode == SUGGEST and all(map(self._approved, named)))
+            if may and not any(map(self._is_refused, named)):
                 yes.append(step)
         return tuple(yes)
 
@@ -83,9 +81,9 @@ class Permissions:
         observed = [step for step in skipped if step not in suggested]
         found = [*self._refused(names(suggested)), *self._asked(names(suggested))]
         if observed:
-            named = [f"{step.kind} {step.node or step.job}" for step in observed]
-            said = "Observe mode: nothing is done." if alone and not suggested else observed_only(named)
-            found.append(Wait(OBSERVED, self.now, said, names(observed)))
+            what = names(observed)
+            said = "Observe mode: nothing is done." if alone and not suggested else observed_only(what)
+            found.append(Wait(OBSERVED, self.now, said, what))
         return tuple(found)
 
     def _answer(self, name: str) -> Answer | None:

@@ -9,7 +9,7 @@ from sentinel.config.settings import Limits, Modes
 from sentinel.model.hostlist import fold
 from sentinel.model.records import Incident, Plan, Step, Verdict, Wait, stable_id
 from sentinel.policy.drains import drains, switches
-from sentinel.policy.permissions import UNSAID, Permissions, names
+from sentinel.policy.permissions import Permissions, names
 from sentinel.policy.restarts import JobSteps, job_steps
 from sentinel.policy.situation import Situation
 
@@ -25,13 +25,15 @@ def decide(
     now: datetime,
     bad_numbers: str = "tell",
 ) -> Plan:
-    """The plan for ``verdict``; it never has both steps and a refusal."""
+    """The plan for ``verdict``; it never has both steps and a refusal.
+
+    Its explanation is of its steps, or of why there are none to do. What else waits says so itself, and is over before
+    the plan is.
+    """
 
     def plan(steps: Sequence[Step], waits: Sequence[Wait], words: Sequence[str], *, observe: bool = False) -> Plan:
         refused = waits[0] if waits and not steps else None
         said = [refused.explanation] if refused else [text for text in words if text]
-        if not refused:
-            said += [f"Waits ({w.kind}): {w.explanation}" for w in waits if w.kind not in UNSAID]
         return Plan(
             id=stable_id("plan", incident.id)[:10],
             incident=incident.id,
@@ -66,10 +68,10 @@ def decide(
     nothing = not drained and not begun
     asked = may.waits(skipped, alone=nothing)
     waits = [wait for wait in (*out.waits, job.wait) if wait is not None]
-    words, said = [out.words, job.words], [wait.explanation for wait in asked]
+    words = [out.words, job.words]
     if asked and nothing:
-        return plan(wanted, [*asked, *waits], [*said, *words], observe=True)
-    return plan([*drained, *begun], [*waits, *asked], [*words, *said])
+        return plan(wanted, [*asked, *waits], [*(wait.explanation for wait in asked), *words], observe=True)
+    return plan([*drained, *begun], [*waits, *asked], words)
 
 
 def _breaker(verdict: Verdict, situation: Situation, limits: Limits, now: datetime) -> Wait | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.model.approvals import APPROVAL, ASKING, LAPSED
+from sentinel.model.approvals import APPROVAL, ASKING, LAPSED, plan_words
 from sentinel.model.recording import RecordedIncident, Recording
 from sentinel.model.records import NODE_STEPS, Plan, StepKind, Verdict
 from sentinel.replay.run import Replayed
@@ -125,7 +125,7 @@ def _shown(verdict: Verdict, plan: Plan, approved: Collection[str] = ()) -> dict
             for name in wait.what
             if wait.kind not in _ASKED or name not in approved
         ),
-        "explanation": plan.explanation,
+        "explanation": plan_words(plan),
     }
 
 

@@ -23,6 +23,7 @@ from sentinel.model.vocabulary import (
     HELD_BY_OTHERS,
     cause_words,
     how_sure,
+    planned_words,
     result_words,
     words_of,
 )
@@ -139,15 +140,16 @@ def _subject(seen: dict[str, Any]) -> None:
 
 def _incident(seen: dict[str, Any]) -> None:
     row, verdict, plan = seen["incident"], seen["verdict"], seen["plan"]
-    ended = f"; {shown(row['outcome'])}" if row["outcome"] else ""
+    waiting = [wait["explanation"] for wait in (plan or {}).get("waits", ())]
+    ended = f"; {shown(row['outcome'])}" if row["outcome"] and row["outcome"] not in waiting else ""
     say(f"Incident {shown(row['id'])}, {when(row['opened_at'])}: {state_words(row)}{ended}")
     if row["job"] is not None:
         say(f"Job {row['job']} attempt {shown(row['attempt'])} of {shown(row['user'])}")
-    if verdict is not None:
-        _verdict(verdict, plan)
     for told in row.get("corrections") or ():
         note = f": {shown(told['note'])}" if told["note"] else ""
         say(f"Corrected by {shown(told['by'])}, {when(told['at'])}: {corrected_words(told)}{note}")
+    if verdict is not None:
+        _verdict(verdict, plan)
     if plan is not None:
         _plan(plan)
     if to_do := seen.get("to_do"):  # for who is no operator, where the advice is for these
@@ -193,7 +195,7 @@ def _kept(evidence: list[dict[str, Any]]) -> None:
 
 def _verdict(verdict: dict[str, Any], plan: dict[str, Any] | None) -> None:
     sure = how_sure(verdict["confidence"], verdict.get("drain_confidence", 0.0))
-    say(f"Verdict: {shown(cause_words(verdict['cause']))} ({shown(verdict['cause'])}), {sure}")
+    say(f"Verdict: {shown(cause_words(verdict['cause']))} ({shown(verdict['cause'])}){f', {sure}' if sure else ''}")
     as_asked = verdict["cause"] == Cause.SCHEDULER_PREEMPT_OR_TIMELIMIT
     say(f"At fault: {ENDED_AS_ASKED if as_asked else _AT_FAULT.get(verdict['scope'], 'not known')}")
     culprits = verdict["culprits"]
@@ -252,14 +254,15 @@ def _ground(ground: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _plan(plan: dict[str, Any]) -> None:
-    if plan["refusal"]:
+    """What is planned, and what waits for what; the words of a wait stand with it alone."""
+    waiting = [wait["explanation"] for wait in plan.get("waits", ())]
+    if plan["refusal"] and plan["explanation"] not in waiting:
         say(f"Refused ({shown(plan['refusal'])}): {shown(plan['explanation'])}")
-    elif plan["explanation"]:
+    elif plan["explanation"] and plan["explanation"] not in waiting:
         say(f"Plan: {shown(plan['explanation'])}")
     for wait in plan.get("waits", ()):
         named = wait["what"] and wait["kind"] not in ASKING  # those words name it themselves
-        what = f"{shown(', '.join(wait['what']))} " if named else ""
+        what = f"{shown(', '.join(wait['what']))}: " if named else ""
         say(f"Waits ({shown(wait['kind'])}) since {when(wait['since'])}: {what}{shown(wait['explanation'])}")
     if plan["observe_only"] and plan["steps"]:
-        would = ", ".join(shown(words_of(step)) for step in plan["steps"])
-        say(f"Would have done: {would}")
+        say(f"Would have done: {shown(planned_words(plan['steps']))}")

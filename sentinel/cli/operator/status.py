@@ -29,10 +29,12 @@ from sentinel.cli.operator.output import (
 )
 from sentinel.detect.own_host import in_words
 from sentinel.errors import SentinelError, UserError
-from sentinel.model.vocabulary import words_of
+from sentinel.model.approvals import LAPSED, REFUSED
+from sentinel.model.vocabulary import planned_words, words_of
 
 _JOBS = 5  # jobs that are named; --json has all
 _WOULD = 3  # plans of observe mode that are shown; --json has more
+_ANSWERED = {LAPSED: "Lapsed", REFUSED: "Refused"}  # what became of a request, by the kind of its wait
 _LEAST_EVERY_S = 0.2  # a watcher must not be what the daemon is busy with
 
 
@@ -137,9 +139,10 @@ def show(seen: dict[str, Any]) -> None:
         again = f"; tried again: {shown(step['reason'])}" if step.get("reason") else ""
         say(f"Now: {shown(words_of(step))} (incident {shown(step['incident'])}), since {since}{again}")
     for wait in seen.get("asked", ()):
-        say(f"Asked (incident {shown(wait['incident'])}, {when(wait['since'])}): {shown(wait['explanation'])}")
+        word = _ANSWERED.get(wait["kind"], "Asked")
+        say(f"{word} (incident {shown(wait['incident'])}, {when(wait['since'])}): {shown(wait['explanation'])}")
     for plan in seen["would_have_done"][:_WOULD]:
-        steps = ", ".join(shown(words_of(step)) for step in plan["steps"])
+        steps = shown(planned_words(plan["steps"]))
         say(f"Would have done: {steps} (incident {shown(plan['incident'])}, {when(plan['at'])})")
     if (more := len(seen["would_have_done"]) - _WOULD + seen.get("would_have_done_more", 0)) > 0:
         say(f"... and {counted(more, 'plan')} more that observe mode did not carry out (--json has the newest)")

@@ -36,6 +36,4 @@ def waiting(state: State, plan: Plan, outcome: Outcome, now: datetime) -> Plan:
     waits = (*(one for one in plan.waits if one.kind != DRAIN_REFUSED), wait)
     if not steps:
         return dataclasses.replace(plan, steps=(), waits=waits, refusal=DRAIN_REFUSED, explanation=wait.explanation)
-    said = f"Waits ({DRAIN_REFUSED}): {wait.explanation}"
-    words = plan.explanation if said in plan.explanation else f"{plan.explanation} {said}".strip()
-    return dataclasses.replace(plan, steps=steps, waits=waits, explanation=words)
+    return dataclasses.replace(plan, steps=steps, waits=waits)

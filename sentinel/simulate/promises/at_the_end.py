@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sentinel.engine.node_return.put_back import SAVED
 from sentinel.engine.reconcile.approvals import ANSWERS, stored_answers
-from sentinel.model.approvals import APPROVAL
+from sentinel.model.approvals import APPROVAL, plan_words
 from sentinel.model.records import OURS, Incident, IncidentState, Plan, Result, StepKind
 from sentinel.model.vocabulary import DRAIN_REFUSED, UNREAD_NODE
 from sentinel.policy.shares import at_most
@@ -42,7 +42,7 @@ def nothing_lost(seen: Observer) -> Iterator[str]:
             about = [i.id for i in store.incidents.values() if name in i.nodes and i.id in store.plans]
             where = f"; its evidence came to incident {about[0]} after that one's plan was made" if about else ""
             yield f"{name} broke ({what}), and is in service; no verdict names it{where}"
-        elif not refusals - _OVER and not any("Not drained" in store.plans[i].explanation for i in judged):
+        elif not refusals - _OVER and not any("Not drained" in plan_words(store.plans[i]) for i in judged):
             yield f"{name} broke ({what}), was judged broken, and is in service"
         elif refusals - _OVER == {UNREAD_NODE} and name not in seen.world.slurm.unreadable:
             yield f"{name} broke ({what}), its record could not be read, and is read again; it is still in service"
@@ -137,9 +137,9 @@ def _answered(seen: Observer, incident: str, job: int, attempt: int) -> bool:
     plan = seen.world.store.plans[incident]
     of_job = [step for step in plan.steps if step.job is not None and step.kind is not StepKind.GIVE_BACK]
     mine = [step for step in of_job if step.attempt == attempt]
-    if reasons(plan) - _OVER or f"no longer knows job {job}" in plan.explanation:
+    if reasons(plan) - _OVER or f"no longer knows job {job}" in plan_words(plan):
         return True
-    if any(words in plan.explanation for words in _RUNS):
+    if any(words in plan_words(plan) for words in _RUNS):
         return False
     return (bool(mine) and not plan.observe_only and not plan.waits) or bool(plan.explanation and not plan.steps)
 
@@ -154,7 +154,7 @@ def leaves_bad_nodes(seen: Observer) -> Iterator[str]:
         if job.state != "RUNNING" or job.ghost or not asked:
             continue
         about = [store.plans[i.id] for i in store.incidents.values() if i.job == job.id and i.id in store.plans]
-        if any(plan.explanation for plan in about):
+        if any(plan_words(plan) for plan in about):
             continue
         for node in job.on:
             since_s = seen.convicted.get(node, (None, ""))[0]

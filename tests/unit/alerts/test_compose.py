@@ -124,6 +124,12 @@ def test_refusal_and_observation() -> None:
     assert "Would do: drain n1, hold job 101." in notice(made=plan(DRAIN, HOLD, observe_only=True)).body
 
 
+def test_a_cause_that_is_not_known_has_no_percentage() -> None:
+    told = notice(judged=verdict(Cause.UNKNOWN, confidence=0.0))
+    assert "What: what broke is not known. At fault:" in told.body
+    assert "% sure" not in f"{told.body} {told.data['operator_text']} {told.data['owner_text']}"
+
+
 def test_without_job_and_plan() -> None:
     made = notice(happened=incident(job=None, nodes=("n7",)), of=None, made=None, judged=verdict())
     assert made.title.startswith("n7: ") and "Job:" not in made.body

@@ -9,6 +9,7 @@ from made_records import AT, fleet, node, verdict
 from made_situations import RESTART, WIDE, decide, drained, kinds, waiting
 
 from sentinel.config.settings import Limits
+from sentinel.model.approvals import plan_words
 from sentinel.model.records import Cause, Fleet, Restart, Scope, StepKind
 from sentinel.policy.drains import switches
 
@@ -31,7 +32,7 @@ def test_breaker_counts_the_nodes_of_other_incidents(others: int, refused: str) 
     plan = decide(verdict(drain=("n1",)), failing_nodes=failing, limits=Limits(drain_fraction=1.0, breaker_nodes=5))
     assert plan.refusal == refused
     assert bool(plan.steps) is not bool(refused)
-    assert not refused or "5 nodes failed" in plan.explanation
+    assert not refused or "5 nodes failed" in plan_words(plan)
 
 
 def test_breaker_does_not_count_a_node_twice() -> None:
@@ -60,9 +61,8 @@ def test_nodes_that_fail_together_under_a_switch_wait_for_people(others: tuple[s
         assert (
             "n1" in str(plan.steps[4].data) and plan.waits[0].what == ("drain n1",) and plan.waits[0].until is not None
         )
-        assert (
-            "3 nodes under switch leaf1 failed within 60 s" in plan.explanation
-            and "sentinel resume" in plan.explanation
+        assert "3 nodes under switch leaf1 failed within 60 s" in plan_words(plan) and "sentinel resume" in plan_words(
+            plan
         )
 
 
@@ -83,7 +83,7 @@ def test_few_nodes_of_a_switch_are_drained(ours: int, refused: bool) -> None:
     plan = decide(verdict(drain=("n1",)), fleet=under(ours=ours))
     assert (StepKind.DRAIN not in kinds(plan)) is refused
     if refused:
-        assert "switch leaf1: 4 of its 12 nodes are drained by Sentinel; 4 are allowed" in plan.explanation
+        assert "switch leaf1: 4 of its 12 nodes are drained by Sentinel; 4 are allowed" in plan_words(plan)
         elsewhere = decide(verdict(drain=("n30",)), fleet=under(ours=ours))
         assert StepKind.DRAIN in kinds(elsewhere)
 
@@ -96,7 +96,7 @@ def test_a_switch_is_one_whatever_else_slurm_says_of_where_its_nodes_are() -> No
     more = [node(f"m{at}", topology="sw:leaf2,bl:b4") for at in range(12)]
     moved = [node(name, topology=f"sw:leaf1,bl:{name}", **(OUT if name != "n1" else {})) for name in ("n1", "n2", "n3")]
     plan = decide(verdict(drain=("n1",)), limits=Limits(drain_per_switch=2), fleet=fleet([*moved, *more]))
-    assert "switch leaf1: 2 of its 3 nodes are drained by Sentinel; 2 are allowed" in plan.explanation
+    assert "switch leaf1: 2 of its 3 nodes are drained by Sentinel; 2 are allowed" in plan_words(plan)
     only = fleet([node("n1", topology="sw:leaf1,bl:b1"), node("n2", topology="sw:leaf1,bl:b2")])
     assert switches(["n1"], only) == {}  # all nodes share it
 
@@ -127,18 +127,18 @@ def test_confidence(confidence: float, steps: list[str]) -> None:
     assert drained(plan) == steps
     assert kinds(plan)[-7:] == RESTART  # the job goes on without the node all the same
     assert plan.steps[-3].data["nodes"] == "n1"
-    assert ("Not drained: 0.59 sure" in plan.explanation) is not bool(steps)
+    assert ("Not drained: 0.59 sure" in plan_words(plan)) is not bool(steps)
 
 
 def test_node_that_slurm_does_not_know_is_named_and_left() -> None:
     plan = decide(verdict(drain=("ghost",)))
-    assert drained(plan) == [] and "Slurm does not know ghost" in plan.explanation
+    assert drained(plan) == [] and "Slurm does not know ghost" in plan_words(plan)
     assert plan.steps[4].data["nodes"] == ""  # Slurm would refuse an exclusion of it
 
 
 def test_stranger_is_named_when_the_verdict_is_too_unsure_as_well() -> None:
     plan = decide(verdict(drain=("n1", "ghost"), confidence=0.1))
-    assert "ghost" in plan.explanation and "Not drained" in plan.explanation
+    assert "ghost" in plan_words(plan) and "Not drained" in plan_words(plan)
 
 
 @pytest.mark.parametrize("reason", ["person: bad fan", "sentinel:abc gpu_memory_ecc"])
@@ -153,7 +153,7 @@ def test_budget_per_hour(minutes: tuple[int, ...], allowed: bool) -> None:
     drains = tuple(AT - timedelta(minutes=m) for m in minutes)
     plan = decide(verdict(drain=("n1",)), drains=drains, limits=Limits(drain_fraction=1.0, drain_per_hour=2))
     assert waiting(plan) == ("" if allowed else "drain-budget")
-    assert allowed or "2 drains in the last hour; 2 are allowed" in plan.explanation
+    assert allowed or "2 drains in the last hour; 2 are allowed" in plan_words(plan)
 
 
 @pytest.mark.parametrize(("there", "allowed"), [(("n9",), True), (("n9", "n10"), False)])
@@ -175,7 +175,7 @@ def test_budget_in_nodes_counts_only_ours() -> None:
 def test_share_of_a_partition(there: tuple[str, ...], asked: tuple[str, ...], allowed: bool) -> None:
     plan = decide(verdict(drain=asked), fleet=ours(*there), limits=Limits(drain_fraction=0.2))
     assert waiting(plan) == ("" if allowed else "drain-budget")
-    assert allowed or "partition train" in plan.explanation
+    assert allowed or "partition train" in plan_words(plan)
 
 
 def test_of_several_bad_nodes_as_many_go_out_as_the_budget_allows_and_the_others_wait() -> None:
@@ -201,7 +201,7 @@ def test_share_of_a_small_partition_allows_the_first() -> None:
 def test_every_partition_of_the_node_counts() -> None:
     nodes = [node(f"n{i}") for i in range(2, 11)] + [node("n1", partitions=("train", "tiny"))]
     plan = decide(verdict(drain=("n1",)), fleet=fleet(nodes))
-    assert waiting(plan) == "last-healthy" and "partition tiny" in plan.explanation
+    assert waiting(plan) == "last-healthy" and "partition tiny" in plan_words(plan)
 
 
 @pytest.mark.parametrize("state", ["down", "unknown"])

@@ -83,9 +83,9 @@ def test_installed_it_observes() -> None:
 def test_acting_is_switched_on_for_each_step() -> None:
     plan = decide(verdict(drain=("n1",)), modes=Modes(default=Mode(drain="act", restart="observe")))
     assert kinds(plan) == [StepKind.DRAIN] and not plan.observe_only
-    assert "Observed only: requeue_hold 101" in plan.explanation
+    assert plan.waits[0].explanation == "Observed only: restart 101."
     plan = decide(verdict(drain=("n1",)), modes=Modes(default=Mode(drain="observe", restart="act")))
-    assert kinds(plan) == RESTART and "drain n1" in plan.explanation
+    assert kinds(plan) == RESTART and plan.waits[0].explanation == "Observed only: drain n1."
 
 
 def test_acting_is_switched_on_for_each_partition() -> None:
@@ -93,7 +93,8 @@ def test_acting_is_switched_on_for_each_partition() -> None:
     assert not decide(verdict(drain=("n1",)), modes=modes).observe_only
     nodes = [node(f"n{i}", partitions=("debug",) if i in (1, 2) else ("train",)) for i in range(1, 10)]
     plan = decide(verdict(drain=("n1",)), modes=modes, fleet=fleet(nodes))
-    assert kinds(plan) == RESTART and "drain n1" in plan.explanation  # the job's partition acts, the node's observes
+    # The job's partition acts, the node's observes.
+    assert kinds(plan) == RESTART and plan.waits[0].explanation == "Observed only: drain n1."
     assert decide(verdict(drain=("n1",)), modes=modes, fleet=fleet(nodes), job=job(partition="debug")).observe_only
 
 

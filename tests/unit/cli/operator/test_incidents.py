@@ -154,6 +154,30 @@ def test_refused_plan_and_one_that_only_watches(asked: Asked) -> None:
     assert "Would have done: drain n1" in asked.run("why", "x").output
 
 
+def test_what_a_plan_waits_for_is_said_once(asked: Asked) -> None:
+    words = "An operator is asked to approve drain n1, restart 101."
+    kinds = ("drain", "requeue_hold", "choose_checkpoint", "release", "confirm")
+    steps = [{"kind": k, "node": "n1" if k == "drain" else None, "job": None if k == "drain" else 101} for k in kinds]
+    wait = {"kind": "approval", "since": "2026-03-01T12:00:00Z", "explanation": words, "what": ["drain n1"]}
+    plan = {"refusal": "", "explanation": words, "observe_only": True, "steps": steps, "waits": [wait]}
+    asked.views["why"] = why(plan=plan, incident=incident_row(state="waiting", waits=[wait], outcome=words))
+    output = asked.run("why", "x", columns=300).output
+    assert output.count(words) == 1 and "Waits (approval) since" in output
+    assert "Would have done: drain n1, restart job 101\n" in output
+
+
+def test_a_correction_stands_before_the_verdict_that_it_corrects(asked: Asked) -> None:
+    told = {"by": "olga", "at": "2026-03-01T13:00:00Z", "cause": "user_code", "scope": "application", "note": "pulled"}
+    asked.views["why"] = why(incident=incident_row(corrections=[told]))
+    output = asked.run("why", "x").output
+    assert output.index("Corrected by olga") < output.index("Verdict:")
+
+
+def test_a_cause_that_is_not_known_has_no_percentage(asked: Asked) -> None:
+    asked.views["why"] = why(verdict={"cause": "unknown", "confidence": 0.0})
+    assert "Verdict: what broke is not known (unknown)\n" in asked.run("why", "x").output
+
+
 def test_step_whose_result_is_not_there_yet(asked: Asked) -> None:
     seen = why()
     seen["steps"][0]["result"] = None

@@ -115,6 +115,16 @@ def test_what_is_done_now_and_what_observe_mode_would_have_done(asked: Asked) ->
     assert said.count("Would have done: drain n1, release job 7 (incident 77aa, ") == 3 and "and 2 plans more" in said
 
 
+def test_a_request_that_was_answered_is_not_called_asked(asked: Asked) -> None:
+    kinds = {"approval": "Asked", "approval-lapsed": "Lapsed", "refused": "Refused"}
+    waits = [
+        {"incident": "77aa", "kind": kind, "since": "2026-03-01T12:00:00Z", "explanation": "drain n1"} for kind in kinds
+    ]
+    asked.views["status"] = STATUS | {"asked": waits}
+    said = asked.run("status", columns=200).output
+    assert all(f"\n{word} (incident 77aa, " in said for word in kinds.values())
+
+
 def test_why_a_step_is_tried_again(asked: Asked) -> None:
     step = {"step": "hold", "incident": "0f3a9c", "node": None, "job": 101, "since": "2026-03-01T12:00:00Z"}
     asked.views["status"] = STATUS | {"under_way": [step | {"reason": "Slurm refuses job 101: \x1bUnspecified error"}]}

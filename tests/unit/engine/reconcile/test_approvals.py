@@ -53,6 +53,20 @@ async def test_nothing_is_done_before_it_is_approved_and_then_all_of_it(world: W
     assert (entry.origin, entry.why, entry.stage) == ("10.0.0.9", "go", "done") and daemon.bugs() == 0
 
 
+async def test_what_was_approved_part_by_part_is_asked_nowhere_any_more(world: Worlds) -> None:
+    there, sink = world(nodes=6), FakeSink()
+    daemon = Daemon(there, [sink], settings=settings())
+    await fail(daemon, lost_gpu("n1"))
+    incident = open_plan(there).incident
+    await answer(daemon, what=[f"restart {there.job}"])
+    assert "asked to approve drain n1" in sink.all[-1].body and drained(there) == set()
+    await answer(daemon)
+    assert drained(there) == {"n1"} and "asked" not in daemon.state.plans[incident].explanation
+    begun = [kept.entry for kept in there.store.audit() if kept.entry.stage == "begun"]
+    assert {entry.action for entry in begun} >= {"drain", "requeue_hold", "release"}
+    assert all("approved by" in entry.why and "is asked" not in entry.why for entry in begun), begun
+
+
 async def test_a_refusal_does_nothing_is_told_and_can_be_taken_back(world: Worlds) -> None:
     there, sink = world(nodes=6), FakeSink()
     daemon = Daemon(there, [sink], settings=settings())
