@@ -386,6 +386,7 @@ _KINDS: dict[str, Maker] = {
     Kind.CHECKPOINT_INVALID: _checkpoint,
     "saves_stopped": _simple("saves-stopped", {C.FILESYSTEM_STORAGE: 4.0}, "no checkpoint comes any more"),
     "saves_shrank": _simple("saves-shrank", {C.CHECKPOINT_CORRUPT: 4.0}, "a checkpoint is smaller than is usual"),
+    "log_no_space": _simple("log-no-space", {C.DISK_FULL: 4.0}, "nothing more can be written where the log lies"),
     "saves_no_room": _simple("saves-no-room", {C.DISK_FULL: 4.0}, "the checkpoints' storage is full or filling up"),
     Kind.JOB_ENDED: _ended,
     Kind.PROBE_HUNG: _simple(

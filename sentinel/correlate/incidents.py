@@ -30,6 +30,7 @@ QUIET = frozenset(
         Kind.BUNDLE,
         Kind.LEFT_BEHIND,
         Kind.COUNTERS,
+        "log_no_space",  # of a job that failed, for whatever reason
         "rank_slower",  # and whether it has more work than the others is not known
         "persistence_off",  # a setting of the driver: slower to begin, no fault
     }

@@ -41,7 +41,7 @@ WIRE_BYTES = 2 << 20  # most bytes of all dump summaries: they must fit in one r
 HALF_DONE_S = 3600.0  # age at which the unfinished folder of a killed collector is removed
 JUDGE_S = 2.0  # left for reading error files where finding them took all of its time; loading the rules takes 1.5 s
 FEW_CALLS = 8  # newest collectives kept per process group if the summaries are too large
-_KINDS = ("dump", "error", "log")  # parts of names of files that root writes
+_KINDS = ("dump", "error", "log", "full")  # parts of names of files that root writes
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 Put = Callable[[Mapping[str, Any], bytes], None]
@@ -255,6 +255,9 @@ class Bundle:
             self._dumps.append({"path": path, **header["dump"]})
         elif kind == "error":
             self._findings.error_file(path, content)
+        elif kind == "full":
+            self._findings.full = path
+            return
         if content:
             number = sum(1 for file in self._files if file["kind"] == kind)
             plain = _PLAIN.sub("_", path.rpartition("/")[2])[-80:]

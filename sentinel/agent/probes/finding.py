@@ -34,6 +34,7 @@ SKIPPED = frozenset({"__pycache__", "node_modules", "wandb", "site-packages", "t
 DEPTH = 4  # levels of folders searched below a work folder
 ENTRIES = 20_000  # most directory entries read below one place
 _NAMED = 3  # places that are named as cut off
+FULL_BYTES = 1 << 20  # with less left to users a file system is full: what a write needs beside its own bytes differs
 CLOCK_S = 2.0  # how far a file server's clock may be behind
 
 Tell = Callable[[Mapping[str, Any], bytes], None]
@@ -287,7 +288,20 @@ def _log(arguments: Mapping[str, Any], uid: int, tell: Tell) -> None:
             size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - most))
             data = stream.read(most)
+            full = _is_full(stream.fileno())
     except OSError as error:
         tell({"note": f"{pattern}: {error.strerror}"}, b"")
         return
     tell({"kind": "log", "path": path, "size": size, "whole": len(data) == size}, data)
+    if full:  # the program could not write there why it failed
+        tell({"kind": "full", "path": path}, b"")
+
+
+def _is_full(descriptor: int) -> bool:
+    """Whether a user can write nothing more to the file system of this file. Quotas show only where it counts them."""
+    try:
+        told = os.fstatvfs(descriptor)
+    except OSError:
+        return False
+    no_blocks = told.f_blocks > 0 and told.f_bavail * told.f_frsize < FULL_BYTES
+    return no_blocks or (told.f_files > 0 and told.f_favail == 0)

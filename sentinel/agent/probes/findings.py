@@ -28,6 +28,7 @@ class Findings:
         self._rules = str(arguments.get("rules") or "")
         self._errors: list[dict[str, Any]] = []
         self.error_files: list[tuple[str, bytes]] = []  # path and content of torchelastic's
+        self.full = ""  # the job's log, where its file system has no space left
 
     def error_file(self, path: str, content: bytes) -> None:
         """Add one of torchelastic's error files."""
@@ -68,6 +69,9 @@ class Findings:
         items = [self._leftover(item) for item in left]
         if dumps:
             items.append(self._dumped(dumps, folder))
+        if self.full:
+            text = f"no space is left where the job's log lies: {self.full}"
+            items.append(self._make("log_no_space", Source.AGENT, text, self.full, {}))
         if hung is not None:
             items.append(self._hung(hung, notes))
         if folder is not None:

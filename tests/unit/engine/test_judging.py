@@ -13,7 +13,7 @@ from made_records import OPTED_IN, ended, evidence, incident, later, lost_gpu
 from sentinel.config.settings import Limits, Settings
 from sentinel.correlate.log_delay import log_may_still_come
 from sentinel.detect.job_end import job_ended
-from sentinel.model.records import Evidence, IncidentState, Kind, Source, StepKind
+from sentinel.model.records import Evidence, IncidentState, Kind, Source, StepKind, Trust
 
 Worlds = Callable[..., World]
 
@@ -52,6 +52,25 @@ async def test_what_explains_a_closed_incident_is_kept_with_it(world: Worlds) ->
     seen = there.store.incident(name)
     assert seen is not None and kept in seen.evidence
     assert incidents_of(there.store)[name][0] == "closed"
+
+
+async def test_a_job_that_could_write_nothing_more_is_held_for_want_of_space(world: Worlds) -> None:
+    there, sink = world(), FakeSink()
+    daemon = Daemon(there, [sink])
+    await daemon.fleets.take()
+    full = evidence(
+        "log_no_space", source=Source.AGENT, trust=Trust.USER, node="n1", job=there.job, attempt=0, at_s=1.0,
+        text="no space is left where the job's log lies: /shared/job.out",
+    )  # fmt: skip
+    await daemon.observe([full])
+    await daemon.quiet()
+    assert incidents_of(there.store) == {} and sink.got == [], "alone it is no failure"
+    there.slurm.end(there.job, exit_code=1)
+    await daemon.observe([ended(there.job)])
+    await daemon.quiet()
+    (told,) = sink.got
+    assert (told.data["cause"], told.data["stage"]) == ("disk_full", "held") and "no space is left" in told.body
+    assert not any(node.drained for node in there.slurm.nodes.values()) and daemon.bugs() == 0
 
 
 async def test_a_late_word_of_a_node_that_is_out_opens_no_second_incident(world: Worlds) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from sentinel.agent.probes import finding
 from sentinel.agent.probes.collect import HALF_DONE_S, WIRE_BYTES, Bundle, Frames, fitting, prune
 from sentinel.agent.probes.collected import answer
 
@@ -154,6 +158,44 @@ def test_what_the_users_process_calls_a_file_is_no_path(tmp_path: Path, kind: ob
     assert kept == {f"bundles/7.0/{name}" for name in ("about.json", "dumps.json", "log-end.txt")}
     about = json.loads((tmp_path / "bundles" / "7.0" / "about.json").read_text())
     assert any("cannot be read" in note for note in about["notes"])
+
+
+SPACE = {"f_frsize": 4096, "f_blocks": 1 << 20, "f_bavail": 1 << 10, "f_files": 1000, "f_favail": 500}
+
+
+@pytest.mark.parametrize(
+    ("space", "full"),
+    [
+        ({}, False),
+        ({"f_bavail": 255}, True),  # less than 1 MiB
+        ({"f_favail": 0}, True),
+        ({"f_files": 0, "f_favail": 0}, False),  # of a file system that does not count files
+        ({"f_blocks": 0, "f_bavail": 0}, False),  # nor blocks
+        (None, False),  # it does not answer
+    ],
+)
+def test_a_log_on_a_full_file_system_is_evidence_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: dict[str, int] | None, full: bool
+) -> None:
+    """A program that can write nothing more cannot write why it failed, either."""
+
+    def told(_: int) -> SimpleNamespace:
+        if space is None:
+            raise OSError(errno.EIO, "Input/output error")
+        return SimpleNamespace(**{**SPACE, **space})
+
+    log = tmp_path / "job-7.out"
+    log.write_text("step 100 | loss 2.1\nTracebac")
+    monkeypatch.setattr("os.fstatvfs", told)
+    parts: list[tuple[dict[str, Any], bytes]] = []
+    about = {"log": str(log), "log_bytes": 1000, "job": 7, "attempt": 0, "began_s": time.time()}
+    finding._log(about, os.getuid(), lambda header, content: parts.append((dict(header), content)))
+    assert parts[0][1] == log.read_bytes()
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr("sentinel.agent.probes.collect.say", said.append)
+    sent(tmp_path, *parts)
+    items = [item for message in said if message["type"] == "evidence" for item in message["items"]]
+    assert [item["where"]["path"] for item in items if item["kind"] == "log_no_space"] == [str(log)] * full
 
 
 @pytest.mark.parametrize("dump", [{}, {"dump": None}, {"dump": "x"}, {"dump": ["x"]}])
