@@ -31,6 +31,7 @@ def word(at_s: float = 0.0, text: str = "Traceback", *, opens: bool = False, nod
         (evidence(Kind.NODE_UNREACHABLE, source=Source.PROBE, node="n1"), True),
         (evidence("a-site-rule", source=Source.SITE_CHECK, node="n1"), True),
         *((evidence(kind, source=Source.AGENT, node="n1"), False) for kind in sorted(incidents.QUIET)),
+        (evidence("log_no_space", source=Source.AGENT, node="n1"), False),
         (word(), False),
         (word(opens=True), True),
         *((ended(state=state), True) for state in ("failed", "NODE_FAIL", "out_of_memory", "boot_fail", "preempted")),
