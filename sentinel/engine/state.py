@@ -51,7 +51,7 @@ from sentinel.model.records import (
     Verdict,
 )
 from sentinel.model.stored import LEFT_RUNNING, left_running
-from sentinel.policy import RefusedDrain
+from sentinel.policy import RefusedDrain, is_startable
 
 # A held incident whose job Slurm no longer knows leaves memory this long after its last change: agents that were away
 # deliver within hours, and each event costs more the more incidents are kept.
@@ -137,7 +137,7 @@ class Places:
             if before is not None and before[0] is node:
                 continue
             ours = node.drained and node.reason.startswith(OURS)
-            alike = (node.usable, ours, node.topology, node.partitions)
+            alike = (is_startable(node), ours, node.topology, node.partitions)
             self._seen[name] = (node, alike)
             self._counts[alike] += 1
             if before is not None:

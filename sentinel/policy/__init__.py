@@ -26,6 +26,7 @@ from sentinel.policy.situation import (
     components_with,
     from_silence,
     in_maintenance,
+    is_startable,
 )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "excluded",
     "from_silence",
     "in_maintenance",
+    "is_startable",
     "next_run",
     "nodes_wanted",
     "refused_wait",

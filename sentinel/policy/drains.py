@@ -19,7 +19,7 @@ from sentinel.model.vocabulary import (
     only_for_reboot,
 )
 from sentinel.policy.shares import at_most
-from sentinel.policy.situation import RefusedDrain, Situation, in_maintenance
+from sentinel.policy.situation import RefusedDrain, Situation, in_maintenance, is_startable
 
 SWITCH = "switch"  # code of the wait of nodes that failed together with others under their switch
 _HOUR = timedelta(hours=1)
@@ -291,7 +291,7 @@ def _partition_limit(partition: str, nodes: Sequence[str], fleet: Fleet, limits:
     if ours + asked > 1 and ours + unread + asked > most:
         out = f"{ours} of {len(members)} nodes are drained by Sentinel{also}"
         return "drain-budget", f"partition {partition}: {out}; {most} are allowed."
-    healthy = [node for node in members if node.usable and node.name not in nodes]
+    healthy = [node for node in members if is_startable(node) and node.name not in nodes]
     if len(healthy) < limits.keep_healthy:
         return "last-healthy", f"partition {partition} would be left with {len(healthy)} usable nodes."
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Fleet, JobView, NodeView, Verdict
-from sentinel.policy.situation import in_service
+from sentinel.policy.situation import in_service, is_startable
 
 IN_TURN = "in_turn"  # in the data of the step that excludes: see ``excluded``
 BESIDE = "beside"  # likewise: the other nodes under the switch of nodes that failed the job in turn
@@ -118,7 +118,7 @@ def may_get(node: NodeView) -> bool:
     """Whether the job may get the node. After slurmctld was started a node is unknown until it registers, within seconds:
     counted, a node that never does leaves the job waiting for it, and not counted, each of them lets the job onto bad nodes.
     """
-    return node.usable or (node.state == "unknown" and not node.drained)
+    return is_startable(node) or (node.state == "unknown" and not node.drained)
 
 
 def nodes_wanted(job: JobView) -> tuple[int, int]:

@@ -37,6 +37,7 @@ from sentinel.policy.situation import (
     by_any_user,
     components_of,
     from_open_engine,
+    is_startable,
     lent,
     may_be_in_service,
     nodes_text,
@@ -372,4 +373,4 @@ def _may_begin_on(verdict: Verdict, situation: Situation, drained: Sequence[Step
     other = {step.node for step in drained} | situation.good_nodes | situation.put_back
     nodes = situation.fleet.nodes
     left = [n for n in verdict.drain if n not in other and may_be_in_service(n, situation.fleet)]
-    return [n for n in left if n not in nodes or nodes[n].usable or n not in without.nodes]
+    return [n for n in left if n not in nodes or is_startable(nodes[n]) or n not in without.nodes]

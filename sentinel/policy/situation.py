@@ -25,8 +25,9 @@ from sentinel.model.records import (
     Wait,
 )
 from sentinel.model.spares import Spares
-from sentinel.model.vocabulary import ANY_USER, OPEN_ENGINE
+from sentinel.model.vocabulary import ANY_USER, OPEN_ENGINE, POWERED_OFF
 
+_WHILE_OFF = POWERED_OFF | {"not_responding"}
 NO_NODE = "no-node"  # kind of the wait of a job for which too few good nodes are left
 SILENCE = "silence"  # ground of a stop, in its step's data: a running job printed nothing
 _MACHINES = frozenset(
@@ -133,10 +134,16 @@ def in_maintenance(node: NodeView) -> bool:
     return "maintenance" in node.flags
 
 
+def is_startable(node: NodeView) -> bool:
+    """Whether Slurm gives the node work now, or when its job ends. One that power saving has switched off, and that answers
+    nobody, it switches on for that."""
+    off = not POWERED_OFF.isdisjoint(node.flags)
+    return replace(node, flags=node.flags - _WHILE_OFF).usable if off else node.usable
+
+
 def in_service(node: NodeView) -> bool:
     """Whether Slurm gives the node jobs, or will in the second in which its maintenance reservation ends."""
-    after = replace(node, flags=node.flags - {"maintenance"}) if in_maintenance(node) else node
-    return after.usable
+    return is_startable(replace(node, flags=node.flags - {"maintenance"}) if in_maintenance(node) else node)
 
 
 def may_be_in_service(name: str, fleet: Fleet) -> bool:

@@ -26,7 +26,7 @@ from sentinel.model.intent import intent_of
 from sentinel.model.records import INTERRUPTIONS, STOPS, Fleet, Kind, StepKind
 from sentinel.planning.advice import recommend
 from sentinel.planning.history import MtbfEstimate, history_from, job_mtbf
-from sentinel.policy import waits_for_required
+from sentinel.policy import is_startable, waits_for_required
 from sentinel.ports import Clock
 from sentinel.wire import to_json
 
@@ -152,7 +152,7 @@ class JobAttempts:
         if fleet is None or view is None or user not in (None, view.user):
             return None
         asked = [fleet.nodes[name] for name in view.required if name in fleet.nodes]
-        out = [as_slurm_says(node) for node in asked if not node.usable]
+        out = [as_slurm_says(node) for node in asked if not is_startable(node)]
         waits = waits_for_required(view, fleet, view.required) if view.state == "pending" else ""
         return {
             "job": view.id,

@@ -17,7 +17,7 @@ from sentinel.model.approvals import ASKING
 from sentinel.model.records import Wait
 from sentinel.model.topology import leaf_of
 from sentinel.model.vocabulary import DRAIN_REFUSED, MISSING_NODE, REBOOT_PENDING, UNREAD_NODE
-from sentinel.policy import NO_NODE, components_with
+from sentinel.policy import NO_NODE, components_with, is_startable
 from sentinel.policy.drains import SWITCH
 from sentinel.policy.stops import running_jobs, stops_allowed
 
@@ -162,6 +162,6 @@ class Awaited:
     @cached_property
     def _usable(self) -> object:
         fleet = self.cluster.fleet
-        usable = frozenset((node.name, node.partitions) for node in fleet.nodes.values() if node.usable)
+        usable = frozenset((node.name, node.partitions) for node in fleet.nodes.values() if is_startable(node))
         # A node that another incident convicts, or its agent calls bad, is none for the job before it is proven good.
         return usable, self.cluster.convicted_nodes, self.cluster.bad_nodes, fleet.spares
