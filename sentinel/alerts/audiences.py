@@ -14,6 +14,7 @@ from sentinel.alerts.stages import (
     is_done,
     is_for_operators,
     only_observed,
+    queued,
     reached,
     stage_of,
 )
@@ -197,8 +198,13 @@ def _left_alone(facts: IncidentFacts) -> str:
 
 def _is_now(facts: IncidentFacts) -> str:
     """The state of a job for which nothing was done."""
-    if facts.job is not None and facts.job.state == "pending":  # requeued by somebody else: preempted, for one
-        return "is held" if facts.job.held else "waits in the queue"
+    now = facts.job_now or facts.job
+    requeued = now is not None and now.restarts > (facts.incident.attempt or 0)  # by somebody else: preempted, for one
+    if now is not None and requeued and now.state in ("running", "configuring"):
+        return "was started again"
+    # Slurm calls it completing while the epilogs of the attempt before run.
+    if now is not None and (now.state == "pending" or (requeued and now.state == "completing")):
+        return "is held" if now.held or now.hold_kept else "waits in the queue"
     if facts.job is not None and facts.job.state in ENDED_BY_SLURM:
         return "is over"
     if not _has_ended(facts):
@@ -289,7 +295,8 @@ def _to_do(facts: IncidentFacts) -> str:
         advice = f"{plain(facts.verdict.advice)} " if facts.verdict.advice else ""
         return f"To do: {advice}Then: {release}"
     if stage in (Stage.RUNNING, Stage.RESTARTING, Stage.CANCELLED, Stage.RESOLVED) or _goes_on(facts):
-        return "Nothing to do."
+        waits = queued(facts) if stage is Stage.RESTARTING else ""
+        return f"{plain(waits)} Nothing to do.".lstrip()
     if is_for_operators(facts.verdict) or not facts.verdict.advice:
         return "The operators are told."
     return f"To do: {plain(facts.verdict.advice)}"

@@ -8,7 +8,7 @@ from datetime import datetime
 from sentinel.alerts.audiences import chain_words, drained_nodes, for_operators, for_owner, severity_of
 from sentinel.alerts.job_log import appended
 from sentinel.alerts.late import STANDS
-from sentinel.alerts.stages import IncidentFacts, Stage, is_done, only_observed, stage_of
+from sentinel.alerts.stages import IncidentFacts, Stage, is_done, only_observed, queued, stage_of
 from sentinel.alerts.text import culprit_words, plain, unranked, without_repeats
 from sentinel.alerts.threads import Thread, is_news_to_owner
 from sentinel.model.approvals import plan_words
@@ -136,7 +136,7 @@ def _done(facts: IncidentFacts, stage: Stage) -> list[str]:
     lines = []
     if plan.refusal:
         lines.append(f"Not done ({plan.refusal}): {plain(plan.explanation, 1000)}")
-    elif why := plan_words(plan):
+    elif why := plan_words(plan) if stage is Stage.RESTARTING else plan_words(plan).replace(queued(facts), "").strip():
         lines.append(plain(why, 1000))
     if facts.limited and stage is Stage.WAITING:
         lines.append(f"{plain(facts.limited)}.")

@@ -19,6 +19,7 @@ from sentinel.model.records import (
     StepKind,
     Verdict,
 )
+from sentinel.model.vocabulary import QUEUED
 
 
 class Stage(StrEnum):
@@ -45,7 +46,7 @@ class IncidentFacts:
     verdict: Verdict
     plan: Plan | None = None
     outcomes: Sequence[Outcome] = ()
-    job: JobView | None = None
+    job: JobView | None = None  # as the attempt was last seen
     last_step: int | None = None  # that the failed attempt reached
     step_time_s: float | None = None
     gpus: int | None = None  # of the job
@@ -57,6 +58,7 @@ class IncidentFacts:
         ""  # the limit by which Slurm does not start the requeued job, where it does not end by itself, in words
     )
     resolved: bool = False  # the incident is closed, and people were told that it was not
+    job_now: JobView | None = None  # as the newest snapshot shows it, perhaps in a later attempt
     told: Stage | None = None  # the stage that the message is about; None: the one that follows from the rest
 
     def spec_of(self, job: int | None) -> str:
@@ -115,6 +117,12 @@ def only_observed(facts: IncidentFacts) -> bool:
         return False
     wanted = {OF_JOBS[kind].format(job) for kind in (StepKind.REQUEUE_HOLD, StepKind.STOP_RUN)}
     return wanted.isdisjoint(open_names(plan.waits))
+
+
+def queued(facts: IncidentFacts) -> str:
+    """What the restarted job was expected to wait for in the queue, in words; empty: for its turn alone."""
+    steps = facts.plan.steps if facts.plan is not None else ()
+    return next((str(step.data[QUEUED]) for step in steps if QUEUED in step.data), "")
 
 
 def is_for_operators(verdict: Verdict) -> bool:

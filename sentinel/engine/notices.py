@@ -154,6 +154,7 @@ def _facts(
         dependents=state.cluster.dependents.get(incident.job or -1, {}),
         limited=slurm_limits.waits_by(state, incident),
         waits_for=exclusions.waits_for(state, incident, job) if job is not None else "",
+        job_now=fleet.jobs.get(incident.job or -1) if fleet is not None else None,
     )
 
 

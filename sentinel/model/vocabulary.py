@@ -304,6 +304,7 @@ HELD_BY_SLURM = "held_by_slurm"  # outcome data: the job is held with that reaso
 HELD_BY_OTHERS = "held_by_others"  # outcome data: somebody else than Sentinel held the job in the middle of a restart
 ASKED = "asked"  # data of the step that excludes nodes, and of its outcome: the nodes that the job's user requires
 NOT_IN_SLURM = "not_in_slurm"  # data of that step: nodes of the job's own lists that are gone from slurm.conf
+QUEUED = "queued"  # data of a release: what its job waits for in the queue, in words
 BY_SCRIPT = "by_script"  # outcome data: no checkpoint was chosen or moved, the job resumes as its own script does
 FOR_ATTEMPT = "for_attempt"  # data of a written resume point: the attempt that may use it
 ANYWHERE = "anywhere"  # data of the step that chooses a checkpoint: one that needs no certain nodes

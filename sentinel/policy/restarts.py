@@ -23,6 +23,7 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
+from sentinel.model.vocabulary import QUEUED
 from sentinel.planning.restart_size import restart_size
 from sentinel.policy.drains import nodes_under, switches
 from sentinel.policy.ended import ended_for_good, ended_on_purpose, stays_over
@@ -198,14 +199,14 @@ def _restart(
             f"{', '.join(_may_begin_on(verdict, situation, drained, without))}. {costs}".rstrip()
         )
         return JobSteps((), Wait(NO_NODE, now, words, (f"restart {job.id}",)), requeue)
-    spared = ""
+    spared = queued = ""
     if without.spared:
         words = f"Not excluded, since job {job.id} needs {nodes_text(without.needed)} and "
         spared = f"{words}{without.left - len(without.spared)} would be left: {', '.join(without.spared)}."
     if without.left < without.needed:
-        queued = _queued(job, without, situation)
-        spared = costs if smaller else f"{queued} {costs}".rstrip()
-    steps = _requeue(job, verdict, situation, without, beside, attempt, ground)
+        queued = "" if smaller else _queued(job, without, situation)
+        spared = f"{queued} {costs}".strip()
+    steps = _requeue(job, verdict, situation, without, beside, attempt, ground, queued)
     listed = own_list(job, situation, suspects, drained, without.nodes)
     said = (requeue, switch, spared, listed, lent(job, verdict, situation))
     return JobSteps(steps, None, " ".join(text for text in said if text))
@@ -256,8 +257,9 @@ def _requeue(
     beside: Sequence[str],
     attempt: int,
     ground: Mapping[str, Scalar],
+    queued: str,
 ) -> tuple[Step, ...]:
-    reached = _counted(situation)
+    reached = _counted(situation) | ({QUEUED: queued} if queued else {})
     reached |= {CHAIN: ",".join(map(str, situation.chain[:MOST_LINKS]))} if situation.chain else {}
     # The components of a heterogeneous job start together, each from a resume point of its own.
     resumes = [

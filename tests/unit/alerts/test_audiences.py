@@ -24,7 +24,7 @@ from sentinel.model.records import (
     Verdict,
     Wait,
 )
-from sentinel.model.vocabulary import CAUSE_WORDS
+from sentinel.model.vocabulary import CAUSE_WORDS, QUEUED
 
 DRAIN = step(StepKind.DRAIN, node="n2")
 REQUEUE = step(StepKind.REQUEUE_HOLD, job=8801, attempt=0)
@@ -341,3 +341,27 @@ def test_a_restart_that_waits_is_not_called_unwanted_because_the_pause_stops_a_d
     paused = dataclasses.replace(plan(DRAIN), observe_only=True, explanation="Paused.", waits=waits)
     over = facts(plan=paused, outcomes=(), incident=incident(ended(8801), job=8801))
     assert "is not restarted now: " in for_owner(over)
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        ({"state": "pending"}, "waits in the queue and is not restarted: "),
+        ({"state": "completing"}, "waits in the queue and is not restarted: "),
+        ({"state": "completing", "hold_kept": True}, "is held and is not restarted: "),
+        ({"state": "pending", "held": True}, "is held and is not restarted: "),
+        ({"state": "running"}, "was started again and is not restarted: "),
+    ],
+)
+def test_a_job_that_somebody_requeued_meanwhile_is_not_said_to_run_still(now: dict[str, Any], words: str) -> None:
+    left = dataclasses.replace(plan(DRAIN), explanation="Job 8801 was requeued already (attempt 1).")
+    told = facts(plan=left, outcomes=(done(DRAIN),), job_now=dataclasses.replace(job(8801), restarts=1, **now))
+    assert words in for_owner(told)
+
+
+def test_the_owner_hears_what_the_restarted_job_waits_for_until_it_runs() -> None:
+    words = "Job 8801 needs 4 nodes and 3 are usable: it waits in the queue."
+    made = plan(DRAIN, REQUEUE, CHOOSE, dataclasses.replace(RELEASE, data={QUEUED: words}), CONFIRM)
+    waits = for_owner(facts(plan=made, outcomes=(CHOSEN, done(RELEASE))))
+    assert f"{words} Nothing to do." in waits
+    assert words not in for_owner(facts(plan=made, outcomes=(CHOSEN, done(RELEASE), done(CONFIRM))))

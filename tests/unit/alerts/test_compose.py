@@ -23,6 +23,7 @@ from sentinel.model.records import (
     Source,
     StepKind,
 )
+from sentinel.model.vocabulary import QUEUED
 
 DRAIN = step(StepKind.DRAIN, node="n1")
 CHOOSE = step(StepKind.CHOOSE_CHECKPOINT, job=101, attempt=0)
@@ -184,3 +185,13 @@ def test_plain_is_one_limited_line(text: str, most: int) -> None:
 @pytest.mark.parametrize("text", ["", "ordinary text: 100 % [bold]", "größe 学"])
 def test_plain_leaves_ordinary_text_alone(text: str) -> None:
     assert plain(text) == text
+
+
+def test_a_job_that_runs_again_is_not_said_to_wait_in_the_queue() -> None:
+    words = "Job 101 needs 4 nodes and 3 are usable: it waits in the queue."
+    release = dataclasses.replace(step(StepKind.RELEASE, job=101, attempt=0), data={QUEUED: words})
+    confirm = step(StepKind.CONFIRM, job=101, attempt=0)
+    made = dataclasses.replace(plan(release, confirm), explanation=f"Made requeueable. {words}")
+    assert f"Made requeueable. {words}" in notice(made=made, outcomes=(done(release),)).body
+    runs = notice(made=made, outcomes=(done(release), done(confirm))).body
+    assert "Made requeueable." in runs and words not in runs

@@ -13,6 +13,7 @@ from made_situations import RESTART, WIDE, decide, drained, kinds, past, waiting
 from sentinel.config.settings import Limits
 from sentinel.model.intent import Intent
 from sentinel.model.records import Cause, Kind, Plan, Restart, Scope, Source, StepKind
+from sentinel.model.vocabulary import QUEUED
 from sentinel.policy import NodeHurt
 
 OUT = {"flags": frozenset({"drain"}), "reason": "sentinel: inc gpu_fallen_off_bus"}
@@ -60,6 +61,8 @@ def test_a_drained_node_that_the_job_cannot_live_without_is_not_excluded_as_well
     """It gets no job while it is drained; excluded, the job could not even start when it is back."""
     plan = decide(verdict(drain=("n1",)), fleet=fleet(2), job=job(nodes=("n1", "n2")))
     assert drained(plan) == ["n1"] and "it waits in the queue" in plan.explanation
+    release = next(s for s in plan.steps if s.kind is StepKind.RELEASE)
+    assert release.data[QUEUED] == "Job 101 needs 2 nodes and 1 are usable: it waits in the queue."
     assert next(s for s in plan.steps if s.kind is StepKind.EXCLUDE).data["nodes"] == ""
 
 
