@@ -40,6 +40,7 @@ KEYS = frozenset(
     {"restart", "global", "local", "retries", "bad_numbers", "errors", "manifests", "nodes", "in_allocation"}
 )
 MOST_NODES = 65_536  # of a job: MAX_SLURM_NODES
+MOST_FOLDERS = 16  # of a kind; jobs have one or two, and each is held against those of all other jobs of the user
 BAD_NUMBERS = ("tell", "hold", "restart")
 
 
@@ -56,7 +57,7 @@ def intent_of(comment: str, job: int | None = None) -> Intent:
     return replace(intent, global_roots=tuple(shared), local_roots=tuple(local))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16_384)  # of all jobs that Slurm knows (MaxJobCount is 10,000 as a rule); 3 KB each at most
 def _intent_of(comment: str) -> Intent:
     if "sentinel" not in comment:
         return NOTHING
@@ -107,6 +108,8 @@ def _checked(asked: dict[str, object]) -> Intent:
         folders = [value] if isinstance(value, str) else value
         if not isinstance(folders, list) or not all(_absolute(folder) for folder in folders):
             return Intent(problem=f'"{key}" in the comment must be absolute folders')
+        if len(folders) > MOST_FOLDERS:
+            return Intent(problem=f'"{key}" in the comment names more than {MOST_FOLDERS} folders')
         roots[key] = tuple(str(folder) for folder in folders)
     return Intent(
         restart=restart,

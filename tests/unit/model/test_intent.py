@@ -104,3 +104,12 @@ def test_folders_with_the_jobs_id_are_those_of_that_job() -> None:
     mine = intent_of(comment, 8801)
     assert mine.global_roots == ("/shared/8801", "/s/run") and mine.local_roots == ("/nvme/%N/8801",)
     assert intent_of(comment, 8802).global_roots[0] == "/shared/8802"
+
+
+@pytest.mark.parametrize("kind", ["global", "local"])
+def test_no_more_folders_than_a_job_can_have_a_use_for(kind: str) -> None:
+    """Each of them is held against those of all other jobs of the user."""
+    folders = [f"/s/{number}" for number in range(17)]
+    assert not intent_of(json.dumps({"sentinel": {kind: folders[:16]}})).problem
+    found = intent_of(json.dumps({"sentinel": {kind: folders}}))
+    assert "more than 16 folders" in found.problem and not found.restart
