@@ -13,6 +13,7 @@ from made_records import AT, ended, evidence, fleet, incident, job, later, plan,
 from sentinel.classify import EMPTY, History, PastFailure
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.engine import decision, judging
+from sentinel.model.approvals import plan_words
 from sentinel.model.intent import Intent
 from sentinel.model.records import (
     NODE_STEPS,
@@ -235,6 +236,18 @@ def test_newly_convicted_node_goes_before_the_jobs_steps() -> None:
         (StepKind.REQUEUE_HOLD, 101),
         (StepKind.RELEASE, 101),
     ]
+
+
+def test_a_wait_that_is_over_is_not_said_any_more() -> None:
+    few = Wait("last-healthy", AT, "partition gpu would be left with 0 usable nodes.", ("drain n1",))
+    fewer = dataclasses.replace(few, explanation="partition gpu would be left with 1 usable nodes.")
+    before = dataclasses.replace(plan(REQUEUE, RELEASE), explanation="Job 101 is restarted.", waits=(few,))
+    over = decision.extend(before, dataclasses.replace(plan(DRAIN1, REQUEUE, RELEASE), explanation="Other words."))
+    assert plan_words(over) == "Job 101 is restarted."
+    still = dataclasses.replace(plan(REQUEUE, RELEASE), explanation="Other words.", waits=(fewer,))
+    assert (
+        plan_words(decision.extend(before, still)) == f"Job 101 is restarted. Waits (last-healthy): {fewer.explanation}"
+    )
 
 
 def test_job_steps_join_a_plan_that_had_none() -> None:
