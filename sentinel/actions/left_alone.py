@@ -63,7 +63,9 @@ async def _gave_back(task: Task, means: Means, job: JobView) -> str:
     nodes = [await means.reader.node(name) for name in sorted(broke)]
     if any(node is None or node.state == "down" for node in nodes):
         return ""
-    return f"job {job.id} has given {fold(broke)} back and runs without: it is left alone"
+    anew = job.started_at is not None and job.started_at > task.incident.opened_at  # slurmctld had lost its start
+    went_on = f"begun anew without {fold(broke)}" if anew else f"given {fold(broke)} back and runs without"
+    return f"job {job.id} has {went_on}: it is left alone"
 
 
 async def _is_there_again(name: str, task: Task, means: Means) -> bool:

@@ -73,6 +73,23 @@ async def test_a_job_that_has_given_the_broken_node_back_is_left_alone(
     assert job.restarts == 1, "it had kept the node, or hung later"
 
 
+async def test_a_job_whose_start_slurmctld_lost_is_not_said_to_have_given_the_node_back(world: Worlds) -> None:
+    """It begins anew under the number of the same attempt, on other nodes."""
+    there, sink = silent(world(wide=3)), FakeSink()
+    daemon = Daemon(there, [sink])
+    job = there.slurm.jobs[there.job]
+    drain = there.slurm.drain
+
+    async def meanwhile(node: str, reason: str) -> None:
+        job.on, job.started = ("n1", "n3"), there.slurm.time_s() + 1
+        await drain(node, reason)
+
+    there.slurm.drain = meanwhile  # type: ignore[method-assign]
+    await fail(daemon, ecc("n2"))
+    assert (job.restarts, job.on, states(there)) == (0, ("n1", "n3"), ["closed"])
+    assert "job 101 has begun anew without n2" in str(daemon.said)
+
+
 @pytest.mark.parametrize("beside", ["stalled", "lost"])
 async def test_a_job_that_stalls_or_lost_the_node_is_not_said_to_have_given_it_back(world: Worlds, beside: str) -> None:
     """Slurm takes a lost node from a job with --no-kill, which then hangs as any other does."""
