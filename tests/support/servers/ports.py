@@ -1,7 +1,7 @@
 """Ports for servers of tests, which collide with nobody's.
 
-Jobs of labs meet on ports above these (``deploy/lab/train.sbatch``), labs listen above those, and higher ones the kernel
-hands out by itself.
+Jobs of labs meet on ports above these (``deploy/lab/training/train.sbatch``), labs listen above those, and higher ones
+the kernel hands out by itself.
 """
 
 from __future__ import annotations
