@@ -12,7 +12,7 @@ from sentinel.classify.readings import Reading, lines_below
 from sentinel.classify.roles import LEADS, points_to
 from sentinel.classify.unanswered import FINISHED, STEPS_AFTER, steps_and_epochs
 from sentinel.classify.weights import FAMILIES
-from sentinel.config.rules import Drain, Form, Role
+from sentinel.config.rules import LEADING, Drain, Form, Role
 from sentinel.model.records import Cause, Evidence, Incident, Trust
 from sentinel.model.vocabulary import CAUGHT, RUN_START, STEP_LINES
 
@@ -48,7 +48,6 @@ _EXCEPTION = re.compile(r"(?:^|[\s\]:])[\w.]{0,80}(?:Error|Exception)\b: ")
 _OUT_OF_SPACE = frozenset({Cause.APP_OOM_GPU, Cause.APP_OOM_HOST, Cause.DISK_FULL})
 _OF_A_SCRIPT = frozenset({Cause.SOFTWARE_ENV, Cause.USER_CONFIG})  # commands and modules that are not there, paths
 _OF_MACHINES = frozenset({Form.KERNEL, Form.DCGM})
-_RAISED = frozenset({Role.CAUSE, Role.FALLBACK, Role.SYMPTOM})
 
 
 def outlived(readings: Sequence[Reading], incident: Incident) -> list[Reading]:
@@ -153,7 +152,7 @@ def _answers_again(one: Reading, readings: Sequence[Reading]) -> bool:
     told = [r for r in below if r.key in {_NO_ANSWER, _ANSWERS} and r.evidence.data.get("peer") == peer]
     told = [r for r in told if r.evidence.trust is one.evidence.trust]
     last = max(told, key=lambda r: r.evidence.line or 0, default=one)
-    others = (r for r in below if points_to(r) in _NOT_OF_STORAGE and r.strength >= LEADS and r.role in _RAISED)
+    others = (r for r in below if points_to(r) in _NOT_OF_STORAGE and r.strength >= LEADS and r.role in LEADING)
     return last.key == _ANSWERS and any((lines_below(r, last) or 0) > 0 for r in others)
 
 
@@ -181,7 +180,7 @@ def _steps_made(steps: Sequence[Evidence]) -> int:
 
 def _out_of_space_after(one: Reading, readings: Sequence[Reading]) -> bool:
     """Whether the program ended by what bad numbers bring about in no case: it ran out of memory, or out of disk."""
-    later = (r for r in readings if (lines_below(r, one) or 0) > 0 and r.strength >= LEADS and r.role in _RAISED)
+    later = (r for r in readings if (lines_below(r, one) or 0) > 0 and r.strength >= LEADS and r.role in LEADING)
     return any(points_to(r) in _OUT_OF_SPACE and not r.warned for r in later)
 
 
@@ -235,7 +234,7 @@ def _trained_on(one: Reading, trained: Sequence[Evidence], readings: Sequence[Re
         return one.warned or (known and len(beyond) >= TRAINED_AFTER)
     for other in later:
         made = sum(line < (other.evidence.line or 0) for line in beyond)
-        if other.strength < LEADS or other.role not in _RAISED or points_to(other) is cause:
+        if other.strength < LEADS or other.role not in LEADING or points_to(other) is cause:
             continue
         if made >= TRAINED_AFTER and other.form is Form.SLURM and points_to(other) in FAMILIES[4]:
             return True
@@ -274,7 +273,7 @@ def _of_an_earlier_run(
     if any(step > begun for step in steps):
         return True
     later = [r for r in readings if r.evidence.where.path == one.evidence.where.path and (r.evidence.line or 0) > begun]
-    ends = [r for r in later if r.strength >= LEADS and r.role in _RAISED]
+    ends = [r for r in later if r.strength >= LEADS and r.role in LEADING]
     by_slurm = _stopped_between(one.evidence, one.evidence.line or 0, begun, stopped)
     return any(by_slurm or points_to(r) not in FAMILIES[2] for r in ends)
 
@@ -348,10 +347,10 @@ def _of_the_script(one: Reading, readings: Sequence[Reading]) -> bool:
     below = {id(r): lines for r in readings if (lines := lines_below(r, one)) is not None}  # of the same log
     same = [r for r in readings if id(r) in below]
     raised = [
-        r for r in same if points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in _RAISED and not r.warned
+        r for r in same if points_to(r) in FAMILIES[0] and r.strength >= LEADS and r.role in LEADING and not r.warned
     ]
     if _NOT_FOUND.search(one.evidence.text):
-        others = (r for r in same if r.strength >= LEADS and r.role in _RAISED and not r.warned)
+        others = (r for r in same if r.strength >= LEADS and r.role in LEADING and not r.warned)
         later = any(below[id(r)] >= _PRINTED_ON and points_to(r) not in _OF_A_SCRIPT for r in others)
         return later or any(below[id(r)] > 0 and _EXCEPTION.search(r.evidence.text) for r in raised)
     if _NO_PROGRAM.search(one.evidence.text):  # another one was started, and printed on for long before it failed

@@ -12,7 +12,7 @@ from sentinel.classify.log_levels import only_told
 from sentinel.classify.machine_readings import TELEMETRY
 from sentinel.classify.slowdown import slowdown
 from sentinel.config.convictions import RECOVERY_ACTIONS, Remedy, action_name
-from sentinel.config.rules import Drain, Form, Role, Rule, Rules, Xid
+from sentinel.config.rules import LEADING, Drain, Form, Role, Rule, Rules, Xid
 from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT, LIMIT_NEAR, PARTITION_GONE, PREEMPTED
 
@@ -20,7 +20,6 @@ C = Cause
 WARNED = 0.6
 # The frame of a module's body: a library that is imported was not at work yet.
 _IMPORTS = re.compile(r'-packages/[^"\n]{1,240}", line \d{1,7}, in <module>|/__init__\.py", line \d{1,7}, in <module>')
-_TOLD = (Role.CAUSE, Role.SYMPTOM, Role.FALLBACK)
 GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.PCIE)
 
 
@@ -86,7 +85,7 @@ def read(
         note = rule.kind.replace("_", " ").replace("-", " ")
         weights, role, warned = by_frame(evidence, rule.weights, content=rule.content), rule.role, False
         # A launcher hands on what Slurm and the kernel said as a record, too: what they say is never lowered.
-        told = rule.form is Form.PROGRAM and rule.role in _TOLD and only_told(_printed(evidence.text, before))
+        told = rule.form is Form.PROGRAM and rule.role in LEADING and only_told(_printed(evidence.text, before))
         if told or (evidence.data.get(CAUGHT) is True and evidence.trust is Trust.USER):
             weights, role = {cause: WARNED * weight for cause, weight in weights.items()}, Role.CONTEXT
             warned = not told or rule.kind != "nan"

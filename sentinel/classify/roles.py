@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence, Set
 
 from sentinel.classify.readings import Reading
-from sentinel.config.rules import Drain, Form, Role, Rules
+from sentinel.config.rules import LEADING, Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Kind, Trust
 
 CLOCKS_S = 30.0  # by which the times of two sources may differ
@@ -16,7 +16,6 @@ _OF_MACHINES = frozenset({Form.KERNEL, Form.DCGM, Form.FABRIC})
 WAITED = 2.0  # strength from which a line says that ranks waited, and does not only echo that a peer is gone
 _JOINED = re.compile(r"\b\d{1,6}/\d{1,6} clients joined\b|\bwaiting for clients\b|\bworker_count=\d")
 LEADS = 1.2  # strength from which a cause counts as known
-LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 _ENDING = LEADING | {Role.CONSEQUENCE}
 _ASKED = "limit-near"  # rule: a program that was asked to stop has not ended
 _NETWORK = frozenset({Cause.NETWORK_BOOTSTRAP, Cause.NETWORK_FABRIC, Cause.NCCL_HANG_UNKNOWN, None})

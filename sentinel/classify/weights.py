@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from math import exp, inf
 
 from sentinel.classify.readings import Reading
-from sentinel.classify.roles import LEADING, LEADS, WAITED, before, missed_peers, points_to, roles_of
-from sentinel.config.rules import OWN_LOGS, Drain, Form, Role, Rules
+from sentinel.classify.roles import LEADS, WAITED, before, missed_peers, points_to, roles_of
+from sentinel.config.rules import LEADING, OWN_LOGS, Drain, Form, Role, Rules
 from sentinel.model.records import Cause, Ground
 
 LATER = (1.0, 0.7, 0.55, 0.45)  # weight of the first, second, ... cause in time

@@ -12,8 +12,8 @@ from math import isfinite
 from sentinel.classify.history import History
 from sentinel.classify.outlived import TIME_LIMIT
 from sentinel.classify.readings import WARNED, Reading, lines_below, of_context, read
-from sentinel.classify.roles import CLOCKS_S, LEADING, LEADS, points_to
-from sentinel.config.rules import Form, Role, Rules
+from sentinel.classify.roles import CLOCKS_S, LEADS, points_to
+from sentinel.config.rules import LEADING, Form, Role, Rules
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Trust
 from sentinel.model.vocabulary import PARTITION_GONE, PREEMPTED, PREEMPTED_AT
 from sentinel.text import whole_number
@@ -181,7 +181,7 @@ def given_up(
 
 
 def _says_what_failed(reading: Reading) -> bool:
-    leads = reading.role in {Role.CAUSE, Role.SYMPTOM, Role.FALLBACK} and reading.strength >= LEADS
+    leads = reading.role in LEADING and reading.strength >= LEADS
     return leads and points_to(reading) is not C.SCHEDULER_PREEMPT_OR_TIMELIMIT
 
 

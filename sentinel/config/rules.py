@@ -32,6 +32,9 @@ class Role(StrEnum):
     PROGRESS = "progress"  # step lines; no weight
 
 
+LEADING = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})  # whose line may lead a verdict
+
+
 class Form(StrEnum):
     """Whose output a line of this form is. Form is not provenance: a program can print anything."""
 

@@ -19,7 +19,7 @@ from sentinel.config.convictions_toml import read_convictions
 from sentinel.config.nvlink_toml import nvlink5_rows
 from sentinel.config.returns import ReturnRow, Returns
 from sentinel.config.returns_toml import read_returns
-from sentinel.config.rules import OWN_LOG, CauseEntry, Curve, Form, Judgement, NvLink5, Role, Rule, Rules, Xid
+from sentinel.config.rules import LEADING, OWN_LOG, CauseEntry, Curve, Form, Judgement, NvLink5, Role, Rule, Rules, Xid
 from sentinel.config.rules_document import Document, Origins, number_from
 from sentinel.errors import FileError
 from sentinel.evidence.logs.machine_logs import said
@@ -237,7 +237,7 @@ def _weights(table: dict[str, Any], role: Role, bad: Any) -> dict[Cause, float]:
     value = table.get("weights", {})
     if not isinstance(value, dict):
         raise bad("weights", "not a table", "write weights = { cause = 2.0 }")
-    if not value and role in {Role.CAUSE, Role.SYMPTOM, Role.FALLBACK, Role.CONTEXT} and table.get("kind") != "xid":
+    if not value and role in LEADING | {Role.CONTEXT} and table.get("kind") != "xid":
         raise bad("weights", "missing", "say what the line speaks for, or give it role = 'consequence'")
     weights: dict[Cause, float] = {}
     for name, weight in value.items():

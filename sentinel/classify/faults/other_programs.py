@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from sentinel.classify.readings import Reading
-from sentinel.classify.roles import LEADING, LEADS, points_to
+from sentinel.classify.roles import LEADS, points_to
 from sentinel.classify.weights import FAMILIES
-from sentinel.config.rules import Drain, Form
+from sentinel.config.rules import LEADING, Drain, Form
 from sentinel.model.records import Cause, Evidence
 from sentinel.model.vocabulary import WRITER
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from sentinel.classify.readings import Reading, lines_below
-from sentinel.classify.roles import LEADING, LEADS, points_to
-from sentinel.config.rules import Drain, Form, Role
+from sentinel.classify.roles import LEADS, points_to
+from sentinel.config.rules import LEADING, Drain, Form, Role
 from sentinel.model.records import Cause, Kind, Trust
 
 RESET_DONE = "amd-reset-done"  # the driver reset the GPU, and it works again

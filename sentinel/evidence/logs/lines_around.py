@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from sentinel.config.rules import Form, Rule
+from sentinel.config.rules import LEADING, Form, Rule
 from sentinel.evidence.logs.frames import STACK, crashed_in
 from sentinel.evidence.logs.launcher import BLOCK, named
-from sentinel.evidence.logs.source_lines import OUTRIGHT
 from sentinel.evidence.logs.writers import REACH, begins_as, line_above, line_below, text_below
 from sentinel.model.records import Evidence
 from sentinel.model.vocabulary import CAUGHT, CRASH_STACK, INTERPRETED
@@ -44,7 +43,7 @@ def with_lines_around(evidence: Evidence, rule: Rule, block: bytes, start: int, 
         return named(evidence, text_below(block, start, end, BLOCK))
     if evidence.kind == CRASH_STACK:
         return crashed_in(evidence, text_below(block, start, end, STACK))
-    if rule.role not in OUTRIGHT or rule.form not in _TOOLS:
+    if rule.role not in LEADING or rule.form not in _TOOLS:
         return evidence
     below = line_below(block, start, end, NEXT)
     if _INTERPRETED.match(below):

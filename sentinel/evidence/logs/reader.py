@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 
-from sentinel.config.rules import OWN_LOGS, Form, Role, Rule, Rules
+from sentinel.config.rules import LEADING, OWN_LOGS, Form, Role, Rule, Rules
 from sentinel.evidence.logs.broken_off import PADDING, broken_off
 from sentinel.evidence.logs.frames import BEFORE, framed, is_ignored, text_before, what_was_read
 from sentinel.evidence.logs.json_records import unwrapped
@@ -26,7 +26,7 @@ from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
 from sentinel.evidence.logs.screen.prefilter import PlainScreen
 from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, first_match, not_silenced, own_hits
-from sentinel.evidence.logs.source_lines import OUTRIGHT, is_quoted, says_nothing
+from sentinel.evidence.logs.source_lines import is_quoted, says_nothing
 from sentinel.evidence.logs.step_numbers import numbers_of, only_read_back, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
 from sentinel.evidence.logs.writers import REACH, text_above
@@ -270,12 +270,12 @@ class LogReader:
             return hits  # an exporter's words on a metric, not its value
         head = block[start : min(end, start + 400)]
         told = b"NCCL INFO" in head and b"NCCL WARN" not in head  # what NCCL looked for and did without is no fault
-        outright = any(self._signatures.compiled[index].rule.role in OUTRIGHT for index, _ in batch)
+        outright = any(self._signatures.compiled[index].rule.role in LEADING for index, _ in batch)
         quoted = outright and is_quoted(block, start, min(end, start + 400))
         daemons = DAEMON.match(block, start, min(end, start + 400)) is not None
         for index, at in batch:
             compiled = self._signatures.compiled[index]
-            source = quoted and compiled.rule.role in OUTRIGHT
+            source = quoted and compiled.rule.role in LEADING
             if (source or (daemons and compiled.rule.of_users)) and compiled.rule.form is Form.PROGRAM:
                 continue
             if told and compiled.rule.role not in {Role.CONSEQUENCE, Role.PROGRESS}:
@@ -352,7 +352,7 @@ class LogReader:
             return framed(evidence, said.before)
         if rule.content and (reads := what_was_read(said.before)):
             evidence = replace(evidence, data={**evidence.data, "reads": reads})
-        ignored = rule.form is Form.PROGRAM and rule.role in OUTRIGHT and is_ignored(said.text, said.before)
+        ignored = rule.form is Form.PROGRAM and rule.role in LEADING and is_ignored(said.text, said.before)
         return replace(evidence, data={**evidence.data, "ignored": True}) if ignored else evidence
 
     def _worth(self, hit: Hit, fields: dict[str, str]) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 
-from sentinel.config.rules import Form, Role, Rule
+from sentinel.config.rules import LEADING, Form, Role, Rule
 from sentinel.evidence.logs.frames import CELL
 from sentinel.evidence.logs.prefixes import SYSTEMD
 from sentinel.evidence.logs.writers import begins_as, line_above, text_above
 from sentinel.model.records import Cause
-
-OUTRIGHT = frozenset({Role.CAUSE, Role.SYMPTOM, Role.FALLBACK})
 
 # A line of source that a traceback quotes names an error that may never have happened. Where ranks write at once, another
 # rank's line may begin behind its bracket.
@@ -69,7 +67,7 @@ def is_shell(block: bytes, start: int, end: int, rule: Rule) -> bool:
 
     A program may print its own words behind a hash, as Java does when it crashes.
     """
-    if (rule.role in OUTRIGHT or rule.form in MACHINES) and _OF_A_SHELL.match(block, start, end):
+    if (rule.role in LEADING or rule.form in MACHINES) and _OF_A_SHELL.match(block, start, end):
         return True
     return rule.form in MACHINES and _COMMENT.match(block, start, end) is not None
 
