@@ -24,8 +24,7 @@ from sentinel.evidence.logs.prefixes import DAEMON, clean, clean_own, lines_of_l
 from sentinel.evidence.logs.rank_states import rank_states
 from sentinel.evidence.logs.run_starts import RunStarts
 from sentinel.evidence.logs.screen.line_templates import WINDOW, HitLine
-from sentinel.evidence.logs.screen.prefilter import PlainScreen
-from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Matcher, Signatures, first_match, not_silenced, own_hits
+from sentinel.evidence.logs.signatures import OWN_LINE, Hit, Signatures, first_match, not_silenced, own_hits
 from sentinel.evidence.logs.source_lines import is_quoted, says_nothing
 from sentinel.evidence.logs.step_numbers import numbers_of, only_read_back, value_of
 from sentinel.evidence.logs.timers import TIMERS, Blocks, Report, Timed, data_of
@@ -39,9 +38,8 @@ from sentinel.text import visible, whole_number
 __all__ = ["LogReader", "Signatures"]
 
 LINE_LIMIT = 65536  # bytes; a longer line is read in pieces of this size
-XID_LIMIT = (
-    128  # lines with one Xid of one device that are looked at; nodes of a merged log may share the device's address
-)
+# Lines with one Xid of one device that are looked at; nodes of a merged log may share the device's address
+XID_LIMIT = 128
 FORGET_S = 600.0  # while following a live log, the limits above hold for so long
 ENOUGH = 4096  # hits of one rule after which its lines are only counted; Xids, which differ by number, are all read
 REPORT_S = 10.0  # one report of timers in this time is enough to see who is slow for minutes
@@ -71,11 +69,9 @@ class LogReader:
     def __init__(
         self,
         rules: Rules | Signatures,
-        matcher: Matcher = PlainScreen,
         source: Source = Source.JOB_LOG,
         where: Where | None = None,
         *,
-        trust: Trust = Trust.SYSTEM,
         first_line: int = 1,
         own_times: bool = False,
         bare: bool = False,
@@ -86,10 +82,9 @@ class LogReader:
         ``bare``: nothing stands before the messages of a machine's own log.
         ``beginning``: the log's first bytes where what is fed begins later (empty: it begins there); None: not known.
         ``last_steps``: only so many step lines, the last ones, are wanted, and only when the log is read to its end."""
-        self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules, matcher)
+        self._signatures = rules if isinstance(rules, Signatures) else Signatures(rules)
         self._source = source
         self._own = source in OWN_LOGS  # a log of the machine's own
-        self._trust = trust
         self._own_times = own_times
         self._bare = bare
         self._last_steps: deque[tuple[int, bytes, HitLine]] | None = deque(maxlen=last_steps) if last_steps else None
@@ -198,7 +193,7 @@ class LogReader:
         """Evidence that no rule gives."""
         where = self._where
         key = stable_id(self._source, where.path, where.job, where.attempt, line, kind, form)
-        return Evidence(key, at, now, self._source, kind, where, text, line=line, data=data, trust=self._trust)
+        return Evidence(key, at, now, self._source, kind, where, text, line=line, data=data)
 
     def _forget(self, now: datetime) -> None:
         """What was kept long ago does not silence what a job that runs for weeks says now."""
@@ -288,7 +283,7 @@ class LogReader:
             window = block[low:high]
             if match := first_match(compiled, window, own=False):
                 text = window.decode("utf-8", "replace")
-                hits.append(Hit(compiled, match, window, text, prefix_of(text).node, self._trust))
+                hits.append(Hit(compiled, match, window, text, prefix_of(text).node, Trust.SYSTEM))
         return not_silenced(hits)
 
     def _said(self, block: bytes, start: int, end: int, batch: list[tuple[int, int]]) -> list[Hit]:
@@ -296,7 +291,7 @@ class LogReader:
         if not batch or (start == 0 and self._goes_on):
             return []  # the beginning of a line says whose it is
         candidates = [self._signatures.compiled[index] for index, _ in batch]
-        hits = own_hits(self._source, block[start:end], candidates, self._trust, bare=self._bare)
+        hits = own_hits(self._source, block[start:end], candidates, bare=self._bare)
         return [hit for hit in hits if self._counted(hit.compiled.rule)]
 
     def _counted(self, rule: Rule) -> bool:

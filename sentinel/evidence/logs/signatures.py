@@ -15,9 +15,8 @@ from sentinel.evidence.logs.timers import TIMERS
 from sentinel.model.records import Kind, Scalar, Source, Trust
 from sentinel.model.vocabulary import ANY_USER
 
-OWN_LINE = (
-    8192  # bytes of a line of a machine's own log that are read; the kernel's end at 1024, Slurm's lists are longer
-)
+# Bytes of a line of a machine's own log that are read; the kernel's end at 1024, Slurm's lists are longer
+OWN_LINE = 8192
 
 # Behind the words of a fault: a counter of faults at zero, which ends its field; or the word no, which ends the line.
 _AT_ZERO = re.compile(
@@ -155,9 +154,7 @@ def _is_quoted(match: re.Match[bytes]) -> bool:
     return told or elsewhen is not None or _METRIC_AT_ZERO.search(text, at) is not None
 
 
-def own_hits(
-    source: Source, line: bytes, candidates: Iterable[Compiled], trust: Trust, *, bare: bool = False
-) -> Iterator[Hit]:
+def own_hits(source: Source, line: bytes, candidates: Iterable[Compiled], *, bare: bool = False) -> Iterator[Hit]:
     """Which of the candidates know a line of a machine's own log, and whether the log's own program wrote it.
 
     It is where the log's own writer said it, the message begins as the rule's anchor says, and the rule knows it without the
@@ -176,6 +173,6 @@ def own_hits(
                 continue
             if told.of_image and compiled.rule.drain is not Drain.NO:
                 continue
-            searched, given = message, Trust.USER if told.by_any_user else trust
+            searched, given = message, Trust.USER if told.by_any_user else Trust.SYSTEM
         if match := first_match(compiled, searched, own=True):
             yield Hit(compiled, match, searched, told.head, told.node, given, {ANY_USER: True} if told.perhaps else {})

@@ -20,7 +20,6 @@ from sentinel.model.records import (
     Recommendation,
     Scope,
     Source,
-    Trust,
     Verdict,
     Where,
     stable_id,
@@ -269,7 +268,7 @@ def test_a_watchdog_explains_the_abort_that_follows_it() -> None:
 
 
 def on_node(text: str) -> list[Evidence]:
-    reader = LogReader(SIGNATURES, source=Source.KERNEL, trust=Trust.SYSTEM, where=Where(node="c4", path="kern.log"))
+    reader = LogReader(SIGNATURES, source=Source.KERNEL, where=Where(node="c4", path="kern.log"))
     return reader.feed(text.encode(), NOW) + reader.finish(NOW)
 
 

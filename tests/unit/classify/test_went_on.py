@@ -28,8 +28,9 @@ BROKEN_SAVE = "RuntimeError: PytorchStreamReader failed reading zip archive: fai
 
 def read(text: str, source: Source = Source.JOB_LOG, at: datetime = NOW, path: str = "out.txt") -> list[Evidence]:
     trust = Trust.USER if source is Source.JOB_LOG else Trust.SYSTEM
-    reader = LogReader(AS_CLASSIFY, source=source, where=Where(path=path), trust=trust, own_times=True)
-    return in_order(reader.feed(text.encode(), at) + reader.finish(at), at)
+    reader = LogReader(AS_CLASSIFY, source=source, where=Where(path=path), own_times=True)
+    found = reader.feed(text.encode(), at) + reader.finish(at)
+    return in_order([replace(item, trust=trust) for item in found], at)
 
 
 def judge(*evidence: Evidence) -> Verdict:
