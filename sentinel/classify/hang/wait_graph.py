@@ -32,7 +32,6 @@ class Wait:
     unseen: frozenset[int] = frozenset()  # members without a dump, or whose state is not known
     call: Call | None = None  # of a send or receive; a collective's is looked up
     operation: str = ""
-    device: bool = False  # the absent have made the call, and their devices are elsewhere
 
     def edges(self) -> Iterable[tuple[int, int]]:
         for rank, sequence in self.waiting.items():
@@ -109,7 +108,7 @@ def _device_waits(picture: GroupStates, result: Waits) -> None:
         if place.peer is None and not behind and _all_there(picture, group, present):
             result.met |= present
         if behind:
-            result.waits.append(Wait(group, dict.fromkeys(present, place.sequence), behind, device=True))
+            result.waits.append(Wait(group, dict.fromkeys(present, place.sequence), behind))
             result.blocked |= present
             result.waited |= behind.keys()
 
