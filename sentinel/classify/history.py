@@ -17,6 +17,7 @@ WINDOW = timedelta(days=30)
 _LEAST_CHANCE = 1e-9  # a chance that no fleet meets
 _MOST_COUNTED = 40  # failures of one node in a month; more are no rarer than these for the bounds below
 REPEATED = timedelta(minutes=2)  # what a node without a job says again so soon is the same failure
+WRONG_SHARE = 0.05  # of the nodes called lemons: so many may be good ones that had bad luck
 PRIOR = 0.25  # failures' worth of belief that a node is like the others
 
 
@@ -101,8 +102,8 @@ class NodeScore:
 BURST = 3
 
 
-def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -> list[NodeScore]:
-    """Nodes by suspicion, worst first; of those called lemons at most ``wrong_share`` are good ones that had bad luck.
+def node_scores(history: History, now: datetime) -> list[NodeScore]:
+    """Nodes by suspicion, worst first; of those called lemons at most ``WRONG_SHARE`` are good ones that had bad luck.
 
     The rate is a Gamma posterior around the rate of the other nodes, so three failures in a busy month and three in an hour
     differ, and one failure on a new node says little. Failures of the application do not count against a node,
@@ -117,7 +118,7 @@ def node_scores(history: History, now: datetime, *, wrong_share: float = 0.05) -
     days = {node: max(seconds, 0.0) / 86400 for node, seconds in history.busy_s.items()}
     total_days = sum(days.values()) or float(max(len(pasts), 1))
     work = {node: days.get(node, total_days / max(len(days), 1)) for node in sorted(set(days) | set(pasts))}
-    lemons = _lemons(pasts, work, wrong_share)
+    lemons = _lemons(pasts, work)
     scores = []
     for node, busy in work.items():
         own = pasts.get(node, [])
@@ -175,15 +176,13 @@ def each_once(failures: Sequence[PastFailure]) -> list[PastFailure]:
     ]
 
 
-def _lemons(
-    pasts: Mapping[str, Sequence[PastFailure]], work: Mapping[str, float], wrong_share: float
-) -> frozenset[str]:
+def _lemons(pasts: Mapping[str, Sequence[PastFailure]], work: Mapping[str, float]) -> frozenset[str]:
     """Nodes that failed more often than chance explains, or the same part of which did; ``work``: days of each.
 
     Chance is a Poisson count at the rate of the nodes that are not called lemons, so a few very bad nodes do not hide the
     next. Most lemons have one bad part (Kokolis et al., arXiv:2410.21680, root causes), and a good node's failures fall on
     any: two of one cause on one GPU are rarer than two of any kind. So many are named that the good nodes which chance alone
-    would bring beyond the same bound are at most ``wrong_share`` of them: Benjamini and Hochberg's step-up rule (1995), with
+    would bring beyond the same bound are at most ``WRONG_SHARE`` of them: Benjamini and Hochberg's step-up rule (1995), with
     the chances that counts can have (Heyse 2011). Two failures are the least: one says nothing, however short the work was.
     """
     named: frozenset[str] = frozenset()
@@ -203,7 +202,7 @@ def _lemons(
             while step is not None and step[0] <= chance * (1.0 + 1e-9):
                 expected += step[1]
                 step = next(steps, None)
-            if expected <= wrong_share * k:
+            if expected <= WRONG_SHARE * k:
                 last = k
         again = named | {node for _, node in chances[:last]}
         if again == named:
@@ -235,17 +234,13 @@ def _part(past: PastFailure) -> tuple[str, str]:
 
 def _most(own: Sequence[PastFailure]) -> int:
     """Failures of the part that failed most."""
-    parts = [_part(past) for past in own]
-    return max(parts.count(part) for part in parts)
+    return max(Counter(map(_part, own)).values())
 
 
 def _shares(good: Sequence[PastFailure]) -> list[float]:
     """Share of each part among the failures of good nodes; those that were not seen have one share together."""
-    counts: dict[tuple[str, str], int] = {}
-    for past in good:
-        counts[_part(past)] = counts.get(_part(past), 0) + 1
     whole = len(good) + 1
-    return [count / whole for count in counts.values()] + [1.0 / whole]
+    return [count / whole for count in Counter(map(_part, good)).values()] + [1.0 / whole]
 
 
 def _alike(count: int, mean: float, shares: Sequence[float]) -> float:
@@ -272,9 +267,7 @@ def _at_least(count: int, mean: float) -> float:
 
 
 def _reasons(pasts: list[PastFailure], jobs: set[int], burst_s: float | None) -> tuple[str, ...]:
-    by_cause: dict[str, int] = {}
-    for past in pasts:
-        by_cause[past.cause.value] = by_cause.get(past.cause.value, 0) + 1
+    by_cause = Counter(past.cause.value for past in pasts)
     reasons = [f"{count} x {cause}" for cause, count in sorted(by_cause.items(), key=lambda item: -item[1])]
     if len(jobs) > 1:
         reasons.append(f"under {len(jobs)} different jobs")
