@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from sentinel.detect.job_end import STATE_PREEMPTED
 from sentinel.model.records import Evidence, Incident, IncidentState, Kind, Source, stable_id
+from sentinel.model.vocabulary import JOB_OUTPUT
 
 # Seen on healthy machines, or *not known*: such evidence never opens an incident, but may explain one.
 QUIET = frozenset(
@@ -38,8 +39,6 @@ QUIET = frozenset(
 # Slurm's states of jobs that failed: they neither completed nor were cancelled or timed out.
 FAILED_STATES = frozenset({"failed", "node_fail", "out_of_memory", "boot_fail"})
 _ENDED_BY_NODES = frozenset({"node_fail", "boot_fail"})
-# Lines of the job's own output explain a failure; a running job may print anything, so they open none.
-_JOB_OUTPUT = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
 AFTER_THE_END = timedelta(seconds=5)  # a node may take this long to say what ended the job on it
 MOST_EVIDENCE = 400  # kept per incident: opening evidence first, then the oldest; the store has all of it
 
@@ -53,7 +52,7 @@ def opens(evidence: Evidence) -> bool:
         return state in FAILED_STATES and not (state in _ENDED_BY_NODES and evidence.data.get("maintenance"))
     if is_advisory(evidence):
         return True
-    if evidence.source in _JOB_OUTPUT:
+    if evidence.source in JOB_OUTPUT:  # it explains a failure, and a running job may print anything
         return evidence.data.get("opens") is True
     return evidence.kind not in QUIET
 
@@ -176,7 +175,7 @@ def attach(incident: Incident, evidence: Sequence[Evidence], now: datetime) -> I
     merged = sorted(_most((*incident.evidence, *fresh)), key=lambda item: item.at)
     nodes = list(incident.nodes)
     for item in fresh:
-        if item.where.node and item.where.node not in nodes and opens(item) and item.source not in _JOB_OUTPUT:
+        if item.where.node and item.where.node not in nodes and opens(item) and item.source not in JOB_OUTPUT:
             nodes.append(item.where.node)
     return dataclasses.replace(
         incident,
@@ -191,7 +190,7 @@ def _most(items: Sequence[Evidence]) -> Sequence[Evidence]:
     """At most ``MOST_EVIDENCE`` items: many log lines never displace opening evidence such as the job's end."""
     if len(items) <= MOST_EVIDENCE:
         return items
-    return sorted(items, key=lambda i: (i.source in _JOB_OUTPUT or not opens(i), i.at))[:MOST_EVIDENCE]
+    return sorted(items, key=lambda i: (i.source in JOB_OUTPUT or not opens(i), i.at))[:MOST_EVIDENCE]
 
 
 def new(evidence: Evidence, *, job: int | None, attempt: int | None, now: datetime) -> Incident:

@@ -13,14 +13,13 @@ from datetime import datetime
 
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.model.records import Cause, Evidence, Incident, Kind, Scalar, Source, Where, stable_id
-from sentinel.model.vocabulary import RUN_START
+from sentinel.model.vocabulary import JOB_OUTPUT, RUN_START
 
 # Slurm says that it could not start the program, where nothing else is said: of one that ran it says some of this, too.
 _NOT_STARTED = frozenset({"controller-gone", "step-contact", "step-setup"})
 _NO_STEP = "srun: error: Unable to create step for job "  # whatever the reason given
 _ENDED = "task-exit"  # srun tells of the end of a task
 _BY_SLURM = ("srun: ", "slurmstepd: ")  # how the lines begin that are not the program's
-_OF_PROGRAM = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
 _NO_REASON = frozenset({RUN_START, "pause", "preparing", "straggler"})  # kinds of its lines that say of no failure
 
 
@@ -128,7 +127,7 @@ def failed_resume(
 
 def _says_why(incident: Incident) -> bool:
     """Whether the program said anything that rules know, be it that it resumed: then that is what it was."""
-    said = [item for item in incident.evidence if item.source in _OF_PROGRAM]
+    said = [item for item in incident.evidence if item.source in JOB_OUTPUT]
     return any(item.kind not in _NO_REASON and not item.text.startswith(_BY_SLURM) for item in said) or _did_not_start(
         incident
     )

@@ -108,10 +108,11 @@ class Source(StrEnum):
     OPERATOR = "operator"
 
 
+JOB_OUTPUT = frozenset(
+    {Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER}
+)  # what a user's program writes itself
 # What a user's program can write, print or fake; everything else speaks for the machine.
-USER_SOURCES = frozenset(
-    {Source.PROGRESS, Source.CHECKPOINT, Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER}
-)
+USER_SOURCES = JOB_OUTPUT | {Source.PROGRESS, Source.CHECKPOINT}
 
 
 class Kind(StrEnum):
