@@ -14,7 +14,7 @@ from sentinel.classify.faults.agreement import widely_told
 from sentinel.classify.history import History
 from sentinel.classify.ranks.op_counts import differing_calls
 from sentinel.classify.ranks.watchdogs import differing, uneven, waiting_apart
-from sentinel.classify.readings import GPU_CAUSES, WARNED, Reading, lines_below, of_context
+from sentinel.classify.readings import GPU_CAUSES, NVLINK5_XIDS, WARNED, Reading, lines_below, of_context
 from sentinel.classify.recurrence import SHARED, ambiguous, recurring
 from sentinel.classify.roles import LEADS, points_to
 from sentinel.classify.unanswered import FINISHED
@@ -171,7 +171,7 @@ def _many_links(
     incident: Incident, readings: Sequence[Reading], _h: History, _rules: Rules, _now: datetime
 ) -> list[Reading]:
     """NVLink5 faults on several GPUs at once are in the switch they share, which serves a rack."""
-    links = [r for r in readings if r.evidence.kind == Kind.XID and r.evidence.data.get("xid") in range(144, 151)]
+    links = [r for r in readings if r.evidence.kind == Kind.XID and r.evidence.data.get("xid") in NVLINK5_XIDS]
     first_hand = [r for r in links if r.evidence.data.get("pci") and "previous Xid" not in r.evidence.text]
     if links and not first_hand and len({r.evidence.where.node for r in links}) == 1:
         return [of_context(links[0].evidence, "one-host-links", {C.GPU_NVLINK: 0.6}, "on one host", Scope.NODE)]

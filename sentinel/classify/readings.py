@@ -17,7 +17,7 @@ from sentinel.model.records import Cause, Evidence, Kind, Scope, Source, Trust
 from sentinel.model.vocabulary import BROKEN_OFF, CAUGHT, LIMIT_NEAR, PARTITION_GONE, PREEMPTED
 
 C = Cause
-WARNED = 0.6
+WARNED = 0.6  # share of its weight that a line keeps which is told as a warning
 # The frame of a module's body: a library that is imported was not at work yet.
 _IMPORTS = re.compile(r'-packages/[^"\n]{1,240}", line \d{1,7}, in <module>|/__init__\.py", line \d{1,7}, in <module>')
 GPU_CAUSES = (C.GPU_MEMORY_ECC, C.GPU_FALLEN_OFF_BUS, C.GPU_NVLINK, C.GPU_GSP_OR_DRIVER, C.PCIE)
@@ -141,7 +141,7 @@ def _xid(evidence: Evidence, rules: Rules) -> Reading | None:
     note = f"Xid {number}: {entry.name} (NVIDIA: {entry.immediate})"
     data = evidence.data
     decoded = "unit" in data or data.get("fatal") is True or "previous Xid" in evidence.text  # it ended channels
-    if number in _NVLINK5_XIDS and evidence.rule is not None and not decoded and drain.convicts:
+    if number in NVLINK5_XIDS and evidence.rule is not None and not decoded and drain.convicts:
         drain = Drain.SUSPECT  # a monitor told its number: whether it was fatal is not known
     row = rules.nvlink5.get((number, data.get("unit"), data.get("subcode"), data.get("status")))  # type: ignore[arg-type]
     if row is not None and entry.cause is not None:
@@ -164,7 +164,7 @@ def _xid(evidence: Evidence, rules: Rules) -> Reading | None:
 
 
 # By NVIDIA's bucket: odds that the link is at fault, and what follows for the node.
-_NVLINK5_XIDS = range(144, 151)
+NVLINK5_XIDS = range(144, 151)
 _NVLINK5 = {"reset_gpu": (4.5, Drain.ADVISE), "xid_154_eval": (2.5, Drain.SUSPECT), "ignore": (1.2, Drain.NO)}
 
 

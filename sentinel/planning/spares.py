@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sentinel.planning.limits import OutOfRange, fraction, not_negative, positive, whole
 from sentinel.planning.poisson import at_most, pmf
+from sentinel.planning.quantities import DAY_S
 
 MOST_SPARES = 100_000
 
@@ -96,7 +97,7 @@ def plan_spares(
         )
         for s in shown
     )
-    return SparesPlan(needed, rate * 86400, mean, wait, pools, tuple(_warnings(needed, nodes, wait, repair)))
+    return SparesPlan(needed, rate * DAY_S, mean, wait, pools, tuple(_warnings(needed, nodes, wait, repair)))
 
 
 def _warnings(needed: int, nodes: int, wait: float, repair: float) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from sentinel.evidence.logs.screen.digit_folding import FOLD
+
 # Bytes around a labelled line in which lines of its writer are looked for: some thirty ranks that print line for line.
 REACH = 16_384
 EMPTY = 2  # empty lines between a line and the next one
@@ -20,7 +22,6 @@ _LABEL = (
     rb"|\(\w{1,60}(?:\([^)\n]{0,60}\))? pid=\d{1,10}(?:, ip=[\w.:]{1,64})?\) "
     rb"|[A-Za-z][\w-]{0,60}\d(?:\.[\w.-]{1,100})?: |[a-z][\w.-]{0,62}\d +\| )"
 )
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LABELS = re.compile(rb"%s(%s{1,3})" % (_TIME, _LABEL))
 
 
@@ -88,7 +89,7 @@ def text_below(block: bytes, start: int, end: int, most: int) -> bytes:
 
 def begins_as(line: bytes, prefix: bytes) -> bool:
     """Whether a line begins with ``prefix``, but for digits: each line of a record has a time of its own."""
-    return line[: len(prefix)].translate(_DIGITS) == prefix.translate(_DIGITS)
+    return line[: len(prefix)].translate(FOLD) == prefix.translate(FOLD)
 
 
 def label_of(block: bytes, start: int) -> bytes:
