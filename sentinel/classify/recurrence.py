@@ -61,7 +61,7 @@ def onset(incident: Incident) -> int | None:
         return told[0]  # what was bad for a moment before it was good again
     for evidence in sorted(incident.evidence, key=lambda e: (e.at, e.line or 0)):
         step = evidence.data.get("step")
-        if evidence.kind in BAD_NUMBER_KINDS:
+        if evidence.kind in BAD_NUMBER_KINDS:  # a spike of the loss is none: it may pass
             first = evidence.data.get("onset_step", step)
             return first if isinstance(first, int) else (last + 1 if last is not None else None)
         if evidence.kind == Kind.STEP and isinstance(step, int):
@@ -70,9 +70,6 @@ def onset(incident: Incident) -> int | None:
                 return step
             last = step
     return None
-
-
-# A spike may pass; that it ended in bad numbers, their evidence knows (onset_step).
 
 
 def recurring(

@@ -15,7 +15,7 @@ from sentinel.model.records import Evidence, Kind, Scalar, Source, Where, stable
 
 ACTIVE = "ACTIVE"
 # What a port was in this boot.
-_NEVER_UP, _UP, _LENT, _TOLD = "never up", "up", "virtual", "told"
+_NEVER_UP, _UP, _VIRTUAL, _TOLD = "never up", "up", "virtual", "told"
 _GONE_AFTER = 2  # readings in a row
 
 
@@ -120,7 +120,7 @@ class HostReader:
             )  # fmt: skip
             up = was_up or port.state == ACTIVE
             is_told = f"port/{port.name}" in self._edges
-            self._was[port.name] = _TOLD if is_told else _NEVER_UP if not up else _LENT if port.virtual else _UP
+            self._was[port.name] = _TOLD if is_told else _NEVER_UP if not up else _VIRTUAL if port.virtual else _UP
             yield from self._flapping(reading, port)
             for name, kind, sentence in _PORT_COUNTERS:
                 grown = self._growth(port.name, name, port.counters.get(name))
@@ -252,7 +252,7 @@ def _ports_of(kept: object, boot: str) -> dict[str, str]:
     """The ports of a ``HostReader.state``; none of another boot, of one that is not known, or of what is no such state."""
     state = kept if isinstance(kept, dict) and boot and kept.get("boot") == boot else {}
     ports = state.get("ports")
-    known = (_NEVER_UP, _UP, _LENT, _TOLD)
+    known = (_NEVER_UP, _UP, _VIRTUAL, _TOLD)
     return {str(name): was for name, was in ports.items() if was in known} if isinstance(ports, dict) else {}
 
 

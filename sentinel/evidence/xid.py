@@ -17,8 +17,8 @@ _NVLINK5 = re.compile(
     r"\((0x[0-9a-fA-F]{1,8}) (0x[0-9a-fA-F]{1,8})"
 )
 _NVLINK4 = re.compile(r"\bNVLink: [^\n]{0,60}?\blink (\d{1,3})\b")
-_FATAL = re.compile(r"(?i)\bnon-?fatal\b")
-_SEVERE = re.compile(r"\bFatal\b|\bfatal\b")
+_NONFATAL = re.compile(r"(?i)\bnon-?fatal\b")
+_FATAL = re.compile(r"\bFatal\b|\bfatal\b")
 
 
 def action_of(number: int, text: str = "") -> str:
@@ -49,8 +49,8 @@ def xid_data(fields: Mapping[str, str], text: str) -> dict[str, Scalar]:
         data["subcode"] = int(found[3], 16) >> 20 & 0x3F
     elif link := _NVLINK4.search(text):
         data["link"] = int(link[1])
-    if _FATAL.search(text):
+    if _NONFATAL.search(text):
         data["fatal"] = False
-    elif _SEVERE.search(text):
+    elif _FATAL.search(text):
         data["fatal"] = True
     return data

@@ -23,9 +23,8 @@ FOREIGN = 200  # lines of others between two lines of a block; more of them end 
 VALUES = 65536  # numbers kept of a block: four timers of 16,384 ranks; what follows is not read
 MOST = 8  # timers of a report that are passed on, those that tell compute from waiting first
 NAMED = 8  # ranks of a timer that are passed on: more are no few slow ranks
-APART = (
-    1.12  # of the median: a rank that makes steps slower by ``slowdown.SLOWER`` is itself slower by at least as much
-)
+# Of the median: a rank that makes steps slower by ``change_point.SLOWER`` is itself slower by at least as much
+APART = 1.12
 SPREADS = 4.0  # robust standard deviations of the ranks' own spread that a rank stands out by
 LEAST_RANKS = 3  # of two ranks nobody can say which is the usual one
 SHAPED = 0.9  # share of the ranks' variance that lies between contiguous groups of ranks, for these to be stages
