@@ -18,9 +18,8 @@ from datetime import datetime
 from math import isfinite
 
 FRESH_S = 3.0  # oldest report for concluding a hang; the agent of a suspected job sends one each half second
-BUCKET_S = (
-    150.0  # the quickest request of the last one or two of these: a hundred heartbeats, in which clocks drift 15 ms
-)
+# The quickest request of the last one or two of these: a hundred heartbeats, in which clocks drift 15 ms
+BUCKET_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)

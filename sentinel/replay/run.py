@@ -54,9 +54,8 @@ FORGOTTEN = timedelta(hours=1)  # after its end Slurm no longer lists a job: Min
 HOUSEKEEPING_EVERY = timedelta(minutes=1)  # what is over is forgotten, as in the live daemon, which does it every 10 s
 LOOKS = timedelta(seconds=10)  # the live daemon's next snapshot, before it forgets what proved a node good
 ANSWER_S = 3.0  # nodes answer within it; what they answered is in the recording and arrives at its own time
-MOST_TIMES = (
-    500  # of one step of one incident: a job that waits for months has its exclusions written some dozens of times
-)
+# Of one step of one incident: a job that waits for months has its exclusions written some dozens of times
+MOST_TIMES = 500
 PARTITION = "recorded"  # of nodes on which no recorded attempt ran
 _OPTED_IN = '{"sentinel": {"restart": true}}'
 

@@ -25,9 +25,8 @@ _SEEN_S = 0.2  # from the moment at which slurmctld answers to that at which it 
 _ASKED_AGAIN_S = 50.0  # asked when the news is 10 s old; then four requests of slurmctld, of 10 s at most each
 _SNAPSHOT_S = 5.0  # oldest snapshot of Slurm that something is decided with
 _DEFERRED_S = 86_400.0  # eligible later than this: deferred by Sentinel, which defers by 30 days
-_JUDGED_S = (
-    3.0  # a failure is judged this long after it at the latest, when nothing is in the way; the window ends there
-)
+# A failure is judged this long after it at the latest, when nothing is in the way; the window ends there
+_JUDGED_S = 3.0
 
 
 def no_bug(_seen: Observer, what: Happened) -> Iterator[str]:

@@ -17,9 +17,8 @@ from sentinel.evidence.logs.screen.literals import ORDINARY, SHORTEST, Way, ways
 LONGEST_RUN = 96  # letters of a run that is remembered; longer ones hardly come again
 MOST_RUNS = 65_536  # that are remembered; then they are forgotten all at once
 MOST_BYTES = 2 << 20  # of the runs that are remembered
-MANY = (
-    32  # lines of a block that hold a part, from which the whole block is asked which patterns of it can match at all
-)
+# Lines of a block that hold a part, from which the whole block is asked which patterns of it can match at all
+MANY = 32
 FEW = 64  # places of a block that are looked at instead of every line that holds a part
 _RUN = re.compile(rb"[a-z]+")
 # Bytes as they are read for runs of letters: in lower case, with all else but line ends as blanks.
