@@ -48,7 +48,6 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         self,
         nodes: int | Sequence[str] = 4,
         *,
-        gpus: int = 8,
         clock: Clock | None = None,
         times: SlurmTimes | None = None,
         seconds: Callable[[], float] | None = None,
@@ -59,7 +58,7 @@ class SimulatedSlurm(PeopleUseScontrol, Writer):
         names = [f"n{index + 1}" for index in range(nodes)] if isinstance(nodes, int) else list(nodes)
         self.clock: Any = clock or StandingClock()
         self.times = times or SlurmTimes()
-        self.nodes = {name: SimulatedNode(name, port=17_001 + index, gpus=gpus) for index, name in enumerate(names)}
+        self.nodes = {name: SimulatedNode(name, port=17_001 + index) for index, name in enumerate(names)}
         self.jobs: dict[int, SimulatedJob] = {}
         self.kept: KeptNodes | None = None
         self.calls: list[tuple[str, ...]] = []
