@@ -292,3 +292,15 @@ def test_one_user_s_failed_jobs_move_no_verdict_alone_and_little_beside_others(
     mass = (count, cause, "eve")
     assert odds(met(mass, users_words=users_words)) == odds(History())
     assert abs(odds(met(*OTHERS, mass, users_words=users_words)) - odds(met(*OTHERS, users_words=users_words))) < 0.4
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 bytes.",
+    ],
+)
+def test_memory_that_runs_out_on_several_nodes_is_the_programs(line: str) -> None:
+    verdict = judge(*(log(line, node=f"n{i}") for i in range(2)))
+    assert "the same on 2 nodes" in {ground.note for ground in verdict.grounds}
