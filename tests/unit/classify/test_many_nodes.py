@@ -298,9 +298,9 @@ def test_one_user_s_failed_jobs_move_no_verdict_alone_and_little_beside_others(
     "line",
     [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 bytes.",
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 7.88GiB (8463056896B) on device ordinal 0",
     ],
 )
-def test_memory_that_runs_out_on_several_nodes_is_the_programs(line: str) -> None:
-    verdict = judge(*(log(line, node=f"n{i}") for i in range(2)))
-    assert "the same on 2 nodes" in {ground.note for ground in verdict.grounds}
+def test_memory_that_runs_out_on_several_ranks_is_the_programs(line: str) -> None:
+    verdict = judge(log("".join(f"[rank{rank}]: {line}\n" for rank in range(3)), node="n1"))
+    assert "the same on 3 ranks" in {ground.note for ground in verdict.grounds}
