@@ -15,7 +15,7 @@ from sentinel.correlate.attempt_times import attempt_at, by_slurms_clock, ran, r
 from sentinel.correlate.gpu_owners import is_of_one_gpu, is_spared, job_of, of_another_job
 from sentinel.detect.cluster_view import ClusterView
 from sentinel.detect.own_host import of_own_clock
-from sentinel.model.approvals import ASKING
+from sentinel.model.approvals import ASKING, kept_by_people
 from sentinel.model.identity import taken_along_id
 from sentinel.model.intent import intent_of
 from sentinel.model.records import Evidence, Fleet, Incident, IncidentState, JobView, Plan, Restart, Scope, Verdict
@@ -184,13 +184,15 @@ def taken_along(
     same grounds.
 
     Each job has its own restart budget and its own notice. Jobs with an incident of their own, and jobs that did not opt in,
-    are skipped. So are nodes that are proven good or were put back since (``cleared``), and jobs that may finish there:
-    those beside the one whose GPU broke, and those that ran there already when what happened before they began was heard.
+    are skipped. So are nodes that are proven good or were put back since (``cleared``), or that a person keeps in service,
+    and jobs that may finish there: those beside the one whose GPU broke, and those that ran there already when what happened
+    before they began was heard.
     """
     out = {step.node for step in plan.to_do if step.node is not None}
     if any(wait.kind in _BUDGETS for wait in plan.waits):
         out.update(verdict.drain)  # a job leaves a bad node also where the node may not be drained yet
-    out.difference_update(cleared, verdict.may_pass)  # from a node that may recover no running job is taken
+    # From a node that may recover no running job is taken.
+    out.difference_update(cleared, kept_by_people(plan), verdict.may_pass)
     asked = any(wait.kind in ASKING for wait in plan.waits)
     if (plan.observe_only and not asked) or not out or verdict.restart is Restart.NONE:
         return []

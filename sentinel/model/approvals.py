@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sentinel.model.records import Cause, Plan, StepKind, Wait, require_aware, stable_id
+from sentinel.model.records import NODE_STEPS, Cause, Plan, StepKind, Wait, require_aware, stable_id
 
 APPROVAL = "approval"  # kinds of waits: a person is asked; nobody answered in time; a person refused
 LAPSED = "approval-lapsed"
@@ -41,6 +41,12 @@ def job_names(job: int) -> frozenset[str]:
 def asked(plan: Plan) -> tuple[Wait, ...]:
     """The waits of the plan that a person's answer may end."""
     return tuple(wait for wait in plan.waits if wait.kind in ASKING)
+
+
+def kept_by_people(plan: Plan) -> set[str]:
+    """The nodes that a person refused to have taken out of service."""
+    parts = [name.partition(" ") for wait in plan.waits if wait.kind == REFUSED for name in wait.what]
+    return {node for kind, _, node in parts if kind in NODE_STEPS}
 
 
 _WHOLE = frozenset({*ASKING, "observe", "paused"})  # kinds of waits whose sentences need no name

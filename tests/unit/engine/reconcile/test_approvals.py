@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from in_memory.daemon import SETTINGS, Daemon, FakeSink, answer, fail, open_plan, outcomes, silent, states
+from in_memory.daemon import SETTINGS, Daemon, FakeSink, answer, beside, fail, open_plan, outcomes, silent, states
 from in_memory.world import World
 from made_records import OPTED_IN, lost_gpu
 
@@ -387,3 +387,21 @@ async def test_a_maintenance_that_comes_and_goes_is_no_news_of_the_job(
     for _ in range(3):
         await daemon.pass_time(20.0)
     assert sink.stages[-1] == "running again" and "runs again" in str(sink.all[-1].data["owner_text"])
+
+
+@pytest.mark.parametrize("drain", ["suggest", "act"])
+async def test_a_job_that_begins_on_a_node_whose_drain_a_person_refused_goes_on(world: Worlds, drain: str) -> None:
+    there = world(nodes=8)
+    daemon = Daemon(there, settings=settings())
+    await fail(daemon, lost_gpu("n1"))
+    await answer(daemon, what=["drain n1"], word="refuse", note="known, ticket 7")
+    await daemon.pass_time(60.0)
+    daemon = Daemon(there, settings=settings(drain, "act"))
+    await daemon.start()
+    await daemon.pass_time(20.0)
+    later = there.slurm.jobs[beside(there, "n1")]
+    later.started = there.slurm.clock.now().timestamp()
+    for _ in range(3):
+        await daemon.pass_time(20.0)
+    assert drained(there) == set() and "n1" not in there.slurm.jobs[there.job].on
+    assert (later.restarts, later.on) == (0, ("n1",)), daemon.said
