@@ -11,13 +11,15 @@ import select
 import stat
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sentinel.errors import FileError
+
+T = TypeVar("T")
 
 MOST_BYTES = 16 << 20  # of settings, rules, templates and secrets; those that come with Sentinel have 60 KB at most
 SILENT_S = 30.0  # for a pipe into which nobody writes
@@ -165,3 +167,19 @@ def states(paths: Iterable[str]) -> list[tuple[int, int, int] | None]:
         whole = (status.st_mtime_ns, status.st_size, status.st_ino)
         found.append(whole if stat.S_ISREG(status.st_mode) else None)
     return found
+
+
+class MadeOfFiles(Generic[T]):
+    """What is made of files, and made anew when one of them has changed."""
+
+    def __init__(self, files: Iterable[str], make: Callable[[], T]) -> None:
+        self._files, self._make = tuple(files), make
+        self._made = states(self._files), make()  # one value: threads ask, too
+
+    def now(self) -> T:
+        """Raises what ``make`` raises as long as changed files cannot be used."""
+        before, made = self._made
+        if (state := states(self._files)) != before:
+            made = self._make()
+            self._made = state, made
+        return made

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import aiohttp
 
 from sentinel.config.settings import Prometheus as Settings
 from sentinel.errors import Denied, FileError, ProtocolError, Refused, Timeout, Unavailable, UserError
-from sentinel.given_files import opened, require_file, states
+from sentinel.given_files import MadeOfFiles, opened, require_file
 from sentinel.text import json_of
 
 
@@ -33,9 +34,8 @@ class Prometheus:
             raise UserError("[prometheus] url is no address", fix="write http://host:9090")
         self._settings = settings
         self._deadline = aiohttp.ClientTimeout(total=settings.deadline_s)
-        self._files = [name for name in (settings.ca_file, settings.certificate_file, settings.key_file) if name]
-        self._seen = states(self._files)
-        self._tls = _tls(settings) if self.url.startswith("https://") else None
+        files = filter(None, (settings.ca_file, settings.certificate_file, settings.key_file))
+        self._tls = MadeOfFiles(files, partial(_tls, settings)) if self.url.startswith("https://") else None
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -61,7 +61,7 @@ class Prometheus:
             "step": f"{step_s:.3f}",
             "timeout": f"{self._settings.deadline_s:g}s",
         }
-        headers = await asyncio.to_thread(self._credentials)
+        headers, tls = await asyncio.to_thread(self._credentials)
         if self._closed:  # aiohttp's own error would be taken for a bug
             raise Unavailable("Prometheus is not asked any more: the daemon stops")
         if self._session is None:
@@ -71,7 +71,7 @@ class Prometheus:
                 f"{self.url}/api/v1/query_range",
                 data=form,
                 headers=headers,
-                ssl=self._tls if self._tls is not None else True,
+                ssl=tls,
                 allow_redirects=False,
             ) as answer:
                 raw = await self._bounded(answer)
@@ -94,15 +94,12 @@ class Prometheus:
                 )
         return b"".join(parts)
 
-    def _credentials(self) -> dict[str, str]:
-        """The headers; certificates that were changed are loaded."""
-        if self._tls is not None and (now := states(self._files)) != self._seen:
-            try:
-                self._tls = _tls(self._settings)
-            except FileError as error:  # half of a change
-                raise Unavailable(error.message, fix=error.fix) from error
-            self._seen = now
-        return self._headers()
+    def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext | bool]:
+        """The headers, and the certificates as the files have them now."""
+        try:
+            return self._headers(), self._tls.now() if self._tls is not None else True
+        except FileError as error:  # half of a change
+            raise Unavailable(error.message, fix=error.fix) from error
 
     def _headers(self) -> dict[str, str]:
         if not self._settings.authorization_file:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from sentinel.adapters.notify.webhook import Webhook
 from sentinel.adapters.notify.wording import Wording, template_of
 from sentinel.config.alerts import Alerts, Channel
 from sentinel.errors import FileError, Unavailable, UserError
-from sentinel.given_files import opened, states
+from sentinel.given_files import MadeOfFiles, opened
 from sentinel.model.records import Notice
 from sentinel.ports import Sink, StandingSink
 
@@ -43,34 +42,32 @@ def _kept_up(name: str, settings: Channel, alerts: Alerts, threads: DeliveryThre
     if not any(files):
         return made()
     kept = _KeptUpStanding if settings.kind == "alertmanager" else _KeptUp
-    return kept(name, [file for file in files if file], made)
+    sink = MadeOfFiles(filter(None, files), made)
+    return kept(name, partial(threads.call, f"files of {name}", alerts.deadline_s, sink.now))
 
 
 class _KeptUp:
     """A channel that is made anew when one of its files has changed."""
 
-    def __init__(self, name: str, files: Sequence[str], make: Callable[[], Sink]) -> None:
-        self.name = name
-        self._files, self._make = files, make
-        self._seen, self._sink = states(files), make()
+    def __init__(self, name: str, made: Callable[[], Awaitable[Sink]]) -> None:
+        self.name, self._made = name, made
 
     async def send(self, notice: Notice) -> None:
-        await (await asyncio.to_thread(self._now)).send(notice)
+        await (await self._now()).send(notice)
 
-    def _now(self) -> Sink:
-        if (seen := states(self._files)) != self._seen:
-            try:
-                self._sink = self._make()
-            except UserError as error:  # half of a change
-                raise Unavailable(f"channel {self.name}: {error.message}", fix=error.fix) from error
-            self._seen = seen
-        return self._sink
+    async def _now(self) -> Sink:
+        try:
+            return await self._made()
+        except TimeoutError as error:
+            raise Unavailable(f"channel {self.name}: its files cannot be read in time") from error
+        except UserError as error:  # half of a change
+            raise Unavailable(f"channel {self.name}: {error.message}", fix=error.fix) from error
 
 
 class _KeptUpStanding(_KeptUp):
     async def repeat(self, notices: Sequence[Notice], now: datetime) -> None:
         """See ``sentinel.ports.StandingSink``."""
-        sink = await asyncio.to_thread(self._now)
+        sink = await self._now()
         if isinstance(sink, StandingSink):
             await sink.repeat(notices, now)
 

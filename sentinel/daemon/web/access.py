@@ -14,14 +14,15 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sentinel.config.settings import Page
 from sentinel.daemon.api.accounts import name_of, uids_of
 from sentinel.errors import Denied, FileError, UserError
-from sentinel.given_files import opened, states
+from sentinel.given_files import MadeOfFiles, opened
 
 SOCKET = "unix:"
 _LONGEST_NAME = 255
@@ -61,9 +62,8 @@ class PageAuthentication:
         self._on_socket = page.listen.startswith(SOCKET)
         self._header = page.user_header
         self._networks, self._uids = _proxies(page.proxies, on_socket=self._on_socket)
-        self._file = page.tokens
-        self._seen = states([self._file])
-        self._tokens = read_tokens(Path(self._file)) if self._file else []
+        # As the file is now: a token that was taken out of it lets nobody in any more.
+        self._tokens = MadeOfFiles([page.tokens], partial(read_tokens, Path(page.tokens))) if page.tokens else None
         if self._header and not _HEADER.fullmatch(self._header):
             raise UserError(f"[page] user_header: {self._header!r:.80} is no name of a header", fix="as X-Remote-User")
         if bool(self._header) != bool(page.proxies):
@@ -109,15 +109,19 @@ class PageAuthentication:
             if not name or len(name) > _LONGEST_NAME or not name.isprintable():
                 raise Denied(f"the proxy names nobody in {self._header}", fix="let it authenticate people first")
             return self._named(name)
-        if self._tokens and (given := headers.get("Authorization", "")):
-            return self._by_token(given)
+        if self._tokens is not None and (given := headers.get("Authorization", "")):
+            try:
+                known = self._tokens.now()
+            except FileError as error:  # what is wrong with it is nothing for whom nobody knows
+                raise Denied("the file of tokens cannot be used", fix="sentinel config check on its host") from error
+            return _by_token(given, known)
         if uid is not None:
             return Viewer(name_of(uid), uid in self._operators)
         raise Denied("it is not known who asks", fix="give a token, or ask through the site's proxy")
 
     @property
     def takes_tokens(self) -> bool:
-        return bool(self._tokens)
+        return self._tokens is not None
 
     def _is_proxy(self, address: str, uid: int | None) -> bool:
         if uid is not None:
@@ -134,36 +138,22 @@ class PageAuthentication:
         known, _ = uids_of([name]) if not name.startswith("%") else (set(), [])
         return Viewer(name, bool(known & set(self._operators)))
 
-    def _by_token(self, given: str) -> Viewer:
-        """Check ``Bearer TOKEN``, or basic authentication with any name and the token as password (browsers)."""
-        kind, _, value = given.partition(" ")
-        if kind.lower() == "basic":
-            try:
-                value = base64.b64decode(value, validate=True).decode().partition(":")[2]
-            except (binascii.Error, UnicodeDecodeError):
-                value = ""
-        elif kind.lower() != "bearer":
+
+def _by_token(given: str, known: Sequence[Token]) -> Viewer:
+    """Check ``Bearer TOKEN``, or basic authentication with any name and the token as password (browsers)."""
+    kind, _, value = given.partition(" ")
+    if kind.lower() == "basic":
+        try:
+            value = base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
             value = ""
-        digest = hashlib.sha256(value.strip().encode()).digest()
-        found = [token for token in self._tokens_now() if hmac.compare_digest(token.digest, digest)]
-        if not value or not found:
-            raise Denied("the token is not known", fix="ask who runs Sentinel here for one")
-        return Viewer(found[0].name, found[0].operator)
-
-    def _tokens_now(self) -> list[Token]:
-        """Those of the file as it is: one that was taken out of it lets nobody in any more.
-
-        Raises:
-            Denied: the file was changed, and cannot be used.
-        """
-        if (now := states([self._file])) != self._seen:
-            try:
-                self._tokens = read_tokens(Path(self._file))
-            except FileError as error:
-                # What is wrong with it is nothing for whom nobody knows.
-                raise Denied("the file of tokens cannot be used", fix="sentinel config check on its host") from error
-            self._seen = now
-        return self._tokens
+    elif kind.lower() != "bearer":
+        value = ""
+    digest = hashlib.sha256(value.strip().encode()).digest()
+    found = [token for token in known if hmac.compare_digest(token.digest, digest)]
+    if not value or not found:
+        raise Denied("the token is not known", fix="ask who runs Sentinel here for one")
+    return Viewer(found[0].name, found[0].operator)
 
 
 def read_tokens(path: Path) -> list[Token]:

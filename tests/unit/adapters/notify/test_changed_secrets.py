@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -127,3 +130,26 @@ async def test_a_pipe_is_read_once(receiver: Receiver) -> None:
 def test_a_file_that_cannot_be_used_still_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"alerts\.channels\.ops\.authorization_file"):
         sink_of(Channel(kind="webhook", url="http://h", authorization_file=str(tmp_path / "none")))
+
+
+async def test_a_file_that_does_not_answer_holds_up_no_thread_of_others(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file server that is gone."""
+    file, back, stat = written(tmp_path / "token", "first"), threading.Event(), os.stat
+    channel = Channel(kind="webhook", url=receiver.url, authorization_file=file)
+    (sink,) = receivers(Alerts(deadline_s=0.05, channels={"ops": channel}), DeliveryThreads())
+
+    def answers_later(path: Any, **how: Any) -> os.stat_result:
+        if path == file:
+            back.wait(60.0)
+        return stat(path, **how)
+
+    monkeypatch.setattr(os, "stat", answers_later)
+    try:
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="ops: "):
+                await asyncio.wait_for(sink.send(NOTICE), 10.0)
+        assert threading.active_count() < 10 and receiver.got == []
+    finally:
+        back.set()
