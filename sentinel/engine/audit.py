@@ -31,7 +31,7 @@ from sentinel.engine.transition import (
 from sentinel.model.approvals import job_names
 from sentinel.model.audit import AuditEntry, Stage
 from sentinel.model.changes import Audited, StepEnded
-from sentinel.model.records import Outcome, Result, Step, StepKind
+from sentinel.model.records import Outcome, Result, Step, StepKind, Task
 
 SENTINEL = "sentinel"
 _READS_ONLY = frozenset({StepKind.CONFIRM})  # a choice may end with a hold
@@ -49,10 +49,12 @@ _ANSWERED = {"done": Stage.DONE, "refused": Stage.REFUSED, "unavailable": Stage.
 _STAGES = {Result.DONE: Stage.DONE, Result.FAILED: Stage.FAILED}
 
 
-def _approved(step: Step, incident: str, state: State) -> str:
+def _approved(task: Task, state: State) -> str:
     """Who allowed the step, where a person was asked for it."""
+    step, cause = task.step, task.verdict.cause
     named = {f"{step.kind} {step.node}"} if step.job is None else job_names(step.job)
-    answers = [answer for answer in state.answers.get(incident, ()) if named & set(answer.what)]
+    given = state.answers.get(task.incident.id, ())
+    answers = [answer for answer in given if answer.cause is cause and named & set(answer.what)]
     return f", approved by {answers[-1].by}" if answers and answers[-1].approved else ""
 
 
@@ -103,9 +105,7 @@ class AuditTrail:
             step, task = effect.task.step, effect.task
             if step.kind in _READS_ONLY or not self._is_first(effect.id):
                 return
-            judged = (
-                f"{task.verdict.cause}, {task.verdict.confidence:.0%} sure{_approved(step, task.incident.id, state)}"
-            )
+            judged = f"{task.verdict.cause}, {task.verdict.confidence:.0%} sure{_approved(task, state)}"
             why = f"{judged}: {task.plan.explanation}" if task.plan.explanation else judged
             entry = AuditEntry(
                 event.at, SENTINEL, self.origin, step.kind, Stage.BEGUN, target_of(step), task.incident.id, why,

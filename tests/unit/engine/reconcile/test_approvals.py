@@ -17,7 +17,9 @@ from sentinel.config.modes import CauseMode
 from sentinel.config.settings import Limits, Mode, Modes, Settings
 from sentinel.daemon.api.explanation import explained
 from sentinel.errors import Refused
-from sentinel.model.approvals import asked, open_names, request_of
+from sentinel.model.approvals import Answer, asked, open_names, request_of
+from sentinel.model.records import Cause
+from sentinel.wire import to_json
 
 Worlds = Callable[..., World]
 
@@ -65,6 +67,22 @@ async def test_what_was_approved_part_by_part_is_asked_nowhere_any_more(world: W
     begun = [kept.entry for kept in there.store.audit() if kept.entry.stage == "begun"]
     assert {entry.action for entry in begun} >= {"drain", "requeue_hold", "release"}
     assert all("approved by" in entry.why and "is asked" not in entry.why for entry in begun), begun
+
+
+async def test_who_approved_another_cause_is_not_named_in_the_audit(world: Worlds) -> None:
+    there = world(nodes=6)
+    daemon = Daemon(there, settings=settings())
+    await fail(daemon, lost_gpu("n1"))
+    incident = open_plan(there).incident
+    other = next(cause for cause in Cause if cause is not daemon.state.verdicts[incident].cause)
+    what = open_names(asked(open_plan(there)))
+    yes = Answer(there.slurm.clock.now(), "olga", True, what, other)
+    there.store.put("approvals", to_json({incident: (yes,)}))
+    daemon = Daemon(there, settings=settings("act", "act"))
+    await daemon.start()
+    await daemon.pass_time(20.0)
+    begun = [kept.entry for kept in there.store.audit() if kept.entry.stage == "begun"]
+    assert drained(there) == {"n1"} and not any("olga" in entry.why for entry in begun)
 
 
 async def test_a_refusal_does_nothing_is_told_and_can_be_taken_back(world: Worlds) -> None:
