@@ -89,7 +89,15 @@ def test_token(tmp_path: Path, given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["Bearer wrong", "Bearer ", "Basic !!", "Basic " + base64.b64encode(b"s3cret").decode()]
+    "given",
+    [
+        "Bearer wrong",
+        "Bearer ",
+        "Bearer \udcff",
+        "Basic !!",
+        "Basic \udcff",
+        "Basic " + base64.b64encode(b"s3cret").decode(),
+    ],
 )
 def test_token_that_is_none(tmp_path: Path, given: str) -> None:
     file = tokens(tmp_path, f"wall {digest('s3cret')}")
