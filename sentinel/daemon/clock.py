@@ -103,6 +103,6 @@ class HostClock:
             why = f"the host's clock was set, and says {host:%F %T} where this daemon's says {own:%F %T}"
             self._start_again(ClockSet(why))
         elif abs(ahead) <= CLOCKS_DIFFER and written is not None and written > own + _MOST_AHEAD:
-            await asyncio.to_thread(self._store.set_back, own)
-            why = f"the daemon before wrote {written:%F %T}: what is dated later than now is dated {own:%F %T} instead"
+            await asyncio.to_thread(self._store.set_back, own, written - own)
+            why = f"the daemon before wrote {written:%F %T}: what is dated later than {own:%F %T} is dated earlier by that"
             self._start_again(ClockSet(why))

@@ -1,7 +1,7 @@
 """Sets back what is dated later than now: a daemon before this one ran while its host's clock was days ahead.
 
 Left as it is, its drains would count for the limits of every hour until that time comes, and what waits would wait for it.
-When it really was, nobody knows: before now.
+Its clock was ahead by as much as the last that it wrote is, or more: nobody knows for how long it was gone.
 """
 
 from __future__ import annotations
@@ -30,22 +30,35 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _DUE_WITHIN = timedelta(days=1)  # nothing that is kept beside the ledger is due later than that
 
 
-def set_back(connection: sa.Connection, now: datetime) -> None:
-    """Date the ledger, plans, incidents, undelivered messages, and times in settings of the engine's ``now`` at most."""
+def set_back(connection: sa.Connection, now: datetime, ahead: timedelta) -> None:
+    """Date the ledger, plans, incidents, undelivered messages, and times in settings of the engine's earlier by ``ahead``
+    where they are later than ``now``, and ``now`` at most: what was done one after the other stays so."""
+
+    def earlier(at: datetime) -> datetime:
+        return min(now, at - ahead)
+
+    def all_earlier(value: Any) -> Any:
+        return _each_text(value, lambda text: _earlier_text(text, now + _DUE_WITHIN, earlier))
+
     for column in _DATED:
-        connection.execute(sa.update(column.table).where(column > now).values({column.name: now}))
+        (key,) = column.table.primary_key
+        for name, at in connection.execute(sa.select(key, column).where(column > now)).all():
+            connection.execute(sa.update(column.table).where(key == name).values({column.name: earlier(at)}))
     plan, notice, setting = t.plan.c, t.notice.c, t.setting.c
-    for row in connection.execute(sa.select(plan.id, plan.record).where(plan.at > now)).all():
-        dated = {"at": now, "record": {**row.record, "at": to_json(now)}}
-        connection.execute(sa.update(t.plan).where(plan.id == row.id).values(**dated))
-    waits = sa.select(notice.id, notice.receiver, notice.record).where(notice.at > now, notice.delivered.is_(False))
-    for message in connection.execute(waits).all():
-        became = {**(message.record.get("delivery") or {}), "next_at": None}
-        record = {**message.record, "at": to_json(now), "delivery": became}
-        one = sa.and_(notice.id == message.id, notice.receiver == message.receiver)
-        connection.execute(sa.update(t.notice).where(one).values(at=now, record=record))
+    for row in connection.execute(sa.select(plan.id, plan.at, plan.record).where(plan.at > now)).all():
+        record = {
+            **all_earlier(row.record),
+            "at": to_json(earlier(row.at)),
+        }  # what waits says since when, and until when
+        connection.execute(sa.update(t.plan).where(plan.id == row.id).values(at=earlier(row.at), record=record))
+    waits = sa.and_(notice.at > now, notice.delivered.is_(False))
+    for told in connection.execute(sa.select(notice.id, notice.receiver, notice.at, notice.record).where(waits)).all():
+        delivery = {**(told.record.get("delivery") or {}), "next_at": None}
+        record = {**told.record, "at": to_json(earlier(told.at)), "delivery": delivery}
+        one = sa.and_(notice.id == told.id, notice.receiver == told.receiver)
+        connection.execute(sa.update(t.notice).where(one).values(at=earlier(told.at), record=record))
     for kept in connection.execute(sa.select(setting.name, setting.value)).all():
-        if (value := _each_text(kept.value, lambda text: _at_most(text, now))) != kept.value:
+        if (value := all_earlier(kept.value)) != kept.value:
             connection.execute(sa.update(t.setting).where(setting.name == kept.name).values(value=value))
 
 
@@ -57,9 +70,9 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
     return [_each_text(item, change) for item in value] if isinstance(value, list) else value
 
 
-def _at_most(text: str, now: datetime) -> str:
+def _earlier_text(text: str, latest: datetime, earlier: Callable[[datetime], datetime]) -> str:
     if not _TIME.fullmatch(text):
         return text
     with suppress(ProtocolError):
-        return now.isoformat() if time_from(text) > now + _DUE_WITHIN else text
+        return earlier(at).isoformat() if (at := time_from(text)) > latest else text
     return text

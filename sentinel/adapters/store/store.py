@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Unpack
 
@@ -432,10 +432,10 @@ class Store(Database):
         with self._begin(about_lease=True) as connection:
             lease.forget(connection, list(holders))
 
-    def set_back(self, now: datetime) -> None:
+    def set_back(self, now: datetime, ahead: timedelta) -> None:
         """See ``sentinel.adapters.store.later_times``."""
         with self._begin() as connection:
-            later_times.set_back(connection, now)
+            later_times.set_back(connection, now, ahead)
 
     def forget(self, before: datetime, spared: Collection[str] = ()) -> int:
         """Delete what is over since before then; returns how much evidence went. What is open stays, and the incidents

@@ -22,7 +22,7 @@ class Site:
         self.clock = SteadyClock(lambda: AT + self.passed + self.off, lambda: self.passed.total_seconds())
         self.live, self.nodes = ClusterView(), nodes
         self.again: list[ClockSet] = []
-        self.set_back: list[datetime] = []
+        self.set_back: list[tuple[datetime, timedelta]] = []
 
     async def look(self, after_s: float = 30.0) -> bool:
         """Whether it starts anew, after another half minute."""
@@ -30,7 +30,7 @@ class Site:
         for number in range(self.nodes):
             seen = self.live.node(f"n{number}")
             seen.state, seen.clock_offset_s = "heard", (AT + self.passed - self.clock.now()).total_seconds()
-        store = SimpleNamespace(set_back=self.set_back.append)
+        store = SimpleNamespace(set_back=lambda *how: self.set_back.append(how))
         await HostClock(self.clock, self.live, store, self.again.append).look()  # type: ignore[arg-type]
         return bool(self.again)
 
@@ -62,7 +62,7 @@ async def test_what_a_clock_of_years_ahead_wrote_is_dated_back_by_a_clock_that_i
     site = Site(timedelta(0))
     site.clock.go_on_from(AT + YEARS)
     assert await site.look()
-    assert site.set_back == [AT + timedelta(seconds=30)]
+    assert site.set_back == [(AT + timedelta(seconds=30), YEARS)]
 
 
 @pytest.mark.parametrize(
