@@ -139,8 +139,11 @@ class LogFile:
         if size < self._offset:
             self._offset, self._line, self._fresh = 0, 1, True
         while size > self._offset:
-            self._offset = self._behind_hole()
             content = os.pread(self._fd, READ_BYTES, self._offset)
+            # Only what reads as zeros: file systems have called a hole what was just written.
+            if content.startswith(b"\0") and (data := self._behind_hole()) > self._offset:
+                self._offset = data
+                continue
             end = content.rfind(b"\n") + 1
             if not end:
                 if len(content) < LINE_BYTES:

@@ -74,3 +74,12 @@ def test_another_file_that_took_its_place_meanwhile_is_read_from_its_start(log: 
     assert [(block.first_line, block.content, block.fresh) for block in file.read()] == [
         (1, b"of the next attempt\n", True)
     ]
+
+
+def test_lines_that_the_file_system_calls_a_hole_are_read(
+    log: Path, file: LogFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ZFS did of what was just written (OpenZFS issue 15526)."""
+    put(log, b"step 2\n" * 1000)
+    monkeypatch.setattr(os, "lseek", lambda _descriptor, offset, _whence: offset + 4096)
+    assert b"".join(block.content for block in file.read()) == b"step 2\n" * 1000
