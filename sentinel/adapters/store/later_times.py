@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from sentinel.adapters.store import tables as t
 from sentinel.errors import ProtocolError
+from sentinel.model.stored import JUDGED_UNTIL
 from sentinel.wire import time_from, to_json
 
 _DATED = (
@@ -37,8 +38,8 @@ def set_back(connection: sa.Connection, now: datetime, ahead: timedelta) -> None
     def earlier(at: datetime) -> datetime:
         return min(now, at - ahead)
 
-    def all_earlier(value: Any) -> Any:
-        return _each_text(value, lambda text: _earlier_text(text, now + _DUE_WITHIN, earlier))
+    def all_earlier(value: Any, latest: datetime = now + _DUE_WITHIN) -> Any:
+        return _each_text(value, lambda text: _earlier_text(text, latest, earlier))
 
     for column in _DATED:
         (key,) = column.table.primary_key
@@ -58,7 +59,8 @@ def set_back(connection: sa.Connection, now: datetime, ahead: timedelta) -> None
         one = sa.and_(notice.id == told.id, notice.receiver == told.receiver)
         connection.execute(sa.update(t.notice).where(one).values(at=earlier(told.at), record=record))
     for kept in connection.execute(sa.select(setting.name, setting.value)).all():
-        if (value := all_earlier(kept.value)) != kept.value:
+        value = all_earlier(kept.value, now) if kept.name == JUDGED_UNTIL else all_earlier(kept.value)
+        if value != kept.value:
             connection.execute(sa.update(t.setting).where(setting.name == kept.name).values(value=value))
 
 

@@ -88,6 +88,14 @@ def test_nothing_is_dated_later_than_now(ahead: DirectStore) -> None:
     assert _times(_loaded(ahead)) == [NOW] * 6
 
 
+def test_by_what_the_next_daemon_knows_it_nothing_is_ahead_any_more(store: DirectStore) -> None:
+    """Of a clock that was ahead by a day the daemon would start anew again and again."""
+    ahead = timedelta(days=1, seconds=-5)
+    _drained(store, NOW + ahead)
+    store.set_back(NOW, ahead)
+    assert _loaded(store).newest(timedelta(0)) == NOW
+
+
 def test_what_is_past_stays(store: DirectStore) -> None:
     at = NOW - timedelta(hours=1)
     _drained(store, at)
