@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ from sentinel.model.collectives import NEVER, Call, GroupTrace, RankTrace
 
 MAX_WORLD = 1 << 17  # ranks beyond this in a dump are damage, not a job
 _UNKNOWN = None
+_Members = tuple[str, frozenset[int]]  # name and members of a group
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ def newest_of_each(traces: Iterable[RankTrace]) -> dict[int, RankTrace]:
         other = chosen.get(trace.rank)
         if other is None or _worth(trace) > _worth(other):
             chosen[trace.rank] = trace
-    return chosen
+    return {rank: chosen[rank] for rank in sorted(chosen)}  # the order in which dumps arrive decides nothing
 
 
 def _worth(trace: RankTrace) -> tuple[int, bool, int, int]:
@@ -76,15 +78,14 @@ def build(traces: Mapping[int, RankTrace], also: Iterable[int] = ()) -> GroupSta
     """``also``: ranks known from elsewhere (a dump that could not be read tells at least that its rank existed)."""
     world = _world(traces, also)
     views: dict[object, GroupView] = {}
-    known: dict[tuple[str, int], object] = {}  # (name, rank) -> key of the group with known members
+    known: dict[tuple[str, int], _Members] = {}  # (name, rank) -> key of the group with known members
     for rank, trace in traces.items():
         for group in trace.groups:
             if group.ranks and not group.local_name and rank in group.ranks and max(group.ranks) < MAX_WORLD:
                 known[group.name, rank] = (group.name, group.ranks)
-    for key in set(known.values()):
-        assert isinstance(key, tuple)
-        for rank in key[1]:
-            known.setdefault((key[0], rank), key)
+    for name, members in _by_support(known.values()):
+        for rank in members:
+            known.setdefault((name, rank), (name, members))
     for rank, trace in traces.items():
         for group in trace.groups:
             if not group.name and not group.calls and not group.sends and not group.receives:
@@ -108,6 +109,12 @@ def build(traces: Mapping[int, RankTrace], also: Iterable[int] = ()) -> GroupSta
     return GroupStates(traces, tuple(views.values()), everyone.difference(traces))
 
 
+def _by_support(stated: Iterable[_Members]) -> list[_Members]:
+    """Groups of one name may claim the same rank: those that most dumps state come first, never as strings hash."""
+    votes = Counter(stated)
+    return sorted(votes, key=lambda key: (-votes[key], key[0], sorted(key[1])))
+
+
 def _world(traces: Mapping[int, RankTrace], also: Iterable[int]) -> frozenset[int]:
     """All ranks of the job as far as dumps tell; where no group lists its members, up to the highest rank seen."""
     listed = frozenset().union(*(g.ranks for t in traces.values() for g in t.groups if g.ranks and g.calls))
@@ -117,7 +124,7 @@ def _world(traces: Mapping[int, RankTrace], also: Iterable[int]) -> frozenset[in
     return frozenset(range(max(seen) + 1)) if seen else frozenset()
 
 
-def _key(rank: int, group: GroupTrace, known: Mapping[tuple[str, int], object]) -> object:
+def _key(rank: int, group: GroupTrace, known: Mapping[tuple[str, int], _Members]) -> object:
     if group.local_name:
         return group.name, rank
     return known.get((group.name, rank), (group.name, group.description, "members not known"))

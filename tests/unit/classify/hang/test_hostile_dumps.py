@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tracemalloc
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 from counted_calls import within_calls
@@ -72,3 +77,53 @@ def test_groups_of_very_many_ranks_take_little_memory(description: str, told: bo
     tracemalloc.stop()
     assert found.culprit_ranks
     assert most < 200 << 20
+
+
+def of_a_name(rank: int, name: str, ranks: tuple[int, ...] | None, calls: int) -> RankTrace:
+    done = calls - 1 if rank == 3 else calls - 2
+    made = tuple(
+        Call(n, "all_reduce", created_ns=9, state="completed" if n <= done else "started") for n in range(calls)
+    )
+    members = None if ranks is None else frozenset(ranks)
+    group = GroupTrace(name, "", ranks=members, enqueued=calls - 1, completed=done, calls=made)
+    return RankTrace(f"dump{rank}", rank, "2", (group,))
+
+
+def two_of_a_name(name: str) -> list[RankTrace]:
+    """As dumps of two jobs in one folder, or a damaged one, have them: rank 3 does not say which group is its own."""
+    return [
+        of_a_name(0, name, (0, 1, 3), 2),
+        of_a_name(1, name, (0, 1, 3), 2),
+        of_a_name(2, name, (2, 3), 1),
+        of_a_name(3, name, None, 1),
+    ]
+
+
+def test_no_string_hash_decides_which_rank_is_named() -> None:
+    program = (
+        "from sentinel.classify.hang.analyse import analyse\n"
+        "from test_hostile_dumps import two_of_a_name\n"
+        "for number in range(20): print(analyse(two_of_a_name(f'group{number}')))"
+    )
+    path = os.pathsep.join((str(Path(__file__).parent), *sys.path))
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(told) == 1
+
+
+def test_the_group_that_most_dumps_state_is_that_of_a_rank_which_states_none() -> None:
+    found = analyse(two_of_a_name("g"))
+    assert found.culprit_ranks == (3,) and found.group_ranks == (0, 1, 3)
+
+
+def test_the_order_in_which_dumps_arrive_decides_nothing() -> None:
+    """Both groups stand still since the same time."""
+    dumps = [of_a_name(rank, f"g{rank % 2}", (rank % 2, rank % 2 + 4), 2) for rank in (0, 1, 4, 5)]
+    found = [analyse(order) for order in permutations(dumps)]
+    assert all(each == found[0] for each in found) and found[0].group == "g0"
