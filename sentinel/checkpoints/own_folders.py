@@ -60,6 +60,39 @@ def opened_folder(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+def refuse_root_beside_users(path: Path, fd: int) -> None:
+    """Root's quarantine beside a user's folder would keep out the agents, which move saves aside as that user; and a user's
+    link, put there after root looked, leads to saves of others.
+
+    Args:
+        fd: what was opened by that path.
+
+    Raises:
+        Refused: this process is root, and the folder, or a link on the way to it, is a user's.
+    """
+    if os.geteuid() != 0:
+        return
+    owners = {os.fstat(fd).st_uid}
+    if str(Path(f"/proc/self/fd/{fd}").readlink()) != os.path.normpath(path):
+        above = [status for at in (path, *path.parents) if (status := _status_of(at)) is not None]
+        on_the_way = [status.st_uid for status in above if stat.S_ISLNK(status.st_mode)]
+        if not on_the_way:
+            raise Refused(f"{visible(str(path))} is another folder than was looked at: somebody changes it")
+        owners.update(on_the_way)
+    if owner := max(owners):
+        raise Refused(
+            f"{visible(str(path))} belongs to uid {owner}, or a link of that user leads there: root moves nothing in it",
+            fix=f"Run it as that user: sudo -u '#{owner}' sentinel ...",
+        )
+
+
+def _status_of(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:
+        return None
+
+
 def require_parent(root: Path) -> None:
     """The folder above a target must be there: made in the place of a file system that is not mounted, it would be filled.
 

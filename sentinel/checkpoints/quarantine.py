@@ -23,7 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel.checkpoints.formats.beside import rank_files
-from sentinel.checkpoints.own_folders import below, exists, exists_below, opened_folder, own_store
+from sentinel.checkpoints.own_folders import (
+    below,
+    exists,
+    exists_below,
+    opened_folder,
+    own_store,
+    refuse_root_beside_users,
+)
 from sentinel.checkpoints.setting_aside import journal, links, standing_in, telling, trackers
 from sentinel.checkpoints.setting_aside.belonging import all_of, all_paths_of, paths_of, together
 from sentinel.checkpoints.setting_aside.journal import FOLDER, JOURNAL, Move, NoSpace, store_of
@@ -70,9 +77,14 @@ def quarantine(
     base = root.absolute()
     for path in paths:
         inside_of(base, path)
-    with opened_folder(base) if opened is None else nullcontext(opened) as source, _store(base, make=True) as store:
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(opened_folder(base)) if opened is None else opened
+        if opened is None:  # no agent does this as root
+            refuse_root_beside_users(base, source)
+        store = stack.enter_context(_store(base, make=True))
         if base.is_symlink() and not os.path.samestat(os.fstat(source), base.stat()):
             raise Refused(f"{visible(str(base))} is another folder than was looked at: somebody changes it")
+        _require_beside(base, source, store)
         if os.fstat(source).st_dev != os.fstat(store).st_dev:
             raise Refused(
                 f"{visible(str(store_of(base)))} is on another file system: a rename would become a copy",
@@ -277,6 +289,7 @@ def undo(root: Path, paths: Sequence[Path] | None = None) -> list[Move]:
     back: list[Move] = []
     try:
         with opened_folder(base) as source, _store(base, make=False) as store:
+            _require_beside(base, source, store)
             moves = journal.read(base, store)
             wanted = None if paths is None else set(map(str, all_paths_of(named, moves)))
             _refuse_beside_others(base, source, store, [m for m in moves if wanted is None or m.source in wanted])
@@ -350,6 +363,12 @@ def read_journal(root: Path) -> list[Move]:
             return journal.read(base, store)
     except FileNotFoundError:
         return []
+
+
+def _require_beside(base: Path, source: int, store: int) -> None:
+    """The quarantine was opened by a path, in which somebody may have put a link since the root was opened, or before."""
+    if not os.path.samestat(os.stat("..", dir_fd=source), os.stat("../..", dir_fd=store)):
+        raise Refused(f"{visible(str(base))} is another folder than was looked at: somebody changes it")
 
 
 def _store(base: Path, *, make: bool) -> AbstractContextManager[int]:

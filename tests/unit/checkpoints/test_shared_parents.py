@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -342,3 +343,47 @@ def test_descriptors_are_closed(run):
     with pytest.raises(OSError), own.opened_folder(run) as fd, own.below(fd, ("nothing",)):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("call", [lambda run: q.quarantine(run, [run / "step-30"]), q.undo], ids=["quarantine", "undo"])
+def test_a_root_that_is_a_link_for_a_moment_moves_nothing_of_what_it_names(make, run, monkeypatch, call):
+    """Found as an attack: opened by the link, and the quarantine beside the folder that was there again."""
+    other = make.dcp("others/run/step-30", step=30, ranks=1).parent
+    q.quarantine(run, [run / "step-30"])
+    q.undo(run)
+    opened = q.opened_folder
+
+    @contextlib.contextmanager
+    def for_a_moment(base):
+        run.rename(run.parent / "gone")
+        run.symlink_to(other)
+        with opened(base) as fd:
+            run.unlink()
+            (run.parent / "gone").rename(run)
+            yield fd
+
+    monkeypatch.setattr(q, "opened_folder", for_a_moment)
+    with pytest.raises(Refused, match="another folder"):
+        call(run)
+    assert names(other) == ["step-30"] and names(run) == ["step-10", "step-20", "step-30"]
+
+
+@pytest.mark.parametrize("whose", ["run", "link"])
+def test_root_moves_nothing_aside_in_a_users_folder_nor_by_a_users_link(run, monkeypatch, whose):
+    """Found by hand: root's .quarantine, for root alone, kept the agents out, which move saves aside as the user."""
+    (run.parent / "link").symlink_to(run)
+    user = os.lstat(run.parent / whose).st_ino
+
+    def of_user(look):
+        def looked(*given, **named):
+            status = look(*given, **named)
+            return os.stat_result((*status[:4], 54321 if status.st_ino == user else 0, *status[5:]))
+
+        return looked
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.fstat", of_user(os.fstat))
+    monkeypatch.setattr(Path, "lstat", of_user(Path.lstat))
+    with pytest.raises(Refused, match="54321") as caught:
+        q.quarantine(run.parent / whose, [run.parent / whose / "step-30"])
+    assert "sudo -u '#54321'" in caught.value.fix and names(run.parent) == ["link", "run"]
