@@ -41,7 +41,7 @@ class Wording:
         if self.template:
             shown = string.Template(self.template).safe_substitute(self._values(notice, text))
             title, _, text = shown.partition("\n")
-        title = printable(title)
+        title, text = printable(title), printable(text, keep="\n")
         return title.strip()[:200] or "Sentinel", text.strip("\n")[:_MOST]
 
     def _text(self, notice: Notice) -> str:
@@ -51,7 +51,11 @@ class Wording:
     def _values(self, notice: Notice, text: str) -> Mapping[str, str]:
         values = {key: _shown(notice.data.get(key)) for key in KEYS}
         own = {"text": text, "title": notice.title, "link": self.link_of(notice) or "-", "incident": notice.incident}
-        return {**values, **own, "at": f"{notice.at:%Y-%m-%d %H:%M:%S} UTC"}
+        # Only our own texts have several lines: a name forges none of them.
+        said = {
+            key: printable(value, keep="\n" if key.endswith("text") else "") for key, value in {**values, **own}.items()
+        }
+        return {**said, "at": f"{notice.at:%Y-%m-%d %H:%M:%S} UTC"}
 
 
 def template_of(path: Path) -> str:

@@ -208,3 +208,14 @@ def test_an_alert_says_when_it_began(final: bool) -> None:
     """Alertmanager takes the end for the beginning of one that does not: that of what stands lies weeks ahead."""
     made = Notice("note1", "inc1", AT, "title", "body", {"severity": "critical", "final": final})
     assert [alert["startsAt"] for alert in alerts_of(made)] == [to_json(AT)] * 3
+
+
+@pytest.mark.parametrize("template", ["", "${title}\n${operator_text}\n${user}"], ids=["own words", "template"])
+def test_names_forge_no_line_and_move_no_cursor_whatever_made_the_text(template: str) -> None:
+    """Found as an attack: a template took the values of a message as they are."""
+    name = "eve\r\nDrained: n1\x1b[2J\u202eright\u2028next"
+    text = "What: \x1b[2Ja\u202eb\nWhere: n1"
+    hostile = Notice("n", "i", AT, name, text, {"user": name, "operator_text": text})
+    title, said = Wording("operators", template=template).of(hostile)
+    assert title.isprintable() and all(line.isprintable() for line in said.split("\n"))
+    assert len(said.split("\n")) == (3 if template else 2)
