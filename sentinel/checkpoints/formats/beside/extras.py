@@ -18,6 +18,7 @@ from sentinel.text import visible
 
 _NEIGHBOURS = 2
 _UNNAMED = re.compile(r"(?:.*/)?[A-Za-z][\w-]*")  # without a suffix
+_BEST = re.compile(r"best", re.IGNORECASE)  # of a file of the best step so far, which is an earlier one as a rule
 _MOST_UNNAMED = 256  # of them that are opened: data and copies of code may be very many
 
 
@@ -71,19 +72,19 @@ def _check(tree: Tree, ask: Ask, finding: Finding, names: list[str], perhaps_ano
 
 
 def _refuse_steps_of_others(tree: Tree, mine: int, files: dict[str, TorchFile]) -> None:
-    """`NotKnown` where a file states the step of a save beside, in all of which it states their own: a loop goes on from it.
+    """`NotKnown` where a file is a copy of that of a save beside, and those of all saves beside state their own steps: a
+    loop goes on from it.
 
-    Other counts (of an epoch, of smaller steps) are called a step, too.
+    Other counts (of an epoch, of smaller steps) are called a step, too; a file that has one differs in something else.
     """
     for name, file in files.items():
         stated = _stated(file)
-        if stated is None or abs(stated - mine) <= 1:  # some count from 0
+        if stated is None or abs(stated - mine) <= 1 or _BEST.search(name):  # some count from 0
             continue
-        beside = {folder: _stated_in(folder, name) for folder in neighbours(tree.root, NEAREST)}
-        pairs = {folder: (step_of(folder.name), said) for folder, said in beside.items() if said is not None}
-        own = all(step is not None and abs(said - step) <= 1 for step, said in pairs.values())
-        other = next((folder for folder, (_, said) in pairs.items() if said == stated), None)
-        if own and other is not None:
+        found = ((folder, _file_in(folder, name)) for folder in neighbours(tree.root, NEAREST))
+        beside = {folder: one for folder, one in found if one is not None and _stated(one) is not None}
+        other = next((folder for folder, one in beside.items() if _is_copy(one, file)), None)
+        if other is not None and all(_states_its_own(one, folder) for folder, one in beside.items()):
             raise NotKnown(f"{visible(name)} states step {stated}, as that of {visible(other.name)}: two saves mixed")
 
 
@@ -92,10 +93,21 @@ def _stated(file: TorchFile) -> int | None:
     return steps.pop() if len(steps) == 1 else None
 
 
-def _stated_in(folder: Path, name: str) -> int | None:
+def _states_its_own(file: TorchFile, folder: Path) -> bool:
+    stated, step = _stated(file), step_of(folder.name)
+    return stated is not None and step is not None and abs(stated - step) <= 1
+
+
+def _is_copy(one: TorchFile, other: TorchFile) -> bool:
+    """By the checksums of their records; of the older format, which has none, by the step alone."""
+    records = [file.opened and file.opened.archive.records for file in (one, other)]
+    return _stated(one) == _stated(other) and records[0] == records[1]
+
+
+def _file_in(folder: Path, name: str) -> TorchFile | None:
     entry = one_save.file_inside(folder, name)
     try:
-        return _stated(check_file(Tree(folder, {name: entry}), name, Ask("structural", 0.0))) if entry else None
+        return check_file(Tree(folder, {name: entry}), name, Ask("structural", 0.0)) if entry else None
     except (Broken, Foreign, NotKnown, OSError):
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import struct
 
 import pytest
@@ -126,7 +127,7 @@ def test_the_file_with_the_step_is_of_another_save(make, steps):
     """It was valid: the weights of step 30 would have gone on as if at step 20."""
     path = with_loops_file(make, steps, steps)
     assert ask(make, path).valid is True, ask(make, path)
-    path = with_loops_file(make, steps, (*steps[:-1], 20))
+    shutil.copy(path.with_name("step-20") / "metadata.pth", path)
     answer = ask(make, path)
     assert answer.valid is None and "metadata.pth states step 20" in answer.reason, answer
 
@@ -144,4 +145,19 @@ def test_the_file_with_the_step_is_of_another_save(make, steps):
 )
 def test_a_count_that_need_not_be_of_the_saves_steps(make, steps, stated):
     path = with_loops_file(make, steps, stated, "loader.pt")
+    assert ask(make, path).valid is True, ask(make, path)
+
+
+def test_a_count_from_the_start_of_an_epoch(make):
+    """The first good save of the second epoch was *not known*."""
+    path = with_loops_file(make, (10, 20, 30), (10, 20, None), "loader.pt")
+    make.write(path / "loader.pt", make.torch_file({"step": 10, "tokens_seen": 150}))
+    assert ask(make, path).valid is True, ask(make, path)
+
+
+@pytest.mark.parametrize("name", ["best.pt", "early_stop_best.pth"])
+def test_the_best_step_so_far(make, name):
+    """A good save was *not known*, the first after the loss rose."""
+    path = with_loops_file(make, (10, 20, 30), (10, 20, None), name)
+    shutil.copy(path.with_name("step-20") / name, path)
     assert ask(make, path).valid is True, ask(make, path)
