@@ -22,7 +22,8 @@ from sentinel.text import visible
 _ENDING = r"\.(?:pt|pth|bin|ckpt|pkl|safetensors)(?:\.tar)?"
 _NUMBERED = rf"(?:[-_]?states?)?(?:[-_.]?rank)?[-_]?)(?P<rank>\d{{1,6}})(?P<rest>{_ENDING})"
 _LOOPS_OF_A_RANK = re.compile(rf"(?P<stem>(?:[\w.-]*[-_.])?rank[-_.]?)(?P<rank>\d{{1,6}})(?P<rest>{_ENDING})")
-_OF_ONE_DIMENSION = re.compile(r"(?i)(?:^|[-_.])(?:[a-z]{1,2}p|local|node)[-_.]?rank")  # of which there are fewer
+# Of ranks that differ in one dimension, of which there are fewer.
+_OF_ONE_DIMENSION = re.compile(r"(?i)(?:^|[-_.])(?:[a-z]{1,2}p|parallel|local|node)[-_.]?rank")
 _OF_A_RANK = (
     re.compile(r"(?P<stem>(?:[A-Za-z_.-]*[-_.])?opt(?:im[a-z]*)?" + _NUMBERED),
     re.compile(r"(?P<stem>(?:[A-Za-z_.-]*[-_.])?(?:models?|weights?|net(?:work)?|module|param(?:eter)?s)" + _NUMBERED),

@@ -180,7 +180,14 @@ def test_the_only_other_rank_of_two(make):
 
 
 @pytest.mark.parametrize(
-    "names", [["rank0.pt"], of_ranks("tp_rank_{}.pt", ranks=2), of_ranks("local_rank{}.pt", ranks=2)]
+    "names",
+    [
+        ["rank0.pt"],
+        of_ranks("tp_rank_{}.pt", ranks=2),
+        of_ranks("local_rank{}.pt", ranks=2),
+        of_ranks("tensor_parallel_rank_{}.pt", ranks=2),
+        of_ranks("loader-data-parallel-rank{}.pt", ranks=2),
+    ],
 )
 def test_files_of_some_ranks_beside_shards(make, names):
     """Of the first only, or of those that differ in a part of the model: with no save beside nothing tells."""
