@@ -94,13 +94,15 @@ def text_naming(tracker: str, before: bytes, name: str, state: bytes | None) -> 
         return str(int(number[1] or number[2])).encode() if number else None
     if tracker == DEEPSPEED:
         return os.fsencode(name) if without_numbers(name) == without_numbers(os.fsdecode(before.strip())) else None
-    folder, slash, last = before.strip().rpartition(b"/")
+    said = before.strip().rstrip(b"/")
+    folder, slash, last = said.rpartition(b"/")
     if tracker == LOOPS:
-        end = before[len(before.rstrip()) :]
+        end = before.lstrip()[len(said) :]
         if without_numbers(name) == without_numbers(os.fsdecode(last)):
             return folder + slash + os.fsencode(name) + end
         counted = _number_of(name) if last.isdigit() and not slash else None
-        return None if counted is None else b"%d" % counted + end
+        width = len(last) if last.startswith(b"0") else 1  # it is as wide in the names
+        return None if counted is None else b"%0*d" % (width, counted) + end
     return folder + slash + os.fsencode(name)
 
 
@@ -133,8 +135,9 @@ def _parse(data: bytes, name: str) -> tuple[str, ...]:
     if name == BRIDGE:
         return (f"iter_{_step_of_state(data):07d}",)
     if name in (MMENGINE, LOOPS):
-        last = os.fsdecode(data.strip().rpartition(b"/")[2])
-        if not last or last in (".", "..") or "\n" in last or "\0" in last:
+        line = data.strip().rstrip(b"/")
+        last = os.fsdecode(line.rpartition(b"/")[2])
+        if not last or last in (".", "..") or b"\n" in line or b"\0" in line:
             raise Broken(f"{name} names no file")
         return (last,)
     try:

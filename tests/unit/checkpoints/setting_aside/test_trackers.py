@@ -147,6 +147,13 @@ TRACKED = {
     "loop": (loop, "latest.txt", "step-{}", "step-20"),
     "loop, a path": (lambda make: loop(make, "/data/run/step-30\n"), "latest.txt", "step-{}", "/data/run/step-20\n"),
     "loop, the step": (lambda make: loop(make, "30"), "latest.txt", "step-{}", "20"),
+    "loop, the number in its name": (
+        lambda make: loop(make, "000030\n", "step-0000{}"),
+        "latest.txt",
+        "step-0000{}",
+        "000020\n",
+    ),
+    "loop, a path of a folder": (lambda make: loop(make, "run/step-30/\n"), "latest.txt", "step-{}", "run/step-20/\n"),
     "nanotron": (lambda make: loop(make, "30", "{}"), "latest.txt", "{}", "20"),
 }
 
@@ -178,7 +185,9 @@ def test_what_a_tracker_names_stays_where_it_can_name_nothing_else(make, kind, c
     assert (root / name.format(30)).exists() and (root / tracker).read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["", "epoch 3\nloss 2", "40", "../x", "step-30 of 100", "step-20", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "epoch 3\nloss 2", "40", "../x", "step-30 of 100", "step-20", "9" * 5000, "30\nrun/step-30"]
+)
 def test_a_latest_txt_that_names_nothing_of_it_hinders_nothing(make, text):
     root = loop(make, text)
     move_aside(root, [str(root / "step-30")], None, "torn", root / "step-20")
