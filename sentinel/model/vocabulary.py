@@ -253,19 +253,19 @@ def words_of(step: Mapping[str, Any]) -> str:
     return step_words(str(step.get("kind") or step.get("step")), step["node"], step["job"])
 
 
-# The steps with which a restart begins; those that follow for its job are part of it.
+# The steps with which a restart begins; those that follow for jobs are part of it, also for the components of one.
 _RESTARTS = {StepKind.REQUEUE_HOLD: "restart job {}", StepKind.STOP_RUN: "restart job {} in its allocation"}
 
 
 def planned_words(steps: Sequence[Mapping[str, Any]]) -> str:
     """What a plan comes to, of steps as in the daemon's answers: a restart is one thing."""
     kinds = [str(step.get("kind") or step.get("step")) for step in steps]
-    restarted = {step["job"] for kind, step in zip(kinds, steps, strict=True) if kind in _RESTARTS}
+    restarts = any(kind in _RESTARTS for kind in kinds)
     said = []
     for kind, step in zip(kinds, steps, strict=True):
         if kind in _RESTARTS:
             said.append(_RESTARTS[StepKind(kind)].format(step["job"]))
-        elif step["job"] not in restarted or kind == StepKind.GIVE_BACK:
+        elif not restarts or step["job"] is None or kind == StepKind.GIVE_BACK:
             said.append(words_of(step))
     return ", ".join(dict.fromkeys(said))
 

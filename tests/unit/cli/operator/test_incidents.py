@@ -158,6 +158,7 @@ def test_what_a_plan_waits_for_is_said_once(asked: Asked) -> None:
     words = "An operator is asked to approve drain n1, restart 101."
     kinds = ("drain", "requeue_hold", "choose_checkpoint", "release", "confirm")
     steps = [{"kind": k, "node": "n1" if k == "drain" else None, "job": None if k == "drain" else 101} for k in kinds]
+    steps.insert(3, {"kind": "write_resume", "node": None, "job": 102})  # of the other component of a heterogeneous job
     wait = {"kind": "approval", "since": "2026-03-01T12:00:00Z", "explanation": words, "what": ["drain n1"]}
     plan = {"refusal": "", "explanation": words, "observe_only": True, "steps": steps, "waits": [wait]}
     asked.views["why"] = why(plan=plan, incident=incident_row(state="waiting", waits=[wait], outcome=words))
