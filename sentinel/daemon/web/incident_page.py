@@ -45,8 +45,9 @@ def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
             }
         )
     waits = (plan or {}).get("waits", ())
+    waiting = {wait["explanation"] for wait in waits}
     asked = any(wait["kind"] in ASKING for wait in waits)
-    if plan and not asked and (plan["refusal"] or plan["observe_only"]):
+    if plan and not asked and plan["explanation"] not in waiting and (plan["refusal"] or plan["observe_only"]):
         word = plan["refusal"] or "observe mode: planned, not done"
         events.append({"at": plan["at"], "kind": "wait", "what": word, "where": "", "text": plan["explanation"]})
     for wait in waits:
@@ -56,7 +57,7 @@ def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
         what = f"{words_of(step)}: {result_words(step['result'])}"
         events.append({"at": step["finished_at"] or step["intended_at"], "kind": "step", "what": what, "where": "",
                        "text": step["reason"]})  # fmt: skip
-    if incident["outcome"] or incident["closed_at"]:
+    if incident["closed_at"] or (incident["outcome"] and incident["outcome"] not in waiting):
         events.append({"at": incident["closed_at"] or incident["updated_at"], "kind": "outcome", "what": incident["state"],
                        "where": "", "text": incident["outcome"]})  # fmt: skip
     order = ("evidence", "verdict", "wait", "step", "outcome")

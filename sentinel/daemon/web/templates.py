@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from sentinel.alerts.text import culprit_words
 from sentinel.model.hostlist import fold
-from sentinel.model.vocabulary import cause_words, words_of
+from sentinel.model.vocabulary import cause_words, how_sure, planned_words, words_of
 from sentinel.text import duration_words, printable
 
 _FOLDER = Path(__file__).with_name("templates")
@@ -38,7 +38,8 @@ def environment() -> Environment:
     made.filters |= {
         "ago": ago, "amount": amount, "breakable": breakable, "cause_words": cause_words, "culprit_words": culprit_words,
         "folded": folded, "hours": hours, "interval": interval, "linked": linked,
-        "path": path, "percent": percent, "span": span, "step_words": words_of, "when": when,
+        "path": path, "percent": percent, "planned_words": planned_words, "span": span, "step_words": words_of, "sure": sure,
+        "when": when,
     }  # fmt: skip
     return made
 
@@ -121,6 +122,11 @@ def hours(value: object) -> str:
 
 def percent(value: object) -> str:
     return f"{100 * value:.1f} %" if isinstance(value, (int, float)) else NOT_KNOWN
+
+
+def sure(verdict: Mapping[str, Any]) -> str:
+    """How sure a verdict is, in words; empty where nothing is likely."""
+    return how_sure(verdict["confidence"], verdict.get("drain_confidence", 0.0))
 
 
 def interval(bounds: Sequence[float | None] | None, show: str = "amount") -> str:

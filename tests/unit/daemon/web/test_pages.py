@@ -25,7 +25,7 @@ from sentinel.daemon.web.incident_page import timeline
 from sentinel.daemon.web.templates import hours, interval
 from sentinel.errors import UserError
 from sentinel.model.approvals import APPROVAL
-from sentinel.model.records import Ground, IncidentState, Kind, Outcome, Result, Source, StepKind, Trust, Wait
+from sentinel.model.records import Cause, Ground, IncidentState, Kind, Outcome, Result, Source, StepKind, Trust, Wait
 
 Worlds = Callable[..., World]
 EVIL = (
@@ -371,6 +371,25 @@ async def test_what_people_are_asked_stands_above_the_map_with_the_command_that_
     above = text.partition('<h2 id="map">')[0]
     assert "A person is asked: 1" in above and "sentinel approve INCIDENT" in above and "<b>" not in above
     assert "A person is asked" not in (await served.get("/", user="bob"))[1], "of others' jobs"
+
+
+async def test_a_plan_is_said_in_the_words_of_why_and_status(served: ServedPage) -> None:
+    """Each step of a restart was listed, an unknown cause was 0.0 % sure, and what is waited for was said twice."""
+    words = "An operator is asked to approve drain n1, restart 201."
+    wait, steps = Wait("drain-budget", AT, words, ("drain n1",)), [step(StepKind.DRAIN, node="n1")]
+    steps += [step(kind, job=201) for kind in (StepKind.REQUEUE_HOLD, StepKind.RELEASE, StepKind.CONFIRM)]
+    store = served.world.store
+    watched = dataclasses.replace(plan(*steps, incident="aaa1"), observe_only=True, explanation=words, waits=(wait,))
+    store.save_plan(watched)
+    waiting = dataclasses.replace(incident(id="aaa1", job=201), state=IncidentState.WAITING, outcome=words)
+    store.save_incident(waiting, user="ada")
+    store.save_verdict("aaa1", dataclasses.replace(verdict(Cause.UNKNOWN), confidence=0.0), AT)
+    _, text, _ = await served.get("/")
+    assert ": drain n1, restart job 201</li>" in text
+    _, text, _ = await served.get("/incidents")
+    assert text.count(words) == 1
+    _, text, _ = await served.get("/incidents/aaa1")
+    assert "% sure" not in text and text.partition('<ol class="timeline">')[2].count(words) == 1
 
 
 async def test_daemons_that_stand_by_are_named_and_one_alone_is_not(served: ServedPage) -> None:
