@@ -41,6 +41,7 @@ from sentinel.model.records import (
 from sentinel.model.vocabulary import BY_SCRIPT, CAUSE_WORDS, DRAIN_REFUSED, ENDED_BY_SLURM, how_sure
 
 _ENDS = ".!?…"  # of a sentence
+_STARTED = "was started again"
 _SURE = 0.95  # from here on a percentage tells nobody anything
 _GROUNDS = 3  # lines of evidence for operators
 _LEAST_GPU_HOURS = 0.05  # less would be shown as 0.0
@@ -193,7 +194,9 @@ def _left_alone(facts: IncidentFacts) -> str:
     if (facts.verdict.restart is Restart.NONE and not _has_ended(facts)) or _goes_on(facts):
         return "goes on"
     why = plain(plan_words(facts.plan)).rstrip(".") if facts.plan is not None and not _acted_for_job(facts.plan) else ""
-    return f"{_is_now(facts)}{' and is not restarted: ' if why else ''}{why}"
+    now = _is_now(facts)
+    but = ", not by Sentinel" if now == _STARTED else " and is not restarted"
+    return f"{now}{f'{but}: ' if why else ''}{why}"
 
 
 def _is_now(facts: IncidentFacts) -> str:
@@ -201,7 +204,7 @@ def _is_now(facts: IncidentFacts) -> str:
     now = facts.job_now or facts.job
     requeued = now is not None and now.restarts > (facts.incident.attempt or 0)  # by somebody else: preempted, for one
     if now is not None and requeued and now.state in ("running", "configuring"):
-        return "was started again"
+        return _STARTED
     # Slurm calls it completing while the epilogs of the attempt before run.
     if now is not None and (now.state == "pending" or (requeued and now.state == "completing")):
         return "is held" if now.held or now.hold_kept else "waits in the queue"

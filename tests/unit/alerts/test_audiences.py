@@ -350,7 +350,7 @@ def test_a_restart_that_waits_is_not_called_unwanted_because_the_pause_stops_a_d
         ({"state": "completing"}, "waits in the queue and is not restarted: "),
         ({"state": "completing", "hold_kept": True}, "is held and is not restarted: "),
         ({"state": "pending", "held": True}, "is held and is not restarted: "),
-        ({"state": "running"}, "was started again and is not restarted: "),
+        ({"state": "running"}, "was started again, not by Sentinel: "),
     ],
 )
 def test_a_job_that_somebody_requeued_meanwhile_is_not_said_to_run_still(now: dict[str, Any], words: str) -> None:
