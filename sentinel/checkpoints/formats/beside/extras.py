@@ -72,8 +72,7 @@ def _check(tree: Tree, ask: Ask, finding: Finding, names: list[str], perhaps_ano
 
 
 def _refuse_steps_of_others(tree: Tree, mine: int, files: dict[str, TorchFile]) -> None:
-    """`NotKnown` where a file is a copy of that of a save beside, and those of all saves beside state their own steps: a
-    loop goes on from it.
+    """`NotKnown` where a file is a copy of that of a save beside, and states its step: a loop goes on from it.
 
     Other counts (of an epoch, of smaller steps) are called a step, too; a file that has one differs in something else.
     """
@@ -81,11 +80,22 @@ def _refuse_steps_of_others(tree: Tree, mine: int, files: dict[str, TorchFile]) 
         stated = _stated(file)
         if stated is None or abs(stated - mine) <= 1 or _BEST.search(name):  # some count from 0
             continue
-        found = ((folder, _file_in(folder, name)) for folder in neighbours(tree.root, NEAREST))
-        beside = {folder: one for folder, one in found if one is not None and _stated(one) is not None}
-        other = next((folder for folder, one in beside.items() if _is_copy(one, file)), None)
-        if other is not None and all(_states_its_own(one, folder) for folder, one in beside.items()):
+        if (other := _copied_from(tree, name, file)) is not None:
             raise NotKnown(f"{visible(name)} states step {stated}, as that of {visible(other.name)}: two saves mixed")
+
+
+def _copied_from(tree: Tree, name: str, file: TorchFile) -> Path | None:
+    """The save beside of whose file this is a copy, where those of all saves beside state their own steps."""
+    found = None
+    for folder in neighbours(tree.root, NEAREST):
+        one = _file_in(folder, name)
+        if one is None or _stated(one) is None:
+            continue
+        if not _states_its_own(one, folder):
+            return None
+        if found is None and _is_copy(one, file):
+            found = folder
+    return found
 
 
 def _stated(file: TorchFile) -> int | None:

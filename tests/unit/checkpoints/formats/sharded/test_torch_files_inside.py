@@ -9,6 +9,7 @@ import struct
 
 import pytest
 
+from sentinel.checkpoints.formats.beside import extras
 from sentinel.checkpoints.records import LEVELS
 from sentinel.checkpoints.validate import validate
 
@@ -161,3 +162,11 @@ def test_the_best_step_so_far(make, name):
     path = with_loops_file(make, (10, 20, 30), (10, 20, None), name)
     shutil.copy(path.with_name("step-20") / name, path)
     assert ask(make, path).valid is True, ask(make, path)
+
+
+def test_counts_that_are_no_steps_are_looked_for_in_one_save_beside(make, monkeypatch):
+    """Each of thousands of ranks may have a file of such a count, and each save is asked for."""
+    path = with_loops_file(make, (10, 20, 40, 50, 30), (40, 80, 160, 200, 120), "loader.pt")
+    looked, file_in = [], extras._file_in
+    monkeypatch.setattr(extras, "_file_in", lambda folder, name: looked.append(folder) or file_in(folder, name))
+    assert ask(make, path).valid is True and len(looked) == 1, looked
