@@ -73,7 +73,7 @@ async def test_what_the_fleets_page_leaves_out_of_a_list_is_counted_there(
     status = await served.views.show_to("status", {}, None)
     about = {"incident": "aaa1", "since": AT, "at": AT, "explanation": "a person is needed", "steps": []}
     told = {
-        "asked": [about] * 13,
+        "asked": [about | {"kind": "approval"}] * 13,
         "under_way": [about | {"step": "drain", "node": "n1", "job": None}] * 14,
         "would_have_done": [about] * 20,
         "would_have_done_more": 5,

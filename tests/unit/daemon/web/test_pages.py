@@ -24,7 +24,7 @@ from sentinel.daemon.web.charts import WIDTH, bars
 from sentinel.daemon.web.incident_page import timeline
 from sentinel.daemon.web.templates import hours, interval
 from sentinel.errors import UserError
-from sentinel.model.approvals import APPROVAL
+from sentinel.model.approvals import APPROVAL, REFUSED
 from sentinel.model.records import Cause, Ground, IncidentState, Kind, Outcome, Result, Source, StepKind, Trust, Wait
 
 Worlds = Callable[..., World]
@@ -371,6 +371,9 @@ async def test_what_people_are_asked_stands_above_the_map_with_the_command_that_
     above = text.partition('<h2 id="map">')[0]
     assert "A person is asked: 1" in above and "sentinel approve INCIDENT" in above and "<b>" not in above
     assert "A person is asked" not in (await served.get("/", user="bob"))[1], "of others' jobs"
+    refused = dataclasses.replace(wait, kind=REFUSED)
+    served.world.store.save_plan(dataclasses.replace(plan(incident="aaa1"), waits=(refused,)))
+    assert "A person is asked: 0; refused or lapsed: 1</h2>" in (await served.get("/"))[1]
 
 
 async def test_a_plan_is_said_in_the_words_of_why_and_status(served: ServedPage) -> None:
