@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sentinel.model.records import NODE_STEPS, Cause, Plan, StepKind, Wait, require_aware, stable_id
 
@@ -57,6 +58,17 @@ def plan_words(plan: Plan) -> str:
     further = [wait for wait in plan.waits if wait.explanation not in plan.explanation]
     said = [w.explanation if w.kind in _WHOLE else f"Waits ({w.kind}): {w.explanation}" for w in further]
     return " ".join(filter(None, [plan.explanation, *said]))
+
+
+def beside_waits(explanation: str, waits: Iterable[Mapping[str, Any]]) -> str:
+    """What a plan's explanation says beside its waits, of waits as in the daemon's answers.
+
+    Where nothing is done it has their sentences, and in earlier releases always, after their kinds.
+    """
+    for wait in waits:
+        for words in (f"Waits ({wait['kind']}): {wait['explanation']}", wait["explanation"]):
+            explanation = explanation.replace(words, "")
+    return " ".join(explanation.split())
 
 
 def request_of(plan: Plan, cause: Cause) -> str:

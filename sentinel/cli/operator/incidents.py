@@ -15,7 +15,7 @@ from sentinel.cli.operator.fleet import describe, drained_by, released_words, re
 from sentinel.cli.operator.incident_table import incident_table, no_incident, state_words, tell_cut
 from sentinel.cli.operator.jobs import as_slurm_shows, attempts_table, say_refusals
 from sentinel.cli.operator.output import clock, echo, json_option, paged, print_json, say, shown, table, when
-from sentinel.model.approvals import ASKING
+from sentinel.model.approvals import ASKING, beside_waits
 from sentinel.model.records import OURS, STOPS, Cause, IncidentState, Kind, Result, Source, StepKind
 from sentinel.model.vocabulary import (
     END_NOT_SEEN,
@@ -255,12 +255,13 @@ def _ground(ground: dict[str, Any]) -> tuple[object, ...]:
 
 def _plan(plan: dict[str, Any]) -> None:
     """What is planned, and what waits for what; the words of a wait stand with it alone."""
-    waiting = [wait["explanation"] for wait in plan.get("waits", ())]
-    if plan["refusal"] and plan["explanation"] not in waiting:
-        say(f"Refused ({shown(plan['refusal'])}): {shown(plan['explanation'])}")
-    elif plan["explanation"] and plan["explanation"] not in waiting:
-        say(f"Plan: {shown(plan['explanation'])}")
-    for wait in plan.get("waits", ()):
+    waits = plan.get("waits", ())
+    said = beside_waits(plan["explanation"], waits)
+    if plan["refusal"] and (said or not waits):
+        say(f"Refused ({shown(plan['refusal'])}): {shown(said)}")
+    elif said:
+        say(f"Plan: {shown(said)}")
+    for wait in waits:
         named = wait["what"] and wait["kind"] not in ASKING  # those words name it themselves
         what = f"{shown(', '.join(wait['what']))}: " if named else ""
         say(f"Waits ({shown(wait['kind'])}) since {when(wait['since'])}: {what}{shown(wait['explanation'])}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sentinel.model.approvals import ASKING
+from sentinel.model.approvals import ASKING, beside_waits
 from sentinel.model.vocabulary import cause_words, result_words, words_of
 
 if TYPE_CHECKING:
@@ -47,9 +47,10 @@ def timeline(seen: dict[str, Any]) -> list[dict[str, Any]]:
     waits = (plan or {}).get("waits", ())
     waiting = {wait["explanation"] for wait in waits}
     asked = any(wait["kind"] in ASKING for wait in waits)
-    if plan and not asked and plan["explanation"] not in waiting and (plan["refusal"] or plan["observe_only"]):
+    said = beside_waits(plan["explanation"], waits) if plan else ""
+    if plan and not asked and (said or not waits) and (plan["refusal"] or plan["observe_only"]):
         word = plan["refusal"] or "observe mode: planned, not done"
-        events.append({"at": plan["at"], "kind": "wait", "what": word, "where": "", "text": plan["explanation"]})
+        events.append({"at": plan["at"], "kind": "wait", "what": word, "where": "", "text": said})
     for wait in waits:
         events.append({"at": wait["since"], "kind": "wait", "what": wait["kind"], "where": ", ".join(wait["what"]),
                        "text": wait["explanation"]})  # fmt: skip

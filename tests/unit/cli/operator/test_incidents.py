@@ -167,6 +167,24 @@ def test_what_a_plan_waits_for_is_said_once(asked: Asked) -> None:
     assert "Would have done: drain n1, restart job 101\n" in output
 
 
+@pytest.mark.parametrize(
+    "said", ["{} {}", "{1} {0}", "{1} Waits (approval): {0}"]
+)  # the last one: of an earlier release
+def test_what_a_plan_says_beside_its_waits_is_said_alone(asked: Asked, said: str) -> None:
+    words, beside = "An operator is asked to approve drain n1.", "Job 101 needs 4 nodes and 3 are usable."
+    wait = {"kind": "approval", "since": "2026-03-01T12:00:00Z", "explanation": words, "what": ["drain n1"]}
+    plan = {
+        "refusal": "",
+        "explanation": said.format(words, beside),
+        "observe_only": True,
+        "steps": [],
+        "waits": [wait],
+    }
+    asked.views["why"] = why(plan=plan, incident=incident_row(state="waiting", waits=[wait]))
+    output = asked.run("why", "x", columns=300).output
+    assert output.count(words) == 1 and f"Plan: {beside}\n" in output
+
+
 def test_a_correction_stands_before_the_verdict_that_it_corrects(asked: Asked) -> None:
     told = {"by": "olga", "at": "2026-03-01T13:00:00Z", "cause": "user_code", "scope": "application", "note": "pulled"}
     asked.views["why"] = why(incident=incident_row(corrections=[told]))
