@@ -115,7 +115,7 @@ class FleetCheckpoints:
         bad = _barred(task)
         homes = await self._homes(task, job, bad)
         seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
-        others = await asyncio.to_thread(folders_of_others, await self._fleets.take(2.0), job)
+        others = folders_of_others(await self._fleets.take(2.0), job)
         own, mixed = without_others(seen.candidates, others, intent)
         seen = replace(seen, candidates=tuple(own), problems=(*seen.problems, *mixed))
         reached, step_s = await self._earlier.progress(task)
@@ -270,7 +270,7 @@ class FleetCheckpoints:
                 seen = await self._look(task, job, intent, self._lookers(task, bad, homes))
             except Unavailable as error:
                 raise self._not_moved(task, error.message) from error
-        others = await asyncio.to_thread(folders_of_others, await self._fleets.take(2.0), job)
+        others = folders_of_others(await self._fleets.take(2.0), job)
         moves, said = without_anothers(unusable(seen.parts, seen.candidates, chosen), others, intent)
         if not moves:
             self._move_ended(task)
