@@ -108,9 +108,8 @@ class Source(StrEnum):
     OPERATOR = "operator"
 
 
-JOB_OUTPUT = frozenset(
-    {Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER}
-)  # what a user's program writes itself
+# What a user's program writes itself; it may name other nodes than its own, too.
+JOB_OUTPUT = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
 # What a user's program can write, print or fake; everything else speaks for the machine.
 USER_SOURCES = JOB_OUTPUT | {Source.PROGRESS, Source.CHECKPOINT}
 

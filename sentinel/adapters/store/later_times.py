@@ -47,10 +47,8 @@ def set_back(connection: sa.Connection, now: datetime, ahead: timedelta) -> None
             connection.execute(sa.update(column.table).where(key == name).values({column.name: earlier(at)}))
     plan, notice, setting = t.plan.c, t.notice.c, t.setting.c
     for row in connection.execute(sa.select(plan.id, plan.at, plan.record).where(plan.at > now)).all():
-        record = {
-            **all_earlier(row.record),
-            "at": to_json(earlier(row.at)),
-        }  # what waits says since when, and until when
+        # What waits says since when, and until when.
+        record = {**all_earlier(row.record), "at": to_json(earlier(row.at))}
         connection.execute(sa.update(t.plan).where(plan.id == row.id).values(at=earlier(row.at), record=record))
     waits = sa.and_(notice.at > now, notice.delivered.is_(False))
     for told in connection.execute(sa.select(notice.id, notice.receiver, notice.at, notice.record).where(waits)).all():

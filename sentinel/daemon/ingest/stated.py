@@ -15,12 +15,10 @@ from sentinel.detect.cluster_view import ClusterView
 from sentinel.errors import Unavailable
 from sentinel.model.identity import CLOCKS_DIFFER
 from sentinel.model.records import Evidence, Source
-from sentinel.model.vocabulary import NOT_OF_LINES, OF_DAEMON
+from sentinel.model.vocabulary import JOB_OUTPUT, NOT_OF_LINES, OF_DAEMON
 
 # Sources that only the daemon reads, or judges over time; no node may send their evidence.
 _DAEMONS_OWN = frozenset({Source.SLURM, Source.PROBE, Source.PROMETHEUS, Source.OPERATOR, Source.PROGRESS})
-# Sources written by users' programs, which may name other nodes too.
-_USERS_WORDS = frozenset({Source.JOB_LOG, Source.ERROR_FILE, Source.FLIGHT_RECORDER})
 _MOST_PAST = 20  # most jobs of one request that are looked up in the store; the node sends the rest again
 
 Attempt = tuple[int, int | None]  # a job, and its attempt where one is named
@@ -48,7 +46,7 @@ def may_state(live: ClusterView, node: str, item: Evidence) -> bool | None:
     where = item.where
     if item.source in _DAEMONS_OWN or item.kind in OF_DAEMON:
         return False
-    if item.source in _USERS_WORDS:  # by what the sender calls it
+    if item.source in JOB_OUTPUT:  # by what the sender calls it
         if where.job is None or item.kind in NOT_OF_LINES:
             return False
     elif where.node not in (None, node):
